@@ -1,0 +1,23 @@
+"""Everything that torchscan raises: one tree, so that one ``except`` catches it."""
+
+from __future__ import annotations
+
+
+class TorchscanError(Exception):
+    """Base of all errors of torchscan. Its text says what, where and what to try."""
+
+
+class InputError(TorchscanError, ValueError):
+    """What was passed to torchscan cannot be used: not a module, a malformed shape, an unknown option."""
+
+
+class RecordError(TorchscanError, RuntimeError):
+    """The model raised while its pass was recorded; the original exception is chained as the cause."""
+
+
+class UnpricedError(TorchscanError):
+    """``strict=True`` and the pass holds operators whose cost is not known."""
+
+
+class NeedsValuesError(TorchscanError):
+    """The pass asked for a value that a shape-only pass does not have. Caught by ``execute="auto"``."""

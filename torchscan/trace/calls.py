@@ -1,0 +1,223 @@
+"""One operator call on its way through the recorder: its operands, and the key under which equal calls meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+
+from torchscan.trace.events import OpSignature, TensorSpec
+from torchscan.trace.tensors import TensorTable, Tracked
+
+_NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
+_PLAIN = frozenset({int, str, type(None), torch.dtype, torch.layout, torch.memory_format, complex})
+_OPEN, _CLOSE = object(), object()  # so that ([1], 2) and ([1, 2],) differ in a flat key
+
+
+@dataclass(frozen=True, slots=True)
+class OpTraits:
+    """What an operator's schema says of it."""
+
+    #: positions, or names for keyword-only arguments, of the arguments that it writes to
+    written: tuple[int | str, ...]
+    #: makes a tensor from no tensor, on a device that an argument names
+    is_factory: bool
+    #: its result or its result's shape depends on values
+    needs_values: bool
+    #: implemented in terms of other operators
+    is_composite: bool
+
+
+def traits_of(op: OpOverload) -> OpTraits:
+    """Read the schema of an operator."""
+    arguments = op._schema.arguments
+    written = (
+        argument.name if argument.kwarg_only else position
+        for position, argument in enumerate(arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    takes_tensors = any("Tensor" in str(argument.type) for argument in arguments)
+    takes_device = any(argument.name == "device" for argument in arguments)
+    value_tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    return OpTraits(
+        written=tuple(written),
+        is_factory=takes_device and not takes_tensors,
+        needs_values=bool(value_tags & set(op.tags)),
+        is_composite=op._can_decompose(),
+    )
+
+
+class OpRequest:
+    """An operator call before it ran: the operands in order, each with what is known of it."""
+
+    __slots__ = ("args", "has_standin", "key", "kwargs", "op", "table", "tensors", "tracked", "traits")
+
+    def __init__(
+        self, op: OpOverload, traits: OpTraits, args: Sequence[Any], kwargs: Mapping[str, Any] | None, table: TensorTable
+    ) -> None:
+        self.op = op
+        self.traits = traits
+        self.args = args
+        self.kwargs = kwargs or _NO_KWARGS
+        self.table = table
+        self.look_up()
+
+    def look_up(self) -> None:
+        """Find the operands' entries and the key (again, after an entry has changed)."""
+        self.tensors: list[Tensor] = []
+        self.tracked: list[Tracked] = []
+        self.has_standin = False
+        key: list[Any] = [self.op]
+        self._scan(self.args, key)
+        for name, value in self.kwargs.items():
+            key.append(name)
+            self._scan((value,), key)
+        self.key = tuple(key)
+
+    def _scan(self, values: Iterable[Any], key: list[Any]) -> None:
+        """Equal keys mean: the same operator on tensors of the same specs with the same other arguments."""
+        for value in values:
+            kind = type(value)
+            if kind is Tensor or kind is nn.Parameter or isinstance(value, Tensor):
+                tracked = self.table.find(value)
+                self.tensors.append(value)
+                self.tracked.append(tracked)
+                if tracked.standin is not None:
+                    self.has_standin = True
+                key.append(id(tracked.spec) if tracked.is_concrete else -id(tracked.spec))
+            elif kind in _PLAIN:
+                key.append(value)
+            elif isinstance(value, list | tuple):
+                key.append(_OPEN)
+                self._scan(value, key)
+                key.append(_CLOSE)
+            else:  # floats and booleans, which equal integers, and whatever is not hashable
+                key.append(kind)
+                key.append(value if kind in (float, bool, torch.device) else id(value))
+
+    def written_tensors(self) -> list[Tensor]:
+        """The tensors among the arguments that the operator writes to."""
+        found: list[Tensor] = []
+        for where in self.traits.written:
+            if isinstance(where, str):
+                value = self.kwargs.get(where)
+            else:
+                value = self.args[where] if where < len(self.args) else None
+            found.extend([value] if isinstance(value, Tensor) else value or [])
+        return found
+
+    def call(self, replace: Callable[[Tensor], Tensor] | None = None, device: torch.device | None = None) -> Any:
+        """Run the operator, with each tensor replaced (by default by its stand-in) and on ``device`` if one is given."""
+        if replace is None and device is None and not self.has_standin:
+            return self.op(*self.args, **self.kwargs)
+        swap = replace or self.operand
+        args = _replace(self.args, swap, device)
+        kwargs = {name: _replace(value, swap, device) for name, value in self.kwargs.items() if name != "pin_memory"}
+        if device is not None and self.traits.is_factory:
+            kwargs["device"] = device
+        return self.op(*args, **kwargs)
+
+    def describe(self, outputs: tuple[TensorSpec, ...], is_view: bool) -> OpSignature:
+        """The signature of this call."""
+        args = tuple(self._describe(value) for value in self.args)
+        kwargs = {name: self._describe(value) for name, value in self.kwargs.items()}
+        return OpSignature(self.op, args, MappingProxyType(kwargs), outputs, is_view)
+
+    def _describe(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self.table.find(value).spec
+        if isinstance(value, list | tuple):
+            return tuple(self._describe(item) for item in value)
+        return value
+
+    def operand(self, tensor: Tensor) -> Tensor:
+        """What to compute with for ``tensor``: its stand-in or the tensor itself."""
+        standin = self.table.find(tensor).standin
+        return tensor if standin is None else standin
+
+
+def _replace(value: Any, swap: Callable[[Tensor], Tensor], device: torch.device | None) -> Any:
+    if isinstance(value, Tensor):
+        return swap(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_replace(item, swap, device) for item in value) if type(value) in (list, tuple) else value
+    if device is not None and isinstance(value, torch.device):
+        return device
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class OpOutcome:
+    """What came of a call: the result for the model, and its description for the record."""
+
+    result: Any
+    signature: OpSignature
+    #: the tensors in the result, in order
+    outputs: Sequence[Tensor]
+    #: for each output the position of the operand whose memory it shares, None for new memory
+    alias_of: Sequence[int | None]
+
+
+class Execution(Protocol):
+    """A way to run operators: for real, or on shapes alone."""
+
+    def make_standin(self, tensor: Tensor, spec: TensorSpec) -> Tensor | None:
+        """What to compute with instead of a tensor that comes from outside; None: the tensor itself."""
+
+    def run(self, request: OpRequest) -> OpOutcome:
+        """Run one operator."""
+
+
+def tensors_of_result(result: Any) -> list[Tensor]:
+    """The tensors that an operator returned."""
+    if isinstance(result, Tensor):
+        return [result]
+    if isinstance(result, list | tuple):
+        return [tensor for item in result for tensor in tensors_of_result(item)]
+    return []
+
+
+def alias_positions(outputs: Sequence[Tensor], operands: Sequence[Tensor]) -> tuple[int | None, ...]:
+    """For each output the first operand that shares its memory."""
+    return tuple(_first_alias(output, operands) for output in outputs)
+
+
+def _first_alias(output: Tensor, operands: Sequence[Tensor]) -> int | None:
+    for position, operand in enumerate(operands):
+        if output is operand or torch._C._is_alias_of(output, operand):
+            return position
+    return None
+
+
+def describe_outcome(request: OpRequest, result: Any) -> OpOutcome:
+    """Describe what a call returned."""
+    outputs = tensors_of_result(result)
+    alias_of = alias_positions(outputs, [request.operand(tensor) for tensor in request.tensors])
+    is_view = bool(outputs) and not request.traits.written and all(position is not None for position in alias_of)
+    specs = tuple(request.table.spec_of(output) for output in outputs)
+    return OpOutcome(result, request.describe(specs, is_view), outputs, alias_of)
+
+
+def protect_foreign(request: OpRequest) -> None:
+    """Before a write: let copies stand in for the memory that is not the pass's own, in all tensors that look into it."""
+    if request.op is torch.ops.aten.detach_.default:  # torch.tensor() calls it on everything that it makes
+        return
+    for tensor in request.written_tensors():
+        tracked = request.table.find(tensor)
+        if tracked.standin is None and tracked.storage in request.table.foreign_storages:
+            _copy_storage(request.table, tracked.storage, tensor)
+
+
+def _copy_storage(table: TensorTable, storage: int, tensor: Tensor) -> None:
+    copy = tensor.untyped_storage().clone()
+    for tracked in table.of_storage(storage):
+        original = tracked.reference()
+        if original is not None:
+            with torch.inference_mode(False):  # views of the model's tensors must be ordinary tensors
+                view = torch.empty(0, dtype=original.dtype, device=original.device)
+                tracked.replace(view.set_(copy, original.storage_offset(), original.shape, original.stride()))

@@ -1,0 +1,171 @@
+"""What a record is made of: frozen descriptions of tensors, operator calls and module calls.
+
+Nothing here holds a tensor, so a record can outlive its model, be compared, copied and sent elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch._ops import OpOverload
+
+TensorKind = Literal["input", "parameter", "buffer", "constant", "intermediate"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape, element type and memory layout of a tensor, without its data."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        """Logical number of elements: ``prod(shape)``."""
+        return math.prod(self.shape)
+
+    @property
+    def stored_numel(self) -> int:
+        """Distinct elements in memory: an expanded (stride 0) dimension stores one, overlapping windows share."""
+        if 0 in self.shape:
+            return 0
+        if not self.stride:
+            return self.numel
+        span = 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+        distinct = math.prod(size for size, step in zip(self.shape, self.stride, strict=True) if step)
+        return min(span, distinct)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the distinct elements."""
+        return self.stored_numel * self.dtype.itemsize
+
+    @property
+    def is_arithmetic(self) -> bool:
+        """Whether arithmetic on it counts: floating-point or complex."""
+        return self.dtype.is_floating_point or self.dtype.is_complex
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpSignature:
+    """An operator with its arguments, where each tensor is replaced by its spec.
+
+    Calls with the same operator and the same specs share one signature, so whatever depends on it alone
+    (the cost, above all) is worked out once.
+    """
+
+    op: OpOverload
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outputs: tuple[TensorSpec, ...]
+    #: every output shares memory with an input, and nothing was written: a view, which costs nothing
+    is_view: bool
+
+    @property
+    def out(self) -> TensorSpec | tuple[TensorSpec, ...]:
+        """The output as the operator returns it: one spec, or several."""
+        return self.outputs[0] if len(self.outputs) == 1 else self.outputs
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The specs among the arguments, in their order."""
+        found: list[TensorSpec] = []
+        _collect_specs((*self.args, *self.kwargs.values()), found)
+        return tuple(found)
+
+
+def _collect_specs(values: tuple[Any, ...], found: list[TensorSpec]) -> None:
+    for value in values:
+        if isinstance(value, TensorSpec):
+            found.append(value)
+        elif isinstance(value, tuple):
+            _collect_specs(value, found)
+
+
+@dataclass(frozen=True, slots=True)
+class OpCall:
+    """One call of an operator: what was called, on which tensors, by which module call."""
+
+    signature: OpSignature
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    module_call: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecord:
+    """One tensor that took part in the pass; tensors of equal ``storage`` share memory."""
+
+    spec: TensorSpec
+    storage: int
+    kind: TensorKind
+    #: the path of a parameter or buffer, the position of an input ("args[0]", "kwargs['mask']"), else ""
+    name: str
+    #: index of the operator call that made it, None if it was there before
+    producer: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCall:
+    """One invocation of one module. Its own operators are those that ran in no child."""
+
+    index: int
+    path: str
+    type_name: str
+    #: 0 for the first invocation of this module, 1 for the second, …
+    call: int
+    depth: int
+    parent: int | None
+    children: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    ops: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRecord:
+    """One parameter or buffer slot of a module. Slots of equal ``identity`` hold the same tensor (tied weights)."""
+
+    owner: str
+    name: str
+    identity: int
+    is_buffer: bool
+    requires_grad: bool
+    numel: int
+    stored_bytes: int
+    #: whether any operator of the pass read or wrote it
+    is_used: bool
+
+    @property
+    def path(self) -> str:
+        """As in ``named_parameters()``."""
+        return f"{self.owner}.{self.name}" if self.owner else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class InputRecord:
+    """An input tensor of the pass."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """How the pass ran, and what was assumed on the way."""
+
+    execution: Literal["abstract", "real"]
+    reason: str
+    mode: Literal["eval", "train", "same"]
+    #: the batch size of inputs made from ``input_shape``; None where complete arguments were given
+    batch_size: int | None
+    inputs: tuple[InputRecord, ...]
+    assumptions: tuple[str, ...]
+    torchscan_version: str
+    torch_version: str

@@ -1,0 +1,73 @@
+"""Shapes and dtypes -> the arguments of a forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from torchscan.errors import InputError
+
+Shape = Sequence[int]
+Shapes = Shape | Sequence[Shape]
+DTypes = torch.dtype | Sequence[torch.dtype]
+
+_HOW = "give one shape without the batch dimension, such as (3, 224, 224), or a list of them, one per input"
+
+
+def example_inputs(
+    module: nn.Module, input_shape: Shapes, dtype: DTypes | None, batch_size: int, device: torch.device
+) -> tuple[Tensor, ...]:
+    """Random normal values for floating-point inputs, zeros for integers (a valid index anywhere), True for booleans."""
+    shapes = _as_shapes(input_shape)
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise InputError(f"batch_size is {batch_size!r}: give a positive integer")
+    dtypes = _as_dtypes(dtype, len(shapes), module)
+    sizes = ((batch_size, *shape) for shape in shapes)
+    return tuple(_example(size, kind, device) for size, kind in zip(sizes, dtypes, strict=True))
+
+
+def floating_dtype_of(module: nn.Module) -> torch.dtype:
+    """The dtype of the first floating-point parameter or buffer, which is the one that inputs should have."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_floating_point():
+            return tensor.dtype
+    return torch.get_default_dtype()
+
+
+def _example(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    if not (dtype.is_floating_point or dtype.is_complex):
+        known = torch.device("cpu") if device.type == "meta" else device  # integers keep their values in every pass
+        return torch.full(size, dtype == torch.bool, dtype=dtype, device=known)
+    if device.type == "meta":
+        return torch.empty(size, dtype=dtype, device=device)
+    drawn_as = torch.complex64 if dtype.is_complex else torch.float32
+    generator = torch.Generator().manual_seed(0)  # of our own: the user's random state is not ours to advance
+    return torch.randn(size, dtype=drawn_as, generator=generator).to(device, dtype)
+
+
+def _as_shapes(input_shape: Shapes) -> list[tuple[int, ...]]:
+    if _is_shape(input_shape):
+        return [tuple(input_shape)]
+    if isinstance(input_shape, list | tuple) and all(_is_shape(shape) for shape in input_shape):
+        return [tuple(shape) for shape in input_shape]  # type: ignore[arg-type]
+    raise InputError(f"input_shape is {input_shape!r}: {_HOW}")
+
+
+def _is_shape(value: Any) -> TypeGuard[Shape]:
+    if not isinstance(value, list | tuple) or (isinstance(value, list) and not value):
+        return False
+    return all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in value)
+
+
+def _as_dtypes(dtype: DTypes | None, inputs: int, module: nn.Module) -> list[torch.dtype]:
+    if dtype is None:
+        return [floating_dtype_of(module)] * inputs
+    dtypes = [dtype] * inputs if isinstance(dtype, torch.dtype) else list(dtype)
+    if not all(isinstance(kind, torch.dtype) for kind in dtypes):
+        raise InputError(f"dtype is {dtype!r}: give a torch.dtype, or one per input")
+    if len(dtypes) != inputs:
+        raise InputError(f"{len(dtypes)} dtypes were given for {inputs} inputs: give one dtype, or one per input")
+    return dtypes

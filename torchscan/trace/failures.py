@@ -1,0 +1,86 @@
+"""What to say when a pass fails: where, on what, why, and what to try."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+
+from torch import nn
+
+from torchscan.errors import NeedsValuesError, RecordError, TorchscanError
+from torchscan.trace.calls import OpRequest
+from torchscan.trace.events import InputRecord, TensorSpec
+from torchscan.trace.example_inputs import Shapes
+from torchscan.trace.recorder import Recorder, type_name_of
+
+
+def explain(
+    error: Exception, recorder: Recorder, module: nn.Module, inputs: Sequence[InputRecord], input_shape: Shapes | None
+) -> TorchscanError:
+    """The error to raise for an exception that left the model; the caller chains the cause."""
+    where = _where(recorder, module)
+    if isinstance(error, NeedsValuesError):
+        return NeedsValuesError(f"{where}: {error}")
+    what = _first_line(error)
+    got = ", ".join(_input_text(each) for each in inputs) or "no tensor"
+    hint = _hint(error, recorder, module, input_shape)
+    return RecordError(f"{where}: {type(error).__name__}: {what}\n  the model was given: {got}\n  try: {hint}")
+
+
+def _where(recorder: Recorder, module: nn.Module) -> str:
+    call = recorder.failed_call
+    if call is None or not call.path:
+        place = f"{type_name_of(module)} (the model itself)"
+    else:
+        place = f"{call.path} ({type_name_of(call.module)})"
+    return f"{place} failed in {_op_text(recorder.running_op)}" if recorder.running_op else f"{place} failed"
+
+
+def _op_text(request: OpRequest) -> str:
+    operands = ", ".join(_spec_text(tracked.spec) for tracked in request.tracked)
+    return f"{request.op}({operands})"
+
+
+def _spec_text(spec: TensorSpec) -> str:
+    return f"{str(spec.dtype).removeprefix('torch.')} {list(spec.shape)}"
+
+
+def _input_text(record: InputRecord) -> str:
+    return f"{record.name} {str(record.dtype).removeprefix('torch.')} {list(record.shape)}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else "(no message)"
+
+
+def _hint(error: Exception, recorder: Recorder, module: nn.Module, input_shape: Shapes | None) -> str:
+    text = str(error).lower()
+    request = recorder.running_op
+    if request is not None and "embedding" in str(request.op) and _has_floating_index(request):
+        return "token ids are integers: pass dtype=torch.long"
+    if "dtype" in text or "scalar type" in text:
+        return "pass dtype=, one for all inputs or one per input, so that they have the type that the model expects"
+    if isinstance(error, TypeError) and request is None:
+        return f"give one shape per argument of forward{_signature(module)}, or complete args= and kwargs="
+    if input_shape is not None and request is not None:
+        return _shape_hint(input_shape)
+    return "check the inputs against forward" + _signature(module) + "; the original exception is chained above"
+
+
+def _has_floating_index(request: OpRequest) -> bool:
+    return len(request.tracked) > 1 and request.tracked[1].spec.is_arithmetic
+
+
+def _shape_hint(input_shape: Shapes) -> str:
+    shape = list(input_shape[0]) if input_shape and isinstance(input_shape[0], list | tuple) else list(input_shape)
+    if len(shape) > 1 and shape[0] == 1 or len(shape) > 3:
+        return f"input_shape has no batch dimension (batch_size= sets it): {tuple(shape[1:])} instead of {tuple(shape)}?"
+    return f"another input_shape than {tuple(shape)}: it is one sample, without the batch dimension, in the layout of the model"
+
+
+def _signature(module: nn.Module) -> str:
+    try:
+        return str(inspect.signature(module.forward))
+    except (TypeError, ValueError):
+        return "(…)"

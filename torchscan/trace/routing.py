@@ -1,0 +1,70 @@
+"""Indices that operators pick by comparing values, for a pass that has no values.
+
+A router sends each token to the experts with the highest scores. Without scores, the expected cost is that of balanced routing:
+row ``r`` of ``n`` choices, ``k`` picks, gets the indices ``(r·k + j) mod n`` for ``j = 0 … k-1``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from torchscan.trace.calls import OpRequest
+from torchscan.trace.events import TensorSpec
+
+aten = torch.ops.aten
+
+#: operator -> position of the indices among its outputs
+BALANCED_INDICES: dict[OpOverload, int] = {
+    aten.topk.default: 1,
+    aten.argmax.default: 0,
+    aten.argmin.default: 0,
+    aten.max.dim: 1,
+    aten.min.dim: 1,
+    aten.sort.default: 1,
+    aten.sort.stable: 1,
+    aten.argsort.default: 0,
+    aten.argsort.stable: 0,
+}
+_LARGEST = 2**22
+
+
+def balanced_indices(request: OpRequest, outputs: Sequence[TensorSpec]) -> Callable[[Any], Any] | None:
+    """A function that puts balanced indices into the operator's result; None where they would be too many."""
+    position = BALANCED_INDICES[request.op]
+    spec = outputs[position]
+    if spec.numel > _LARGEST:
+        return None
+    source = request.tracked[0].spec.shape
+    dim = _dim_of(request)
+    choices = math.prod(source) if dim is None else source[dim] if source else 1
+
+    def put(result: Any) -> Any:
+        indices = _spread(spec.shape, dim if len(spec.shape) == len(source) else None, max(choices, 1))
+        if isinstance(result, Tensor):
+            return indices
+        return type(result)([*result[:position], indices, *result[position + 1 :]])
+
+    return put
+
+
+def _dim_of(request: OpRequest) -> int | None:
+    """The dimension that is chosen along, None for all of them."""
+    names = [argument.name for argument in request.op._schema.arguments]
+    default = request.op._schema.arguments[names.index("dim")].default_value
+    position = names.index("dim")
+    dim = request.args[position] if position < len(request.args) else request.kwargs.get("dim", default)
+    return dim if isinstance(dim, int) else None
+
+
+def _spread(shape: tuple[int, ...], dim: int | None, choices: int) -> Tensor:
+    """Count through the rows; within a row along ``dim``."""
+    if dim is None or not shape:
+        return (torch.arange(math.prod(shape)) % choices).reshape(shape)
+    moved = [size for axis, size in enumerate(shape) if axis != dim % len(shape)] + [shape[dim]]
+    return (torch.arange(math.prod(shape)) % choices).reshape(moved).movedim(-1, dim)

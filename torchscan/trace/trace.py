@@ -1,0 +1,40 @@
+"""The record of one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchscan.trace.events import ModuleCall, OpCall, ParameterRecord, Provenance, TensorRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one pass of a model did: its module calls as a tree, its operator calls, its tensors, its parameters.
+
+    ``modules[0]`` is the call of the root; indices in the records point into these tuples.
+    """
+
+    modules: tuple[ModuleCall, ...]
+    ops: tuple[OpCall, ...]
+    tensors: tuple[TensorRecord, ...]
+    parameters: tuple[ParameterRecord, ...]
+    provenance: Provenance
+
+    @property
+    def root(self) -> ModuleCall:
+        """The call of the recorded module itself."""
+        return self.modules[0]
+
+    def own_ops(self, call: ModuleCall) -> Iterator[OpCall]:
+        """The operator calls made by ``call`` itself, not by its children."""
+        return (self.ops[index] for index in call.ops)
+
+    def path_of(self, op: OpCall) -> str:
+        """The path of the module whose own operator this is."""
+        return self.modules[op.module_call].path
+
+    def __repr__(self) -> str:
+        """Short: a record of a large model has thousands of entries."""
+        counts = f"{len(self.modules)} module calls, {len(self.ops)} operator calls"
+        return f"<Trace of {self.root.type_name}: {counts}, {self.provenance.execution} pass>"
