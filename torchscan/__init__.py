@@ -1,0 +1,35 @@
+"""torchscan: what a PyTorch model is and what it costs, before anything is trained."""
+
+from torchscan._version import __version__
+from torchscan.crawler import crawl_module, module_dmas, module_flops, module_macs, record, summary
+from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError, UnpricedError
+from torchscan.ops import OpCost, Work, cost_of
+from torchscan.report.aggregate import aggregate_info
+from torchscan.report.text import format_info
+from torchscan.trace.events import ModuleCall, OpCall, OpSignature, TensorSpec
+from torchscan.trace.trace import Trace
+
+__all__ = [
+    "InputError",
+    "ModuleCall",
+    "NeedsValuesError",
+    "OpCall",
+    "OpCost",
+    "OpSignature",
+    "RecordError",
+    "TensorSpec",
+    "TorchscanError",
+    "Trace",
+    "UnpricedError",
+    "Work",
+    "__version__",
+    "aggregate_info",
+    "cost_of",
+    "crawl_module",
+    "format_info",
+    "module_dmas",
+    "module_flops",
+    "module_macs",
+    "record",
+    "summary",
+]

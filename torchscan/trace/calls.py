@@ -16,7 +16,20 @@ from torchscan.trace.tensors import TensorTable, Tracked
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 _PLAIN = frozenset({int, str, type(None), torch.dtype, torch.layout, torch.memory_format, complex})
-_OPEN, _CLOSE = object(), object()  # so that ([1], 2) and ([1, 2],) differ in a flat key
+_OPEN, _CLOSE, _SAME = object(), object(), object()  # marks in a flat key: ([1], 2) is not ([1, 2],)
+
+
+_aten = torch.ops.aten
+_RUNNING_STATISTICS = (3, 4)
+
+#: operators that write to arguments without saying so in their schema
+_SILENT_WRITES: Mapping[OpOverload, tuple[int, ...]] = {
+    _aten.batch_norm.default: _RUNNING_STATISTICS,
+    _aten.instance_norm.default: _RUNNING_STATISTICS,
+    _aten.native_batch_norm.default: _RUNNING_STATISTICS,
+    _aten.cudnn_batch_norm.default: _RUNNING_STATISTICS,
+    _aten.miopen_batch_norm.default: _RUNNING_STATISTICS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +38,8 @@ class OpTraits:
 
     #: positions, or names for keyword-only arguments, of the arguments that it writes to
     written: tuple[int | str, ...]
+    #: those that it writes to without saying so
+    silently_written: tuple[int, ...]
     #: makes a tensor from no tensor, on a device that an argument names
     is_factory: bool
     #: its result or its result's shape depends on values
@@ -46,6 +61,7 @@ def traits_of(op: OpOverload) -> OpTraits:
     value_tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     return OpTraits(
         written=tuple(written),
+        silently_written=_SILENT_WRITES.get(op, ()),
         is_factory=takes_device and not takes_tensors,
         needs_values=bool(value_tags & set(op.tags)),
         is_composite=op._can_decompose(),
@@ -85,6 +101,8 @@ class OpRequest:
             kind = type(value)
             if kind is Tensor or kind is nn.Parameter or isinstance(value, Tensor):
                 tracked = self.table.find(value)
+                if tracked in self.tracked:  # x * x reads x once
+                    key.append((_SAME, self.tracked.index(tracked)))
                 self.tensors.append(value)
                 self.tracked.append(tracked)
                 if tracked.standin is not None:
@@ -103,7 +121,7 @@ class OpRequest:
     def written_tensors(self) -> list[Tensor]:
         """The tensors among the arguments that the operator writes to."""
         found: list[Tensor] = []
-        for where in self.traits.written:
+        for where in (*self.traits.written, *self.traits.silently_written):
             if isinstance(where, str):
                 value = self.kwargs.get(where)
             else:
@@ -126,7 +144,9 @@ class OpRequest:
         """The signature of this call."""
         args = tuple(self._describe(value) for value in self.args)
         kwargs = {name: self._describe(value) for name, value in self.kwargs.items()}
-        return OpSignature(self.op, args, MappingProxyType(kwargs), outputs, is_view)
+        first = (self.tracked.index(tracked) for tracked in self.tracked)
+        repeated = tuple(position for position, earlier in enumerate(first) if earlier != position)
+        return OpSignature(self.op, args, MappingProxyType(kwargs), outputs, is_view, repeated)
 
     def _describe(self, value: Any) -> Any:
         if isinstance(value, Tensor):

@@ -65,6 +65,8 @@ class OpSignature:
     outputs: tuple[TensorSpec, ...]
     #: every output shares memory with an input, and nothing was written: a view, which costs nothing
     is_view: bool
+    #: positions among the inputs of tensors that came before (x * x)
+    repeated: tuple[int, ...] = ()
 
     @property
     def out(self) -> TensorSpec | tuple[TensorSpec, ...]:
@@ -77,6 +79,11 @@ class OpSignature:
         found: list[TensorSpec] = []
         _collect_specs((*self.args, *self.kwargs.values()), found)
         return tuple(found)
+
+    @property
+    def distinct_inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs, a tensor that is passed twice counted once."""
+        return tuple(spec for position, spec in enumerate(self.inputs) if position not in self.repeated)
 
 
 def _collect_specs(values: tuple[Any, ...], found: list[TensorSpec]) -> None:

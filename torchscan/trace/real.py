@@ -23,7 +23,7 @@ class RealExecution:
 
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator."""
-        if request.traits.written:
+        if request.traits.written or request.traits.silently_written:
             protect_foreign(request)
             request.look_up()
         outcome = describe_outcome(request, request.call())

@@ -1,0 +1,1 @@
+"""Pure functions from a Trace to a result; none touches a live module."""

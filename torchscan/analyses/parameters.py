@@ -1,0 +1,89 @@
+"""Which module call owns which parameters and buffers, each counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchscan.trace.events import ParameterRecord
+from torchscan.trace.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCount:
+    """Elements of trainable and frozen parameters and of buffers, and the bytes that they are stored in."""
+
+    grad_params: int = 0
+    nograd_params: int = 0
+    param_size: int = 0
+    num_buffers: int = 0
+    buffer_size: int = 0
+    #: some of it was counted before, where it appeared first
+    is_shared: bool = False
+
+
+def parameters_by_call(trace: Trace) -> tuple[ParameterCount, ...]:
+    """The count of each call of ``trace.modules``, in their order; they sum to that of the model.
+
+    A tensor counts where it appears first. A module that is never called by itself (a list of parameters, an auxiliary head
+    that evaluation leaves out) is counted with the nearest module around it that is.
+    """
+    slots = _slots_by_owner(trace)
+    seen: set[int] = set()
+    return tuple(_count(slots.get(call.path, []), seen) for call in trace.modules)
+
+
+def unused_parameters(trace: Trace) -> dict[str, int]:
+    """Path -> elements of the parameters that no operator of the pass touched, grouped by the outermost module that holds no other."""
+    used_paths = {each.path for each in trace.parameters if each.is_used}
+    unused: dict[str, int] = {}
+    seen: set[int] = {each.identity for each in trace.parameters if each.is_used}
+    for record in trace.parameters:
+        if not record.is_buffer and not record.is_used and record.identity not in seen:
+            seen.add(record.identity)
+            group = _outermost_unused(record.path, used_paths)
+            unused[group] = unused.get(group, 0) + record.numel
+    return unused
+
+
+def _slots_by_owner(trace: Trace) -> dict[str, list[ParameterRecord]]:
+    called = {call.path for call in trace.modules}
+    slots: dict[str, list[ParameterRecord]] = {}
+    for record in trace.parameters:
+        slots.setdefault(_nearest_called(record.owner, called), []).append(record)
+    return slots
+
+
+def _nearest_called(path: str, called: set[str]) -> str:
+    while path and path not in called:
+        path = path.rpartition(".")[0]
+    return path
+
+
+def _count(slots: Iterable[ParameterRecord], seen: set[int]) -> ParameterCount:
+    slots = list(slots)
+    new: dict[int, ParameterRecord] = {slot.identity: slot for slot in slots if slot.identity not in seen}
+    shared = any(slot.identity in seen for slot in slots)
+    seen.update(new)
+    parameters = [slot for slot in new.values() if not slot.is_buffer]
+    buffers = [slot for slot in new.values() if slot.is_buffer]
+    return ParameterCount(
+        grad_params=sum(slot.numel for slot in parameters if slot.requires_grad),
+        nograd_params=sum(slot.numel for slot in parameters if not slot.requires_grad),
+        param_size=sum(slot.stored_bytes for slot in parameters),
+        num_buffers=sum(slot.numel for slot in buffers),
+        buffer_size=sum(slot.stored_bytes for slot in buffers),
+        is_shared=shared,
+    )
+
+
+def _outermost_unused(path: str, used_paths: set[str]) -> str:
+    """The longest way up from ``path`` on which no used parameter is met."""
+    parts = path.split(".")
+    for length in range(1, len(parts)):
+        prefix = ".".join(parts[:length])
+        if not any(used.startswith(prefix + ".") for used in used_paths):
+            return prefix
+    return path
+
+

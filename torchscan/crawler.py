@@ -1,0 +1,149 @@
+"""The front verbs: record a pass, describe it, print it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from torchscan.analyses.module_costs import module_costs, unpriced_operators
+from torchscan.errors import InputError, TorchscanError, UnpricedError
+from torchscan.ops import OpCost, is_known
+from torchscan.report.aggregate import aggregate_info
+from torchscan.report.info import Info, info_of
+from torchscan.report.text import WrapMode, format_info
+from torchscan.trace.example_inputs import DTypes, Shapes
+from torchscan.trace.passes import Execute, Mode, PassRequest, record_pass
+from torchscan.trace.trace import Trace
+
+
+def record(
+    module: nn.Module,
+    input_shape: Shapes | None = None,
+    dtype: DTypes | None = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    batch_size: int = 1,
+    mode: Mode = "eval",
+    execute: Execute = "auto",
+) -> Trace:
+    """Run ``module`` once and return the record of what happened: modules, operators, tensors, parameters.
+
+    Args:
+        module: what to record. It is as before afterwards, also if its forward pass raises.
+        input_shape: the shape of one sample, without the batch dimension; a list of shapes for several inputs.
+        dtype: the type of the inputs made from ``input_shape``, one or one per input; by default the model's own.
+        args: complete positional arguments, instead of ``input_shape``.
+        kwargs: keyword arguments of the forward pass.
+        batch_size: the batch dimension of inputs made from ``input_shape``.
+        mode: "eval", "train" or "same" (each module as it is set).
+        execute: "abstract" works on shapes alone, "real" computes on the model's own device, "auto" takes the real way
+            where the model is on CUDA or the abstract way does not lead through; ``trace.provenance`` says which and why.
+
+    """
+    request = PassRequest(module, input_shape, dtype, args, kwargs, batch_size, mode, execute)
+    return record_pass(request, is_whole=is_known)
+
+
+def crawl_module(
+    module: nn.Module,
+    input_shape: Shapes | None = None,
+    dtype: DTypes | None = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    batch_size: int = 1,
+    mode: Mode = "eval",
+    execute: Execute = "auto",
+    strict: bool = False,
+) -> Info:
+    """Record one pass and return what it costs, per layer and overall, as plain JSON-serialisable data.
+
+    Takes the arguments of :func:`record`; with ``strict`` an operator whose cost is not known raises. docs/info.md
+    describes the result.
+    """
+    trace = record(
+        module, input_shape, dtype, args=args, kwargs=kwargs, batch_size=batch_size, mode=mode, execute=execute
+    )
+    if strict:
+        _require_prices(trace)
+    return info_of(trace)
+
+
+def summary(
+    module: nn.Module,
+    input_shape: Shapes | None = None,
+    wrap_mode: WrapMode = "mid",
+    max_depth: int | None = None,
+    receptive_field: bool = False,
+    effective_rf_stats: bool = False,
+    *,
+    columns: Sequence[str] | None = None,
+    width: int = 80,
+    dtype: DTypes | None = None,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    batch_size: int = 1,
+    mode: Mode = "eval",
+    execute: Execute = "auto",
+    strict: bool = False,
+) -> None:
+    """Print the table of :func:`crawl_module`: layers as a tree, then the totals.
+
+    ``max_depth`` folds deeper layers into their parents, ``columns`` chooses what is shown of each layer, ``wrap_mode``
+    says where texts that do not fit ``width`` are cut: at the head, in the middle or at the tail.
+    """
+    if receptive_field or effective_rf_stats:
+        raise InputError("the receptive field is not implemented yet: leave out receptive_field and effective_rf_stats")
+    info = crawl_module(
+        module,
+        input_shape,
+        dtype,
+        args=args,
+        kwargs=kwargs,
+        batch_size=batch_size,
+        mode=mode,
+        execute=execute,
+        strict=strict,
+    )
+    if max_depth is not None:
+        info = aggregate_info(info, max_depth)
+    print(format_info(info, wrap_mode, columns=columns, width=width))  # noqa: T201 - printing is what it is for
+
+
+def module_flops(module: nn.Module, inputs: Any, out: Any = None) -> int:
+    """FLOPs of one module on such inputs (a tensor or a tuple of arguments). One that cannot run warns and gives 0."""
+    return _cost_on(module, inputs).flops
+
+
+def module_macs(module: nn.Module, inp: Any, out: Any = None) -> int:
+    """Multiply-accumulates of one module on such inputs. One that cannot run warns and gives 0."""
+    return _cost_on(module, inp).macs
+
+
+def module_dmas(module: nn.Module, inp: Any, out: Any = None) -> int:
+    """Memory accesses, in elements, of one module on such inputs. One that cannot run warns and gives 0."""
+    return _cost_on(module, inp).dmas
+
+
+def _cost_on(module: nn.Module, inputs: Any) -> OpCost:
+    args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    try:
+        trace = record(module, args=args, mode="same")
+    except TorchscanError as error:
+        warnings.warn(f"no cost can be given, 0 is returned: {error}", stacklevel=3)
+        return OpCost()
+    unknown = unpriced_operators(trace)
+    if unknown:
+        warnings.warn(f"a lower bound, because the cost of {', '.join(unknown)} is not known", stacklevel=3)
+    return sum((cost.own for cost in module_costs(trace)), OpCost())
+
+
+def _require_prices(trace: Trace) -> None:
+    unknown = unpriced_operators(trace)
+    if unknown:
+        places = "; ".join(f"{name} in {', '.join(path or '(the model)' for path in paths)}" for name, paths in unknown.items())
+        raise UnpricedError(f"the cost of these operators is not known: {places}. Without strict=True totals are lower bounds")

@@ -1,0 +1,157 @@
+"""Normalisation layers. Per element: subtract the mean and multiply by the inverse deviation; statistics cost extra.
+
+The one division of a mean or a variance by its count is neglected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from torchscan.ops.registry import Work, cost_of
+from torchscan.trace.events import TensorSpec
+
+aten = torch.ops.aten
+
+
+@cost_of(aten.batch_norm)
+def batch_norm(
+    input: TensorSpec,
+    weight: TensorSpec | None,
+    bias: TensorSpec | None,
+    running_mean: TensorSpec | None,
+    running_var: TensorSpec | None,
+    training: bool,
+    *_: object,
+    out: TensorSpec,
+) -> Work:
+    """Eval: 2 per element, 2 per channel (add eps, inverse root), 2 more per element if affine.
+
+    Training: 4 more per element for the statistics, 6 per channel to update the running ones.
+    """
+    channels = input.shape[1]
+    flops = 2 * input.numel + 2 * channels + _affine(input, weight, bias)
+    if training:
+        flops += 4 * input.numel + (6 * channels if running_mean is not None else 0)
+    return Work(other_flops=flops)
+
+
+@cost_of(aten.native_batch_norm, aten._native_batch_norm_legit, aten.cudnn_batch_norm)
+def native_batch_norm(
+    input: TensorSpec,
+    weight: TensorSpec | None,
+    bias: TensorSpec | None,
+    running_mean: TensorSpec | None,
+    running_var: TensorSpec | None,
+    training: bool,
+    *_: object,
+    out: tuple[TensorSpec, ...],
+) -> Work:
+    """The kernel below batch_norm: the same."""
+    return batch_norm(input, weight, bias, running_mean, running_var, training, out=out[0])
+
+
+@cost_of(aten.layer_norm)
+def layer_norm(
+    input: TensorSpec,
+    normalized_shape: Sequence[int],
+    weight: TensorSpec | None = None,
+    bias: TensorSpec | None = None,
+    *_: object,
+    out: TensorSpec,
+) -> Work:
+    """6 per element (2 for the mean and centring, 2 for the variance, 2 for the rest), 2 per row, the affine map."""
+    rows = input.numel // max(math.prod(normalized_shape), 1)
+    return Work(other_flops=6 * input.numel + 2 * rows + _affine(input, weight, bias))
+
+
+@cost_of(aten.native_layer_norm)
+def native_layer_norm(
+    input: TensorSpec,
+    normalized_shape: Sequence[int],
+    weight: TensorSpec | None,
+    bias: TensorSpec | None,
+    *_: object,
+    out: tuple[TensorSpec, ...],
+) -> Work:
+    """The kernel below layer_norm: the same."""
+    return layer_norm(input, normalized_shape, weight, bias, out=out[0])
+
+
+@cost_of(aten.group_norm)
+def group_norm(
+    input: TensorSpec,
+    num_groups: int,
+    weight: TensorSpec | None = None,
+    bias: TensorSpec | None = None,
+    *_: object,
+    out: TensorSpec,
+) -> Work:
+    """6 per element, 2 per group (of each sample), the affine map."""
+    groups = input.shape[0] * num_groups
+    return Work(other_flops=6 * input.numel + 2 * groups + _affine(input, weight, bias))
+
+
+@cost_of(aten.native_group_norm)
+def native_group_norm(
+    input: TensorSpec,
+    weight: TensorSpec | None,
+    bias: TensorSpec | None,
+    samples: int,
+    channels: int,
+    positions: int,
+    num_groups: int,
+    *_: object,
+    out: tuple[TensorSpec, ...],
+) -> Work:
+    """The kernel below group_norm: the same."""
+    return group_norm(input, num_groups, weight, bias, out=out[0])
+
+
+@cost_of(aten.instance_norm)
+def instance_norm(
+    input: TensorSpec,
+    weight: TensorSpec | None,
+    bias: TensorSpec | None,
+    running_mean: TensorSpec | None,
+    running_var: TensorSpec | None,
+    use_input_stats: bool,
+    *_: object,
+    out: TensorSpec,
+) -> Work:
+    """A group norm with one group per channel; with stored statistics, a batch norm in evaluation."""
+    if not use_input_stats:
+        return batch_norm(input, weight, bias, running_mean, running_var, False, out=out)
+    return group_norm(input, input.shape[1], weight, bias, out=out)
+
+
+@cost_of(aten.rms_norm)
+def rms_norm(
+    input: TensorSpec,
+    normalized_shape: Sequence[int],
+    weight: TensorSpec | None = None,
+    *_: object,
+    out: TensorSpec,
+) -> Work:
+    """3 per element (square, sum, scale), 2 per row, 1 per element if it has a weight."""
+    rows = input.numel // max(math.prod(normalized_shape), 1)
+    return Work(other_flops=3 * input.numel + 2 * rows + _affine(input, weight, None))
+
+
+@cost_of(aten._fused_rms_norm)
+def fused_rms_norm(
+    input: TensorSpec,
+    normalized_shape: Sequence[int],
+    weight: TensorSpec | None = None,
+    *_: object,
+    out: tuple[TensorSpec, ...],
+) -> Work:
+    """The kernel below rms_norm: the same."""
+    return rms_norm(input, normalized_shape, weight, out=out[0])
+
+
+def _affine(input: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None) -> int:
+    """One operation per element for the weight, one for the bias."""
+    return input.numel * ((weight is not None) + (bias is not None))

@@ -1,0 +1,27 @@
+"""Folding deep layers into their parents."""
+
+from __future__ import annotations
+
+from torchscan.report.info import COST_SUMS, PARAMETER_SUMS, Info, Layer
+
+
+def aggregate_info(info: Info, max_depth: int) -> Info:
+    """A copy of ``info`` without the layers below ``max_depth``, their figures added to the parents that stay.
+
+    Raises ``ValueError`` if the model is not that deep.
+    """
+    deepest = max(layer["depth"] for layer in info["layers"])
+    if not 0 <= max_depth <= deepest:
+        raise ValueError(f"max_depth is {max_depth}: this model has depths 0 to {deepest}")
+    kept: list[Layer] = []
+    for layer in info["layers"]:
+        if layer["depth"] <= max_depth:
+            kept.append(dict(layer))
+        else:
+            _fold(layer, kept[-1])  # layers are in call order: the last one kept is the ancestor
+    return {**info, "layers": kept}
+
+
+def _fold(layer: Layer, into: Layer) -> None:
+    for key in (*PARAMETER_SUMS, *COST_SUMS):
+        into[key] += layer[key]

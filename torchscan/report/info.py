@@ -1,0 +1,83 @@
+"""The info dict: the one border where records become plain, JSON-serialisable data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from torchscan.analyses.module_costs import CallCost, module_costs, unpriced_operators
+from torchscan.analyses.parameters import ParameterCount, parameters_by_call, unused_parameters
+from torchscan.trace.events import ModuleCall, Provenance
+from torchscan.trace.trace import Trace
+
+Info = dict[str, Any]
+Layer = dict[str, Any]
+
+#: the figures of a layer that add up
+PARAMETER_SUMS = ("grad_params", "nograd_params", "param_size", "num_buffers", "buffer_size")
+COST_SUMS = ("flops", "macs", "dmas", "bytes_read", "bytes_written")
+
+
+def info_of(trace: Trace) -> Info:
+    """Everything that :func:`torchscan.crawl_module` returns."""
+    costs, parameters = module_costs(trace), parameters_by_call(trace)
+    layers = [_layer(trace, *each) for each in zip(trace.modules, costs, parameters, strict=True)]
+    overall = {key: sum(layer[key] for layer in layers) for key in (*PARAMETER_SUMS, *COST_SUMS)}
+    return {
+        "overheads": {"cuda": {"pre": 0.0, "fwd": 0.0}, "framework": {"pre": 0.0, "fwd": 0.0}},
+        "layers": layers,
+        "overall": {**overall, "complete": layers[0]["complete"]},
+        "unpriced": {name: sum(paths.values()) for name, paths in unpriced_operators(trace).items()},
+        "unused_parameters": unused_parameters(trace),
+        "provenance": _provenance(trace.provenance),
+    }
+
+
+def _layer(trace: Trace, call: ModuleCall, cost: CallCost, parameters: ParameterCount) -> Layer:
+    counted = asdict(parameters)
+    is_shared = counted.pop("is_shared")
+    return {
+        "name": call.path.rpartition(".")[2] or call.type_name,
+        "path": call.path,
+        "depth": call.depth,
+        "type": call.type_name,
+        "call": call.call,
+        "input_shape": _shapes(trace, call.inputs),
+        "output_shape": _shapes(trace, call.outputs),
+        **counted,
+        **asdict(cost.own),
+        "rf": None,
+        "s": None,
+        "p": None,
+        "is_shared": is_shared,
+        "is_leaf": not call.children,
+        "complete": cost.is_complete,
+    }
+
+
+def _shapes(trace: Trace, indices: tuple[int, ...]) -> list[Any] | None:
+    """One shape, a list of several, None for no tensor; the batch is −1 where torchscan made the inputs."""
+    batch = trace.provenance.batch_size
+    shapes = [_with_batch(trace.tensors[index].spec.shape, batch) for index in indices]
+    return None if not shapes else shapes[0] if len(shapes) == 1 else shapes
+
+
+def _with_batch(shape: tuple[int, ...], batch: int | None) -> list[int]:
+    return [-1, *shape[1:]] if shape and shape[0] == batch else list(shape)
+
+
+def _provenance(provenance: Provenance) -> dict[str, Any]:
+    inputs = [
+        {"name": each.name, "shape": list(each.shape), "dtype": str(each.dtype).removeprefix("torch.")}
+        for each in provenance.inputs
+    ]
+    return {
+        "execution": provenance.execution,
+        "reason": provenance.reason,
+        "mode": provenance.mode,
+        "batch_size": provenance.batch_size,
+        "inputs": inputs,
+        "assumptions": list(provenance.assumptions),
+        "torchscan_version": provenance.torchscan_version,
+        "torch_version": provenance.torch_version,
+    }

@@ -1,0 +1,227 @@
+"""The table: an info dict as text for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from tabulate import Line, TableFormat, DataRow, tabulate
+
+from torchscan import units
+from torchscan.errors import InputError
+from torchscan.report.info import Info, Layer
+
+WrapMode = Literal["head", "mid", "tail"]
+
+#: what a layer can show: heading, and text for the value
+_COLUMNS: dict[str, tuple[str, Callable[[Layer], str]]] = {
+    "type": ("Type", lambda layer: str(layer["type"])),
+    "path": ("Path", lambda layer: str(layer["path"])),
+    "input_shape": ("Input shape", lambda layer: _shape_text(layer["input_shape"])),
+    "output_shape": ("Output shape", lambda layer: _shape_text(layer["output_shape"])),
+    "params": ("Params", lambda layer: _params_text(layer, layer["grad_params"] + layer["nograd_params"])),
+    "grad_params": ("Trainable", lambda layer: _params_text(layer, layer["grad_params"])),
+    "nograd_params": ("Frozen", lambda layer: _params_text(layer, layer["nograd_params"])),
+    "param_size": ("Param size", lambda layer: _memory_text(layer["param_size"])),
+    "buffers": ("Buffers", lambda layer: units.exact(layer["num_buffers"]) if layer["num_buffers"] else _NONE),
+    "buffer_size": ("Buffer size", lambda layer: _memory_text(layer["buffer_size"])),
+    "macs": ("MACs", lambda layer: _cost_text(layer, "macs")),
+    "flops": ("FLOPs", lambda layer: _cost_text(layer, "flops")),
+    "dmas": ("DMAs", lambda layer: _cost_text(layer, "dmas")),
+    "bytes_read": ("Read", lambda layer: _memory_text(layer["bytes_read"])),
+    "bytes_written": ("Written", lambda layer: _memory_text(layer["bytes_written"])),
+}
+DEFAULT_COLUMNS = ("type", "output_shape", "params", "macs")
+
+_NONE = "–"
+_ELLIPSIS = "…"
+_GAP = 2
+_TEXT_COLUMNS = frozenset({"type", "path", "input_shape", "output_shape"})
+_NARROWEST = {"layer": 12, "type": 8, "path": 12, "input_shape": 10, "output_shape": 10}
+_RULES = TableFormat(
+    lineabove=Line("", "─", "──", ""),
+    linebelowheader=Line("", "─", "──", ""),
+    linebetweenrows=None,
+    linebelow=Line("", "─", "──", ""),
+    headerrow=DataRow("", "  ", ""),
+    datarow=DataRow("", "  ", ""),
+    padding=0,
+    with_header_hide=None,
+)
+
+
+def format_info(
+    info: Info,
+    wrap_mode: WrapMode = "mid",
+    *,
+    columns: Sequence[str] | None = None,
+    width: int = 80,
+) -> str:
+    """The table of layers and, below it, the totals.
+
+    ``columns`` are the ones to show beside the layer's name. What does not fit ``width`` is cut at ``wrap_mode``:
+    the head of a text, its middle or its tail.
+    """
+    chosen = _checked(columns, wrap_mode)
+    table = _table(info["layers"], chosen, wrap_mode, width)
+    return f"{table}\n{_totals(info, width)}"
+
+
+def _checked(columns: Sequence[str] | None, wrap_mode: str) -> tuple[str, ...]:
+    if wrap_mode not in get_args(WrapMode):
+        raise InputError(f"wrap_mode is {wrap_mode!r}: give one of {', '.join(get_args(WrapMode))}")
+    chosen = DEFAULT_COLUMNS if columns is None else tuple(columns)
+    unknown = [name for name in chosen if name not in _COLUMNS]
+    if unknown:
+        raise InputError(f"unknown column {unknown[0]!r}: there are {', '.join(_COLUMNS)}")
+    return chosen
+
+
+# -- the table of layers -------------------------------------------------------------------------------------------------
+
+
+def _table(layers: Sequence[Layer], columns: Sequence[str], wrap_mode: WrapMode, width: int) -> str:
+    cells = {"layer": _tree(layers)} | {name: [_COLUMNS[name][1](layer) for layer in layers] for name in columns}
+    headings = {"layer": "Layer"} | {name: _COLUMNS[name][0] for name in columns}
+    widths = _fitting_widths(cells, headings, width)
+    fitted = {
+        name: [_cut(text, widths[name], wrap_mode, _indent_of(text) if name == "layer" else 0) for text in texts]
+        for name, texts in cells.items()
+    }
+    return tabulate(
+        list(zip(*fitted.values(), strict=True)),
+        headers=[_cut(headings[name], widths[name], "tail") for name in fitted],
+        tablefmt=_RULES,
+        colalign=["left" if name in ("layer", *_TEXT_COLUMNS) else "right" for name in fitted],
+        disable_numparse=True,
+    )
+
+
+def _tree(layers: Sequence[Layer]) -> list[str]:
+    """The names, drawn as a tree: a layer hangs below the last one before it that is less deep."""
+    last = _last_of_siblings(layers)
+    open_at: dict[int, bool] = {}
+    names = []
+    for layer, is_last in zip(layers, last, strict=True):
+        depth = layer["depth"]
+        open_at[depth] = not is_last
+        lines = "".join("│ " if open_at[level] else "  " for level in range(1, depth))
+        branch = "" if depth == 0 else "└─" if is_last else "├─"
+        names.append(f"{lines}{branch}{_name_of(layer, layers)}")
+    return names
+
+
+def _last_of_siblings(layers: Sequence[Layer]) -> list[bool]:
+    """For each layer whether none of its siblings follows; read from the end, where each depth is seen or not."""
+    following: set[int] = set()
+    last = []
+    for layer in reversed(layers):
+        depth = layer["depth"]
+        last.append(depth not in following)
+        following = {level for level in following if level < depth} | {depth}
+    return last[::-1]
+
+
+def _name_of(layer: Layer, layers: Sequence[Layer]) -> str:
+    repeated = f" ({layer['call'] + 1})" if layer["call"] else ""
+    return f"{layer['name']}{repeated}"
+
+
+def _indent_of(text: str) -> int:
+    return len(text) - len(text.lstrip("│ └├─"))
+
+
+def _fitting_widths(cells: Mapping[str, Sequence[str]], headings: Mapping[str, str], width: int) -> dict[str, int]:
+    """Columns as wide as their texts; if that is too wide, the widest text column gives way, one character at a time."""
+    widths = {name: max(len(headings[name]), *map(len, texts)) for name, texts in cells.items()}
+    while sum(widths.values()) + _GAP * (len(widths) - 1) > width:
+        shrinkable = [name for name in widths if widths[name] > _NARROWEST.get(name, width)]
+        if not shrinkable:
+            break
+        widths[max(shrinkable, key=lambda name: widths[name] - _NARROWEST[name])] -= 1
+    return widths
+
+
+def _cut(text: str, width: int, wrap_mode: WrapMode, indent: int = 0) -> str:
+    """Shorten a text to ``width``, but keep the branches of the tree before it."""
+    if len(text) <= width:
+        return text
+    prefix, text = text[:indent], text[indent:]
+    room = max(width - indent - 1, 1)
+    if wrap_mode == "head":
+        return f"{prefix}{_ELLIPSIS}{text[len(text) - room :]}"
+    if wrap_mode == "tail":
+        return f"{prefix}{text[:room]}{_ELLIPSIS}"
+    tail = room // 2
+    return f"{prefix}{text[: room - tail]}{_ELLIPSIS}{text[len(text) - tail :]}"
+
+
+def _shape_text(shapes: Any) -> str:
+    if shapes is None:
+        return _NONE
+    if not shapes or not isinstance(shapes[0], list):
+        return units.shape(shapes)
+    return f"{units.shape(shapes[0])} +{len(shapes) - 1}"
+
+
+def _params_text(layer: Layer, own: int) -> str:
+    if own:
+        return units.exact(own)
+    return "shared" if layer["is_shared"] else _NONE
+
+
+def _memory_text(size: int) -> str:
+    return units.memory(size) if size else _NONE
+
+
+def _cost_text(layer: Layer, key: str) -> str:
+    bound = "" if layer["complete"] else "≥ "
+    return f"{bound}{units.count(layer[key])}" if layer[key] or bound else _NONE
+
+
+# -- the totals ----------------------------------------------------------------------------------------------------------
+
+
+def _totals(info: Info, width: int) -> str:
+    overall, overheads = info["overall"], info["overheads"]
+    bound = "" if overall["complete"] else "≥ "
+    parameters = overall["grad_params"] + overall["nograd_params"]
+    lines = [
+        ("Trainable parameters", units.exact(overall["grad_params"])),
+        ("Non-trainable parameters", units.exact(overall["nograd_params"])),
+        ("Total parameters", units.exact(parameters)),
+        ("Model size (parameters + buffers)", units.memory(overall["param_size"] + overall["buffer_size"])),
+        ("Framework & CUDA overhead", units.memory(_overhead(overheads) * 2**20)),
+        ("Floating-point operations", f"{bound}{units.count(overall['flops'])}FLOPs"),
+        ("Multiply-accumulations", f"{bound}{units.count(overall['macs'])}MACs"),
+        ("Direct memory accesses", f"{bound}{units.count(overall['dmas'])}DMAs"),
+    ]
+    rule = "─" * width
+    body = tabulate(lines, tablefmt="plain", disable_numparse=True)
+    return "\n".join([body, rule, *_remarks(info, width)])
+
+
+def _overhead(overheads: Mapping[str, Mapping[str, float]]) -> float:
+    return sum(part["fwd"] for part in overheads.values())
+
+
+def _remarks(info: Info, width: int) -> list[str]:
+    """What a reader must know to read the figures right."""
+    remarks = [_pass_text(info["provenance"])]
+    remarks += [f"Assumed {text}." for text in info["provenance"]["assumptions"]]
+    if info["unpriced"]:
+        names = ", ".join(f"{name} ({calls}×)" for name, calls in info["unpriced"].items())
+        remarks.append(f"≥: a lower bound, because the cost of these operators is not known: {names}.")
+    if info["unused_parameters"]:
+        names = ", ".join(f"{path} ({units.exact(numel)})" for path, numel in info["unused_parameters"].items())
+        remarks.append(f"Parameters that this pass did not use: {names}.")
+    return [line for remark in remarks for line in textwrap.wrap(textwrap.shorten(remark, 6 * width), width)]
+
+
+def _pass_text(provenance: Mapping[str, Any]) -> str:
+    inputs = ", ".join(f"{each['dtype']} {units.shape(each['shape'])}" for each in provenance["inputs"]) or "no tensor"
+    how = "on shapes alone" if provenance["execution"] == "abstract" else "run for real"
+    mode = {"eval": "in evaluation mode", "train": "in training mode", "same": "as the modules are set"}[provenance["mode"]]
+    reason = f" ({provenance['reason']})" if provenance["execution"] == "real" else ""
+    return f"One pass {mode}, {how}{reason}, of {inputs}."

@@ -1,0 +1,1 @@
+"""Running a model once and writing down what happened."""
