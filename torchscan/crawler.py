@@ -65,9 +65,7 @@ def crawl_module(
     Takes the arguments of :func:`record`; with ``strict`` an operator whose cost is not known raises. docs/info.md
     describes the result.
     """
-    trace = record(
-        module, input_shape, dtype, args=args, kwargs=kwargs, batch_size=batch_size, mode=mode, execute=execute
-    )
+    trace = record(module, input_shape, dtype, args=args, kwargs=kwargs, batch_size=batch_size, mode=mode, execute=execute)
     if strict:
         _require_prices(trace)
     return info_of(trace)
@@ -114,17 +112,17 @@ def summary(
     print(format_info(info, wrap_mode, columns=columns, width=width))  # noqa: T201 - printing is what it is for
 
 
-def module_flops(module: nn.Module, inputs: Any, out: Any = None) -> int:
+def module_flops(module: nn.Module, inputs: Any, out: Any = None) -> int:  # noqa: ARG001 - a known signature
     """FLOPs of one module on such inputs (a tensor or a tuple of arguments). One that cannot run warns and gives 0."""
     return _cost_on(module, inputs).flops
 
 
-def module_macs(module: nn.Module, inp: Any, out: Any = None) -> int:
+def module_macs(module: nn.Module, inp: Any, out: Any = None) -> int:  # noqa: ARG001 - a known signature
     """Multiply-accumulates of one module on such inputs. One that cannot run warns and gives 0."""
     return _cost_on(module, inp).macs
 
 
-def module_dmas(module: nn.Module, inp: Any, out: Any = None) -> int:
+def module_dmas(module: nn.Module, inp: Any, out: Any = None) -> int:  # noqa: ARG001 - a known signature
     """Memory accesses, in elements, of one module on such inputs. One that cannot run warns and gives 0."""
     return _cost_on(module, inp).dmas
 

@@ -34,7 +34,7 @@ def parameters_by_call(trace: Trace) -> tuple[ParameterCount, ...]:
 
 
 def unused_parameters(trace: Trace) -> dict[str, int]:
-    """Path -> elements of the parameters that no operator of the pass touched, grouped by the outermost module that holds no other."""
+    """Path -> elements of the parameters that no operator touched, by the outermost module that holds no other."""
     used_paths = {each.path for each in trace.parameters if each.is_used}
     unused: dict[str, int] = {}
     seen: set[int] = {each.identity for each in trace.parameters if each.is_used}
@@ -85,5 +85,3 @@ def _outermost_unused(path: str, used_paths: set[str]) -> str:
         if not any(used.startswith(prefix + ".") for used in used_paths):
             return prefix
     return path
-
-

@@ -30,7 +30,7 @@ def convolution(
     *,
     out: TensorSpec,
 ) -> Work:
-    """MACs = numel(out) · k, and as many elements read, besides weights and bias. ``weight`` is (C_out, C_in/groups, *kernel)."""
+    """MACs = numel(out) · k; as many elements read, besides weights and bias. ``weight`` is (C_out, C_in/groups, *kernel)."""
     window = math.prod(weight.shape[1:])
     return _windowed(out.numel * window, weight, bias)
 

@@ -73,16 +73,24 @@ def bilinear(
     *,
     out: TensorSpec,
 ) -> Work:
-    """``out[n, o] = Σ_i Σ_j x1[n, i] W[o, i, j] x2[n, j]``: MACs = N · O · I · J for W·x2, then N · O · I for the product with x1."""
+    """``out[n, o] = Σ_i Σ_j x1[n, i] W[o, i, j] x2[n, j]``: MACs = N·O·I·J for W·x2, N·O·I for x1."""
     rows = out.numel
     _, left, right = weight.shape
     del input1, input2
     return Work(macs=rows * left * right + rows * left)
 
 
+@cost_of(aten._grouped_mm)
+def grouped_mm(self: TensorSpec, mat2: TensorSpec, offs: TensorSpec | None = None, *_: object, out: TensorSpec) -> Work:
+    """One product per group: MACs = numel(out) · k; where the groups divide k itself, each product sums over its share."""
+    divides_inner = len(self.shape) == 2 and len(mat2.shape) == 2
+    groups = out.shape[0] if divides_inner else 1
+    return Work(macs=out.numel * self.shape[-1] // groups)
+
+
 @cost_of(aten.linalg_multi_dot)
 def multi_dot(tensors: Sequence[TensorSpec], *, out: TensorSpec) -> Work:
-    """The cheapest order of a chain of products, as the operator picks it: ``m[i,j] = min_k m[i,k] + m[k+1,j] + d_i·d_{k+1}·d_{j+1}``."""
+    """The cheapest order, as the operator picks it: ``m[i,j] = min_k m[i,k] + m[k+1,j] + d_i·d_{k+1}·d_{j+1}``."""
     sizes = [tensors[0].shape[0] if len(tensors[0].shape) == 2 else 1]
     sizes += [spec.shape[0] for spec in tensors[1:]]
     sizes.append(tensors[-1].shape[1] if len(tensors[-1].shape) == 2 else 1)

@@ -64,8 +64,9 @@ def _total_of_bins(size: int, bins: int) -> int:
 
 def _window(kernel_size: Sizes, axes: int) -> int:
     if isinstance(kernel_size, int):
-        return kernel_size**axes
-    return math.prod(kernel_size) if len(kernel_size) == axes else kernel_size[0] ** axes
+        return int(kernel_size**axes)
+    sizes = kernel_size if len(kernel_size) == axes else [kernel_size[0]] * axes
+    return math.prod(sizes)
 
 
 def _first(out: Output) -> TensorSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -46,3 +47,17 @@ def extreme(self: TensorSpec, *others: Any, out: Output) -> Work:
     if others and isinstance(others[0], TensorSpec):
         return Work(other_flops=(out[0] if isinstance(out, tuple) else out).numel)
     return _reduction(1, -1)(self, out=out)
+
+
+@cost_of(aten.sort, aten.argsort, aten.msort)
+def sort(self: TensorSpec, *args: Any, dim: int = -1, out: Output, **_kwargs: Any) -> Work:
+    """⌈log2 n⌉ comparisons per element, in rows of n."""
+    along = next((arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)), dim)
+    row = self.shape[along] if self.shape else 1
+    return Work(other_flops=self.numel * math.ceil(math.log2(max(row, 1))))
+
+
+@cost_of(aten.topk)
+def topk(self: TensorSpec, k: int, *_: Any, out: Output) -> Work:
+    """⌈log2(k + 1)⌉ comparisons per element: each may enter a heap of k."""
+    return Work(other_flops=self.numel * math.ceil(math.log2(k + 1)))

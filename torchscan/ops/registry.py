@@ -79,7 +79,6 @@ _free: dict[str, Formula] = {}
 
 def cost_of(*operators: Operator) -> Callable[[F], F]:
     """Register a formula for operators (an overload, or all overloads of a packet)."""
-
     return _registrar(_formulas, operators)
 
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from tabulate import Line, TableFormat, DataRow, tabulate
+from tabulate import DataRow, Line, TableFormat, tabulate
 
 from torchscan import units
 from torchscan.errors import InputError
@@ -65,7 +65,8 @@ def format_info(
     """
     chosen = _checked(columns, wrap_mode)
     table = _table(info["layers"], chosen, wrap_mode, width)
-    return f"{table}\n{_totals(info, width)}"
+    rule = table.partition("\n")[0]
+    return "\n".join([table, _totals(info), rule, *_remarks(info, width)])
 
 
 def _checked(columns: Sequence[str] | None, wrap_mode: str) -> tuple[str, ...]:
@@ -95,6 +96,7 @@ def _table(layers: Sequence[Layer], columns: Sequence[str], wrap_mode: WrapMode,
         tablefmt=_RULES,
         colalign=["left" if name in ("layer", *_TEXT_COLUMNS) else "right" for name in fitted],
         disable_numparse=True,
+        preserve_whitespace=True,
     )
 
 
@@ -108,7 +110,7 @@ def _tree(layers: Sequence[Layer]) -> list[str]:
         open_at[depth] = not is_last
         lines = "".join("│ " if open_at[level] else "  " for level in range(1, depth))
         branch = "" if depth == 0 else "└─" if is_last else "├─"
-        names.append(f"{lines}{branch}{_name_of(layer, layers)}")
+        names.append(f"{lines}{branch}{_name_of(layer)}")
     return names
 
 
@@ -123,7 +125,7 @@ def _last_of_siblings(layers: Sequence[Layer]) -> list[bool]:
     return last[::-1]
 
 
-def _name_of(layer: Layer, layers: Sequence[Layer]) -> str:
+def _name_of(layer: Layer) -> str:
     repeated = f" ({layer['call'] + 1})" if layer["call"] else ""
     return f"{layer['name']}{repeated}"
 
@@ -183,7 +185,7 @@ def _cost_text(layer: Layer, key: str) -> str:
 # -- the totals ----------------------------------------------------------------------------------------------------------
 
 
-def _totals(info: Info, width: int) -> str:
+def _totals(info: Info) -> str:
     overall, overheads = info["overall"], info["overheads"]
     bound = "" if overall["complete"] else "≥ "
     parameters = overall["grad_params"] + overall["nograd_params"]
@@ -197,9 +199,7 @@ def _totals(info: Info, width: int) -> str:
         ("Multiply-accumulations", f"{bound}{units.count(overall['macs'])}MACs"),
         ("Direct memory accesses", f"{bound}{units.count(overall['dmas'])}DMAs"),
     ]
-    rule = "─" * width
-    body = tabulate(lines, tablefmt="plain", disable_numparse=True)
-    return "\n".join([body, rule, *_remarks(info, width)])
+    return tabulate(lines, tablefmt="plain", disable_numparse=True)
 
 
 def _overhead(overheads: Mapping[str, Mapping[str, float]]) -> float:

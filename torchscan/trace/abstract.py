@@ -22,7 +22,8 @@ from torchscan.errors import NeedsValuesError
 from torchscan.trace.calls import OpOutcome, OpRequest, describe_outcome, protect_foreign, tensors_of_result
 from torchscan.trace.events import OpSignature, TensorSpec
 from torchscan.trace.routing import BALANCED_INDICES, balanced_indices
-from torchscan.trace.tensors import TensorTable, Tracked
+from torchscan.trace.shape_rules import SHAPE_RULES
+from torchscan.trace.tensors import TensorTable
 
 aten = torch.ops.aten
 _META, _CPU = torch.device("meta"), torch.device("cpu")
@@ -37,13 +38,10 @@ _ASK_FOR_VALUES = frozenset({aten.resolve_conj.default, aten.resolve_neg.default
 
 #: operators whose result has values even where this operand has none: only its shape and type matter
 _ONLY_SPEC_MATTERS: dict[OpOverload, int] = {
-    **{
-        op.default: 0
-        for op in (aten.zeros_like, aten.ones_like, aten.full_like, aten.empty_like)
-        + (aten.new_zeros, aten.new_ones, aten.new_full, aten.new_empty)
-    },
-    **{op.default: 1 for op in (aten.expand_as, aten.view_as, aten.reshape_as, aten.type_as)},
-    getattr(aten.to, "other"): 1,
+    **dict.fromkeys((aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.empty_like.default), 0),
+    **dict.fromkeys((aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default), 0),
+    **dict.fromkeys((aten.expand_as.default, aten.view_as.default, aten.reshape_as.default, aten.type_as.default), 1),
+    aten.to.other: 1,
 }
 
 #: operators whose shape functions read the values of integer operands, which therefore stay on the CPU
@@ -121,9 +119,7 @@ class AbstractExecution:
     def _after_write(self, request: OpRequest, outcome: OpOutcome) -> OpOutcome:
         """There is no data to write, so once it is known that the specs stay as they are, the work can be left out."""
         written = request.written_tensors()
-        kept = all(
-            request.table.find(tensor).spec is request.table.spec_of(request.operand(tensor)) for tensor in written
-        )
+        kept = all(request.table.find(tensor).spec is request.table.spec_of(request.operand(tensor)) for tensor in written)
         if kept and len(written) == 1 and isinstance(outcome.result, Tensor):
             position = next(index for index, tensor in enumerate(request.tensors) if tensor is written[0])
             self._remember(request, outcome, lambda again: again.operand(again.tensors[position]))
@@ -217,6 +213,8 @@ def _forget_values(table: TensorTable, storage: int) -> None:
 
 
 def _on_cpu(request: OpRequest) -> Any:
+    if request.op is aten.histc.default:  # counts tokens per expert; on integers it exists for GPUs only
+        return request.call(lambda tensor: request.operand(tensor).double()).to(request.tracked[0].spec.dtype)
     return request.call(device=_CPU)
 
 
@@ -230,8 +228,9 @@ def _on_meta(request: OpRequest) -> Any:
             return tensor if tracked.standin is None else tracked.standin
         return tensor if keep_integers and not tracked.spec.is_arithmetic else _twin(tracked.spec)
 
+    rule = SHAPE_RULES.get(request.op)
     try:
-        return request.call(to_meta, _META)
+        return request.call(to_meta, _META) if rule is None else rule(*request.args, **request.kwargs)
     except NotImplementedError as error:
         raise NeedsValuesError(f"{request.op} cannot run without data: {error}") from error
 

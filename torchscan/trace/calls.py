@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._ops import OpOverload
 
 from torchscan.trace.events import OpSignature, TensorSpec
-from torchscan.trace.tensors import TensorTable, Tracked
+from torchscan.trace.tensors import TensorTable, Tracked, share_memory
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 _PLAIN = frozenset({int, str, type(None), torch.dtype, torch.layout, torch.memory_format, complex})
@@ -209,7 +209,7 @@ def alias_positions(outputs: Sequence[Tensor], operands: Sequence[Tensor]) -> tu
 
 def _first_alias(output: Tensor, operands: Sequence[Tensor]) -> int | None:
     for position, operand in enumerate(operands):
-        if output is operand or torch._C._is_alias_of(output, operand):
+        if output is operand or share_memory(output, operand):
             return position
     return None
 

@@ -52,7 +52,7 @@ def _as_shapes(input_shape: Shapes) -> list[tuple[int, ...]]:
     if _is_shape(input_shape):
         return [tuple(input_shape)]
     if isinstance(input_shape, list | tuple) and all(_is_shape(shape) for shape in input_shape):
-        return [tuple(shape) for shape in input_shape]  # type: ignore[arg-type]
+        return [tuple(shape) for shape in input_shape]
     raise InputError(f"input_shape is {input_shape!r}: {_HOW}")
 
 

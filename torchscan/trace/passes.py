@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from torchscan._version import __version__
-from torchscan.errors import InputError, RecordError, TorchscanError
+from torchscan.errors import InputError, TorchscanError
 from torchscan.trace.abstract import AbstractExecution
 from torchscan.trace.calls import Execution
 from torchscan.trace.containers import copy_containers, named_tensors
@@ -118,16 +118,19 @@ def _run(request: PassRequest, module: nn.Module, attempt: _Attempt, is_whole: I
 
 
 def _check(request: PassRequest) -> None:
-    if not isinstance(request.module, nn.Module):
-        what = "a class: create an instance of it" if isinstance(request.module, type) else "no torch.nn.Module"
-        raise InputError(f"module is {request.module!r}, which is {what}")
+    given: object = request.module
+    if not isinstance(given, nn.Module):
+        what = "a class: create an instance of it" if isinstance(given, type) else "no torch.nn.Module"
+        raise InputError(f"module is {given!r}, which is {what}")
     for name, value, allowed in (("mode", request.mode, get_args(Mode)), ("execute", request.execute, get_args(Execute))):
         if value not in allowed:
             raise InputError(f"{name} is {value!r}: give one of {', '.join(map(repr, allowed))}")
     if request.input_shape is not None and request.args is not None:
         raise InputError("input_shape and args were both given: give shapes or complete arguments (kwargs go with either)")
     if request.input_shape is None and request.args is None and request.kwargs is None:
-        raise InputError("no input was given: pass input_shape=(3, 224, 224), say, or the arguments themselves as args= and kwargs=")
+        raise InputError(
+            "no input was given: pass input_shape=(3, 224, 224), say, or the arguments themselves as args= and kwargs="
+        )
     if isinstance(request.args, Tensor):
         raise InputError("args is a tensor: give a tuple of the positional arguments, args=(tensor,)")
 

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -37,7 +36,7 @@ class OpenCall:
         self.call = call
         self.index = index
         self.parent = parent
-        self.depth = 0 if parent is None else parent.depth + 1
+        self.depth: int = 0 if parent is None else parent.depth + 1
         self.children: list[int] = []
         self.inputs: tuple[int, ...] = ()
         self.outputs: tuple[int, ...] = ()
@@ -54,7 +53,7 @@ class Recorder(TorchDispatchMode):
     """Records what the calling thread does while it is entered."""
 
     def __init__(self, module: nn.Module, execution: Execution, is_whole: IsWhole) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
         self.table = TensorTable(execution.make_standin)
         self.calls: list[OpenCall] = []
         self.ops: list[OpCall] = []
@@ -123,7 +122,7 @@ class Recorder(TorchDispatchMode):
     # -- modules -----------------------------------------------------------------------------------------------------
 
     def open_call(self, module: nn.Module) -> None:
-        """A module starts. One that the model does not own (a slice of a Sequential, say) leaves its operators to its caller."""
+        """A module starts. One that the model does not own (a slice of a Sequential) leaves its operators to its caller."""
         path = self._paths.get(id(module))
         if path is None:
             return
@@ -165,7 +164,7 @@ def module_hooks(recorder: Recorder) -> Iterator[None]:
     thread = threading.get_ident()
     handled = sys.exception()  # somebody's who calls us while handling it
 
-    def before(module: nn.Module, args: object) -> None:
+    def before(module: nn.Module, _args: object) -> None:
         if threading.get_ident() == thread:
             recorder.open_call(module)
 

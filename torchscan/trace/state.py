@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchscan.trace.tensors import share_memory
+
 _CONTAINERS = (dict, list, set, OrderedDict, deque)
 
 
@@ -66,7 +68,9 @@ class _Attributes:
         self._vars = vars(module)
         self._values = dict(self._vars)
         self._containers = [(value, value.copy()) for value in self._values.values() if value and type(value) in _CONTAINERS]
-        self._containers += [(value, type(value)()) for value in self._values.values() if not value and type(value) in _CONTAINERS]
+        self._containers += [
+            (value, type(value)()) for value in self._values.values() if not value and type(value) in _CONTAINERS
+        ]
 
     def restore(self) -> None:
         if not _same_items(self._vars, self._values):
@@ -99,7 +103,7 @@ def _same_tensors(modules: Sequence[nn.Module]) -> Iterator[None]:
         yield
     finally:
         for tensor, data, requires_grad, version in before:
-            if not torch._C._is_alias_of(tensor, data) or tensor.shape != data.shape:
+            if not share_memory(tensor, data) or tensor.shape != data.shape:
                 tensor.data = data
             if tensor.requires_grad != requires_grad:
                 tensor.requires_grad_(requires_grad)

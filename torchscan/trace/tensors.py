@@ -129,7 +129,12 @@ class TensorTable:
         return self._storages - 1
 
 
+def share_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors look into the same memory block."""
+    return bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined] # it is missing in torch's stubs
+
+
 def _storage_pointer(tensor: Tensor) -> int:
     if tensor.layout is not torch.strided or tensor.is_nested:
         return tensor._cdata
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
