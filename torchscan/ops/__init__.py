@@ -9,6 +9,7 @@ from torchscan.ops import (
     normalization,
     pointwise,
     pooling,
+    recurrent,
     reduction,
 )
 from torchscan.ops.registry import OpCost, Price, Work, cost_of, free, is_known, price, traffic_of
@@ -29,6 +30,7 @@ __all__ = [
     "pointwise",
     "pooling",
     "price",
+    "recurrent",
     "reduction",
     "traffic_of",
 ]

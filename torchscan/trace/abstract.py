@@ -23,7 +23,7 @@ from torchscan.trace.calls import OpOutcome, OpRequest, describe_outcome, protec
 from torchscan.trace.events import OpSignature, TensorSpec
 from torchscan.trace.routing import BALANCED_INDICES, balanced_indices
 from torchscan.trace.shape_rules import SHAPE_RULES
-from torchscan.trace.tensors import TensorTable
+from torchscan.trace.tensors import twin_of
 
 aten = torch.ops.aten
 _META, _CPU = torch.device("meta"), torch.device("cpu")
@@ -51,6 +51,10 @@ _READ_INTEGERS = frozenset(
 )
 
 
+#: operators whose result has no values yet
+_ALLOCATIONS = frozenset({aten.empty.memory_format, aten.empty_strided.default})
+
+
 class _Plan(NamedTuple):
     """What a call with a given key does."""
 
@@ -66,15 +70,13 @@ class AbstractExecution:
         self._assume = assume
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
-    def make_standin(self, tensor: Tensor, spec: TensorSpec) -> Tensor | None:
-        """A data-less twin, for everything that is not a moderately sized integer tensor on the CPU."""
+    def needs_standin(self, tensor: Tensor, spec: TensorSpec) -> bool:
+        """True for everything that is not a moderately sized integer tensor on the CPU."""
         if tensor.is_meta:
-            return None
+            return False
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
             raise NeedsValuesError(f"a {_kind_of(tensor)} tensor has no data-less twin")
-        if tensor.device.type == "cpu" and _keeps_values(spec) and not spec.is_arithmetic:
-            return None
-        return _standin(spec)
+        return tensor.device.type != "cpu" or spec.is_arithmetic or not _keeps_values(spec)
 
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator: as planned, if a call like this one was seen before."""
@@ -143,7 +145,8 @@ class AbstractExecution:
             return describe_outcome(request, request.call(device=_CPU))
         if request.traits.is_factory or math.prod(max(t.spec.numel, 1) for t in request.tracked) > CONCRETE_INTEGERS:
             shapes = describe_outcome(request, _on_meta(request))
-            if not (shapes.signature.is_view or all(map(_keeps_values, shapes.signature.outputs))):
+            hollow = request.op in _ALLOCATIONS and shapes.signature.outputs[0].is_arithmetic
+            if hollow or not (shapes.signature.is_view or all(map(_keeps_values, shapes.signature.outputs))):
                 return self._run_on_shapes(request)
         outcome = describe_outcome(request, _on_cpu(request))
         if outcome.signature.is_view or all(map(_keeps_values, outcome.signature.outputs)):
@@ -177,7 +180,7 @@ class AbstractExecution:
             for tensor in request.written_tensors():
                 tracked = request.table.find(tensor)
                 if tracked.is_concrete:
-                    _forget_values(request.table, tracked.storage)
+                    request.table.forget_values(tensor)
         protect_foreign(request)
         request.look_up()
 
@@ -189,27 +192,12 @@ def _keeps_values(spec: TensorSpec) -> bool:
     return spec.numel <= (CONCRETE_FLOATS if spec.is_arithmetic else CONCRETE_INTEGERS)
 
 
-def _twin(spec: TensorSpec) -> Tensor:
-    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=_META)
-
-
-def _standin(spec: TensorSpec) -> Tensor:
-    """A twin for a tensor of the model's, whose views must be ordinary tensors, not those of inference mode."""
-    with torch.inference_mode(False):
-        return _twin(spec)
-
-
 def _hollow(tensor: Tensor) -> Tensor:
     return torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
 
 
 def _kind_of(tensor: Tensor) -> str:
     return "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-
-
-def _forget_values(table: TensorTable, storage: int) -> None:
-    for tracked in table.of_storage(storage):
-        tracked.replace(_standin(tracked.spec))
 
 
 def _on_cpu(request: OpRequest) -> Any:
@@ -226,7 +214,7 @@ def _on_meta(request: OpRequest) -> Any:
         tracked = request.table.find(tensor)
         if not tracked.is_concrete:
             return tensor if tracked.standin is None else tracked.standin
-        return tensor if keep_integers and not tracked.spec.is_arithmetic else _twin(tracked.spec)
+        return tensor if keep_integers and not tracked.spec.is_arithmetic else twin_of(tracked.spec)
 
     rule = SHAPE_RULES.get(request.op)
     try:
@@ -262,4 +250,4 @@ def _rebuilder(result: Any, specs: Sequence[TensorSpec]) -> Callable[[OpRequest]
         shape, stride, dtype = spec.shape, spec.stride, spec.dtype
         return lambda _: torch.empty_strided(shape, stride, dtype=dtype, device=_META)
     container = type(result)
-    return lambda _: container([_twin(spec) for spec in specs])
+    return lambda _: container([twin_of(spec) for spec in specs])

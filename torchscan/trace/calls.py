@@ -131,11 +131,11 @@ class OpRequest:
 
     def call(self, replace: Callable[[Tensor], Tensor] | None = None, device: torch.device | None = None) -> Any:
         """Run the operator, with each tensor replaced (by default by its stand-in) and on ``device`` if one is given."""
-        if replace is None and device is None and not self.has_standin:
+        if replace is None and device is None and not self.has_standin and "generator" not in self.kwargs:
             return self.op(*self.args, **self.kwargs)
         swap = replace or self.operand
-        args = _replace(self.args, swap, device)
-        kwargs = {name: _replace(value, swap, device) for name, value in self.kwargs.items() if name != "pin_memory"}
+        args = self._replace(self.args, swap, device)
+        kwargs = {name: self._replace(value, swap, device) for name, value in self.kwargs.items() if name != "pin_memory"}
         if device is not None and self.traits.is_factory:
             kwargs["device"] = device
         return self.op(*args, **kwargs)
@@ -155,20 +155,19 @@ class OpRequest:
             return tuple(self._describe(item) for item in value)
         return value
 
+    def _replace(self, value: Any, swap: Callable[[Tensor], Tensor], device: torch.device | None) -> Any:
+        if isinstance(value, Tensor):
+            return swap(value)
+        if type(value) in (list, tuple):
+            return type(value)(self._replace(item, swap, device) for item in value)
+        if isinstance(value, torch.Generator):
+            return None if device is not None and device.type == "meta" else self.table.generator_for(value)
+        return device if device is not None and isinstance(value, torch.device) else value
+
     def operand(self, tensor: Tensor) -> Tensor:
         """What to compute with for ``tensor``: its stand-in or the tensor itself."""
         standin = self.table.find(tensor).standin
         return tensor if standin is None else standin
-
-
-def _replace(value: Any, swap: Callable[[Tensor], Tensor], device: torch.device | None) -> Any:
-    if isinstance(value, Tensor):
-        return swap(value)
-    if isinstance(value, list | tuple):
-        return type(value)(_replace(item, swap, device) for item in value) if type(value) in (list, tuple) else value
-    if device is not None and isinstance(value, torch.device):
-        return device
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +185,8 @@ class OpOutcome:
 class Execution(Protocol):
     """A way to run operators: for real, or on shapes alone."""
 
-    def make_standin(self, tensor: Tensor, spec: TensorSpec) -> Tensor | None:
-        """What to compute with instead of a tensor that comes from outside; None: the tensor itself."""
+    def needs_standin(self, tensor: Tensor, spec: TensorSpec) -> bool:
+        """Whether a tensor that comes from outside is to be replaced by a twin without data."""
 
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator."""
@@ -224,20 +223,9 @@ def describe_outcome(request: OpRequest, result: Any) -> OpOutcome:
 
 
 def protect_foreign(request: OpRequest) -> None:
-    """Before a write: let copies stand in for the memory that is not the pass's own, in all tensors that look into it."""
+    """Before a write: let copies stand in for the memory that is not the pass's own."""
     if request.op is torch.ops.aten.detach_.default:  # torch.tensor() calls it on everything that it makes
         return
     for tensor in request.written_tensors():
-        tracked = request.table.find(tensor)
-        if tracked.standin is None and tracked.storage in request.table.foreign_storages:
-            _copy_storage(request.table, tracked.storage, tensor)
-
-
-def _copy_storage(table: TensorTable, storage: int, tensor: Tensor) -> None:
-    copy = tensor.untyped_storage().clone()
-    for tracked in table.of_storage(storage):
-        original = tracked.reference()
-        if original is not None:
-            with torch.inference_mode(False):  # views of the model's tensors must be ordinary tensors
-                view = torch.empty(0, dtype=original.dtype, device=original.device)
-                tracked.replace(view.set_(copy, original.storage_offset(), original.shape, original.stride()))
+        if not request.table.is_writable(request.table.find(tensor)):
+            request.table.copy_memory(tensor)

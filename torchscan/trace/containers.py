@@ -49,8 +49,8 @@ def copy_containers(value: Any) -> Any:
 def _holds_only_tensors(value: object) -> bool:
     if type(value) in (tuple, dict):
         items = value.values() if isinstance(value, dict) else value
-        return all(isinstance(item, Tensor | _ATOMS) for item in items)  # type: ignore[attr-defined]
-    return isinstance(value, Tensor | _ATOMS)
+        return all(isinstance(item, (Tensor, *_ATOMS)) for item in items)
+    return isinstance(value, (Tensor, *_ATOMS))
 
 
 def _share_tensors(value: object, shared: dict[int, Any], seen: set[int]) -> None:

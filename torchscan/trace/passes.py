@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -15,13 +14,13 @@ from torchscan._version import __version__
 from torchscan.errors import InputError, TorchscanError
 from torchscan.trace.abstract import AbstractExecution
 from torchscan.trace.calls import Execution
-from torchscan.trace.containers import copy_containers, named_tensors
+from torchscan.trace.containers import copy_containers, named_tensors, tensors_in
 from torchscan.trace.events import InputRecord, ParameterRecord, Provenance
 from torchscan.trace.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.trace.failures import explain
 from torchscan.trace.real import RealExecution
 from torchscan.trace.recorder import IsWhole, Recorder, module_hooks
-from torchscan.trace.state import unchanged
+from torchscan.trace.state import original_of, training_flags, unchanged
 from torchscan.trace.trace import Trace
 
 Mode = Literal["eval", "train", "same"]
@@ -76,7 +75,7 @@ class _Attempt:
 def record_pass(request: PassRequest, is_whole: IsWhole) -> Trace:
     """Run the pass that was asked for and return its record."""
     _check(request)
-    module = _recordable(request.module)
+    module = original_of(request.module)
     device = _device_of(module, request)
     first, *others = _attempts(request.execute, module, device)
     try:
@@ -93,15 +92,13 @@ def record_pass(request: PassRequest, is_whole: IsWhole) -> Trace:
 
 
 def _run(request: PassRequest, module: nn.Module, attempt: _Attempt, is_whole: IsWhole) -> Trace:
-    recorder = Recorder(module, attempt.execution(), is_whole)
-    with unchanged(module, request.mode), torch.inference_mode():
+    if any(nn.parameter.is_lazy(tensor) for _, tensor in _named_tensors_of(module)):
+        module = _initialised_copy(request, module, attempt)
+    with unchanged(module, request.mode, tensors_in((request.args, request.kwargs))), torch.inference_mode():
+        recorder = Recorder(module, attempt.execution(), is_whole)
         args, kwargs = request.inputs(attempt.device)
         inputs = _name_tensors(recorder, module, args, kwargs)
-        try:
-            with module_hooks(recorder), recorder:
-                module(*args, **kwargs)
-        except Exception as error:
-            raise explain(error, recorder, module, inputs, request.input_shape) from error
+        _forward(recorder, module, args, kwargs, inputs, request)
         parameters = tuple(_parameters_of(module, recorder))
     provenance = Provenance(
         execution=attempt.name,
@@ -115,6 +112,21 @@ def _run(request: PassRequest, module: nn.Module, attempt: _Attempt, is_whole: I
     )
     calls = tuple(call.closed() for call in recorder.calls)
     return Trace(calls, tuple(recorder.ops), tuple(recorder.table.records), parameters, provenance)
+
+
+def _forward(
+    recorder: Recorder,
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    inputs: Sequence[InputRecord],
+    request: PassRequest,
+) -> None:
+    try:
+        with module_hooks(recorder), recorder:
+            module(*args, **kwargs)
+    except Exception as error:
+        raise explain(error, recorder, module, inputs, request.input_shape) from error
 
 
 def _check(request: PassRequest) -> None:
@@ -135,15 +147,26 @@ def _check(request: PassRequest) -> None:
         raise InputError("args is a tensor: give a tuple of the positional arguments, args=(tensor,)")
 
 
-def _recordable(module: nn.Module) -> nn.Module:
-    """The module as it was written: a compiled one's original; of a lazy one a copy, since a pass would initialise it."""
-    if "torch._dynamo" in sys.modules and isinstance(module, torch._dynamo.eval_frame.OptimizedModule):
-        module = module._orig_mod
-    tensors = [*module.parameters(), *module.buffers()]
-    if not any(nn.parameter.is_lazy(tensor) for tensor in tensors):
-        return module
-    shared = {id(tensor): tensor for tensor in tensors if not nn.parameter.is_lazy(tensor)}
-    return copy.deepcopy(module, shared)
+def _initialised_copy(request: PassRequest, module: nn.Module, attempt: _Attempt) -> nn.Module:
+    """Of a module with lazy parts a copy that has been through a pass, which is what initialises them.
+
+    It shares the tensors that are there. The initialisation is not part of the record.
+    """
+    tensors = [tensor for _, tensor in _named_tensors_of(module)]
+    shared = {id(each): _uninitialised(each, attempt.device) if nn.parameter.is_lazy(each) else each for each in tensors}
+    twin: nn.Module = copy.deepcopy(module, shared)
+    # Not in inference mode: its tensors cannot become the data of a parameter on the meta device.
+    with unchanged(module, "same"), training_flags(list(twin.modules()), request.mode), torch.no_grad():
+        args, kwargs = request.inputs(attempt.device)
+        recorder = Recorder(twin, attempt.execution(), lambda _: True)
+        inputs = _name_tensors(recorder, twin, args, kwargs)
+        _forward(recorder, twin, args, kwargs, inputs, request)
+    return twin
+
+
+def _uninitialised(tensor: Tensor, device: torch.device) -> Tensor:
+    kind: Any = type(tensor)
+    return kind(requires_grad=tensor.requires_grad, device=device, dtype=tensor.dtype)  # type: ignore[no-any-return]
 
 
 def _attempts(execute: Execute, module: nn.Module, device: torch.device) -> list[_Attempt]:

@@ -17,9 +17,9 @@ class RealExecution:
     def __init__(self) -> None:
         self._signatures: dict[tuple[Any, ...], OpSignature] = {}
 
-    def make_standin(self, tensor: Tensor, spec: TensorSpec) -> Tensor | None:  # noqa: ARG002 - any tensor will do
-        """None: tensors are computed with as they are."""
-        return None
+    def needs_standin(self, tensor: Tensor, spec: TensorSpec) -> bool:  # noqa: ARG002 - whatever it is
+        """No: tensors are computed with as they are."""
+        return False
 
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator."""

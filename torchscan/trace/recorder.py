@@ -8,9 +8,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    _global_forward_hooks_with_kwargs,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchscan.trace.calls import Execution, OpOutcome, OpRequest, OpTraits, traits_of
@@ -18,7 +23,10 @@ from torchscan.trace.containers import tensors_in
 from torchscan.trace.events import ModuleCall, OpCall
 from torchscan.trace.tensors import TensorTable
 
-_PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer, nn.UninitializedParameter, nn.UninitializedBuffer})
+_PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
+_LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # about to be initialised: no part of the pass
+
+_COMPATIBLE = torch.ops.aten._has_compatible_shallow_copy_type.default  # asked when somebody assigns ``.data``
 
 #: whether a composite operator is recorded as one call; if not, the operators that it is made of are
 IsWhole = Callable[[OpOverload], bool]
@@ -54,7 +62,7 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self, module: nn.Module, execution: Execution, is_whole: IsWhole) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
-        self.table = TensorTable(execution.make_standin)
+        self.table = TensorTable(execution.needs_standin)
         self.calls: list[OpenCall] = []
         self.ops: list[OpCall] = []
         #: what was under way when an exception left the model
@@ -74,8 +82,10 @@ class Recorder(TorchDispatchMode):
         self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Record one operator call. Tensor subclasses come first and are recorded as what they are made of."""
-        if types and not _PLAIN_TYPES.issuperset(types):
+        if types and not _PLAIN_TYPES.issuperset(types) and not _LAZY_TYPES.issuperset(types):
             return NotImplemented
+        if (types and _LAZY_TYPES.issuperset(types)) or func is _COMPATIBLE:
+            return func(*args, **(kwargs or {}))
         traits = self._traits.get(func)
         if traits is None:
             traits = self._traits[func] = traits_of(func)
@@ -188,6 +198,7 @@ def module_hooks(recorder: Recorder) -> Iterator[None]:
         with _registering:
             for handle in handles:
                 handle.remove()
+                _global_forward_hooks_with_kwargs.pop(handle.id, None)  # which torch forgets
 
 
 def type_name_of(module: nn.Module) -> str:

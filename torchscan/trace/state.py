@@ -19,19 +19,38 @@ _CONTAINERS = (dict, list, set, OrderedDict, deque)
 
 
 @contextlib.contextmanager
-def unchanged(module: nn.Module, mode: str) -> Iterator[None]:
+def unchanged(module: nn.Module, mode: str, arguments: Sequence[Tensor] = ()) -> Iterator[None]:
     """Run the body with the module in ``mode`` ("eval", "train" or "same") and put everything back after it."""
     modules = list(module.modules())
     with contextlib.ExitStack() as stack:
         stack.enter_context(_process_state.kept())
         stack.enter_context(_same_attributes(modules))
-        stack.enter_context(_same_tensors(modules))
-        stack.enter_context(_training_flags(modules, mode))
+        own = (tensor for each in modules for tensor in _own_tensors(each))
+        stack.enter_context(_same_tensors([*own, *arguments]))
+        _bypass_compilation(modules)
+        stack.enter_context(training_flags(modules, mode))
         yield
 
 
+def original_of(module: nn.Module) -> nn.Module:
+    """What ``torch.compile`` was given."""
+    if "torch._dynamo" not in sys.modules:  # whoever never compiled anything does not pay for the import
+        return module
+    from torch._dynamo.eval_frame import OptimizedModule
+
+    return original_of(module._orig_mod) if isinstance(module, OptimizedModule) else module
+
+
+def _bypass_compilation(modules: Sequence[nn.Module]) -> None:
+    """Put originals where compiled modules are; :func:`_same_attributes` takes that back."""
+    for module in modules:
+        for name, child in module._modules.items():
+            if child is not None and original_of(child) is not child:
+                module._modules[name] = original_of(child)
+
+
 @contextlib.contextmanager
-def _training_flags(modules: Sequence[nn.Module], mode: str) -> Iterator[None]:
+def training_flags(modules: Sequence[nn.Module], mode: str) -> Iterator[None]:
     """The flags are set one by one: an overridden ``train()`` may do what cannot be undone (merge adapters, say)."""
     before = [each.training for each in modules]
     try:
@@ -67,10 +86,8 @@ class _Attributes:
     def __init__(self, module: nn.Module) -> None:
         self._vars = vars(module)
         self._values = dict(self._vars)
-        self._containers = [(value, value.copy()) for value in self._values.values() if value and type(value) in _CONTAINERS]
-        self._containers += [
-            (value, type(value)()) for value in self._values.values() if not value and type(value) in _CONTAINERS
-        ]
+        plain = [value for value in self._values.values() if type(value) in _CONTAINERS]
+        self._containers = [(container, container.copy()) for container in plain]
 
     def restore(self) -> None:
         if not _same_items(self._vars, self._values):
@@ -95,10 +112,10 @@ def _same_items(now: Any, before: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _same_tensors(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Parameters and buffers get back what a forward pass can assign: ``.data``, ``requires_grad``, the version counter."""
-    tensors = {id(tensor): tensor for module in modules for tensor in _own_tensors(module)}.values()
-    before = [(tensor, tensor.data, tensor.requires_grad, _version_of(tensor)) for tensor in tensors]
+def _same_tensors(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Tensors of the user's get back what a forward pass can assign: ``.data``, ``requires_grad``, version counters."""
+    distinct = {id(tensor): tensor for tensor in tensors}.values()
+    before = [(tensor, tensor.data, tensor.requires_grad, _version_of(tensor)) for tensor in distinct]
     try:
         yield
     finally:

@@ -39,15 +39,18 @@ class TensorTable:
     Tensors are held weakly, so a real pass needs no more memory than it would without a record.
     """
 
-    def __init__(self, make_standin: Callable[[Tensor, TensorSpec], Tensor | None]) -> None:
+    def __init__(self, needs_standin: Callable[[Tensor, TensorSpec], bool]) -> None:
         self.records: list[TensorRecord] = []
-        self.foreign_storages: set[int] = set()
-        self._make_standin = make_standin
+        self._needs_standin = needs_standin
         self._tracked: dict[int, Tracked] = {}
         self._specs: dict[tuple[object, ...], TensorSpec] = {}
         self._storage_of_pointer: dict[int, int] = {}
         self._kept_storages: list[torch.UntypedStorage] = []
         self._names: dict[int, tuple[TensorKind, str]] = {}
+        self._foreign: set[int] = set()
+        #: memory that is not computed with: what stands in for it, None where only shapes do
+        self._replaced: dict[int, torch.UntypedStorage | None] = {}
+        self._generators: dict[torch.Generator, torch.Generator] = {}
         self._storages = 0
 
     def name(self, tensor: Tensor, kind: TensorKind, name: str) -> None:
@@ -79,9 +82,30 @@ class TensorTable:
         self.records.append(TensorRecord(spec, old.storage, old.kind, old.name, producer))
         return tracked
 
-    def of_storage(self, storage: int) -> list[Tracked]:
-        """All living tensors that share this memory."""
-        return [t for t in self._tracked.values() if t.storage == storage and t.reference() is not None]
+    def is_writable(self, tracked: Tracked) -> bool:
+        """Whether writing to it changes nothing of the user's."""
+        return tracked.storage not in self._foreign or tracked.storage in self._replaced
+
+    def copy_memory(self, tensor: Tensor) -> None:
+        """From now on a copy stands in for the memory of ``tensor``, in all tensors that look into it."""
+        self._replace_storage(self.find(tensor).storage, tensor.untyped_storage().clone())
+
+    def forget_values(self, tensor: Tensor) -> None:
+        """From now on only the shapes are known of all tensors that look into the memory of ``tensor``."""
+        self._replace_storage(self.find(tensor).storage, None)
+
+    def generator_for(self, generator: torch.Generator) -> torch.Generator:
+        """A copy to draw from, so that the user's own stays where it is."""
+        if generator not in self._generators:
+            self._generators[generator] = generator.clone_state()
+        return self._generators[generator]
+
+    def _replace_storage(self, storage: int, by: torch.UntypedStorage | None) -> None:
+        self._replaced[storage] = by
+        for tracked in self._tracked.values():
+            original = tracked.reference()
+            if tracked.storage == storage and original is not None:
+                tracked.replace(_standin(original, tracked.spec, by))
 
     def spec_of(self, tensor: Tensor) -> TensorSpec:
         """The spec of a tensor; equal specs are one object, so that its identity can serve as a key."""
@@ -97,7 +121,14 @@ class TensorTable:
         spec = self.spec_of(tensor)
         kind, name = self._names.get(tensor._cdata, ("constant", ""))
         storage = self._foreign_storage(tensor)
-        return self._enter(tensor, spec, storage, self._make_standin(tensor, spec), kind, name, None)
+        if storage in self._replaced:
+            standin: Tensor | None = _standin(tensor, spec, self._replaced[storage])
+        elif self._needs_standin(tensor, spec):
+            self._replaced[storage] = None
+            standin = _standin(tensor, spec, None)
+        else:
+            standin = None
+        return self._enter(tensor, spec, storage, standin, kind, name, None)
 
     def _enter(
         self,
@@ -121,12 +152,29 @@ class TensorTable:
             storage = self._storage_of_pointer[pointer] = self._new_storage()
             if tensor.layout is torch.strided and not tensor.is_nested:
                 self._kept_storages.append(tensor.untyped_storage())  # its address must not be used again meanwhile
-            self.foreign_storages.add(storage)
+            self._foreign.add(storage)
         return storage
 
     def _new_storage(self) -> int:
         self._storages += 1
         return self._storages - 1
+
+
+def twin_of(spec: TensorSpec) -> Tensor:
+    """A tensor of this spec that has no data."""
+    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
+
+
+def _standin(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | None) -> Tensor:
+    """What to compute with instead of ``tensor``: the same view of another memory block, or a twin without data.
+
+    Views of the model's tensors must be ordinary tensors, not those of inference mode.
+    """
+    with torch.inference_mode(False):
+        if storage is None:
+            return twin_of(spec)
+        view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        return view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload,no-any-return]
 
 
 def share_memory(one: Tensor, other: Tensor) -> bool:

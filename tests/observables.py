@@ -1,0 +1,62 @@
+"""Everything of a model, and of the process, that somebody could look at: to compare before and after."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+
+
+def observables(model: nn.Module) -> dict[str, Any]:
+    """Attribute by attribute, tensor by tensor, with values where there are any."""
+    return {"modules": {path: _module(each) for path, each in model.named_modules()}, "process": process_state()}
+
+
+def process_state() -> dict[str, Any]:
+    """Random generators, global hooks, global flags."""
+    return {
+        "torch": torch.get_rng_state().tolist(),
+        "numpy": str(np.random.get_state()),
+        "python": random.getstate(),
+        "hooks": [
+            len(table) for name, table in sorted(vars(hooks).items()) if name.startswith("_global") and table is not None
+        ],
+        "has_hooks": hooks._has_any_global_hook(),
+        "flags": (
+            torch.backends.mha.get_fastpath_enabled(),
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.get_default_dtype(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_autocast_enabled("cpu"),
+            torch.get_num_threads(),
+        ),
+        "modes": torch._C._len_torch_dispatch_stack(),
+    }
+
+
+def _module(module: nn.Module) -> dict[str, Any]:
+    return {"class": type(module)} | {name: _value(value) for name, value in vars(module).items()}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return _tensor(value)
+    if isinstance(value, dict):
+        return [(name, _value(item)) for name, item in value.items()]
+    if isinstance(value, list | tuple):
+        return [_value(item) for item in value]
+    return id(value) if isinstance(value, nn.Module) else (id(value), repr(value))
+
+
+def _tensor(tensor: Tensor) -> tuple[Any, ...]:
+    if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
+        return (id(tensor), type(tensor))
+    values = None if tensor.is_meta else tensor.detach().flatten().double().nan_to_num().tolist()
+    where = None if tensor.is_meta else tensor.data_ptr()
+    what = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad, tensor._version)
+    return (id(tensor), type(tensor), what, where, values, tensor.grad is None, vars(tensor))

@@ -1,0 +1,167 @@
+"""A pass on shapes alone: what keeps values, what does not, and what is done about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+import torchscan
+from tests.trace.test_record import Calls, op_names, output_shapes
+
+
+def both(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[torchscan.Trace, torchscan.Trace]:
+    return (
+        torchscan.record(model, *args, execute="abstract", **kwargs),
+        torchscan.record(model, *args, execute="real", **kwargs),
+    )
+
+
+def described(trace: torchscan.Trace) -> list[Any]:
+    """Operators with the shapes and types of what they return."""
+    return [(str(op.signature.op), [(out.shape, out.dtype) for out in op.signature.outputs]) for op in trace.ops]
+
+
+MODELS: list[tuple[nn.Module, tuple[int, ...], Any]] = [
+    (nn.Sequential(nn.Conv2d(3, 8, 3, padding="same"), nn.BatchNorm2d(8), nn.ReLU(True), nn.MaxPool2d(2)), (3, 9, 9), None),
+    (nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), (3, 8, 8), None),
+    (nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), (5, 16), None),
+    (nn.Transformer(16, 4, 1, 1, 32, batch_first=True), [(5, 16), (3, 16)], None),  # type: ignore[list-item]
+    (nn.LSTM(8, 16, 2, bidirectional=True, batch_first=True), (5, 8), None),
+    (nn.GRU(8, 16), (5, 8), None),
+    (nn.Sequential(nn.Embedding(10, 8), nn.Linear(8, 4)), (6,), torch.long),
+    (nn.Sequential(nn.ConvTranspose1d(4, 8, 3), nn.GELU(), nn.Upsample(scale_factor=2)), (4, 10), None),
+    (Calls(lambda _, x: torch.einsum("bi,bj->bij", x, x).softmax(-1).cumsum(1)), (4,), None),
+    (Calls(lambda _, x: F.scaled_dot_product_attention(x, x, x, is_causal=True)), (2, 6, 8), None),
+    (Calls(lambda _, x: torch.fft.rfft(x).abs() + torch.stft(x, 8, return_complex=True).abs().mean()), (64,), None),
+    (Calls(lambda _, x: F.interpolate(F.grid_sample(x, x.permute(0, 2, 3, 1)[..., :2]), size=(7, 7))), (3, 4, 4), None),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Default grid_sample", "ignore:A window was not provided")
+@pytest.mark.parametrize(("model", "shape", "dtype"), MODELS, ids=lambda value: getattr(value, "_get_name", lambda: "")())
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_shapes_alone_give_the_operators_and_shapes_of_a_real_pass(model: nn.Module, shape: Any, dtype: Any, mode: Any) -> None:
+    abstract, real = both(model, shape, dtype, batch_size=2, mode=mode)
+    assert described(abstract) == described(real)
+    assert output_shapes(abstract) == output_shapes(real)
+
+
+def test_integers_decide_control_flow() -> None:
+    def forward(_: Calls, ids: Tensor) -> Tensor:
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        longest = int((ids == 0).sum(1).max())
+        if (positions < 3).all():
+            raise AssertionError("there are six positions")
+        mask = positions[None, :] >= positions[:, None]
+        lengths = torch.full((2,), longest, dtype=torch.long) / 2
+        frames = lengths.floor().long().tolist()
+        return pad_sequence([torch.ones(length, 3) for length in frames])[mask[0, : frames[0]]]
+
+    abstract, real = both(Calls(forward), (6,), torch.long, batch_size=2)
+    assert output_shapes(abstract) == output_shapes(real) == [(3, 2, 3)]
+
+
+def test_a_factory_that_asks_for_the_device_of_the_input_keeps_its_values() -> None:
+    def forward(_: Calls, x: Tensor) -> Tensor:
+        ids = torch.arange(3, device=x.device)
+        ids[1:] += torch.ones_like(ids[1:])
+        assert ids.tolist() == [0, 2, 3]
+        assert x.new_zeros(2, dtype=torch.long).tolist() == [0, 0]
+        assert torch.zeros_like(x, dtype=torch.bool).any().item() is False
+        assert ids.to(x.device).max().item() == 3
+        return x[:, ids]
+
+    assert output_shapes(torchscan.record(Calls(forward), (4,), execute="abstract")) == [(1, 3)]
+
+
+def test_a_known_mask_gives_a_known_shape_and_an_unknown_one_none() -> None:
+    known = Calls(lambda _, x: x[:, torch.tensor([True, False, True])])
+    assert output_shapes(torchscan.record(known, (3,), execute="abstract")) == [(1, 2)]
+    unknown = Calls(lambda _, x: x[x > 0])
+    with pytest.raises(torchscan.NeedsValuesError, match="depend on the data"):
+        torchscan.record(unknown, (3,), execute="abstract")
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda _, x: x * x.sum().item(),
+        lambda _, x: x if (x > 100).any() else -x,
+        lambda _, x: x[: int(x.argmax().float().mean()) + 1] if x.mean() > -1e9 else x,
+        lambda _, x: x + torch.tensor(x.tolist()),
+        lambda _, x: x + torch.from_numpy(x.cpu().numpy()),
+        lambda _, x: (x > 0).nonzero(),
+        lambda _, x: torch.unique(x),
+        lambda _, x: torch.masked_select(x, x > 0),
+        lambda _, x: x * torch.zeros(3).copy_(x[0]).tolist()[0],
+    ],
+)
+def test_what_asks_for_values_falls_back_to_a_real_pass_and_says_so(forward: Any) -> None:
+    with pytest.raises(torchscan.TorchscanError):
+        torchscan.record(Calls(forward), (3,), execute="abstract")
+    trace = torchscan.record(Calls(forward), (3,))
+    assert trace.provenance.execution == "real"
+    assert "shape-only pass could not go on" in trace.provenance.reason
+
+
+def test_what_asks_for_values_of_a_model_without_data_says_where() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(3, 3), Calls(lambda _, x: x * x.sum().item()))
+    with pytest.raises(torchscan.NeedsValuesError, match=r"1 \(Calls\) failed in aten\.item"):
+        torchscan.record(model, (3,))
+
+
+def test_a_router_without_scores_is_balanced_and_noted() -> None:
+    """8 tokens, 2 experts each of 4: every expert gets 8 · 2 / 4 = 4 tokens."""
+    sizes: list[int] = []
+
+    class Mixture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.router = nn.Linear(6, 4, bias=False)
+            self.experts = nn.ModuleList(nn.Linear(6, 6, bias=False) for _ in range(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            weights, chosen = self.router(x).softmax(-1).topk(2)
+            out = torch.zeros_like(x)
+            for index, expert in enumerate(self.experts):
+                token, slot = torch.where(chosen == index)
+                sizes.append(len(token))
+                out.index_add_(0, token, expert(x[token]) * weights[token, slot, None])
+            return out
+
+    info = torchscan.crawl_module(Mixture(), (6,), batch_size=8, execute="abstract")
+    assert sizes == [4, 4, 4, 4]
+    assert info["overall"]["macs"] == 8 * 6 * 4 + 8 * 2 * 6 * 6
+    assert any("balanced routing" in text for text in info["provenance"]["assumptions"])
+
+
+def test_nothing_is_computed() -> None:
+    """A matrix product of 10¹⁸ multiply-accumulates takes no time and no memory."""
+    with torch.device("meta"):
+        model = nn.Linear(10**6, 10**6, bias=False)
+    assert torchscan.crawl_module(model, (10**6,), batch_size=10**6)["overall"]["macs"] == 10**18
+
+
+def test_real_passes_run_what_the_model_says() -> None:
+    seen: list[float] = []
+
+    def forward(_: Calls, x: Tensor) -> Tensor:
+        seen.append(float(x.sum()))
+        return x * 2
+
+    torchscan.record(Calls(forward), args=(torch.ones(3),), execute="real")
+    assert seen == [3.0]
+
+
+def test_random_numbers_of_a_generator_of_the_users_are_not_drawn() -> None:
+    generator = torch.Generator().manual_seed(3)
+    state = generator.get_state()
+    trace = torchscan.record(Calls(lambda _, x: x + torch.rand(4, generator=generator)), (4,), execute="abstract")
+    assert op_names(trace) == ["rand", "add"]
+    assert torch.equal(generator.get_state(), state)
