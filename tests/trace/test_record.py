@@ -185,7 +185,7 @@ def test_several_inputs_with_a_type_each(execute: Any) -> None:
 
 @BOTH_WAYS
 def test_a_packed_sequence_as_argument_and_inside(execute: Any) -> None:
-    def forward(self: Calls, packed: PackedSequence, padded: Tensor) -> Tensor:
+    def forward(self: Any, packed: PackedSequence, padded: Tensor) -> Tensor:
         inner = pack_padded_sequence(padded, torch.tensor([5, 2]), batch_first=True)
         first, _ = self.lstm(packed)
         second, _ = self.lstm(inner)
@@ -235,8 +235,8 @@ def test_a_script_module_is_recorded(execute: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_compiled_module_is_recorded_as_its_original() -> None:
-    inner = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
-    compiled: Any = torch.compile(nn.Sequential(torch.compile(inner), nn.Linear(8, 2)))
+    inner: Any = torch.compile(nn.Sequential(nn.Linear(4, 8), nn.ReLU()))
+    compiled: Any = torch.compile(nn.Sequential(inner, nn.Linear(8, 2)))
     trace = torchscan.record(compiled, (4,))
     assert trace.root.type_name == "Sequential"
     assert op_names(trace) == ["linear", "relu", "linear"]

@@ -20,6 +20,7 @@ from torch._ops import OpOverload
 
 from torchscan.errors import NeedsValuesError
 from torchscan.trace.calls import OpOutcome, OpRequest, describe_outcome, protect_foreign, tensors_of_result
+from torchscan.trace.checks import check
 from torchscan.trace.events import OpSignature, TensorSpec
 from torchscan.trace.routing import BALANCED_INDICES, balanced_indices
 from torchscan.trace.shape_rules import SHAPE_RULES
@@ -216,6 +217,7 @@ def _on_meta(request: OpRequest) -> Any:
             return tensor if tracked.standin is None else tracked.standin
         return tensor if keep_integers and not tracked.spec.is_arithmetic else twin_of(tracked.spec)
 
+    check(request)
     rule = SHAPE_RULES.get(request.op)
     try:
         return request.call(to_meta, _META) if rule is None else rule(*request.args, **request.kwargs)

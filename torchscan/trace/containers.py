@@ -48,7 +48,7 @@ def copy_containers(value: Any) -> Any:
 
 def _holds_only_tensors(value: object) -> bool:
     if type(value) in (tuple, dict):
-        items = value.values() if isinstance(value, dict) else value
+        items: Any = value.values() if isinstance(value, dict) else value
         return all(isinstance(item, (Tensor, *_ATOMS)) for item in items)
     return isinstance(value, (Tensor, *_ATOMS))
 

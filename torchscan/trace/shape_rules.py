@@ -1,4 +1,4 @@
-"""Shapes of results that torch's own shape functions refuse to give, or give for some types and devices only."""
+"""Shapes of results that torch's own shape functions refuse to give, or give for some types only."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def _standin(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | N
         if storage is None:
             return twin_of(spec)
         view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload,no-any-return]
+        return view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def share_memory(one: Tensor, other: Tensor) -> bool:

@@ -1,0 +1,66 @@
+"""The plan of the house: what stands at the front door, and which way imports point."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torchscan
+
+PACKAGE = Path(torchscan.__file__).parent
+
+#: a room imports only from rooms on the left of it
+ROOMS = [
+    {"_version", "errors", "units"},
+    {"trace"},
+    {"ops"},
+    {"hardware"},
+    {"analyses", "runtime"},
+    {"report"},
+    {"crawler"},
+    {"live", "cli", "pytest_plugin"},
+]
+
+
+def _imports() -> Iterator[tuple[Path, str, str]]:
+    for file in PACKAGE.rglob("*.py"):
+        room = file.relative_to(PACKAGE).with_suffix("").parts[0]
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module == "torchscan":
+                names = [f"torchscan.{alias.name}" for alias in node.names]
+            for name in names:
+                if name.startswith("torchscan."):
+                    yield file, room, name.split(".")[1]
+
+
+def test_imports_point_to_the_left_only() -> None:
+    step = {room: index for index, rooms in enumerate(ROOMS) for room in rooms}
+    wrong = [
+        f"{file.relative_to(PACKAGE)} imports {imported}"
+        for file, room, imported in _imports()
+        if room != "__init__" and imported != room and step[imported] >= step[room] > 0
+    ]
+    assert wrong == []
+
+
+def test_the_front_door_is_a_sorted_list_of_things_that_exist() -> None:
+    assert torchscan.__all__ == sorted(torchscan.__all__)
+    assert all(hasattr(torchscan, name) for name in torchscan.__all__)
+
+
+def test_no_branch_on_module_types_in_the_prices() -> None:
+    """Cost belongs to operators: there is no second formula system by class of module."""
+    assert not [file for file in (PACKAGE / "ops").glob("*.py") if "nn." in file.read_text()]
+
+
+def test_importing_loads_nothing_heavy_beside_torch() -> None:
+    code = "import torch, sys; before = set(sys.modules); import torchscan; print(*(set(sys.modules) - before))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()  # noqa: S603
+    foreign = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {"torchscan", "tabulate", "wcwidth"}
+    assert foreign <= {"torch"}
+    assert not {name for name in loaded if name.startswith("torch._dynamo")}

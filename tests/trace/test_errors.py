@@ -1,0 +1,144 @@
+"""What a user reads when something is wrong: where, what arrived, what to try; with the cause chained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchscan
+from tests.trace.test_record import Calls
+from torchscan import InputError, RecordError, TorchscanError
+
+
+def convnet() -> nn.Module:
+    return nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()), nn.Flatten(), nn.Linear(8 * 36, 10))
+
+
+def message(model: Any, *args: Any, **kwargs: Any) -> str:
+    with pytest.raises(TorchscanError) as caught:
+        torchscan.record(model, *args, **kwargs)
+    return str(caught.value)
+
+
+def test_a_wrong_channel_count_names_layer_operator_and_shapes() -> None:
+    text = message(convnet(), (4, 8, 8))
+    assert text.startswith("0.0 (Conv2d) failed in aten.conv2d.default(float32 [1, 4, 8, 8], float32 [8, 3, 3, 3], ")
+    assert "args[0] float32 [1, 4, 8, 8]" in text
+
+
+def test_the_original_exception_is_chained() -> None:
+    with pytest.raises(RecordError) as caught:
+        torchscan.record(convnet(), (4, 8, 8))
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_a_batch_dimension_given_by_mistake_is_spotted() -> None:
+    assert "no batch dimension (batch_size= sets it): (3, 8, 8) instead of (1, 3, 8, 8)?" in message(convnet(), (1, 3, 8, 8))
+
+
+def test_a_wrong_size_further_down_names_the_layer_that_stumbles() -> None:
+    text = message(convnet(), (3, 9, 9))
+    assert text.startswith("2 (Linear) failed in aten.linear.default(float32 [1, 392], float32 [10, 288]")
+    assert "another input_shape than (3, 9, 9)" in text
+
+
+@pytest.mark.parametrize("execute", ["auto", "abstract", "real"])
+def test_token_ids_of_the_wrong_type(execute: Any) -> None:
+    assert "pass dtype=torch.long" in message(nn.Sequential(nn.Embedding(10, 4)), (5,), execute=execute)
+
+
+@pytest.mark.parametrize("execute", ["auto", "abstract", "real"])
+def test_a_type_that_does_not_match_the_weights(execute: Any) -> None:
+    assert "pass dtype=" in message(nn.Linear(4, 2), (4,), torch.float64, execute=execute)
+
+
+def test_a_wrong_number_of_inputs_shows_the_signature() -> None:
+    class Two(nn.Module):
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return left + right
+
+    text = message(Two(), (4,))
+    assert "TypeError" in text
+    assert "forward(left: 'Tensor', right: 'Tensor')" in text
+
+
+def test_an_exception_inside_the_model_names_its_layer() -> None:
+    def fail(_: Calls, x: Tensor) -> Tensor:
+        raise KeyError("lost")
+
+    text = message(nn.Sequential(nn.Linear(4, 4), Calls(fail)), (4,))
+    assert text.startswith("1 (Calls) failed: KeyError: 'lost'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"module": nn.Linear, "input_shape": (4,)}, "which is a class: create an instance of it"),
+        ({"module": "resnet50", "input_shape": (4,)}, "which is no torch.nn.Module"),
+        ({}, "no input was given"),
+        ({"input_shape": (4,), "args": (torch.ones(1, 4),)}, "both given"),
+        ({"args": torch.ones(1, 4)}, "give a tuple of the positional arguments"),
+        ({"input_shape": "4"}, "give one shape without the batch dimension"),
+        ({"input_shape": 4}, "give one shape without the batch dimension"),
+        ({"input_shape": (4.0,)}, "give one shape without the batch dimension"),
+        ({"input_shape": (-1, 4)}, "give one shape without the batch dimension"),
+        ({"input_shape": [(4,), 3]}, "give one shape without the batch dimension"),
+        ({"input_shape": (4,), "batch_size": 0}, "give a positive integer"),
+        ({"input_shape": (4,), "dtype": "float32"}, "give a torch.dtype"),
+        ({"input_shape": (4,), "dtype": [torch.float32, torch.long]}, "2 dtypes were given for 1 inputs"),
+        ({"input_shape": (4,), "mode": "test"}, "'eval', 'train', 'same'"),
+        ({"input_shape": (4,), "execute": "never"}, "'auto', 'abstract', 'real'"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_what_would_be_right(arguments: dict[str, Any], says: str) -> None:
+    module = arguments.pop("module", nn.Linear(4, 2))
+    with pytest.raises(InputError) as caught:
+        torchscan.record(module, **arguments)
+    assert says in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_real_pass_of_a_model_without_data_names_the_tensor() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 2))
+    assert "0.weight has none" in message(model, (4,), execute="real")
+
+
+def test_interrupting_is_not_an_error_of_the_model() -> None:
+    def interrupt(_: Calls, x: Tensor) -> Tensor:
+        raise KeyboardInterrupt
+
+    model = Calls(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        torchscan.record(model, (4,))
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "dtype"),
+    [
+        (nn.Conv2d(3, 4, 3), (4, 8, 8), None),
+        (nn.Conv2d(3, 4, 9), (3, 4, 4), None),
+        (nn.Conv2d(3, 4, 3), (3, 8, 8), torch.float64),
+        (nn.ConvTranspose2d(3, 4, 3), (5, 8, 8), None),
+        (nn.Linear(4, 2), (4,), torch.long),
+        (nn.BatchNorm2d(3), (3, 8, 8), torch.float64),
+        (nn.LayerNorm(4), (4,), torch.float64),
+        (nn.GroupNorm(2, 4), (4, 3), torch.float64),
+        (nn.LSTM(4, 3), (5, 4), torch.float64),
+        (Calls(lambda self, x: self.positions(torch.arange(9)), positions=nn.Embedding(8, 4)), (3,), None),
+        (Calls(lambda _, x: x[:, torch.tensor([9])]), (3,), None),
+    ],
+)
+def test_a_pass_on_shapes_alone_refuses_what_a_real_one_refuses(model: nn.Module, shape: Any, dtype: Any) -> None:
+    assert message(model, shape, dtype, execute="abstract")
+    assert message(model, shape, dtype, execute="real")
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(4), nn.LayerNorm(4), nn.GroupNorm(2, 4)])
+def test_normalisations_may_keep_their_parameters_in_32_bits(norm: nn.Module) -> None:
+    torchscan.record(norm, (4,), torch.bfloat16, batch_size=2, execute="abstract")
+    torchscan.record(norm, (4,), torch.bfloat16, batch_size=2, execute="real")

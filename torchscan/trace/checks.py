@@ -1,0 +1,84 @@
+"""What operators refuse when they have data, but their shape functions let pass: mixed types, indices out of range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+from torchscan.trace.calls import OpRequest
+
+aten = torch.ops.aten
+_SIXTEEN_BITS = frozenset({torch.float16, torch.bfloat16})
+
+
+def check(request: OpRequest) -> None:
+    """Raise what the operator would raise on data."""
+    rule = _CHECKS.get(request.op)
+    if rule is not None:
+        rule(request)
+
+
+def _one_type(request: OpRequest) -> None:
+    """Contractions multiply equals with equals; a boolean operand is a mask."""
+    _require_equal(tracked.spec.dtype for tracked in request.tracked if tracked.spec.dtype != torch.bool)
+
+
+def _norm_types(request: OpRequest) -> None:
+    """Normalisations keep 32-bit parameters beside 16-bit activations; else they want one type."""
+    activation, *parameters = (tracked.spec.dtype for tracked in request.tracked)
+    others = {torch.float32} if activation in _SIXTEEN_BITS else set()
+    _require_equal((activation, *(dtype for dtype in parameters if dtype not in others)))
+
+
+def _require_equal(dtypes: Iterable[torch.dtype]) -> None:
+    names = sorted({str(dtype).removeprefix("torch.") for dtype in dtypes})
+    if len(names) > 1:
+        raise TypeError(f"the operands have different dtypes: {' and '.join(names)}")
+
+
+def _transposed_channels(request: OpRequest) -> None:
+    _one_type(request)
+    source, weight = request.tracked[0].spec.shape, request.tracked[1].spec.shape
+    channels = source[-(len(weight) - 1)] if len(source) >= len(weight) - 1 else None
+    if channels != weight[0]:
+        raise ValueError(f"the input has {channels} channels where the weight {list(weight)} expects {weight[0]}")
+
+
+def _embedding_range(request: OpRequest) -> None:
+    weight, indices = request.tensors[:2]
+    _require_in_range(request, indices, request.table.find(weight).spec.shape[0])
+
+
+def _index_range(request: OpRequest) -> None:
+    sizes = request.tracked[0].spec.shape
+    indices: Sequence[Tensor | None] = request.args[1]
+    for size, index in zip(sizes, indices, strict=False):
+        if index is not None and index.dtype in (torch.int64, torch.int32):
+            _require_in_range(request, index, size)
+
+
+def _require_in_range(request: OpRequest, indices: Tensor, size: int) -> None:
+    if not request.table.find(indices).is_concrete or indices.numel() == 0:
+        return
+    low, high = (int(extreme) for extreme in request.operand(indices).aminmax())
+    if high >= size or low < -size:
+        raise IndexError(f"index {high if high >= size else low} is out of range for a dimension of {size}")
+
+
+_CHECKS: Mapping[OpOverload, Callable[[OpRequest], None]] = {
+    **dict.fromkeys((aten.linear.default, aten.matmul.default, aten.mm.default, aten.bmm.default), _one_type),
+    **dict.fromkeys((aten.addmm.default, aten.baddbmm.default, aten.einsum.default, aten.bilinear.default), _one_type),
+    **dict.fromkeys((aten.conv1d.default, aten.conv2d.default, aten.conv3d.default), _one_type),
+    **dict.fromkeys((aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding), _one_type),
+    **dict.fromkeys((aten.lstm.input, aten.gru.input, aten.scaled_dot_product_attention.default), _one_type),
+    **dict.fromkeys((aten.batch_norm.default, aten.instance_norm.default), _norm_types),
+    **dict.fromkeys((aten.layer_norm.default, aten.group_norm.default), _norm_types),
+    aten.conv_transpose1d.default: _transposed_channels,
+    aten.conv_transpose2d.input: _transposed_channels,
+    aten.conv_transpose3d.input: _transposed_channels,
+    aten.embedding.default: _embedding_range,
+    aten.index.Tensor: _index_range,
+}
