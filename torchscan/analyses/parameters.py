@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torchscan.trace.events import ParameterRecord
@@ -22,6 +21,9 @@ class ParameterCount:
     is_shared: bool = False
 
 
+_NOTHING = ParameterCount()
+
+
 def parameters_by_call(trace: Trace) -> tuple[ParameterCount, ...]:
     """The count of each call of ``trace.modules``, in their order; they sum to that of the model.
 
@@ -30,7 +32,7 @@ def parameters_by_call(trace: Trace) -> tuple[ParameterCount, ...]:
     """
     slots = _slots_by_owner(trace)
     seen: set[int] = set()
-    return tuple(_count(slots.get(call.path, []), seen) for call in trace.modules)
+    return tuple(_count(slots[call.path], seen) if call.path in slots else _NOTHING for call in trace.modules)
 
 
 def unused_parameters(trace: Trace) -> dict[str, int]:
@@ -60,8 +62,7 @@ def _nearest_called(path: str, called: set[str]) -> str:
     return path
 
 
-def _count(slots: Iterable[ParameterRecord], seen: set[int]) -> ParameterCount:
-    slots = list(slots)
+def _count(slots: list[ParameterRecord], seen: set[int]) -> ParameterCount:
     new: dict[int, ParameterRecord] = {slot.identity: slot for slot in slots if slot.identity not in seen}
     shared = any(slot.identity in seen for slot in slots)
     seen.update(new)

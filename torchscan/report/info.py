@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from torchscan.analyses.module_costs import CallCost, module_costs, unpriced_operators
@@ -34,8 +33,6 @@ def info_of(trace: Trace) -> Info:
 
 
 def _layer(trace: Trace, call: ModuleCall, cost: CallCost, parameters: ParameterCount) -> Layer:
-    counted = asdict(parameters)
-    is_shared = counted.pop("is_shared")
     return {
         "name": call.path.rpartition(".")[2] or call.type_name,
         "path": call.path,
@@ -44,12 +41,12 @@ def _layer(trace: Trace, call: ModuleCall, cost: CallCost, parameters: Parameter
         "call": call.call,
         "input_shape": _shapes(trace, call.inputs),
         "output_shape": _shapes(trace, call.outputs),
-        **counted,
-        **asdict(cost.own),
+        **{key: getattr(parameters, key) for key in PARAMETER_SUMS},
+        **{key: getattr(cost.own, key) for key in COST_SUMS},
         "rf": None,
         "s": None,
         "p": None,
-        "is_shared": is_shared,
+        "is_shared": parameters.is_shared,
         "is_leaf": not call.children,
         "complete": cost.is_complete,
     }

@@ -218,9 +218,9 @@ def _on_meta(request: OpRequest) -> Any:
         return tensor if keep_integers and not tracked.spec.is_arithmetic else twin_of(tracked.spec)
 
     check(request)
-    rule = SHAPE_RULES.get(request.op)
     try:
-        return request.call(to_meta, _META) if rule is None else rule(*request.args, **request.kwargs)
+        result = request.call(to_meta, op=SHAPE_RULES[request.op]) if request.op in SHAPE_RULES else None
+        return request.call(to_meta, _META) if result is None else result
     except NotImplementedError as error:
         raise NeedsValuesError(f"{request.op} cannot run without data: {error}") from error
 

@@ -129,16 +129,22 @@ class OpRequest:
             found.extend([value] if isinstance(value, Tensor) else value or [])
         return found
 
-    def call(self, replace: Callable[[Tensor], Tensor] | None = None, device: torch.device | None = None) -> Any:
-        """Run the operator, with each tensor replaced (by default by its stand-in) and on ``device`` if one is given."""
+    def call(
+        self,
+        replace: Callable[[Tensor], Tensor] | None = None,
+        device: torch.device | None = None,
+        op: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Run the operator (or ``op``), each tensor replaced (by default by its stand-in), on ``device`` if one is given."""
+        run = op or self.op
         if replace is None and device is None and not self.has_standin and "generator" not in self.kwargs:
-            return self.op(*self.args, **self.kwargs)
+            return run(*self.args, **self.kwargs)
         swap = replace or self.operand
         args = self._replace(self.args, swap, device)
         kwargs = {name: self._replace(value, swap, device) for name, value in self.kwargs.items() if name != "pin_memory"}
         if device is not None and self.traits.is_factory:
             kwargs["device"] = device
-        return self.op(*args, **kwargs)
+        return run(*args, **kwargs)
 
     def describe(self, outputs: tuple[TensorSpec, ...], is_view: bool) -> OpSignature:
         """The signature of this call."""

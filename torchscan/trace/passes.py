@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -18,6 +18,7 @@ from torchscan.trace.containers import copy_containers, named_tensors, tensors_i
 from torchscan.trace.events import InputRecord, ParameterRecord, Provenance
 from torchscan.trace.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.trace.failures import explain
+from torchscan.trace.inventory import Inventory, Slot
 from torchscan.trace.real import RealExecution
 from torchscan.trace.recorder import IsWhole, Recorder, module_hooks
 from torchscan.trace.state import original_of, training_flags, unchanged
@@ -75,31 +76,25 @@ class _Attempt:
 def record_pass(request: PassRequest, is_whole: IsWhole) -> Trace:
     """Run the pass that was asked for and return its record."""
     _check(request)
-    module = original_of(request.module)
-    device = _device_of(module, request)
-    first, *others = _attempts(request.execute, module, device)
+    inventory = Inventory(original_of(request.module))
+    first, *others = _attempts(request, inventory)
     try:
-        return _run(request, module, first, is_whole)
+        return _run(request, inventory, first, is_whole)
     except TorchscanError as error:
         if not others or isinstance(error, InputError):
             raise
         second = others[0]
         second.reason = f"the shape-only pass could not go on: {error}"
-        try:
-            return _run(request, module, second, is_whole)
-        except TorchscanError as real_error:
-            raise real_error from real_error.__cause__
+    return _run(request, inventory, second, is_whole)
 
 
-def _run(request: PassRequest, module: nn.Module, attempt: _Attempt, is_whole: IsWhole) -> Trace:
-    if any(nn.parameter.is_lazy(tensor) for _, tensor in _named_tensors_of(module)):
-        module = _initialised_copy(request, module, attempt)
-    with unchanged(module, request.mode, tensors_in((request.args, request.kwargs))), torch.inference_mode():
-        recorder = Recorder(module, attempt.execution(), is_whole)
-        args, kwargs = request.inputs(attempt.device)
-        inputs = _name_tensors(recorder, module, args, kwargs)
-        _forward(recorder, module, args, kwargs, inputs, request)
-        parameters = tuple(_parameters_of(module, recorder))
+def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole: IsWhole) -> Trace:
+    if any(slot.is_lazy for slot in inventory.slots):
+        inventory = Inventory(_initialised_copy(request, inventory, attempt))
+    with unchanged(inventory, request.mode, tensors_in((request.args, request.kwargs))), torch.inference_mode():
+        recorder = Recorder(inventory, attempt.execution(), is_whole)
+        inputs = _forward(request, recorder, attempt)
+        parameters = tuple(_parameter_record(slot, recorder) for slot in inventory.slots)
     provenance = Provenance(
         execution=attempt.name,
         reason=attempt.reason,
@@ -114,19 +109,19 @@ def _run(request: PassRequest, module: nn.Module, attempt: _Attempt, is_whole: I
     return Trace(calls, tuple(recorder.ops), tuple(recorder.table.records), parameters, provenance)
 
 
-def _forward(
-    recorder: Recorder,
-    module: nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    inputs: Sequence[InputRecord],
-    request: PassRequest,
-) -> None:
+def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tuple[InputRecord, ...]:
+    module = recorder.inventory.root
+    args, kwargs = request.inputs(attempt.device)
+    named = [*named_tensors(args, "args"), *named_tensors(kwargs, "kwargs")]
+    for name, tensor in named:
+        recorder.table.name(tensor, "input", name)
+    inputs = tuple(InputRecord(name, tuple(tensor.shape), tensor.dtype) for name, tensor in named)
     try:
         with module_hooks(recorder), recorder:
             module(*args, **kwargs)
     except Exception as error:
         raise explain(error, recorder, module, inputs, request.input_shape) from error
+    return inputs
 
 
 def _check(request: PassRequest) -> None:
@@ -147,21 +142,20 @@ def _check(request: PassRequest) -> None:
         raise InputError("args is a tensor: give a tuple of the positional arguments, args=(tensor,)")
 
 
-def _initialised_copy(request: PassRequest, module: nn.Module, attempt: _Attempt) -> nn.Module:
+def _initialised_copy(request: PassRequest, inventory: Inventory, attempt: _Attempt) -> nn.Module:
     """Of a module with lazy parts a copy that has been through a pass, which is what initialises them.
 
     It shares the tensors that are there. The initialisation is not part of the record.
     """
-    tensors = [tensor for _, tensor in _named_tensors_of(module)]
-    shared = {id(each): _uninitialised(each, attempt.device) if nn.parameter.is_lazy(each) else each for each in tensors}
-    twin: nn.Module = copy.deepcopy(module, shared)
+    shared = {
+        id(slot.tensor): _uninitialised(slot.tensor, attempt.device) if slot.is_lazy else slot.tensor
+        for slot in inventory.slots
+    }
+    twin = Inventory(copy.deepcopy(inventory.root, shared))
     # Not in inference mode: its tensors cannot become the data of a parameter on the meta device.
-    with unchanged(module, "same"), training_flags(list(twin.modules()), request.mode), torch.no_grad():
-        args, kwargs = request.inputs(attempt.device)
-        recorder = Recorder(twin, attempt.execution(), lambda _: True)
-        inputs = _name_tensors(recorder, twin, args, kwargs)
-        _forward(recorder, twin, args, kwargs, inputs, request)
-    return twin
+    with unchanged(inventory, "same"), training_flags(list(twin.modules.values()), request.mode), torch.no_grad():
+        _forward(request, Recorder(twin, attempt.execution(), lambda _: True), attempt)
+    return twin.root
 
 
 def _uninitialised(tensor: Tensor, device: torch.device) -> Tensor:
@@ -169,13 +163,14 @@ def _uninitialised(tensor: Tensor, device: torch.device) -> Tensor:
     return kind(requires_grad=tensor.requires_grad, device=device, dtype=tensor.dtype)  # type: ignore[no-any-return]
 
 
-def _attempts(execute: Execute, module: nn.Module, device: torch.device) -> list[_Attempt]:
+def _attempts(request: PassRequest, inventory: Inventory) -> list[_Attempt]:
     """The ways to run, in the order in which to try them."""
-    abstract = _Attempt("abstract", "asked for" if execute == "abstract" else "shapes are enough", _META)
-    if execute == "abstract":
+    abstract = _Attempt("abstract", "asked for" if request.execute == "abstract" else "shapes are enough", _META)
+    if request.execute == "abstract":
         return [abstract]
-    hollow = [name for name, tensor in _named_tensors_of(module) if tensor.is_meta]
-    if execute == "real":
+    device = _device_of(inventory, request)
+    hollow = [slot.path for slot in inventory.slots if slot.tensor.is_meta]
+    if request.execute == "real":
         if hollow:
             raise InputError(f"execute='real' needs data, and {hollow[0]} has none (it is on the meta device)")
         return [_Attempt("real", "asked for", device)]
@@ -184,44 +179,27 @@ def _attempts(execute: Execute, module: nn.Module, device: torch.device) -> list
     return [abstract] if hollow else [abstract, _Attempt("real", "", device)]
 
 
-def _named_tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters()
-    yield from module.named_buffers()
-
-
-def _device_of(module: nn.Module, request: PassRequest) -> torch.device:
+def _device_of(inventory: Inventory, request: PassRequest) -> torch.device:
     """Where the model lives: the device of its first tensor, else of its first argument, else the CPU."""
-    for _, tensor in (*_named_tensors_of(module), *named_tensors((request.args, request.kwargs))):
+    for slot in inventory.slots:
+        return slot.tensor.device
+    for tensor in tensors_in((request.args, request.kwargs)):
         return tensor.device
     return torch.device("cpu")
 
 
-def _name_tensors(recorder: Recorder, module: nn.Module, args: object, kwargs: object) -> tuple[InputRecord, ...]:
-    for name, parameter in module.named_parameters():
-        recorder.table.name(parameter, "parameter", name)
-    for name, buffer in module.named_buffers():
-        recorder.table.name(buffer, "buffer", name)
-    named = [*named_tensors(args, "args"), *named_tensors(kwargs, "kwargs")]
-    for name, tensor in named:
-        recorder.table.name(tensor, "input", name)
-    return tuple(InputRecord(name, tuple(tensor.shape), tensor.dtype) for name, tensor in named)
-
-
-def _parameters_of(module: nn.Module, recorder: Recorder) -> Iterator[ParameterRecord]:
-    """Every parameter and buffer slot of every module."""
-    for path, owner in module.named_modules():
-        for name, tensor in (*owner._parameters.items(), *owner._buffers.items()):
-            if tensor is not None and not nn.parameter.is_lazy(tensor):
-                yield ParameterRecord(
-                    owner=path,
-                    name=name,
-                    identity=tensor._cdata,
-                    is_buffer=name in owner._buffers,
-                    requires_grad=tensor.requires_grad,
-                    numel=tensor.numel(),
-                    stored_bytes=_stored_bytes(tensor),
-                    is_used=recorder.table.is_used(tensor),
-                )
+def _parameter_record(slot: Slot, recorder: Recorder) -> ParameterRecord:
+    tensor = slot.tensor
+    return ParameterRecord(
+        owner=slot.owner,
+        name=slot.name,
+        identity=tensor._cdata,
+        is_buffer=slot.is_buffer,
+        requires_grad=tensor.requires_grad,
+        numel=tensor.numel(),
+        stored_bytes=_stored_bytes(tensor),
+        is_used=recorder.table.is_used(tensor),
+    )
 
 
 def _stored_bytes(tensor: Tensor) -> int:

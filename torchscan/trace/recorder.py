@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchscan.trace.calls import Execution, OpOutcome, OpRequest, OpTraits, traits_of
 from torchscan.trace.containers import tensors_in
 from torchscan.trace.events import ModuleCall, OpCall
+from torchscan.trace.inventory import Inventory
 from torchscan.trace.tensors import TensorTable
 
 _PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
@@ -60,9 +61,12 @@ class OpenCall:
 class Recorder(TorchDispatchMode):
     """Records what the calling thread does while it is entered."""
 
-    def __init__(self, module: nn.Module, execution: Execution, is_whole: IsWhole) -> None:
+    def __init__(self, inventory: Inventory, execution: Execution, is_whole: IsWhole) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
+        self.inventory = inventory
         self.table = TensorTable(execution.needs_standin)
+        for slot in inventory.slots:
+            self.table.name(slot.tensor, "buffer" if slot.is_buffer else "parameter", slot.path)
         self.calls: list[OpenCall] = []
         self.ops: list[OpCall] = []
         #: what was under way when an exception left the model
@@ -71,8 +75,6 @@ class Recorder(TorchDispatchMode):
         self._execution = execution
         self._is_whole = is_whole
         self._traits: dict[OpOverload, OpTraits] = {}
-        self._root = module
-        self._paths = {id(each): path for path, each in module.named_modules()}
         self._counts: dict[int, int] = {}
         self._current: OpenCall | None = None
 
@@ -133,7 +135,7 @@ class Recorder(TorchDispatchMode):
 
     def open_call(self, module: nn.Module) -> None:
         """A module starts. One that the model does not own (a slice of a Sequential) leaves its operators to its caller."""
-        path = self._paths.get(id(module))
+        path = self.inventory.path_of(module)
         if path is None:
             return
         self.failed_call = None

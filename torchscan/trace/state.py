@@ -13,20 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchscan.trace.inventory import Inventory
 from torchscan.trace.tensors import share_memory
 
 _CONTAINERS = (dict, list, set, OrderedDict, deque)
 
 
 @contextlib.contextmanager
-def unchanged(module: nn.Module, mode: str, arguments: Sequence[Tensor] = ()) -> Iterator[None]:
+def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Tensor] = ()) -> Iterator[None]:
     """Run the body with the module in ``mode`` ("eval", "train" or "same") and put everything back after it."""
-    modules = list(module.modules())
+    modules = list(inventory.modules.values())
     with contextlib.ExitStack() as stack:
         stack.enter_context(_process_state.kept())
         stack.enter_context(_same_attributes(modules))
-        own = (tensor for each in modules for tensor in _own_tensors(each))
-        stack.enter_context(_same_tensors([*own, *arguments]))
+        stack.enter_context(_same_tensors([*inventory.tensors, *arguments]))
         _bypass_compilation(modules)
         stack.enter_context(training_flags(modules, mode))
         yield
@@ -81,18 +81,22 @@ def _same_attributes(modules: Sequence[nn.Module]) -> Iterator[None]:
 class _Attributes:
     """The attributes of one module, and the items of those that are plain containers."""
 
-    __slots__ = ("_containers", "_values", "_vars")
+    __slots__ = ("_containers", "_empty", "_values", "_vars")
 
     def __init__(self, module: nn.Module) -> None:
         self._vars = vars(module)
         self._values = dict(self._vars)
-        plain = [value for value in self._values.values() if type(value) in _CONTAINERS]
-        self._containers = [(container, container.copy()) for container in plain]
+        containers = [value for value in self._values.values() if type(value) in _CONTAINERS]
+        self._empty = [container for container in containers if not container]  # most hook tables are: no need to copy
+        self._containers = [(container, container.copy()) for container in containers if container]
 
     def restore(self) -> None:
         if not _same_items(self._vars, self._values):
             self._vars.clear()
             self._vars.update(self._values)
+        for container in self._empty:
+            if container:
+                container.clear()
         for container, items in self._containers:
             if not _same_items(container, items):
                 container.clear()
@@ -130,12 +134,6 @@ def _same_tensors(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 def _version_of(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
-
-
-def _own_tensors(module: nn.Module) -> Iterator[Tensor]:
-    for tensor in (*module._parameters.values(), *module._buffers.values()):
-        if tensor is not None and not nn.parameter.is_lazy(tensor):
-            yield tensor
 
 
 class _ProcessState:

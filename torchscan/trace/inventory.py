@@ -1,0 +1,59 @@
+"""What a model consists of: its modules with their paths, its parameters and buffers with their owners. Walked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place in a module that holds a parameter or a buffer."""
+
+    owner: str
+    name: str
+    tensor: Tensor
+    is_buffer: bool
+
+    @property
+    def path(self) -> str:
+        """As in ``named_parameters()``."""
+        return f"{self.owner}.{self.name}" if self.owner else self.name
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether it waits for a first input to get its shape."""
+        return nn.parameter.is_lazy(self.tensor)
+
+
+class Inventory:
+    """The modules of a model, in the order of ``named_modules()``, and their slots."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.root = module
+        #: each module once, under its first path
+        self.modules: dict[str, nn.Module] = dict(module.named_modules())
+        self._paths = {id(each): path for path, each in self.modules.items()}
+
+    def path_of(self, module: nn.Module) -> str | None:
+        """The path of a module; None if the model does not own it."""
+        return self._paths.get(id(module))
+
+    @cached_property
+    def slots(self) -> tuple[Slot, ...]:
+        """Every parameter and buffer slot of every module."""
+        return tuple(
+            Slot(path, name, tensor, tensors is module._buffers)
+            for path, module in self.modules.items()
+            for tensors in (module._parameters, module._buffers)
+            if tensors
+            for name, tensor in tensors.items()
+            if tensor is not None
+        )
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors that are there already."""
+        return [slot.tensor for slot in self.slots if not slot.is_lazy]
