@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT))  # for tests.models, which the tests share
 
 from tests.models.catalogue import LLAMA_3_1_405B, TIMED, Case  # noqa: E402
 from torchscan import crawl_module  # noqa: E402

@@ -11,6 +11,7 @@ from torchscan.ops import (
     pooling,
     recurrent,
     reduction,
+    resize,
 )
 from torchscan.ops.registry import OpCost, Price, Work, cost_of, free, is_known, price, traffic_of
 
@@ -32,5 +33,6 @@ __all__ = [
     "price",
     "recurrent",
     "reduction",
+    "resize",
     "traffic_of",
 ]

@@ -78,6 +78,11 @@ class Recorder(TorchDispatchMode):
         self._counts: dict[int, int] = {}
         self._current: OpenCall | None = None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would wrap the dispatch function to hide it from its compiler, which takes a second to import."""
+        return False
+
     # -- operators ---------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(

@@ -1,7 +1,8 @@
 """Shapes of results that torch's own shape functions refuse to give, or take their time to give.
 
 In inference mode torch works out shapes in Python: 100 to 700 µs for an activation or a normalisation, each time. A rule that
-does not fit a call returns None, and torch is asked; so a rule never has to know what is an error.
+does not fit a call returns None, and torch is asked; so a rule never has to know what is an error. Some of torch's functions
+also import its compiler on first use, which takes a second that small models need not spend.
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ def _grouped_mm(
     groups = () if left.dim() + right.dim() == 5 else (len(offs) if offs is not None and left.dim() == 2 else left.shape[0],)
     size = (*groups, left.shape[-2], right.shape[-1])
     return torch.empty(size, dtype=out_dtype or left.dtype, device="meta")
+
+
+def _linear(source: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    fits = weight.dim() == 2 and source.dim() > 0 and source.shape[-1] == weight.shape[1]
+    if not fits or (bias is not None and bias.shape != weight.shape[:1]):
+        return None
+    return torch.empty((*source.shape[:-1], weight.shape[0]), dtype=source.dtype, device="meta")
 
 
 def _like_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
@@ -76,6 +84,7 @@ _UNARY_IN_PLACE = (aten.relu_, aten.silu_, aten.sigmoid_, aten.tanh_, aten.hards
 
 SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten._grouped_mm.default: _grouped_mm,
+    aten.linear.default: _linear,
     aten.batch_norm.default: _batch_norm,
     aten.layer_norm.default: _layer_norm,
     **{op.default: _like_input for op in _UNARY},
