@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def _value(value: Any) -> Any:
 def _tensor(tensor: Tensor) -> tuple[Any, ...]:
     if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
         return (id(tensor), type(tensor))
-    values = None if tensor.is_meta else tensor.detach().flatten().double().nan_to_num().tolist()
+    values = None if tensor.is_meta else zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     where = None if tensor.is_meta else tensor.data_ptr()
     what = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad, tensor._version)
     return (id(tensor), type(tensor), what, where, values, tensor.grad is None, vars(tensor))

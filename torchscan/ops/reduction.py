@@ -39,6 +39,8 @@ _declare(4, 1, aten.std, aten.std_mean)
 _declare(2, 0, aten.linalg_vector_norm, aten.norm, aten.frobenius_norm)
 # exponential, n − 1 additions, logarithm; shifted by the largest, which takes n − 1 comparisons, n subtractions, one addition
 _declare(4, 0, aten.logsumexp)
+# the bin of each: subtract the lower end, divide by the width
+_declare(2, 0, aten.histc)
 
 
 @cost_of(aten.max, aten.min)

@@ -21,7 +21,7 @@ from torch._ops import OpOverload
 from torchscan.errors import NeedsValuesError
 from torchscan.trace.calls import OpOutcome, OpRequest, describe_outcome, protect_foreign, tensors_of_result
 from torchscan.trace.checks import check
-from torchscan.trace.events import OpSignature, TensorSpec
+from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 from torchscan.trace.routing import BALANCED_INDICES, balanced_indices
 from torchscan.trace.shape_rules import SHAPE_RULES
 from torchscan.trace.tensors import twin_of
@@ -71,13 +71,14 @@ class AbstractExecution:
         self._assume = assume
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
-    def needs_standin(self, tensor: Tensor, spec: TensorSpec) -> bool:
-        """True for everything that is not a moderately sized integer tensor on the CPU."""
+    def needs_standin(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
+        """True for all but moderately sized integers, and small constants, on the CPU."""
         if tensor.is_meta:
             return False
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
             raise NeedsValuesError(f"a {_kind_of(tensor)} tensor has no data-less twin")
-        return tensor.device.type != "cpu" or spec.is_arithmetic or not _keeps_values(spec)
+        unknown = spec.is_arithmetic and kind != "constant"
+        return tensor.device.type != "cpu" or unknown or not _keeps_values(spec)
 
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator: as planned, if a call like this one was seen before."""

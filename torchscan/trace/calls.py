@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 
-from torchscan.trace.events import OpSignature, TensorSpec
+from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 from torchscan.trace.tensors import TensorTable, Tracked, share_memory
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
@@ -191,7 +191,7 @@ class OpOutcome:
 class Execution(Protocol):
     """A way to run operators: for real, or on shapes alone."""
 
-    def needs_standin(self, tensor: Tensor, spec: TensorSpec) -> bool:
+    def needs_standin(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
         """Whether a tensor that comes from outside is to be replaced by a twin without data."""
 
     def run(self, request: OpRequest) -> OpOutcome:

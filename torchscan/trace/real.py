@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from torchscan.trace.calls import OpOutcome, OpRequest, describe_outcome, protect_foreign
-from torchscan.trace.events import OpSignature, TensorSpec
+from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
 
 class RealExecution:
@@ -17,7 +17,7 @@ class RealExecution:
     def __init__(self) -> None:
         self._signatures: dict[tuple[Any, ...], OpSignature] = {}
 
-    def needs_standin(self, tensor: Tensor, spec: TensorSpec) -> bool:  # noqa: ARG002 - whatever it is
+    def needs_standin(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:  # noqa: ARG002 - whatever it is
         """No: tensors are computed with as they are."""
         return False
 

@@ -29,6 +29,11 @@ _LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # 
 
 _COMPATIBLE = torch.ops.aten._has_compatible_shallow_copy_type.default  # asked when somebody assigns ``.data``
 
+#: what torch does about a Python number or list that becomes a tensor: no part of the model
+_BOOKKEEPING = frozenset(
+    {torch.ops.aten.lift_fresh.default, torch.ops.aten.detach_.default, torch.ops.aten.scalar_tensor.default}
+)
+
 #: whether a composite operator is recorded as one call; if not, the operators that it is made of are
 IsWhole = Callable[[OpOverload], bool]
 
@@ -103,6 +108,8 @@ class Recorder(TorchDispatchMode):
         self.running_op = request
         outcome = self._execution.run(request)
         self.running_op = None
+        if func in _BOOKKEEPING:
+            return self._with_originals(request, outcome) if request.has_standin else outcome.result
         return self._write_down(request, outcome)
 
     def _write_down(self, request: OpRequest, outcome: OpOutcome) -> Any:

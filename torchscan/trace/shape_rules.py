@@ -38,6 +38,15 @@ def _linear(source: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return torch.empty((*source.shape[:-1], weight.shape[0]), dtype=source.dtype, device="meta")
 
 
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, *_: Any, **_kw: Any
+) -> Tensor | None:
+    """The fused kernels return the layout of the query; without one torch computes step by step and returns another."""
+    sizes = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == key.shape[-1] == value.shape[-1]
+    fits = sizes and key.shape == value.shape and query.shape[0] == key.shape[0] and query.shape[1] % key.shape[1] == 0
+    return None if not fits or dropout_p or 0 in query.shape or 0 in key.shape else _like_input(query)
+
+
 def _like_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
     """One result per element, laid out as the input is."""
     return torch.empty_like(source, device="meta") if source.is_floating_point() else None
@@ -85,6 +94,7 @@ _UNARY_IN_PLACE = (aten.relu_, aten.silu_, aten.sigmoid_, aten.tanh_, aten.hards
 SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten._grouped_mm.default: _grouped_mm,
     aten.linear.default: _linear,
+    aten.scaled_dot_product_attention.default: _attention,
     aten.batch_norm.default: _batch_norm,
     aten.layer_norm.default: _layer_norm,
     **{op.default: _like_input for op in _UNARY},

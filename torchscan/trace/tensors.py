@@ -39,7 +39,7 @@ class TensorTable:
     Tensors are held weakly, so a real pass needs no more memory than it would without a record.
     """
 
-    def __init__(self, needs_standin: Callable[[Tensor, TensorSpec], bool]) -> None:
+    def __init__(self, needs_standin: Callable[[Tensor, TensorSpec, TensorKind], bool]) -> None:
         self.records: list[TensorRecord] = []
         self._needs_standin = needs_standin
         self._tracked: dict[int, Tracked] = {}
@@ -123,7 +123,7 @@ class TensorTable:
         storage = self._foreign_storage(tensor)
         if storage in self._replaced:
             standin: Tensor | None = _standin(tensor, spec, self._replaced[storage])
-        elif self._needs_standin(tensor, spec):
+        elif self._needs_standin(tensor, spec, kind):
             self._replaced[storage] = None
             standin = _standin(tensor, spec, None)
         else:
