@@ -29,7 +29,6 @@ def _declare(per_input: int, per_output: int, *operators: Operator) -> None:
 
 # n inputs per output: n − 1 steps
 _declare(1, -1, aten.sum, aten.prod, aten.amax, aten.amin, aten.argmax, aten.argmin, aten.all, aten.any, aten.nansum)
-_declare(1, -1, aten.cumsum, aten.cumprod, aten.cummax, aten.cummin)
 # n − 1 additions and a division
 _declare(1, 0, aten.mean)
 # mean and centring, square, sum
@@ -49,6 +48,13 @@ def extreme(self: TensorSpec, *others: Any, out: Output) -> Work:
     if others and isinstance(others[0], TensorSpec):
         return Work(other_flops=(out[0] if isinstance(out, tuple) else out).numel)
     return _reduction(1, -1)(self, out=out)
+
+
+@cost_of(aten.cumsum, aten.cumprod, aten.cummax, aten.cummin)
+def scan(self: TensorSpec, dim: int, *_: Any, out: Output, **_kwargs: Any) -> Work:
+    """N − 1 steps in each row of n."""
+    rows = self.numel // max(self.shape[dim], 1) if self.shape else 1
+    return Work(other_flops=max(self.numel - rows, 0))
 
 
 @cost_of(aten.sort, aten.argsort, aten.msort)
