@@ -1,0 +1,41 @@
+"""Folding deep layers into their parents."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from torch import nn
+
+import torchscan
+
+
+def info() -> dict[str, object]:
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 2), nn.ReLU())), nn.Linear(2, 3))
+    return torchscan.crawl_module(model, (4,))
+
+
+def test_figures_move_to_the_parent_that_stays() -> None:
+    folded = torchscan.aggregate_info(info(), 1)["layers"]
+    assert [(layer["path"], layer["grad_params"], layer["macs"], layer["flops"]) for layer in folded] == [
+        ("", 0, 0, 0),
+        ("0", 20 + 10, 16 + 8, 32 + 16 + 2),
+        ("1", 9, 6, 12),
+    ]
+
+
+def test_the_input_is_left_alone() -> None:
+    original = info()
+    before = copy.deepcopy(original)
+    torchscan.aggregate_info(original, 0)
+    assert original == before
+
+
+def test_at_full_depth_nothing_changes() -> None:
+    assert torchscan.aggregate_info(info(), 3) == info()
+
+
+@pytest.mark.parametrize("depth", [-1, 4])
+def test_a_depth_that_the_model_does_not_have_is_refused(depth: int) -> None:
+    with pytest.raises(ValueError, match="depths 0 to 3"):
+        torchscan.aggregate_info(info(), depth)
