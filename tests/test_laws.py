@@ -1,4 +1,4 @@
-"""Laws that hold for any model, on random ones: linear in batch, real = abstract, layers sum to the total, folding keeps sums."""
+"""Laws on random models: linear in batch, real = abstract, layers sum to the total, folding keeps the sums."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class Residual(nn.Module):
 @st.composite
 def layers(draw: st.DrawFn, channels: int, depth: int = 2) -> nn.Module:
     """A layer that keeps the number of channels and the size of the image."""
-    kind = draw(st.sampled_from(["conv", "norm", "group", "act", "pool", "depthwise"] + (["residual", "chain"] if depth else [])))
+    kind = draw(
+        st.sampled_from(["conv", "norm", "group", "act", "pool", "depthwise"] + (["residual", "chain"] if depth else []))
+    )
     if kind == "residual":
         return Residual(draw(layers(channels, depth - 1)), draw(st.booleans()))
     if kind == "chain":

@@ -22,6 +22,7 @@ from torchscan import units
 )
 def test_counts_are_decimal(value: int, text: str) -> None:
     assert units.count(value) == text
+    assert units.count(value, "MACs") == (f"{text}MACs" if " " in text else f"{text} MACs")
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (3 * 2**40, "3.00 TiB")])

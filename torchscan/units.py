@@ -9,10 +9,11 @@ _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
-def count(value: float, digits: int = 2) -> str:
-    """``4089184256 -> "4.09 G"``: a count, scaled decimally."""
+def count(value: float, unit: str = "", digits: int = 2) -> str:
+    """``4089184256, "MACs" -> "4.09 GMACs"``: a count, scaled decimally."""
     scaled, suffix = _scale(value, 1000, _DECIMAL, digits)
-    return f"{scaled:.{digits}f} {suffix}" if suffix else f"{value:.0f}"
+    number = f"{scaled:.{digits}f}" if suffix else f"{value:.0f}"
+    return f"{number} {suffix}{unit}".rstrip()
 
 
 def memory(size: float, digits: int = 2) -> str:

@@ -57,7 +57,7 @@ def test_strict_raises_and_names_operator_and_layer() -> None:
 
 def test_the_table_marks_lower_bounds() -> None:
     text = torchscan.format_info(torchscan.crawl_module(model(), (4,)))
-    assert "≥ 40FLOPs" in text
+    assert "≥ 40 FLOPs" in text
     assert "torchscan_tests.mystery.default (2×)" in text
 
 

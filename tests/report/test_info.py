@@ -12,17 +12,19 @@ from torch import Tensor, nn
 import torchscan
 from tests.trace.test_record import Calls
 
-LAYER_KEYS = (
-    "name path depth type call input_shape output_shape grad_params nograd_params param_size num_buffers buffer_size "
-    "macs flops dmas bytes_read bytes_written rf s p is_shared is_leaf complete"
-).split()
+LAYER_KEYS = {
+    *("name", "path", "depth", "type", "call", "input_shape", "output_shape"),
+    *("grad_params", "nograd_params", "param_size", "num_buffers", "buffer_size"),
+    *("macs", "flops", "dmas", "bytes_read", "bytes_written"),
+    *("rf", "s", "p", "is_shared", "is_leaf", "complete"),
+}
 
 
 def test_it_survives_json_and_has_the_documented_keys(as_json: Callable[[Any], Any]) -> None:
     info = torchscan.crawl_module(nn.Sequential(nn.Linear(4, 2), nn.ReLU()), (4,))
     assert as_json(info) == info
     assert set(info) == {"overheads", "layers", "overall", "unpriced", "unused_parameters", "provenance"}
-    assert set(info["layers"][0]) == set(LAYER_KEYS)
+    assert set(info["layers"][0]) == LAYER_KEYS
     assert info["overheads"] == {"cuda": {"pre": 0.0, "fwd": 0.0}, "framework": {"pre": 0.0, "fwd": 0.0}}
     assert info["provenance"]["torch_version"] == torch.__version__
     assert info["provenance"]["inputs"] == [{"name": "args[0]", "shape": [1, 4], "dtype": "float32"}]
@@ -36,6 +38,12 @@ def test_a_layer_says_who_it_is() -> None:
         ("0", "0.0", 2, "Linear"),
     ]
     assert [each["is_leaf"] for each in (root, inner, linear)] == [False, False, True]
+
+
+def test_a_layer_is_named_by_its_way_from_the_module_that_called_it() -> None:
+    model = Calls(lambda self, x: self.blocks[1](self.blocks[0](x)), blocks=nn.ModuleList([nn.Linear(4, 4), nn.ReLU()]))
+    names = [(layer["name"], layer["path"]) for layer in torchscan.crawl_module(model, (4,))["layers"]]
+    assert names == [("Calls", ""), ("blocks.0", "blocks.0"), ("blocks.1", "blocks.1")]
 
 
 def test_the_batch_is_minus_one_where_torchscan_made_the_input() -> None:

@@ -34,7 +34,7 @@ def info_of(trace: Trace) -> Info:
 
 def _layer(trace: Trace, call: ModuleCall, cost: CallCost, parameters: ParameterCount) -> Layer:
     return {
-        "name": call.path.rpartition(".")[2] or call.type_name,
+        "name": _name(trace, call),
         "path": call.path,
         "depth": call.depth,
         "type": call.type_name,
@@ -50,6 +50,14 @@ def _layer(trace: Trace, call: ModuleCall, cost: CallCost, parameters: Parameter
         "is_leaf": not call.children,
         "complete": cost.is_complete,
     }
+
+
+def _name(trace: Trace, call: ModuleCall) -> str:
+    """The path from the module that called it: ``layers.0`` in a model that keeps a list of layers."""
+    if call.parent is None:
+        return call.type_name
+    above = trace.modules[call.parent].path
+    return call.path.removeprefix(f"{above}.") or call.type_name
 
 
 def _shapes(trace: Trace, indices: tuple[int, ...]) -> list[Any] | None:

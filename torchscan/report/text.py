@@ -38,7 +38,9 @@ _NONE = "–"
 _ELLIPSIS = "…"
 _GAP = 2
 _TEXT_COLUMNS = frozenset({"type", "path", "input_shape", "output_shape"})
-_NARROWEST = {"layer": 12, "type": 8, "path": 12, "input_shape": 10, "output_shape": 10}
+#: texts that may be cut, and what must stay of them; a shape or a number that is cut says nothing
+_NARROWEST = {"layer": 16, "type": 8, "path": 12}
+_HEADING_PADDING = 2  # tabulate's own
 _RULES = TableFormat(
     lineabove=Line("", "─", "──", ""),
     linebelowheader=Line("", "─", "──", ""),
@@ -136,7 +138,7 @@ def _indent_of(text: str) -> int:
 
 def _fitting_widths(cells: Mapping[str, Sequence[str]], headings: Mapping[str, str], width: int) -> dict[str, int]:
     """Columns as wide as their texts; if that is too wide, the widest text column gives way, one character at a time."""
-    widths = {name: max(len(headings[name]), *map(len, texts)) for name, texts in cells.items()}
+    widths = {name: max(len(headings[name]) + _HEADING_PADDING, *map(len, texts)) for name, texts in cells.items()}
     while sum(widths.values()) + _GAP * (len(widths) - 1) > width:
         shrinkable = [name for name in widths if widths[name] > _NARROWEST.get(name, width)]
         if not shrinkable:
@@ -195,9 +197,9 @@ def _totals(info: Info) -> str:
         ("Total parameters", units.exact(parameters)),
         ("Model size (parameters + buffers)", units.memory(overall["param_size"] + overall["buffer_size"])),
         ("Framework & CUDA overhead", units.memory(_overhead(overheads) * 2**20)),
-        ("Floating-point operations", f"{bound}{units.count(overall['flops'])}FLOPs"),
-        ("Multiply-accumulations", f"{bound}{units.count(overall['macs'])}MACs"),
-        ("Direct memory accesses", f"{bound}{units.count(overall['dmas'])}DMAs"),
+        ("Floating-point operations", f"{bound}{units.count(overall['flops'], 'FLOPs')}"),
+        ("Multiply-accumulations", f"{bound}{units.count(overall['macs'], 'MACs')}"),
+        ("Direct memory accesses", f"{bound}{units.count(overall['dmas'], 'DMAs')}"),
     ]
     return tabulate(lines, tablefmt="plain", disable_numparse=True)
 

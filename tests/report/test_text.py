@@ -1,0 +1,161 @@
+"""The table as a person sees it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+import torchscan
+from tests.trace.test_record import Calls
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(16)
+        self.act = nn.ReLU()
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+        self.head[2].bias.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.act(self.act(self.norm(self.conv(x)))))
+
+
+EXPECTED = """\
+──────────────────────────────────────────────────────────────────
+Layer      Type               Output shape        Params      MACs
+──────────────────────────────────────────────────────────────────
+Block      Block              (-1, 10)                 –         –
+├─conv     Conv2d             (-1, 16, 32, 32)       432  442.37 k
+├─norm     BatchNorm2d        (-1, 16, 32, 32)        32         –
+├─act      ReLU               (-1, 16, 32, 32)         –         –
+├─act (2)  ReLU               (-1, 16, 32, 32)         –         –
+└─head     Sequential         (-1, 10)                 –         –
+  ├─0      AdaptiveAvgPool2d  (-1, 16, 1, 1)           –         –
+  ├─1      Flatten            (-1, 16)                 –         –
+  └─2      Linear             (-1, 10)               170       160
+──────────────────────────────────────────────────────────────────
+Trainable parameters               624
+Non-trainable parameters           10
+Total parameters                   634
+Model size (parameters + buffers)  2.61 KiB
+Framework & CUDA overhead          0 B
+Floating-point operations          999.78 kFLOPs
+Multiply-accumulations             442.53 kMACs
+Direct memory accesses             574.15 kDMAs
+──────────────────────────────────────────────────────────────────
+One pass in evaluation mode, on shapes alone, of float32 (1, 3, 32, 32)."""
+
+
+def lines(model: nn.Module, *args: Any, **options: Any) -> list[str]:
+    layout = {key: options.pop(key) for key in ("columns", "width") if key in options}
+    wrap = options.pop("wrap_mode", "mid")
+    return torchscan.format_info(torchscan.crawl_module(model, *args, **options), wrap, **layout).splitlines()
+
+
+def test_the_whole_table() -> None:
+    text = "\n".join(lines(Block(), (3, 32, 32)))
+    assert text == EXPECTED
+
+
+def test_summary_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Block()
+    torchscan.summary(model, (3, 32, 32))
+    assert capsys.readouterr().out == torchscan.format_info(torchscan.crawl_module(model, (3, 32, 32))) + "\n"
+
+
+def test_summary_folds_to_a_depth_and_refuses_one_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    torchscan.summary(Block(), (3, 32, 32), max_depth=1)
+    assert "Flatten" not in capsys.readouterr().out
+    with pytest.raises(ValueError, match="depths 0 to 2"):
+        torchscan.summary(Block(), (3, 32, 32), max_depth=3)
+
+
+def test_summary_says_that_the_receptive_field_is_not_there_yet() -> None:
+    with pytest.raises(torchscan.InputError, match="not implemented yet"):
+        torchscan.summary(Block(), (3, 32, 32), receptive_field=True)
+
+
+@pytest.mark.parametrize("wrap_mode", ["head", "mid", "tail"])
+def test_names_of_200_characters_fit_80_columns(wrap_mode: Any) -> None:
+    name = "first_" + "x" * 188 + "_last"
+    model = nn.Sequential(OrderedDict([(name, nn.Sequential(OrderedDict([(name, nn.Linear(4, 4))])))]))
+    table = lines(model, (4,), wrap_mode=wrap_mode)
+    assert max(map(len, table)) <= 80
+    cut = next(line for line in table if line.startswith("  └─"))[4:].split()[0]
+    assert cut.startswith("first_") == (wrap_mode != "head")
+    assert cut.endswith("_last") == (wrap_mode != "tail")
+    assert "…" in cut
+
+
+def test_a_depth_of_12_is_drawn_as_a_staircase() -> None:
+    model: nn.Module = nn.Linear(4, 4)
+    for _ in range(12):
+        model = nn.Sequential(OrderedDict(inside=model))
+    table = lines(model, (4,))
+    assert max(map(len, table)) <= 80
+    assert table[15].startswith("  " * 11 + "└─inside")
+
+
+def test_2000_rows_stay_in_line() -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(2000)))
+    table = lines(model, (4,))[3:2004]
+    assert len({len(line) for line in table}) == 1
+    assert table[1].startswith("├─0 ")
+    assert table[-1].startswith("└─1999 ")
+
+
+def test_one_layer_no_parameters_no_tensors() -> None:
+    assert "Total parameters                   0" in "\n".join(lines(nn.ReLU(), (4,)))
+    assert "–" in lines(Calls(lambda _, x: None), (4,))[3]
+
+
+def test_branches_are_drawn_where_siblings_follow() -> None:
+    model = nn.Sequential(OrderedDict(a=nn.Sequential(OrderedDict(b=nn.ReLU(), c=nn.ReLU())), d=nn.ReLU()))
+    names = [line.split()[0] if line[0] != "│" else line[:5] for line in lines(model, (4,))[3:8]]
+    assert names == ["Sequential", "├─a", "│ ├─b", "│ └─c", "└─d"]
+
+
+def test_a_module_called_again_says_so() -> None:
+    model = Calls(lambda self, x: self.a(self.a(x)), a=nn.Linear(4, 4))
+    first, second = lines(model, (4,))[4:6]
+    assert first.split()[:2] == ["├─a", "Linear"]
+    assert second.split()[:3] == ["└─a", "(2)", "Linear"]
+    assert "shared" in second
+
+
+def test_several_outputs_show_the_first_and_how_many_more() -> None:
+    assert "(-1, 4) +2" in lines(Calls(lambda _, x: (x, [x, x])), (4,))[3]
+
+
+def test_columns_can_be_chosen_and_wrong_ones_are_refused_with_a_list() -> None:
+    table = lines(Block(), (3, 32, 32), columns=["path", "grad_params", "nograd_params", "flops", "dmas", "bytes_read"])
+    assert table[1].split() == ["Layer", "Path", "Trainable", "Frozen", "FLOPs", "DMAs", "Read"]
+    with pytest.raises(torchscan.InputError, match="there are type, path"):
+        lines(Block(), (3, 32, 32), columns=["colour"])
+    with pytest.raises(torchscan.InputError, match="head, mid, tail"):
+        lines(Block(), (3, 32, 32), wrap_mode="middle")
+
+
+def test_what_a_pass_assumed_or_left_out_is_said() -> None:
+    class Partial(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used = nn.Linear(4, 4)
+            self.unused = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x).topk(2).values
+
+    text = " ".join(lines(Partial(), (4,)))
+    assert "Assumed balanced routing" in text
+    assert "Parameters that this pass did not use: unused (20)." in text
+
+
+def test_a_real_pass_says_why() -> None:
+    text = " ".join(lines(Calls(lambda _, x: x[x > 0]), (4,)))
+    assert "run for real (the shape-only pass could not go on: " in text

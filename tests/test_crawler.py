@@ -1,0 +1,70 @@
+"""The small verbs: one module on given inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchscan
+from tests.trace.test_record import Calls
+
+VERBS: list[Callable[..., int]] = [torchscan.module_flops, torchscan.module_macs, torchscan.module_dmas]
+
+
+def test_the_cost_of_one_module_on_a_tensor() -> None:
+    """32 rows of 8 inputs and 4 outputs: MACs 32·8·4; reads 256 + 32 weights + 4 biases, writes 128."""
+    linear, x = nn.Linear(8, 4), torch.rand(32, 8)
+    assert torchscan.module_macs(linear, x, linear(x)) == 1024
+    assert torchscan.module_flops(linear, (x,), linear(x)) == 2048
+    assert torchscan.module_dmas(linear, x, linear(x)) == 256 + 32 + 4 + 128
+
+
+def test_a_module_is_taken_as_it_is_set() -> None:
+    dropout, x = nn.Dropout(0.5), torch.rand(10)
+    assert torchscan.module_flops(dropout, x) == 20
+    assert torchscan.module_flops(dropout.eval(), x) == 0
+
+
+def test_several_arguments() -> None:
+    assert torchscan.module_macs(nn.Bilinear(3, 4, 5), (torch.rand(2, 3), torch.rand(2, 4))) == 2 * 5 * 12 + 2 * 5 * 3
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_module_that_cannot_run_warns_and_gives_0(verb: Callable[..., int]) -> None:
+    with pytest.warns(UserWarning, match="0 is returned: Linear .* failed in aten.linear"):
+        assert verb(nn.Linear(8, 4), torch.rand(32, 7), torch.rand(32, 4)) == 0
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_operator_without_a_price_warns_of_a_lower_bound(verb: Callable[..., int]) -> None:
+    module = Calls(lambda _, x: torch.special.i0(x) + 1)
+    with pytest.warns(UserWarning, match="a lower bound, because the cost of .* is not known"):
+        assert verb(module, torch.rand(4)) > 0
+
+
+def test_reading_an_info_in_ci() -> None:
+    """What the README shows."""
+    info: dict[str, Any] = torchscan.crawl_module(nn.Linear(8, 4), (8,), strict=True)
+    assert info["overall"]["grad_params"] <= 25e6
+    assert info["overall"]["macs"] <= 4.2e9
+
+
+def test_train_mode_counts_what_training_does() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout(0.1)
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.drop(self.norm(x))
+
+    flops = {
+        mode: torchscan.crawl_module(Mixed(), (4,), batch_size=2, mode=mode)["overall"]["flops"] for mode in ("eval", "train")
+    }
+    # 8 elements in 4 channels: evaluation 2·8 + 2·4 + 2·8; training 4·8 + 6·4 for statistics and 2·8 to drop out
+    assert flops == {"eval": 40, "train": 40 + 56 + 16}
