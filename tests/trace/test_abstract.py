@@ -165,3 +165,12 @@ def test_random_numbers_of_a_generator_of_the_users_are_not_drawn() -> None:
     trace = torchscan.record(Calls(lambda _, x: x + torch.rand(4, generator=generator)), (4,), execute="abstract")
     assert op_names(trace) == ["rand", "add"]
     assert torch.equal(generator.get_state(), state)
+
+
+def test_an_active_autocast_makes_the_pass_a_real_one() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        chosen, on_shapes = (torchscan.record(nn.Linear(4, 2), (4,), execute=how) for how in ("auto", "abstract"))
+    assert chosen.provenance.reason == "autocast is active"
+    assert chosen.tensors[chosen.root.outputs[0]].spec.dtype == torch.bfloat16
+    assert any("no autocast" in text for text in on_shapes.provenance.assumptions)
+    assert on_shapes.tensors[on_shapes.root.outputs[0]].spec.dtype == torch.float32

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -68,6 +69,15 @@ class _Attempt:
     def execution(self) -> Execution:
         return AbstractExecution(self.assume) if self.name == "abstract" else RealExecution()
 
+    @contextlib.contextmanager
+    def autocast(self) -> Iterator[None]:
+        """An active autocast casts parameters, which have a device, but not activations that have none: switch it off."""
+        with contextlib.ExitStack() as stack:
+            for device in _autocast_devices() if self.name == "abstract" else ():
+                self.assume(f"no autocast, although it is active on {device}: it does not reach a pass on shapes alone")
+                stack.enter_context(torch.autocast(device, enabled=False))
+            yield
+
     def assume(self, text: str) -> None:
         if text not in self.assumptions:
             self.assumptions.append(text)
@@ -91,7 +101,8 @@ def record_pass(request: PassRequest, is_whole: IsWhole) -> Trace:
 def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole: IsWhole) -> Trace:
     if any(slot.is_lazy for slot in inventory.slots):
         inventory = Inventory(_initialised_copy(request, inventory, attempt))
-    with unchanged(inventory, request.mode, tensors_in((request.args, request.kwargs))), torch.inference_mode():
+    arguments = tensors_in((request.args, request.kwargs))
+    with unchanged(inventory, request.mode, arguments), attempt.autocast(), torch.inference_mode():
         recorder = Recorder(inventory, attempt.execution(), is_whole)
         inputs = _forward(request, recorder, attempt)
         parameters = tuple(_parameter_record(slot, recorder) for slot in inventory.slots)
@@ -176,7 +187,15 @@ def _attempts(request: PassRequest, inventory: Inventory) -> list[_Attempt]:
         return [_Attempt("real", "asked for", device)]
     if device.type == "cuda":
         return [_Attempt("real", "the model is on CUDA", device)]
-    return [abstract] if hollow else [abstract, _Attempt("real", "", device)]
+    if hollow:
+        return [abstract]
+    if device.type in _autocast_devices():
+        return [_Attempt("real", "autocast is active", device)]
+    return [abstract, _Attempt("real", "", device)]
+
+
+def _autocast_devices() -> list[str]:
+    return [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
 
 
 def _device_of(inventory: Inventory, request: PassRequest) -> torch.device:
