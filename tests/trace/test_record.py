@@ -296,3 +296,23 @@ def test_a_record_holds_no_tensor_and_can_be_copied() -> None:
     trace = torchscan.record(nn.Linear(4, 2), (4,))
     assert copy.deepcopy(trace.tensors) == trace.tensors
     assert "1 module calls, 1 operator calls, abstract pass" in repr(trace)
+
+
+@BOTH_WAYS
+def test_a_model_that_differentiates_inside_its_forward_pass(execute: Any) -> None:
+    class Force(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.energy = nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.enable_grad():
+                x = x.detach().requires_grad_(True)
+                return -torch.autograd.grad(self.energy(x).tanh().sum(), x)[0]
+
+    model = Force()
+    trace = torchscan.record(model, (3,), execute=execute)
+    assert output_shapes(trace) == [(1, 3)]
+    assert "computes gradients" in trace.provenance.reason
+    assert "tanh_backward" in op_names(trace)
+    assert all(parameter.grad is None for parameter in model.parameters())

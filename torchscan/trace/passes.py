@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from torchscan._version import __version__
-from torchscan.errors import InputError, TorchscanError
+from torchscan.errors import InputError, RecordError, TorchscanError
 from torchscan.trace.abstract import AbstractExecution
 from torchscan.trace.calls import Execution
 from torchscan.trace.containers import copy_containers, named_tensors, tensors_in
@@ -65,6 +65,7 @@ class _Attempt:
     reason: str
     device: torch.device
     assumptions: list[str] = field(default_factory=list)
+    without_graph: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
 
     def execution(self) -> Execution:
         return AbstractExecution(self.assume) if self.name == "abstract" else RealExecution()
@@ -89,20 +90,33 @@ def record_pass(request: PassRequest, is_whole: IsWhole) -> Trace:
     inventory = Inventory(original_of(request.module))
     first, *others = _attempts(request, inventory)
     try:
-        return _run(request, inventory, first, is_whole)
+        return _run_with_or_without_graph(request, inventory, first, is_whole)
     except TorchscanError as error:
         if not others or isinstance(error, InputError):
             raise
         second = others[0]
         second.reason = f"the shape-only pass could not go on: {error}"
-    return _run(request, inventory, second, is_whole)
+    return _run_with_or_without_graph(request, inventory, second, is_whole)
+
+
+def _run_with_or_without_graph(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole: IsWhole) -> Trace:
+    """In inference mode operators arrive whole; a model that differentiates inside its forward pass cannot run there."""
+    try:
+        return _run(request, inventory, attempt, is_whole)
+    except RecordError as error:
+        if not any(word in str(error.__cause__) for word in ("require grad", "requires_grad", "Inference tensor")):
+            raise
+    attempt.assumptions.clear()
+    attempt.without_graph = torch.no_grad
+    attempt.reason = f"{attempt.reason}; the model computes gradients on its way".removeprefix("; ")
+    return _run(request, inventory, attempt, is_whole)
 
 
 def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole: IsWhole) -> Trace:
     if any(slot.is_lazy for slot in inventory.slots):
         inventory = Inventory(_initialised_copy(request, inventory, attempt))
     arguments = tensors_in((request.args, request.kwargs))
-    with unchanged(inventory, request.mode, arguments), attempt.autocast(), torch.inference_mode():
+    with unchanged(inventory, request.mode, arguments), attempt.autocast(), attempt.without_graph():
         recorder = Recorder(inventory, attempt.execution(), is_whole)
         inputs = _forward(request, recorder, attempt)
         parameters = tuple(_parameter_record(slot, recorder) for slot in inventory.slots)
