@@ -113,7 +113,7 @@ def summary(
 
 
 def module_flops(module: nn.Module, inputs: Any, out: Any = None) -> int:  # noqa: ARG001 - a known signature
-    """FLOPs of one module on such inputs (a tensor or a tuple of arguments). One that cannot run warns and gives 0."""
+    """FLOPs of one module on a tensor, a tuple of arguments or a dict of keywords. One that cannot run warns and gives 0."""
     return _cost_on(module, inputs).flops
 
 
@@ -128,20 +128,23 @@ def module_dmas(module: nn.Module, inp: Any, out: Any = None) -> int:  # noqa: A
 
 
 def _cost_on(module: nn.Module, inputs: Any) -> OpCost:
-    args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     try:
-        trace = record(module, args=args, mode="same")
+        if isinstance(inputs, Mapping):
+            trace = record(module, kwargs=inputs, mode="same")
+        else:
+            trace = record(module, args=(inputs,) if isinstance(inputs, Tensor) else tuple(inputs), mode="same")
     except TorchscanError as error:
         warnings.warn(f"no cost can be given, 0 is returned: {error}", stacklevel=3)
         return OpCost()
-    unknown = unpriced_operators(trace)
+    costs = module_costs(trace)
+    unknown = unpriced_operators(trace, costs)
     if unknown:
         warnings.warn(f"a lower bound, because the cost of {', '.join(unknown)} is not known", stacklevel=3)
-    return sum((cost.own for cost in module_costs(trace)), OpCost())
+    return sum((cost.own for cost in costs), OpCost())
 
 
 def _require_prices(trace: Trace) -> None:
-    unknown = unpriced_operators(trace)
+    unknown = unpriced_operators(trace, module_costs(trace))
     if unknown:
         places = "; ".join(f"{name} in {', '.join(path or '(the model)' for path in paths)}" for name, paths in unknown.items())
         raise UnpricedError(f"the cost of these operators is not known: {places}. Without strict=True totals are lower bounds")

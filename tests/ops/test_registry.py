@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -11,13 +13,14 @@ from torch import Tensor, nn
 import torchscan
 from tests.trace.test_record import Calls, op_names
 from torchscan import TensorSpec, UnpricedError, Work, cost_of
+from torchscan.ops import registry
 
 
 @pytest.fixture(scope="module", autouse=True)
 def library() -> Iterator[None]:
     """Operators that torchscan has never heard of."""
     scope = torch.library.Library("torchscan_tests", "DEF")
-    for name in ("mystery", "triple"):
+    for name in ("mystery", "triple", "broken"):
         scope.define(f"{name}(Tensor x) -> Tensor")
         scope.impl(name, lambda x: x * 3, "CompositeExplicitAutograd")
         scope.impl(name, lambda x: torch.empty_like(x), "Meta")
@@ -80,3 +83,79 @@ def test_users_price_their_own_operators_once() -> None:
 def test_pricing_an_operator_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(AttributeError):
         cost_of(torch.ops.torchscan_tests.misspelt)
+
+
+def _overloads() -> list[torch._ops.OpOverload]:
+    """Every overload that a formula is registered for, and those of its in-place twin."""
+    found = []
+    for name in (*registry._formulas, *registry._free):
+        namespace, _, rest = name.partition(".")
+        packet, _, overload = rest.partition(".")
+        for twin in (packet, f"{packet}_"):
+            operator = getattr(getattr(torch.ops, namespace), twin, None)
+            if isinstance(operator, torch._ops.OpOverloadPacket):
+                found += [getattr(operator, each) for each in operator.overloads() if overload in ("", each)]
+    return found
+
+
+def test_every_formula_fits_the_schema_of_every_overload_that_it_is_for() -> None:
+    """Each required parameter has an argument of the operator to go with."""
+    overloads = [each for each in _overloads() if each.namespace == "aten"]
+    assert len(overloads) > 800
+    for overload in overloads:
+        formula = registry._find(registry._formulas, overload) or registry._find(registry._free, overload)
+        assert formula is not None
+        arguments = overload._schema.arguments
+        for position, parameter in enumerate(inspect.signature(formula).parameters.values()):
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is parameter.empty:
+                assert position < len(arguments), (overload, parameter.name)
+
+
+@pytest.mark.parametrize(
+    ("function", "flops"),
+    [
+        (lambda x: torch.add(x, x, out=torch.empty(4)), 4),
+        (lambda x: torch.max(x.view(2, 2), 1, out=(torch.empty(2), torch.empty(2, dtype=torch.long))), 2),
+        (lambda x: torch.mm(x.view(2, 2), x.view(2, 2), out=torch.empty(2, 2)), 16),
+        (lambda x: torch.rsub(x, 1, alpha=2), 5),
+        (lambda x: torch.ops.aten.add.Scalar(x, 1, 2), 5),
+        (lambda x: torch.addcmul(x, x, x, value=2), 12),
+        (lambda x: x.clone().unsqueeze_(0).t_(), 0),
+    ],
+)
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_overloads_with_other_arguments(function: Callable[[Tensor], Any], flops: int, execute: Any) -> None:
+    info = torchscan.crawl_module(Calls(lambda _, x: function(x)), args=(torch.ones(4),), strict=True, execute=execute)
+    assert info["overall"]["flops"] == flops
+
+
+def test_the_target_of_out_is_not_read() -> None:
+    info = torchscan.crawl_module(Calls(lambda _, x: torch.neg(x, out=torch.empty(4))), args=(torch.ones(4),))
+    assert (info["overall"]["bytes_read"], info["overall"]["bytes_written"]) == (16, 16)
+
+
+def test_in_place_views_cost_nothing() -> None:
+    info = torchscan.crawl_module(Calls(lambda _, x: x.t_()), args=(torch.ones(2, 3),))
+    assert info["overall"]["dmas"] == 0
+
+
+def test_spectral_norm_in_training() -> None:
+    model = torch.nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3))
+    assert torchscan.crawl_module(model, (6,), mode="train")["overall"]["macs"] >= 18
+
+
+def test_products_of_8_bit_integers_count() -> None:
+    model = Calls(lambda _, x: torch._int_mm(x, x))
+    info = torchscan.crawl_module(model, args=(torch.ones(32, 32, dtype=torch.int8),))
+    assert info["overall"]["macs"] == 32**3
+
+
+def test_a_formula_that_fails_warns_and_leaves_the_call_unpriced() -> None:
+    @cost_of(torch.ops.torchscan_tests.broken)
+    def broken(x: TensorSpec, *, out: TensorSpec) -> Work:
+        return Work(macs=x.shape[7])
+
+    model = Calls(lambda _, x: torch.ops.torchscan_tests.broken(x) + 1)
+    with pytest.warns(UserWarning, match="formula .*broken failed on torchscan_tests.broken.default"):
+        info = torchscan.crawl_module(model, (4,))
+    assert info["unpriced"] == {"torchscan_tests.broken.default": 1}

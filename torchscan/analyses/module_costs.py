@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torchscan.ops import OpCost, Price, price
-from torchscan.trace.events import OpSignature
 from torchscan.trace.trace import Trace
 
 
@@ -27,7 +26,7 @@ def module_costs(trace: Trace) -> tuple[CallCost, ...]:
     own = [OpCost()] * len(trace.modules)
     unpriced: list[Counter[str]] = [Counter() for _ in trace.modules]
     for op in trace.ops:
-        priced = prices[op.signature]
+        priced = prices[id(op.signature)]
         own[op.module_call] += priced.cost
         if priced.state == "unpriced":
             unpriced[op.module_call][str(op.signature.op)] += 1
@@ -35,19 +34,20 @@ def module_costs(trace: Trace) -> tuple[CallCost, ...]:
     return tuple(CallCost(*each) for each in zip(own, complete, unpriced, strict=True))
 
 
-def unpriced_operators(trace: Trace) -> dict[str, dict[str, int]]:
+def unpriced_operators(trace: Trace, costs: Sequence[CallCost]) -> dict[str, dict[str, int]]:
     """Operator name -> layer path -> calls, for the operators that have no price."""
     found: dict[str, dict[str, int]] = {}
-    for call, cost in zip(trace.modules, module_costs(trace), strict=True):
+    for call, cost in zip(trace.modules, costs, strict=True):
         for name, calls in cost.unpriced.items():
             paths = found.setdefault(name, {})
             paths[call.path] = paths.get(call.path, 0) + calls
     return found
 
 
-def _prices(trace: Trace) -> dict[OpSignature, Price]:
-    """Calls of one signature cost the same, and a model repeats itself."""
-    return {signature: price(signature) for signature in {op.signature for op in trace.ops}}
+def _prices(trace: Trace) -> dict[int, Price]:
+    """By identity of the signature: calls that share one cost the same, and a model repeats itself."""
+    distinct = {id(op.signature): op.signature for op in trace.ops}
+    return {key: price(signature) for key, signature in distinct.items()}
 
 
 def _complete_calls(trace: Trace, unpriced: list[Counter[str]]) -> list[bool]:

@@ -12,7 +12,7 @@ def per_element(flops: int, *operators: Operator) -> None:
 
 
 def _formula(flops: int) -> Formula:
-    def elementwise(*_args: object, out: TensorSpec | tuple[TensorSpec, ...], **_kwargs: object) -> Work:
+    def elementwise(*, out: TensorSpec | tuple[TensorSpec, ...]) -> Work:
         first = out[0] if isinstance(out, tuple) else out
         return Work(other_flops=flops * first.numel)
 

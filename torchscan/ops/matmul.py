@@ -58,6 +58,18 @@ def addbmm(
     return Work(macs=batch1.shape[0] * out.numel * batch1.shape[-1], other_flops=scaling)
 
 
+@cost_of(aten._int_mm, of_integers=True)
+def integer_product(self: TensorSpec, mat2: TensorSpec, *, out: TensorSpec) -> Work:
+    """MACs = numel(out) · k, of 8-bit integers."""
+    return Work(macs=out.numel * self.shape[-1])
+
+
+@cost_of(aten.linalg_vecdot)
+def dot_along(x: TensorSpec, y: TensorSpec, *, dim: int = -1, out: TensorSpec) -> Work:
+    """MACs = numel(out) · k, with k the dimension that is summed over."""
+    return Work(macs=out.numel * x.shape[dim])
+
+
 @cost_of(aten.outer, aten.ger)
 def outer(self: TensorSpec, vec2: TensorSpec, *, out: TensorSpec) -> Work:
     """MACs = n · m: a product with k = 1."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -29,7 +28,16 @@ free(aten.roll, aten.flip, aten.fliplr, aten.flipud, aten.rot90, aten.tril, aten
 free(aten.pad, aten.constant_pad_nd, aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d)
 free(aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d, aten._pad_circular)
 free(aten.im2col, aten.pixel_shuffle, aten.pixel_unshuffle, aten.channel_shuffle, aten.native_channel_shuffle)
-free(aten.meshgrid, aten.complex, aten.diag_embed, aten.broadcast_tensors, aten.item, aten.is_nonzero)
+free(
+    aten.one_hot,
+    aten.bernoulli,
+    aten.meshgrid,
+    aten.complex,
+    aten.diag_embed,
+    aten.broadcast_tensors,
+    aten.item,
+    aten.is_nonzero,
+)
 free(aten._pack_padded_sequence, aten._pad_packed_sequence)
 
 
@@ -42,7 +50,7 @@ def allocation(*_args: Any, out: TensorSpec, **_kwargs: Any) -> Work:
 @traffic_of(aten.zeros, aten.ones, aten.full, aten.arange, aten.linspace, aten.logspace, aten.eye, aten.scalar_tensor)
 @traffic_of(aten.zeros_like, aten.ones_like, aten.full_like, aten.new_zeros, aten.new_ones, aten.new_full)
 @traffic_of(aten.rand, aten.randn, aten.randint, aten.randperm, aten.rand_like, aten.randn_like, aten.randint_like)
-@traffic_of(aten.fill, aten.zero, aten.uniform, aten.normal_, aten.bernoulli, aten.random, aten.one_hot)
+@traffic_of(aten.fill, aten.zero, aten.uniform, aten.normal_, aten.random)
 @traffic_of(aten.tril_indices, aten.triu_indices)
 def filling(*_args: Any, out: TensorSpec, **_kwargs: Any) -> Work:
     """Written, from no operand's values."""

@@ -23,10 +23,14 @@ per_element(1, aten.where, aten.masked_fill)
 per_element(1, aten.exp, aten.exp2, aten.expm1, aten.log, aten.log2, aten.log10, aten.log1p)
 per_element(1, aten.sqrt, aten.rsqrt, aten.pow, aten.erf, aten.erfc, aten.erfinv)
 per_element(1, aten.sin, aten.cos, aten.tan, aten.asin, aten.acos, aten.atan, aten.atan2, aten.sinh, aten.cosh)
-per_element(2, aten.addcmul)  # a product and a sum; a factor other than one is the third
-per_element(2, aten.addcdiv)
 per_element(3, aten.lerp)  # start + weight · (end - start)
 per_element(3, aten.logit)  # log(x / (1 - x))
+
+
+@cost_of(aten.addcmul, aten.addcdiv)
+def addcmul(self: TensorSpec, *, value: float = 1, out: TensorSpec) -> Work:
+    """``self + value · t1 · t2`` (or t1 / t2): 2 per element, 3 if value ≠ 1."""
+    return Work(other_flops=(3 if value != 1 else 2) * out.numel)
 
 
 @cost_of(aten.add, aten.sub, aten.subtract, aten.rsub)

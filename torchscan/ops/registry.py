@@ -13,6 +13,9 @@ Whatever a formula leaves out follows from the specs: see :class:`Work`.
 
 from __future__ import annotations
 
+import functools
+import inspect
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -75,11 +78,23 @@ _UNPRICED = Price("unpriced", _NOTHING)
 
 _formulas: dict[str, Formula] = {}
 _free: dict[str, Formula] = {}
+_count_integers: set[Formula] = set()
 
 
-def cost_of(*operators: Operator) -> Callable[[F], F]:
-    """Register a formula for operators (an overload, or all overloads of a packet)."""
-    return _registrar(_formulas, operators)
+def cost_of(*operators: Operator, of_integers: bool = False) -> Callable[[F], F]:
+    """Register a formula for operators (an overload, or all overloads of a packet).
+
+    Integer arithmetic is positions and masks, and free, unless the formula is one ``of_integers``, of quantised weights say.
+    """
+    register = _registrar(_formulas, operators)
+    if not of_integers:
+        return register
+
+    def register_of_integers(formula: F) -> F:
+        _count_integers.add(formula)
+        return register(formula)
+
+    return register_of_integers
 
 
 def traffic_of(*operators: Operator) -> Callable[[F], F]:
@@ -103,13 +118,63 @@ def price(signature: OpSignature) -> Price:
         return Price("free", _NOTHING)
     mover = _find(_free, signature.op)
     if mover is not None:
-        return Price("free", _complete(mover(*signature.args, **signature.kwargs, out=signature.out), signature))
-    if not any(spec.is_arithmetic for spec in (*signature.inputs, *signature.outputs)):
-        return Price("free", _complete(Work(), signature))
+        return _priced("free", mover, signature)
     formula = _find(_formulas, signature.op)
-    if formula is None:
+    if _is_integer_arithmetic(signature) and formula not in _count_integers:
+        return _priced("free", _copies, signature)
+    return _UNPRICED if formula is None else _priced("priced", formula, signature)
+
+
+def _priced(state: Literal["priced", "free"], formula: Formula, signature: OpSignature) -> Price:
+    """A formula that fails must not cost the user the other figures: then the call counts as unpriced."""
+    try:
+        return Price(state, _complete(_apply(formula, signature), signature))
+    except Exception as error:
+        call = f"{signature.op}({', '.join(map(str, signature.args))})"
+        warnings.warn(f"the formula {formula.__qualname__} failed on {call}: {error!r}; it is not priced", stacklevel=2)
         return _UNPRICED
-    return Price("priced", _complete(formula(*signature.args, **signature.kwargs, out=signature.out), signature))
+
+
+def _is_integer_arithmetic(signature: OpSignature) -> bool:
+    """Operators of torch itself on integers and booleans; what others do with integers is not known."""
+    is_torchs = signature.op.namespace in ("aten", "prims")
+    return is_torchs and not any(spec.is_arithmetic for spec in (*signature.inputs, *signature.outputs))
+
+
+def _apply(formula: Formula, signature: OpSignature) -> Work:
+    """Call a formula with what it has parameters for.
+
+    Its positional parameters are the operator's first arguments, whatever the overload calls them; keyword parameters go by
+    the schema's names, wherever an overload has them.
+    """
+    layout = _layout(formula)
+    names = [argument.name for argument in signature.op._schema.arguments]
+    named = dict(zip(names, signature.args, strict=False)) | dict(signature.inputs_by_keyword)
+    positional = [named[name] for name in names[: layout.positional] if name in named]
+    if layout.takes_rest:
+        positional += signature.args[layout.positional :]
+    keywords = {name: value for name, value in named.items() if name in layout.keywords}
+    return formula(*positional, **keywords, out=signature.out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The parameters of a formula."""
+
+    positional: int
+    takes_rest: bool
+    keywords: frozenset[str]
+
+
+@functools.cache
+def _layout(formula: Formula) -> _Layout:
+    parameters = inspect.signature(formula).parameters.values()
+    kinds = [parameter.kind for parameter in parameters]
+    return _Layout(
+        positional=kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        takes_rest=inspect.Parameter.VAR_POSITIONAL in kinds,
+        keywords=frozenset(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY) - {"out"},
+    )
 
 
 def elements(specs: Iterable[TensorSpec]) -> int:
@@ -117,7 +182,7 @@ def elements(specs: Iterable[TensorSpec]) -> int:
     return sum(spec.numel for spec in specs)
 
 
-def _copies(*_args: object, **_kwargs: object) -> Work:
+def _copies(**_kwargs: object) -> Work:
     return Work()
 
 

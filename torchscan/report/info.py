@@ -26,7 +26,7 @@ def info_of(trace: Trace) -> Info:
         "overheads": {"cuda": {"pre": 0.0, "fwd": 0.0}, "framework": {"pre": 0.0, "fwd": 0.0}},
         "layers": layers,
         "overall": {**overall, "complete": layers[0]["complete"]},
-        "unpriced": {name: sum(paths.values()) for name, paths in unpriced_operators(trace).items()},
+        "unpriced": {name: sum(paths.values()) for name, paths in unpriced_operators(trace, costs).items()},
         "unused_parameters": unused_parameters(trace),
         "provenance": _provenance(trace.provenance),
     }

@@ -15,7 +15,7 @@ from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 from torchscan.trace.tensors import TensorTable, Tracked, share_memory
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
-_PLAIN = frozenset({int, str, type(None), torch.dtype, torch.layout, torch.memory_format, complex})
+_PLAIN = frozenset({int, str, type(None), torch.dtype, torch.layout, torch.memory_format})
 _OPEN, _CLOSE, _SAME = object(), object(), object()  # marks in a flat key: ([1], 2) is not ([1, 2],)
 
 
@@ -114,9 +114,9 @@ class OpRequest:
                 key.append(_OPEN)
                 self._scan(value, key)
                 key.append(_CLOSE)
-            else:  # floats and booleans, which equal integers, and whatever is not hashable
+            else:  # numbers that equal integers, and whatever is not hashable
                 key.append(kind)
-                key.append(value if kind in (float, bool, torch.device) else id(value))
+                key.append(value if kind in (float, bool, complex, torch.device) else id(value))
 
     def written_tensors(self) -> list[Tensor]:
         """The tensors among the arguments that the operator writes to."""
@@ -152,14 +152,14 @@ class OpRequest:
         kwargs = {name: self._describe(value) for name, value in self.kwargs.items()}
         first = (self.tracked.index(tracked) for tracked in self.tracked)
         repeated = tuple(position for position, earlier in enumerate(first) if earlier != position)
-        return OpSignature(self.op, args, MappingProxyType(kwargs), outputs, is_view, repeated)
+        return OpSignature(self.op, args, kwargs, outputs, is_view, repeated)
 
     def _describe(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return self.table.find(value).spec
         if isinstance(value, list | tuple):
             return tuple(self._describe(item) for item in value)
-        return value
+        return None if isinstance(value, torch.Generator | torch.device) else value  # a record holds nothing of the machine's
 
     def _replace(self, value: Any, swap: Callable[[Tensor], Tensor], device: torch.device | None) -> Any:
         if isinstance(value, Tensor):
@@ -223,7 +223,8 @@ def describe_outcome(request: OpRequest, result: Any) -> OpOutcome:
     """Describe what a call returned."""
     outputs = tensors_of_result(result)
     alias_of = alias_positions(outputs, [request.operand(tensor) for tensor in request.tensors])
-    is_view = bool(outputs) and not request.traits.written and all(position is not None for position in alias_of)
+    is_view = bool(outputs) and all(position is not None for position in alias_of)
+    is_view = is_view and (not request.traits.written or torch.Tag.inplace_view in request.op.tags)
     specs = tuple(request.table.spec_of(output) for output in outputs)
     return OpOutcome(result, request.describe(specs, is_view), outputs, alias_of)
 

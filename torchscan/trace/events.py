@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch._ops import OpOverload
+
+_QUANTISED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 
 TensorKind = Literal["input", "parameter", "buffer", "constant", "intermediate"]
 
@@ -47,11 +49,11 @@ class TensorSpec:
 
     @property
     def is_arithmetic(self) -> bool:
-        """Whether arithmetic on it counts: floating-point or complex."""
-        return self.dtype.is_floating_point or self.dtype.is_complex
+        """Whether arithmetic on it counts: floating-point, complex or quantised."""
+        return self.dtype.is_floating_point or self.dtype.is_complex or self.dtype in _QUANTISED
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class OpSignature:
     """An operator with its arguments, where each tensor is replaced by its spec.
 
@@ -61,7 +63,7 @@ class OpSignature:
 
     op: OpOverload
     args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    kwargs: Mapping[str, Any] = field(hash=False)
     outputs: tuple[TensorSpec, ...]
     #: every output shares memory with an input, and nothing was written: a view, which costs nothing
     is_view: bool
@@ -77,8 +79,16 @@ class OpSignature:
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The specs among the arguments, in their order."""
         found: list[TensorSpec] = []
-        _collect_specs((*self.args, *self.kwargs.values()), found)
+        _collect_specs((*self.args, *self.inputs_by_keyword.values()), found)
         return tuple(found)
+
+    @property
+    def inputs_by_keyword(self) -> Mapping[str, Any]:
+        """The keyword arguments without those that are written to (``out=``)."""
+        if not self.kwargs or not self.op._schema.is_mutable:
+            return self.kwargs
+        written = {each.name for each in self.op._schema.arguments if each.alias_info and each.alias_info.is_write}
+        return {name: value for name, value in self.kwargs.items() if name not in written}
 
     @property
     def distinct_inputs(self) -> tuple[TensorSpec, ...]:
