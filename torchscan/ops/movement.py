@@ -28,21 +28,13 @@ free(aten.roll, aten.flip, aten.fliplr, aten.flipud, aten.rot90, aten.tril, aten
 free(aten.pad, aten.constant_pad_nd, aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d)
 free(aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d, aten._pad_circular)
 free(aten.im2col, aten.pixel_shuffle, aten.pixel_unshuffle, aten.channel_shuffle, aten.native_channel_shuffle)
-free(
-    aten.one_hot,
-    aten.bernoulli,
-    aten.meshgrid,
-    aten.complex,
-    aten.diag_embed,
-    aten.broadcast_tensors,
-    aten.item,
-    aten.is_nonzero,
-)
+free(aten.one_hot, aten.bernoulli, aten.meshgrid, aten.complex, aten.diag_embed, aten.broadcast_tensors)
+free(aten.item, aten.is_nonzero)
 free(aten._pack_padded_sequence, aten._pad_packed_sequence)
 
 
 @traffic_of(aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided)
-def allocation(*_args: Any, out: TensorSpec, **_kwargs: Any) -> Work:
+def allocation(*, out: TensorSpec) -> Work:
     """Nothing is read; writing is left to whoever fills it."""
     return Work(elements_read=0, bytes_read=0, writes=False)
 
@@ -52,26 +44,32 @@ def allocation(*_args: Any, out: TensorSpec, **_kwargs: Any) -> Work:
 @traffic_of(aten.rand, aten.randn, aten.randint, aten.randperm, aten.rand_like, aten.randn_like, aten.randint_like)
 @traffic_of(aten.fill, aten.zero, aten.uniform, aten.normal_, aten.random)
 @traffic_of(aten.tril_indices, aten.triu_indices)
-def filling(*_args: Any, out: TensorSpec, **_kwargs: Any) -> Work:
+def filling(*, out: TensorSpec) -> Work:
     """Written, from no operand's values."""
     return Work(elements_read=0, bytes_read=0)
 
 
 @traffic_of(aten.copy)
-def copy(self: TensorSpec, src: TensorSpec, non_blocking: bool = False, *, out: TensorSpec) -> Work:
+def copy(self: TensorSpec, src: TensorSpec, *, out: TensorSpec) -> Work:
     """Reads the source only; the target is written."""
     return Work(elements_read=self.numel, bytes_read=src.stored_bytes)
 
 
 @traffic_of(aten.embedding)
-def embedding(weight: TensorSpec, indices: TensorSpec, *_: Any, out: TensorSpec, **_kwargs: Any) -> Work:
+def embedding(weight: TensorSpec, indices: TensorSpec, *, out: TensorSpec) -> Work:
     """Reads the indices and one row for each, at most the whole table."""
     rows = min(out.numel, weight.numel) * weight.dtype.itemsize
     return Work(elements_read=indices.numel + out.numel, bytes_read=rows + indices.stored_bytes)
 
 
-@traffic_of(aten.gather, aten.index_select, aten.take_along_dim)
-def gather(self: TensorSpec, dim: int, index: TensorSpec, *_: Any, out: TensorSpec, **_kwargs: Any) -> Work:
+@traffic_of(aten.take_along_dim)
+def take_along_dim(self: TensorSpec, indices: TensorSpec, *, out: TensorSpec) -> Work:
+    """Reads the indices and one element for each output."""
+    return _picked(self, [indices], out)
+
+
+@traffic_of(aten.gather, aten.index_select)
+def gather(self: TensorSpec, dim: int, index: TensorSpec, *, out: TensorSpec) -> Work:
     """Reads the indices and one element for each output."""
     return _picked(self, [index], out)
 
