@@ -6,17 +6,23 @@ import contextlib
 import random
 import sys
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from torchscan.errors import InputError
 from torchscan.trace.inventory import Inventory
 from torchscan.trace.tensors import share_memory
 
-_CONTAINERS = (dict, list, set, OrderedDict, deque)
+#: containers beyond this many items, and whatever is reached after this many objects, are left to the model
+LARGEST_CONTAINER, MOST_OBJECTS = 10_000, 200_000
+
+_ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
+_NO_STATE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
 
 
 @contextlib.contextmanager
@@ -24,17 +30,86 @@ def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Tensor] = ())
     """Run the body with the module in ``mode`` ("eval", "train" or "same") and put everything back after it."""
     modules = list(inventory.modules.values())
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_process_state.kept())
-        stack.enter_context(_same_attributes(modules))
-        stack.enter_context(_same_tensors([*inventory.tensors, *arguments]))
+        stack.enter_context(_one_pass_at_a_time())
+        stack.enter_context(_same_random_state())
+        stack.enter_context(_same_flags())
+        snapshot = Snapshot(modules, arguments)
+        stack.callback(snapshot.restore)
         _bypass_compilation(modules)
         stack.enter_context(training_flags(modules, mode))
         yield
 
 
+# -- the process ---------------------------------------------------------------------------------------------------------
+
+_pass_lock = threading.Lock()
+_pass_thread: int | None = None
+
+
+@contextlib.contextmanager
+def _one_pass_at_a_time() -> Iterator[None]:
+    """Training flags, random state and switches are nobody's own, so the passes of several threads follow one another."""
+    global _pass_thread
+    if _pass_thread == threading.get_ident():
+        raise InputError("a pass was started inside the forward pass of a model that is being recorded")
+    with _pass_lock:
+        _pass_thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            _pass_thread = None
+
+
+@contextlib.contextmanager
+def _same_random_state() -> Iterator[None]:
+    """Python's, NumPy's and torch's generators, those of initialised CUDA devices included."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    numpy_random = getattr(sys.modules.get("numpy"), "random", None)
+    numpy_state = numpy_random.get_state() if numpy_random else None
+    python_state = random.getstate()
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy_random is not None:
+                numpy_random.set_state(numpy_state)
+
+
+#: what a forward pass can switch for the whole process: how to read it, how to set it
+_FLAGS: Sequence[tuple[Callable[[], Any], Callable[[Any], Any]]] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (lambda: torch.backends.cudnn.benchmark, lambda value: setattr(torch.backends.cudnn, "benchmark", value)),
+    (lambda: torch.backends.cudnn.deterministic, lambda value: setattr(torch.backends.cudnn, "deterministic", value)),
+    (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
+)
+
+
+@contextlib.contextmanager
+def _same_flags() -> Iterator[None]:
+    """The switches are as before, and in between two of them suit a record."""
+    before = [read() for read, _ in _FLAGS]
+    # Fused attention and encoder-layer kernels exist for some devices only, and hide operators.
+    torch.backends.mha.set_fastpath_enabled(False)
+    # Compiled functions run as they were written. Whoever never compiled anything does not pay for the import.
+    compiled = "torch._dynamo" in sys.modules
+    try:
+        with torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext():
+            yield
+    finally:
+        for (read, write), value in zip(_FLAGS, before, strict=True):
+            if read() != value:
+                write(value)
+
+
+# -- the model -----------------------------------------------------------------------------------------------------------
+
+
 def original_of(module: nn.Module) -> nn.Module:
     """What ``torch.compile`` was given."""
-    if "torch._dynamo" not in sys.modules:  # whoever never compiled anything does not pay for the import
+    if "torch._dynamo" not in sys.modules:
         return module
     from torch._dynamo.eval_frame import OptimizedModule
 
@@ -42,7 +117,7 @@ def original_of(module: nn.Module) -> nn.Module:
 
 
 def _bypass_compilation(modules: Sequence[nn.Module]) -> None:
-    """Put originals where compiled modules are; :func:`_same_attributes` takes that back."""
+    """Put originals where compiled modules are; the snapshot takes that back."""
     for module in modules:
         for name, child in module._modules.items():
             if child is not None and original_of(child) is not child:
@@ -63,44 +138,146 @@ def training_flags(modules: Sequence[nn.Module], mode: str) -> Iterator[None]:
 
 def _set_flags(modules: Sequence[nn.Module], flags: Sequence[bool]) -> None:
     for module, flag in zip(modules, flags, strict=True):
-        if module.training != flag:
+        if module.training == flag:
+            continue
+        if isinstance(module, torch.jit.ScriptModule):
             module.training = flag
+        else:
+            vars(module)["training"] = flag  # past a __setattr__ of its own
 
 
-@contextlib.contextmanager
-def _same_attributes(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Models keep things for the next call: a mask, a position grid. From a shape-only pass such things would be hollow."""
-    before = [_Attributes(module) for module in modules]
-    try:
-        yield
-    finally:
-        for attributes in before:
-            attributes.restore()
+class Snapshot:
+    """What modules hold: attributes, the items of their containers, their objects' attributes, tensors, generators.
 
+    Models keep things for the next call: a mask, a position grid, a list of states. From a shape-only pass such things would
+    be hollow.
+    """
 
-class _Attributes:
-    """The attributes of one module, and the items of those that are plain containers."""
-
-    __slots__ = ("_containers", "_empty", "_values", "_vars")
-
-    def __init__(self, module: nn.Module) -> None:
-        self._vars = vars(module)
-        self._values = dict(self._vars)
-        containers = [value for value in self._values.values() if type(value) in _CONTAINERS]
-        self._empty = [container for container in containers if not container]  # most hook tables are: no need to copy
-        self._containers = [(container, container.copy()) for container in containers if container]
+    def __init__(self, modules: Iterable[nn.Module], arguments: Iterable[Tensor]) -> None:
+        self._seen: set[int] = set()
+        self._containers: list[tuple[Any, Any]] = []
+        self._empty: list[Any] = []
+        self._tensors: list[_TensorState] = []
+        self._generators: list[tuple[torch.Generator, Tensor]] = []
+        modules = list(modules)
+        self._classes = [(each, dict(vars(each))) for each in {type(module) for module in modules} if _is_users(each)]
+        parametrize = sys.modules.get("torch.nn.utils.parametrize")
+        self._waiting: list[Any] = [*arguments, getattr(parametrize, "_cache", None)]
+        for module in modules:
+            self._seen.add(id(module))
+            self._take_container(vars(module))
+        while self._waiting and len(self._seen) < MOST_OBJECTS:
+            self._take(self._waiting.pop())
+        self._waiting.clear()
 
     def restore(self) -> None:
-        if not _same_items(self._vars, self._values):
-            self._vars.clear()
-            self._vars.update(self._values)
+        """Put back what is not as it was."""
         for container in self._empty:
             if container:
                 container.clear()
         for container, items in self._containers:
             if not _same_items(container, items):
-                container.clear()
-                container.extend(items) if isinstance(container, list | deque) else container.update(items)
+                _refill(container, items)
+        for each, attributes in self._classes:
+            _restore_class(each, attributes)
+        for tensor in self._tensors:
+            tensor.restore()
+        for generator, state in self._generators:
+            generator.set_state(state)
+
+    def _take(self, value: Any) -> None:
+        if type(value) in _ATOMS or id(value) in self._seen or isinstance(value, _NO_STATE):
+            return
+        self._seen.add(id(value))
+        if isinstance(value, Tensor):
+            if not nn.parameter.is_lazy(value):
+                self._tensors.append(_TensorState(value))
+        elif isinstance(value, dict | list | set | deque):
+            self._take_container(value)
+        elif isinstance(value, tuple | frozenset):
+            self._waiting.extend(value)
+        elif isinstance(value, torch.Generator):
+            self._generators.append((value, value.get_state()))
+        else:
+            attributes = getattr(value, "__dict__", None)
+            if type(attributes) is dict:
+                self._take_container(attributes)
+
+    def _take_container(self, container: Any) -> None:
+        if not container:
+            self._empty.append(container)  # as most tables of hooks are
+        elif len(container) <= LARGEST_CONTAINER:
+            self._containers.append((container, _items_of(container)))
+            items = container.values() if isinstance(container, dict) else container
+            self._waiting.extend([item for item in items if type(item) not in _ATOMS])
+
+
+class _TensorState:
+    """What an assignment can change of a tensor besides its elements, which are not written to."""
+
+    __slots__ = ("_attributes", "_data", "_grad", "_requires_grad", "_tensor", "_version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self._data = tensor.data
+        self._requires_grad = tensor.requires_grad
+        self._version = _version_of(tensor)
+        self._grad = tensor.grad if tensor.is_leaf else None
+        self._attributes = dict(vars(tensor)) if getattr(tensor, "__dict__", None) else {}
+
+    def restore(self) -> None:
+        tensor, data = self._tensor, self._data
+        if not share_memory(tensor, data) or _layout_of(tensor) != _layout_of(data):
+            tensor.data = data
+        if tensor.requires_grad != self._requires_grad:
+            tensor.requires_grad_(self._requires_grad)
+        if tensor.is_leaf and tensor.grad is not self._grad:
+            tensor.grad = self._grad
+        if not _same_items(vars(tensor), self._attributes):
+            _refill(vars(tensor), self._attributes)
+        if _version_of(tensor) != self._version:  # an in-place operator counts it up before it can be redirected
+            torch._C._autograd._unsafe_set_version_counter((tensor,), (self._version,))
+
+
+def _layout_of(tensor: Tensor) -> tuple[Any, ...]:
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return ()
+    return (tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def _version_of(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _is_users(kind: type) -> bool:
+    return not kind.__module__.startswith("torch.")
+
+
+def _restore_class(kind: type, attributes: dict[str, Any]) -> None:
+    """Class attributes that a forward pass assigned: a table that all instances share."""
+    now = dict(vars(kind))
+    for name in now.keys() - attributes.keys():
+        delattr(kind, name)
+    for name, value in attributes.items():
+        if now.get(name) is not value:
+            setattr(kind, name, value)
+
+
+def _items_of(container: Any) -> Any:
+    return dict(container) if isinstance(container, dict) else set(container) if isinstance(container, set) else list(container)
+
+
+def _refill(container: Any, items: Any) -> None:
+    """With the methods of the plain types, whatever a subclass makes of them."""
+    if isinstance(container, dict):
+        dict.clear(container)
+        dict.update(container, items)
+    elif isinstance(container, set):
+        set.clear(container)
+        set.update(container, items)
+    else:
+        container.clear()
+        container.extend(items)
 
 
 def _same_items(now: Any, before: Any) -> bool:
@@ -108,81 +285,8 @@ def _same_items(now: Any, before: Any) -> bool:
     if len(now) != len(before):
         return False
     if isinstance(now, set):
-        return bool(now == before)
+        return {id(item) for item in now} == {id(item) for item in before}
     pairs = zip(now, before, strict=True)
     if isinstance(now, dict):
         return all(one is other and now[one] is before[other] for one, other in pairs)
     return all(one is other for one, other in pairs)
-
-
-@contextlib.contextmanager
-def _same_tensors(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Tensors of the user's get back what a forward pass can assign: ``.data``, ``requires_grad``, version counters."""
-    distinct = {id(tensor): tensor for tensor in tensors}.values()
-    before = [(tensor, tensor.data, tensor.requires_grad, _version_of(tensor)) for tensor in distinct]
-    try:
-        yield
-    finally:
-        for tensor, data, requires_grad, version in before:
-            if not share_memory(tensor, data) or tensor.shape != data.shape:
-                tensor.data = data
-            if tensor.requires_grad != requires_grad:
-                tensor.requires_grad_(requires_grad)
-            if _version_of(tensor) != version:  # an in-place operator counts it up before it can be redirected
-                torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
-
-
-def _version_of(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
-
-
-class _ProcessState:
-    """What belongs to the whole process is kept by the first of several simultaneous passes and put back by the last."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._restore = contextlib.ExitStack()
-
-    @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
-        """Keep it during the body."""
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self._enter()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if self._users == 0:
-                    self._restore.close()
-
-    def _enter(self) -> None:
-        self._restore.enter_context(_same_random_state())
-        # Fused attention and encoder-layer kernels exist for some devices only, and hide operators.
-        self._restore.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
-        torch.backends.mha.set_fastpath_enabled(False)
-        # Compiled functions run as they were written. Whoever never compiled anything does not pay for the import.
-        if "torch._dynamo" in sys.modules:
-            self._restore.enter_context(torch.compiler.set_stance("force_eager"))
-
-
-_process_state = _ProcessState()
-
-
-@contextlib.contextmanager
-def _same_random_state() -> Iterator[None]:
-    """Python's, NumPy's and torch's generators, those of initialised CUDA devices included."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    numpy_random = getattr(sys.modules.get("numpy"), "random", None)
-    numpy_state = numpy_random.get_state() if numpy_random else None
-    python_state = random.getstate()
-    with torch.random.fork_rng(devices=devices):
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            if numpy_random is not None:
-                numpy_random.set_state(numpy_state)
