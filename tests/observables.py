@@ -51,6 +51,8 @@ def _value(value: Any) -> Any:
         return [(name, _value(item)) for name, item in value.items()]
     if isinstance(value, list | tuple):
         return [_value(item) for item in value]
+    if isinstance(value, torch.Generator):
+        return value.get_state().tolist()
     return id(value) if isinstance(value, nn.Module) else (id(value), repr(value))
 
 
@@ -59,5 +61,7 @@ def _tensor(tensor: Tensor) -> tuple[Any, ...]:
         return (id(tensor), type(tensor))
     values = None if tensor.is_meta else zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     where = None if tensor.is_meta else tensor.data_ptr()
-    what = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad, tensor._version)
-    return (id(tensor), type(tensor), what, where, values, tensor.grad is None, vars(tensor))
+    what = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
+    grad = None if tensor.grad is None else _tensor(tensor.grad)
+    version = None if tensor.is_inference() else tensor._version
+    return (id(tensor), type(tensor), version, what, where, values, grad, list(vars(tensor).items()))

@@ -13,7 +13,7 @@ from torchscan.errors import InputError, TorchscanError, UnpricedError
 from torchscan.ops import OpCost, is_known
 from torchscan.report.aggregate import aggregate_info
 from torchscan.report.info import Info, info_of
-from torchscan.report.text import WrapMode, format_info
+from torchscan.report.text import WrapMode, check_layout, format_info
 from torchscan.trace.example_inputs import DTypes, Shapes
 from torchscan.trace.passes import Execute, Mode, PassRequest, record_pass
 from torchscan.trace.trace import Trace
@@ -91,11 +91,12 @@ def summary(
 ) -> None:
     """Print the table of :func:`crawl_module`: layers as a tree, then the totals.
 
-    ``max_depth`` folds deeper layers into their parents, ``columns`` chooses what is shown of each layer, ``wrap_mode``
+    ``max_depth`` folds deeper layers into their parents (a model that is less deep is shown whole), ``columns`` chooses what is shown of each layer, ``wrap_mode``
     says where texts that do not fit ``width`` are cut: at the head, in the middle or at the tail.
     """
     if receptive_field or effective_rf_stats:
         raise InputError("the receptive field is not implemented yet: leave out receptive_field and effective_rf_stats")
+    check_layout(columns, wrap_mode, width)
     info = crawl_module(
         module,
         input_shape,
@@ -108,7 +109,8 @@ def summary(
         strict=strict,
     )
     if max_depth is not None:
-        info = aggregate_info(info, max_depth)
+        deepest = max(layer["depth"] for layer in info["layers"])
+        info = aggregate_info(info, min(max_depth, deepest))
     print(format_info(info, wrap_mode, columns=columns, width=width))  # noqa: T201 - printing is what it is for
 
 
@@ -145,6 +147,8 @@ def _cost_on(module: nn.Module, inputs: Any) -> OpCost:
 
 def _require_prices(trace: Trace) -> None:
     unknown = unpriced_operators(trace, module_costs(trace))
+    if trace.provenance.missed:
+        raise UnpricedError(f"modules ran in other threads, unrecorded: {', '.join(trace.provenance.missed)}")
     if unknown:
         places = "; ".join(f"{name} in {', '.join(path or '(the model)' for path in paths)}" for name, paths in unknown.items())
         raise UnpricedError(f"the cost of these operators is not known: {places}. Without strict=True totals are lower bounds")

@@ -52,6 +52,7 @@ def _prices(trace: Trace) -> dict[int, Price]:
 
 def _complete_calls(trace: Trace, unpriced: list[Counter[str]]) -> list[bool]:
     complete = [not names for names in unpriced]
+    complete[0] = complete[0] and not trace.provenance.missed
     for call in reversed(trace.modules):  # children come after their parents
         if call.parent is not None and not complete[call.index]:
             complete[call.parent] = False

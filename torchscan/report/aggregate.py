@@ -18,6 +18,7 @@ def aggregate_info(info: Info, max_depth: int) -> Info:
         if layer["depth"] <= max_depth:
             kept.append(dict(layer))
         else:
+            kept[-1]["is_leaf"] = True
             _fold(layer, kept[-1])  # layers are in call order: the last one kept is the ancestor
     return {**info, "layers": kept}
 

@@ -83,6 +83,7 @@ def _provenance(provenance: Provenance) -> dict[str, Any]:
         "batch_size": provenance.batch_size,
         "inputs": inputs,
         "assumptions": list(provenance.assumptions),
+        "missed": list(provenance.missed),
         "torchscan_version": provenance.torchscan_version,
         "torch_version": provenance.torch_version,
     }

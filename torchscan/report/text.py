@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from tabulate import DataRow, Line, TableFormat, tabulate
@@ -14,32 +15,41 @@ from torchscan.report.info import Info, Layer
 
 WrapMode = Literal["head", "mid", "tail"]
 
-#: what a layer can show: heading, and text for the value
-_COLUMNS: dict[str, tuple[str, Callable[[Layer], str]]] = {
-    "type": ("Type", lambda layer: str(layer["type"])),
-    "path": ("Path", lambda layer: str(layer["path"])),
-    "input_shape": ("Input shape", lambda layer: _shape_text(layer["input_shape"])),
-    "output_shape": ("Output shape", lambda layer: _shape_text(layer["output_shape"])),
-    "params": ("Params", lambda layer: _params_text(layer, layer["grad_params"] + layer["nograd_params"])),
-    "grad_params": ("Trainable", lambda layer: _params_text(layer, layer["grad_params"])),
-    "nograd_params": ("Frozen", lambda layer: _params_text(layer, layer["nograd_params"])),
-    "param_size": ("Param size", lambda layer: _memory_text(layer["param_size"])),
-    "buffers": ("Buffers", lambda layer: units.exact(layer["num_buffers"]) if layer["num_buffers"] else _NONE),
-    "buffer_size": ("Buffer size", lambda layer: _memory_text(layer["buffer_size"])),
-    "macs": ("MACs", lambda layer: _cost_text(layer, "macs")),
-    "flops": ("FLOPs", lambda layer: _cost_text(layer, "flops")),
-    "dmas": ("DMAs", lambda layer: _cost_text(layer, "dmas")),
-    "bytes_read": ("Read", lambda layer: _memory_text(layer["bytes_read"])),
-    "bytes_written": ("Written", lambda layer: _memory_text(layer["bytes_written"])),
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """What a column shows: its heading, the text for a layer, and how much of that may be cut away."""
+
+    heading: str
+    text: Callable[[Layer], str]
+    is_number: bool = True
+    #: what must stay of a text that may be cut; None: a shape or a number that is cut says nothing
+    narrowest: int | None = None
+
+
+_COLUMNS: Mapping[str, _Column] = {
+    "type": _Column("Type", lambda layer: str(layer["type"]), is_number=False, narrowest=8),
+    "path": _Column("Path", lambda layer: str(layer["path"]), is_number=False, narrowest=12),
+    "input_shape": _Column("Input shape", lambda layer: _shape_text(layer["input_shape"]), is_number=False),
+    "output_shape": _Column("Output shape", lambda layer: _shape_text(layer["output_shape"]), is_number=False),
+    "params": _Column("Params", lambda layer: _params_text(layer, layer["grad_params"] + layer["nograd_params"])),
+    "grad_params": _Column("Trainable", lambda layer: _params_text(layer, layer["grad_params"])),
+    "nograd_params": _Column("Frozen", lambda layer: _params_text(layer, layer["nograd_params"])),
+    "param_size": _Column("Param size", lambda layer: _memory_text(layer["param_size"])),
+    "buffers": _Column("Buffers", lambda layer: units.exact(layer["num_buffers"]) if layer["num_buffers"] else _NONE),
+    "buffer_size": _Column("Buffer size", lambda layer: _memory_text(layer["buffer_size"])),
+    "macs": _Column("MACs", lambda layer: _cost_text(layer, "macs")),
+    "flops": _Column("FLOPs", lambda layer: _cost_text(layer, "flops")),
+    "dmas": _Column("DMAs", lambda layer: _cost_text(layer, "dmas")),
+    "bytes_read": _Column("Read", lambda layer: _memory_text(layer["bytes_read"])),
+    "bytes_written": _Column("Written", lambda layer: _memory_text(layer["bytes_written"])),
 }
+_NAME = _Column("Layer", lambda layer: str(layer["name"]), is_number=False, narrowest=16)
 DEFAULT_COLUMNS = ("type", "output_shape", "params", "macs")
 
 _NONE = "–"
 _ELLIPSIS = "…"
 _GAP = 2
-_TEXT_COLUMNS = frozenset({"type", "path", "input_shape", "output_shape"})
-#: texts that may be cut, and what must stay of them; a shape or a number that is cut says nothing
-_NARROWEST = {"layer": 16, "type": 8, "path": 12}
 _HEADING_PADDING = 2  # tabulate's own
 _RULES = TableFormat(
     lineabove=Line("", "─", "──", ""),
@@ -65,38 +75,41 @@ def format_info(
     ``columns`` are the ones to show beside the layer's name. What does not fit ``width`` is cut at ``wrap_mode``:
     the head of a text, its middle or its tail.
     """
-    chosen = _checked(columns, wrap_mode)
+    check_layout(columns, wrap_mode, width)
+    chosen = {"layer": _NAME} | {name: _COLUMNS[name] for name in (DEFAULT_COLUMNS if columns is None else columns)}
     table = _table(info["layers"], chosen, wrap_mode, width)
     rule = table.partition("\n")[0]
     return "\n".join([table, _totals(info), rule, *_remarks(info, width)])
 
 
-def _checked(columns: Sequence[str] | None, wrap_mode: str) -> tuple[str, ...]:
+def check_layout(columns: Sequence[str] | None, wrap_mode: str, width: int) -> None:
+    """Refuse a layout that there is not."""
     if wrap_mode not in get_args(WrapMode):
         raise InputError(f"wrap_mode is {wrap_mode!r}: give one of {', '.join(get_args(WrapMode))}")
-    chosen = DEFAULT_COLUMNS if columns is None else tuple(columns)
-    unknown = [name for name in chosen if name not in _COLUMNS]
+    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+        raise InputError(f"width is {width!r}: give a number of characters")
+    if isinstance(columns, str):
+        raise InputError(f"columns is {columns!r}: give a list of names")
+    unknown = [name for name in columns or () if name not in _COLUMNS]
     if unknown:
         raise InputError(f"unknown column {unknown[0]!r}: there are {', '.join(_COLUMNS)}")
-    return chosen
 
 
 # -- the table of layers -------------------------------------------------------------------------------------------------
 
 
-def _table(layers: Sequence[Layer], columns: Sequence[str], wrap_mode: WrapMode, width: int) -> str:
-    cells = {"layer": _tree(layers)} | {name: [_COLUMNS[name][1](layer) for layer in layers] for name in columns}
-    headings = {"layer": "Layer"} | {name: _COLUMNS[name][0] for name in columns}
-    widths = _fitting_widths(cells, headings, width)
+def _table(layers: Sequence[Layer], columns: Mapping[str, _Column], wrap_mode: WrapMode, width: int) -> str:
+    cells = {name: [column.text(layer) for layer in layers] for name, column in columns.items()} | {"layer": _tree(layers)}
+    widths = _fitting_widths(cells, columns, width)
     fitted = {
         name: [_cut(text, widths[name], wrap_mode, _indent_of(text) if name == "layer" else 0) for text in texts]
         for name, texts in cells.items()
     }
     return tabulate(
         list(zip(*fitted.values(), strict=True)),
-        headers=[_cut(headings[name], widths[name], "tail") for name in fitted],
+        headers=[column.heading for column in columns.values()],
         tablefmt=_RULES,
-        colalign=["left" if name in ("layer", *_TEXT_COLUMNS) else "right" for name in fitted],
+        colalign=["right" if column.is_number else "left" for column in columns.values()],
         disable_numparse=True,
         preserve_whitespace=True,
     )
@@ -136,14 +149,16 @@ def _indent_of(text: str) -> int:
     return len(text) - len(text.lstrip("│ └├─"))
 
 
-def _fitting_widths(cells: Mapping[str, Sequence[str]], headings: Mapping[str, str], width: int) -> dict[str, int]:
-    """Columns as wide as their texts; if that is too wide, the widest text column gives way, one character at a time."""
-    widths = {name: max(len(headings[name]) + _HEADING_PADDING, *map(len, texts)) for name, texts in cells.items()}
-    while sum(widths.values()) + _GAP * (len(widths) - 1) > width:
-        shrinkable = [name for name in widths if widths[name] > _NARROWEST.get(name, width)]
-        if not shrinkable:
-            break
-        widths[max(shrinkable, key=lambda name: widths[name] - _NARROWEST[name])] -= 1
+def _fitting_widths(cells: Mapping[str, Sequence[str]], columns: Mapping[str, _Column], width: int) -> dict[str, int]:
+    """Columns as wide as their texts; if that is too wide, what may be cut gives way, the widest first."""
+    widths = {name: max(len(columns[name].heading) + _HEADING_PADDING, *map(len, texts)) for name, texts in cells.items()}
+    spare = {name: widths[name] - column.narrowest for name, column in columns.items() if column.narrowest is not None}
+    excess = sum(widths.values()) + _GAP * (len(widths) - 1) - width
+    while excess > 0 and max(spare.values()) > 0:
+        widest = max(spare, key=lambda name: spare[name])
+        widths[widest] -= 1
+        spare[widest] -= 1
+        excess -= 1
     return widths
 
 
@@ -188,7 +203,7 @@ def _cost_text(layer: Layer, key: str) -> str:
 
 
 def _totals(info: Info) -> str:
-    overall, overheads = info["overall"], info["overheads"]
+    overall = info["overall"]
     bound = "" if overall["complete"] else "≥ "
     parameters = overall["grad_params"] + overall["nograd_params"]
     lines = [
@@ -196,7 +211,7 @@ def _totals(info: Info) -> str:
         ("Non-trainable parameters", units.exact(overall["nograd_params"])),
         ("Total parameters", units.exact(parameters)),
         ("Model size (parameters + buffers)", units.memory(overall["param_size"] + overall["buffer_size"])),
-        ("Framework & CUDA overhead", units.memory(_overhead(overheads) * 2**20)),
+        ("Framework & CUDA overhead", _overhead_text(info["overheads"])),
         ("Floating-point operations", f"{bound}{units.count(overall['flops'], 'FLOPs')}"),
         ("Multiply-accumulations", f"{bound}{units.count(overall['macs'], 'MACs')}"),
         ("Direct memory accesses", f"{bound}{units.count(overall['dmas'], 'DMAs')}"),
@@ -204,8 +219,9 @@ def _totals(info: Info) -> str:
     return tabulate(lines, tablefmt="plain", disable_numparse=True)
 
 
-def _overhead(overheads: Mapping[str, Mapping[str, float]]) -> float:
-    return sum(part["fwd"] for part in overheads.values())
+def _overhead_text(overheads: Mapping[str, Mapping[str, float]]) -> str:
+    total = sum(part["fwd"] for part in overheads.values())
+    return units.memory(total * 2**20) if total else "not measured"
 
 
 def _remarks(info: Info, width: int) -> list[str]:
@@ -215,6 +231,9 @@ def _remarks(info: Info, width: int) -> list[str]:
     if info["unpriced"]:
         names = ", ".join(f"{name} ({calls}×)" for name, calls in info["unpriced"].items())
         remarks.append(f"≥: a lower bound, because the cost of these operators is not known: {names}.")
+    if info["provenance"]["missed"]:
+        names = ", ".join(info["provenance"]["missed"])
+        remarks.append(f"≥: a lower bound, because modules ran in other threads, which are not recorded: {names}.")
     if info["unused_parameters"]:
         names = ", ".join(f"{path} ({units.exact(numel)})" for path, numel in info["unused_parameters"].items())
         remarks.append(f"Parameters that this pass did not use: {names}.")
@@ -225,5 +244,6 @@ def _pass_text(provenance: Mapping[str, Any]) -> str:
     inputs = ", ".join(f"{each['dtype']} {units.shape(each['shape'])}" for each in provenance["inputs"]) or "no tensor"
     how = "on shapes alone" if provenance["execution"] == "abstract" else "run for real"
     mode = {"eval": "in evaluation mode", "train": "in training mode", "same": "as the modules are set"}[provenance["mode"]]
-    reason = f" ({provenance['reason']})" if provenance["execution"] == "real" else ""
+    why = textwrap.shorten(provenance["reason"].partition("\n")[0], 200, placeholder=" …")
+    reason = f" ({why})" if provenance["execution"] == "real" else ""
     return f"One pass {mode}, {how}{reason}, of {inputs}."

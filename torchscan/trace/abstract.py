@@ -24,13 +24,11 @@ from torchscan.trace.checks import check
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 from torchscan.trace.routing import BALANCED_INDICES, balanced_indices
 from torchscan.trace.shape_rules import SHAPE_RULES
-from torchscan.trace.tensors import twin_of
+from torchscan.trace.tensors import CONCRETE_INTEGERS, twin_of
 
 aten = torch.ops.aten
 _META, _CPU = torch.device("meta"), torch.device("cpu")
 
-#: integers and booleans up to this many elements keep their values
-CONCRETE_INTEGERS = 2**22
 #: floating-point tensors made from known values keep theirs up to this many elements
 CONCRETE_FLOATS = 2**16
 
@@ -48,6 +46,7 @@ _ONLY_SPEC_MATTERS: dict[OpOverload, int] = {
 #: operators whose shape functions read the values of integer operands, which therefore stay on the CPU
 _READ_INTEGERS = frozenset(
     {aten._pack_padded_sequence.default, aten._pad_packed_sequence.default}
+    | {aten.repeat_interleave.self_Tensor, aten.tensor_split.tensor_indices_or_sections}
     | {aten.lstm.data, aten.gru.data, aten.rnn_tanh.data, aten.rnn_relu.data}
 )
 
@@ -56,19 +55,27 @@ _READ_INTEGERS = frozenset(
 _ALLOCATIONS = frozenset({aten.empty.memory_format, aten.empty_strided.default})
 
 
+#: operators whose result can be larger than all their operands together
+_MAY_GROW = frozenset(
+    {aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default, aten.repeat.default}
+    | {aten.tile.default, aten.pad.default, aten.constant_pad_nd.default, aten.one_hot.default}
+    | {aten.repeat_interleave.self_int}
+)
+
+
 class _Plan(NamedTuple):
     """What a call with a given key does."""
 
     signature: OpSignature
     alias_of: tuple[int | None, ...]
     make: Callable[[OpRequest], Any]
+    assumption: str | None = None
 
 
 class AbstractExecution:
-    """See the module's text. ``assume`` is told what was assumed about values, for instance balanced routing."""
+    """See the module's text."""
 
-    def __init__(self, assume: Callable[[str], None]) -> None:
-        self._assume = assume
+    def __init__(self) -> None:
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
     def needs_standin(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
@@ -88,9 +95,8 @@ class AbstractExecution:
         if plan is None:
             return self._run_first_time(request)
         result = plan.make(request)
-        if type(result) is Tensor:
-            return OpOutcome(result, plan.signature, (result,), plan.alias_of)
-        return OpOutcome(result, plan.signature, tensors_of_result(result), plan.alias_of)
+        outputs = (result,) if type(result) is Tensor else tensors_of_result(result)
+        return OpOutcome(result, plan.signature, outputs, plan.alias_of, plan.assumption)
 
     def _run_first_time(self, request: OpRequest) -> OpOutcome:
         if all(tracked.is_concrete for tracked in request.tracked):
@@ -114,6 +120,8 @@ class AbstractExecution:
             return self._after_write(request, outcome)
         if request.op in BALANCED_INDICES:
             return self._with_balanced_indices(request, outcome)
+        if request.op in _READ_INTEGERS:  # other values of the same shape give other shapes
+            return outcome
         if not any(position is not None for position in outcome.alias_of) and _is_rebuildable(result):
             self._remember(request, outcome, _rebuilder(result, outcome.signature.outputs))
         elif all(position is not None for position in outcome.alias_of):
@@ -133,19 +141,22 @@ class AbstractExecution:
         make = balanced_indices(request, outcome.signature.outputs)
         if make is None:
             return outcome
-        self._assume(f"balanced routing: the indices that {request.op} returns are spread evenly")
+        assumption = f"balanced routing: the indices that {request.op} returns are spread evenly"
         rebuild = _rebuilder(outcome.result, outcome.signature.outputs)
-        self._remember(request, outcome, lambda again: make(rebuild(again)))
+        self._plans[request.key] = _Plan(
+            outcome.signature, tuple(outcome.alias_of), lambda again: make(rebuild(again)), assumption
+        )
         result = make(outcome.result)
-        return OpOutcome(result, outcome.signature, tensors_of_result(result), outcome.alias_of)
+        return OpOutcome(result, outcome.signature, tensors_of_result(result), outcome.alias_of, assumption)
 
     # -- values ------------------------------------------------------------------------------------------------------
 
     def _run_on_values(self, request: OpRequest) -> OpOutcome:
         """All operands have values. Keep computing with them, unless the result is large or full of fractions."""
         if request.traits.needs_values or request.traits.written or request.op in _ASK_FOR_VALUES:
-            return describe_outcome(request, request.call(device=_CPU))
-        if request.traits.is_factory or math.prod(max(t.spec.numel, 1) for t in request.tracked) > CONCRETE_INTEGERS:
+            return describe_outcome(request, _on_cpu(request))
+        sizes = math.prod(max(tracked.spec.numel, 1) for tracked in request.tracked)
+        if request.traits.is_factory or request.op in _MAY_GROW or sizes > CONCRETE_INTEGERS:
             shapes = describe_outcome(request, _on_meta(request))
             hollow = request.op in _ALLOCATIONS and shapes.signature.outputs[0].is_arithmetic
             if hollow or not (shapes.signature.is_view or all(map(_keeps_values, shapes.signature.outputs))):
@@ -203,6 +214,11 @@ def _kind_of(tensor: Tensor) -> str:
 
 
 def _on_cpu(request: OpRequest) -> Any:
+    with torch.inference_mode(False), torch.no_grad():  # a model may keep the result, and train with it
+        return _on_cpu_itself(request)
+
+
+def _on_cpu_itself(request: OpRequest) -> Any:
     if request.op is aten.histc.default:  # counts tokens per expert; on integers it exists for GPUs only
         return request.call(lambda tensor: request.operand(tensor).double()).to(request.tracked[0].spec.dtype)
     return request.call(device=_CPU)

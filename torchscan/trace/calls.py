@@ -21,6 +21,7 @@ _OPEN, _CLOSE, _SAME = object(), object(), object()  # marks in a flat key: ([1]
 
 _aten = torch.ops.aten
 _RUNNING_STATISTICS = (3, 4)
+_TRAINING = 5  # the position of the flag that says whether they are written
 
 #: operators that write to arguments without saying so in their schema
 _SILENT_WRITES: Mapping[OpOverload, tuple[int, ...]] = {
@@ -121,7 +122,8 @@ class OpRequest:
     def written_tensors(self) -> list[Tensor]:
         """The tensors among the arguments that the operator writes to."""
         found: list[Tensor] = []
-        for where in (*self.traits.written, *self.traits.silently_written):
+        silently = self.traits.silently_written if len(self.args) > _TRAINING and self.args[_TRAINING] else ()
+        for where in (*self.traits.written, *silently):
             if isinstance(where, str):
                 value = self.kwargs.get(where)
             else:
@@ -186,6 +188,8 @@ class OpOutcome:
     outputs: Sequence[Tensor]
     #: for each output the position of the operand whose memory it shares, None for new memory
     alias_of: Sequence[int | None]
+    #: what was assumed about the values of its integer outputs
+    assumption: str | None = None
 
 
 class Execution(Protocol):

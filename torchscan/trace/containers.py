@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -37,32 +37,41 @@ def tensors_in(value: object) -> list[Tensor]:
     return [tensor for _, tensor in named_tensors(value)]
 
 
-def copy_containers(value: Any) -> Any:
-    """A deep copy that shares the tensors and modules: a model that fills a cache it was handed fills the copy."""
-    if _holds_only_tensors(value):
-        return value
+def copy_arguments(value: Any, own: Callable[[Tensor], Tensor]) -> Any:
+    """A deep copy with ``own(tensor)`` for each tensor: a model that writes to what it was handed writes to the copy.
+
+    Modules and functions are shared, and so is what refuses to be copied (a lock, a generator).
+    """
     shared: dict[int, Any] = {}
-    _share_tensors(value, shared, set())
-    return copy.deepcopy(value, shared)
+    _share(value, shared, set(), own)
+    return _copy(value, shared)
 
 
-def _holds_only_tensors(value: object) -> bool:
-    if type(value) in (tuple, dict):
-        items: Any = value.values() if isinstance(value, dict) else value
-        return all(isinstance(item, (Tensor, *_ATOMS)) for item in items)
-    return isinstance(value, (Tensor, *_ATOMS))
+def _copy(value: Any, shared: dict[int, Any]) -> Any:
+    if id(value) in shared:
+        return shared[id(value)]
+    if type(value) in (tuple, list):
+        return type(value)(_copy(item, shared) for item in value)
+    if type(value) is dict:
+        return {key: _copy(item, shared) for key, item in value.items()}
+    try:
+        return copy.deepcopy(value, shared)
+    except Exception:
+        return value
 
 
-def _share_tensors(value: object, shared: dict[int, Any], seen: set[int]) -> None:
+def _share(value: object, shared: dict[int, Any], seen: set[int], own: Callable[[Tensor], Tensor]) -> None:
     """Enter every tensor and module below ``value`` into ``shared``, a memo of :func:`copy.deepcopy`."""
     if isinstance(value, _ATOMS) or id(value) in seen:
         return
     seen.add(id(value))
-    if isinstance(value, Tensor | nn.Module) or callable(value):
+    if isinstance(value, Tensor):
+        shared[id(value)] = own(value)
+    elif isinstance(value, nn.Module) or callable(value):
         shared[id(value)] = value
-        return
-    for item in _items_of(value):
-        _share_tensors(item, shared, seen)
+    else:
+        for item in _items_of(value):
+            _share(item, shared, seen, own)
 
 
 def _items_of(value: object) -> list[object]:

@@ -184,5 +184,7 @@ class Provenance:
     batch_size: int | None
     inputs: tuple[InputRecord, ...]
     assumptions: tuple[str, ...]
+    #: paths of modules that ran in other threads, which a record does not follow
+    missed: tuple[str, ...]
     torchscan_version: str
     torch_version: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +31,9 @@ def example_inputs(
 
 
 def floating_dtype_of(module: nn.Module) -> torch.dtype:
-    """The dtype of the first floating-point parameter or buffer, which is the one that inputs should have."""
+    """The dtype of the first floating-point or complex parameter or buffer, which is the one that inputs should have."""
     for tensor in (*module.parameters(), *module.buffers()):
-        if tensor.is_floating_point():
+        if tensor.is_floating_point() or tensor.is_complex():
             return tensor.dtype
     return torch.get_default_dtype()
 
@@ -49,23 +50,29 @@ def _example(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
 
 
 def _as_shapes(input_shape: Shapes) -> list[tuple[int, ...]]:
-    if _is_shape(input_shape):
-        return [tuple(input_shape)]
-    if isinstance(input_shape, list | tuple) and all(_is_shape(shape) for shape in input_shape):
-        return [tuple(shape) for shape in input_shape]
-    raise InputError(f"input_shape is {input_shape!r}: {_HOW}")
+    single = _as_shape(input_shape)
+    if single is not None:
+        return [single]
+    shapes = [_as_shape(each) for each in input_shape] if isinstance(input_shape, list | tuple) else [None]
+    if not all(shape is not None for shape in shapes):
+        raise InputError(f"input_shape is {input_shape!r}: {_HOW}")
+    return [shape for shape in shapes if shape is not None]
 
 
-def _is_shape(value: Any) -> TypeGuard[Shape]:
+def _as_shape(value: Any) -> tuple[int, ...] | None:
+    """A tuple or list of whole numbers (NumPy's too) that are not negative; else None."""
     if not isinstance(value, list | tuple) or (isinstance(value, list) and not value):
-        return False
-    return all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in value)
+        return None
+    if any(isinstance(size, bool) or not hasattr(size, "__index__") for size in value):
+        return None
+    sizes = tuple(operator.index(size) for size in value)
+    return sizes if all(size >= 0 for size in sizes) else None
 
 
 def _as_dtypes(dtype: DTypes | None, inputs: int, module: nn.Module) -> list[torch.dtype]:
     if dtype is None:
         return [floating_dtype_of(module)] * inputs
-    dtypes = [dtype] * inputs if isinstance(dtype, torch.dtype) else list(dtype)
+    dtypes = list(dtype) if isinstance(dtype, list | tuple) else [dtype] * inputs
     if not all(isinstance(kind, torch.dtype) for kind in dtypes):
         raise InputError(f"dtype is {dtype!r}: give a torch.dtype, or one per input")
     if len(dtypes) != inputs:

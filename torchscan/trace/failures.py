@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Sequence
 
 from torch import nn
@@ -11,29 +12,36 @@ from torchscan.errors import NeedsValuesError, RecordError, TorchscanError
 from torchscan.trace.calls import OpRequest
 from torchscan.trace.events import InputRecord, TensorSpec
 from torchscan.trace.example_inputs import Shapes
-from torchscan.trace.recorder import Recorder, type_name_of
+from torchscan.trace.recorder import Failure, Recorder, type_name_of
 
 
 def explain(
     error: Exception, recorder: Recorder, module: nn.Module, inputs: Sequence[InputRecord], input_shape: Shapes | None
 ) -> TorchscanError:
     """The error to raise for an exception that left the model; the caller chains the cause."""
-    where = _where(recorder, module)
+    failure = _failure_of(error, recorder)
+    where = _where(failure, module)
     if isinstance(error, NeedsValuesError):
         return NeedsValuesError(f"{where}: {error}")
     what = _first_line(error)
     got = ", ".join(_input_text(each) for each in inputs) or "no tensor"
-    hint = _hint(error, recorder, module, input_shape)
+    hint = _hint(error, failure.request, module, input_shape)
     return RecordError(f"{where}: {type(error).__name__}: {what}\n  the model was given: {got}\n  try: {hint}")
 
 
-def _where(recorder: Recorder, module: nn.Module) -> str:
-    call = recorder.failed_call
+def _failure_of(error: Exception, recorder: Recorder) -> Failure:
+    """Where this very exception came from; one that the model caught before does not matter."""
+    failure = recorder.failure
+    return failure if failure is not None and failure.error is error else Failure(error, None, None)
+
+
+def _where(failure: Failure, module: nn.Module) -> str:
+    call = failure.call
     if call is None or not call.path:
         place = f"{type_name_of(module)} (the model itself)"
     else:
         place = f"{call.path} ({type_name_of(call.module)})"
-    return f"{place} failed in {_op_text(recorder.running_op)}" if recorder.running_op else f"{place} failed"
+    return f"{place} failed in {_op_text(failure.request)}" if failure.request else f"{place} failed"
 
 
 def _op_text(request: OpRequest) -> str:
@@ -54,9 +62,10 @@ def _first_line(error: Exception) -> str:
     return lines[0] if lines else "(no message)"
 
 
-def _hint(error: Exception, recorder: Recorder, module: nn.Module, input_shape: Shapes | None) -> str:
+def _hint(error: Exception, request: OpRequest | None, module: nn.Module, input_shape: Shapes | None) -> str:
     text = str(error).lower()
-    request = recorder.running_op
+    if "more than 1 value per channel" in text:
+        return "normalisation in training needs more than one sample: pass batch_size=2"
     if request is not None and "embedding" in str(request.op) and _has_floating_index(request):
         return "token ids are integers: pass dtype=torch.long"
     if "dtype" in text or "scalar type" in text:
@@ -81,6 +90,7 @@ def _shape_hint(input_shape: Shapes) -> str:
 
 def _signature(module: nn.Module) -> str:
     try:
-        return str(inspect.signature(module.forward))
+        names = [str(each).split(":")[0].split("=")[0] for each in inspect.signature(module.forward).parameters.values()]
+        return f"({textwrap.shorten(', '.join(names), 100, placeholder=' …')})"
     except (TypeError, ValueError):
         return "(…)"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import GeneratorType
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,7 +17,7 @@ from torchscan._version import __version__
 from torchscan.errors import InputError, RecordError, TorchscanError
 from torchscan.trace.abstract import AbstractExecution
 from torchscan.trace.calls import Execution
-from torchscan.trace.containers import copy_containers, named_tensors, tensors_in
+from torchscan.trace.containers import copy_arguments, named_tensors, tensors_in
 from torchscan.trace.events import InputRecord, ParameterRecord, Provenance
 from torchscan.trace.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.trace.failures import explain
@@ -23,6 +25,7 @@ from torchscan.trace.inventory import Inventory, Slot
 from torchscan.trace.real import RealExecution
 from torchscan.trace.recorder import IsWhole, Recorder, module_hooks
 from torchscan.trace.state import original_of, training_flags, unchanged
+from torchscan.trace.tensors import own_copy
 from torchscan.trace.trace import Trace
 
 Mode = Literal["eval", "train", "same"]
@@ -50,10 +53,14 @@ class PassRequest:
         return self.input_shape is not None
 
     def inputs(self, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the forward pass."""
-        kwargs = copy_containers(dict(self.kwargs or {}))
+        """The arguments of the forward pass: tensors of our own, on ``device`` (on ``meta`` integers keep their values)."""
+
+        def own(tensor: Tensor) -> Tensor:
+            return own_copy(tensor, hollow=device.type == "meta")
+
+        kwargs = {name: copy_arguments(value, own) for name, value in (self.kwargs or {}).items()}
         if self.input_shape is None:
-            return copy_containers(tuple(self.args or ())), kwargs
+            return copy_arguments(tuple(self.args or ()), own), kwargs
         return example_inputs(self.module, self.input_shape, self.dtype, self.batch_size, device), kwargs
 
 
@@ -68,7 +75,7 @@ class _Attempt:
     without_graph: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
 
     def execution(self) -> Execution:
-        return AbstractExecution(self.assume) if self.name == "abstract" else RealExecution()
+        return AbstractExecution() if self.name == "abstract" else RealExecution()
 
     @contextlib.contextmanager
     def autocast(self) -> Iterator[None]:
@@ -115,11 +122,9 @@ def _run_with_or_without_graph(request: PassRequest, inventory: Inventory, attem
 def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole: IsWhole) -> Trace:
     if any(slot.is_lazy for slot in inventory.slots):
         inventory = Inventory(_initialised_copy(request, inventory, attempt))
-    arguments = tensors_in((request.args, request.kwargs))
-    with unchanged(inventory, request.mode, arguments), attempt.autocast(), attempt.without_graph():
-        recorder = Recorder(inventory, attempt.execution(), is_whole)
+    recorder = Recorder(inventory, attempt.execution(), is_whole, attempt.assume)
+    with unchanged(inventory, request.mode, tensors_in((request.args, request.kwargs))), attempt.autocast():
         inputs = _forward(request, recorder, attempt)
-        parameters = tuple(_parameter_record(slot, recorder) for slot in inventory.slots)
     provenance = Provenance(
         execution=attempt.name,
         reason=attempt.reason,
@@ -127,10 +132,13 @@ def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole
         batch_size=request.batch_size if request.from_shapes else None,
         inputs=inputs,
         assumptions=tuple(attempt.assumptions),
+        missed=tuple(sorted(recorder.missed)),
         torchscan_version=__version__,
         torch_version=torch.__version__,
     )
+    recorder.warn_of_leftovers()
     calls = tuple(call.closed() for call in recorder.calls)
+    parameters = tuple(_parameter_record(slot, recorder) for slot in inventory.slots)
     return Trace(calls, tuple(recorder.ops), tuple(recorder.table.records), parameters, provenance)
 
 
@@ -139,11 +147,13 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
     args, kwargs = request.inputs(attempt.device)
     named = [*named_tensors(args, "args"), *named_tensors(kwargs, "kwargs")]
     for name, tensor in named:
-        recorder.table.name(tensor, "input", name)
+        recorder.table.enter_input(tensor, name)
     inputs = tuple(InputRecord(name, tuple(tensor.shape), tensor.dtype) for name, tensor in named)
     try:
-        with module_hooks(recorder), recorder:
-            module(*args, **kwargs)
+        with attempt.without_graph(), module_hooks(recorder), recorder:
+            result = module(*args, **kwargs)
+            if isinstance(result, GeneratorType):  # nothing has run yet
+                deque(result, maxlen=0)
     except Exception as error:
         raise explain(error, recorder, module, inputs, request.input_shape) from error
     return inputs
@@ -165,6 +175,10 @@ def _check(request: PassRequest) -> None:
         )
     if isinstance(request.args, Tensor):
         raise InputError("args is a tensor: give a tuple of the positional arguments, args=(tensor,)")
+    if isinstance(request.args, Mapping):
+        raise InputError("args is a dict: give keyword arguments as kwargs=, or the dict itself as args=(the_dict,)")
+    if request.input_shape is None and (request.dtype is not None or request.batch_size != 1):
+        raise InputError("dtype and batch_size are for inputs made from input_shape; complete arguments have their own")
 
 
 def _initialised_copy(request: PassRequest, inventory: Inventory, attempt: _Attempt) -> nn.Module:
@@ -178,8 +192,9 @@ def _initialised_copy(request: PassRequest, inventory: Inventory, attempt: _Atte
     }
     twin = Inventory(copy.deepcopy(inventory.root, shared))
     # Not in inference mode: its tensors cannot become the data of a parameter on the meta device.
-    with unchanged(inventory, "same"), training_flags(list(twin.modules.values()), request.mode), torch.no_grad():
-        _forward(request, Recorder(twin, attempt.execution(), lambda _: True), attempt)
+    initialising = replace(attempt, without_graph=torch.no_grad)
+    with unchanged(inventory, "same"), training_flags(list(twin.modules.values()), request.mode):
+        _forward(request, Recorder(twin, initialising.execution(), lambda _: True, lambda _: None), initialising)
     return twin.root
 
 

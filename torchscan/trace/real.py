@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchscan.trace.calls import OpOutcome, OpRequest, describe_outcome, protect_foreign
@@ -26,7 +27,8 @@ class RealExecution:
         if request.traits.written or request.traits.silently_written:
             protect_foreign(request)
             request.look_up()
-        outcome = describe_outcome(request, request.call())
+        with torch.inference_mode(False), torch.no_grad():  # a model may keep the result, and train with it
+            outcome = describe_outcome(request, request.call())
         signature = outcome.signature
         key = (request.key, tuple(map(id, signature.outputs)), signature.is_view)
         return replace(outcome, signature=self._signatures.setdefault(key, signature))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,12 +43,17 @@ IsWhole = Callable[[OpOverload], bool]
 class OpenCall:
     """A module call while it is under way."""
 
-    __slots__ = ("call", "children", "depth", "index", "inputs", "module", "ops", "outputs", "parent", "path", "type_name")
+    __slots__ = (
+        *("call", "children", "depth", "handled", "index", "inputs"),
+        *("module", "ops", "outputs", "parent", "path", "type_name"),
+    )
 
     def __init__(self, module: nn.Module, path: str, call: int, index: int, parent: OpenCall | None) -> None:
         self.module = module
         self.path = path
         self.type_name = ""
+        #: the exception that was being handled when it was called
+        self.handled = sys.exception()
         self.call = call
         self.index = index
         self.parent = parent
@@ -63,10 +70,18 @@ class OpenCall:
         return ModuleCall(*where, tuple(self.children), self.inputs, self.outputs, tuple(self.ops))
 
 
+class Failure(NamedTuple):
+    """An exception, the innermost module call that it came from, and the operator call, if it was one that failed."""
+
+    error: BaseException
+    call: OpenCall | None
+    request: OpRequest | None
+
+
 class Recorder(TorchDispatchMode):
     """Records what the calling thread does while it is entered."""
 
-    def __init__(self, inventory: Inventory, execution: Execution, is_whole: IsWhole) -> None:
+    def __init__(self, inventory: Inventory, execution: Execution, is_whole: IsWhole, assume: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
         self.inventory = inventory
         self.table = TensorTable(execution.needs_standin)
@@ -74,9 +89,11 @@ class Recorder(TorchDispatchMode):
             self.table.name(slot.tensor, "buffer" if slot.is_buffer else "parameter", slot.path)
         self.calls: list[OpenCall] = []
         self.ops: list[OpCall] = []
-        #: what was under way when an exception left the model
-        self.failed_call: OpenCall | None = None
-        self.running_op: OpRequest | None = None
+        #: where an exception came from
+        self.failure: Failure | None = None
+        #: paths of modules that ran in other threads
+        self.missed: set[str] = set()
+        self._assume = assume
         self._execution = execution
         self._is_whole = is_whole
         self._traits: dict[OpOverload, OpTraits] = {}
@@ -105,9 +122,11 @@ class Recorder(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         request = OpRequest(func, traits, args, kwargs, self.table)
-        self.running_op = request
-        outcome = self._execution.run(request)
-        self.running_op = None
+        try:
+            outcome = self._execution.run(request)
+        except Exception as error:
+            self.failure = Failure(error, self._current, request)
+            raise
         if func in _BOOKKEEPING:
             return self._with_originals(request, outcome) if request.has_standin else outcome.result
         return self._write_down(request, outcome)
@@ -117,10 +136,12 @@ class Recorder(TorchDispatchMode):
         inputs = tuple([tracked.index for tracked in request.tracked])
         result = self._with_originals(request, outcome) if request.has_standin else outcome.result
         outputs = self._enter_outputs(request, outcome, index)
-        call = self._current
-        self.ops.append(OpCall(outcome.signature, inputs, outputs, call.index if call is not None else 0))
-        if call is not None:
-            call.ops.append(index)
+        call = self._current or self.calls[0]  # what a generator does after the model has returned it is the model's
+        self.ops.append(OpCall(outcome.signature, inputs, outputs, call.index))
+        call.ops.append(index)
+        for tracked in request.tracked:
+            if tracked.assumption is not None:
+                self._assume(tracked.assumption)
         return result
 
     def _enter_outputs(self, request: OpRequest, outcome: OpOutcome, producer: int) -> tuple[int, ...]:
@@ -131,6 +152,8 @@ class Recorder(TorchDispatchMode):
                 tracked = self.table.rewrite(request.tensors[alias], spec, producer)
             else:
                 tracked = self.table.add(tensor, spec, producer, base)
+                if outcome.assumption is not None and not spec.is_arithmetic:
+                    tracked.assumption = outcome.assumption
             entered.append(tracked.index)
         return tuple(entered)
 
@@ -150,7 +173,6 @@ class Recorder(TorchDispatchMode):
         path = self.inventory.path_of(module)
         if path is None:
             return
-        self.failed_call = None
         count = self._counts.get(id(module), 0)
         self._counts[id(module)] = count + 1
         call = OpenCall(module, path, count, len(self.calls), self._current)
@@ -164,16 +186,43 @@ class Recorder(TorchDispatchMode):
         call = self._current
         if call is None or call.module is not module:
             return
+        call.handled = None
         call.type_name = type_name_of(module)
         call.inputs = self._indices(inputs)
         call.outputs = self._indices(result)
         self._current = call.parent
 
-    def abandon_call(self, module: nn.Module) -> None:
-        """An exception leaves a module. The first that it leaves is where it came from (unless the model catches it)."""
-        if self._current is not None and self._current.module is module:
-            self.failed_call = self.failed_call or self._current
+    def abandon_call(self, module: nn.Module, error: BaseException | None) -> None:
+        """An exception leaves a module. The first that it leaves is where it came from."""
+        known = self.failure is not None and self.failure.error is error
+        if self._current is not None and self._current.module is module and error is not None and not known:
+            self.failure = Failure(error, self._current, None)
         self.close_call(module, (), ())
+
+    def note_elsewhere(self, module: nn.Module) -> None:
+        """A module runs in another thread, where it is not recorded."""
+        path = self.inventory.path_of(module)
+        if path is not None:
+            self.missed.add(path)
+
+    def is_failing(self, module: nn.Module) -> bool:
+        """Whether an exception is about to leave the module, other than one that was being handled when it was called."""
+        call = self._current
+        return call is not None and call.module is module and sys.exception() is not call.handled
+
+    def warn_of_leftovers(self) -> None:
+        """Tensors without data that outlive the pass would fail later, far from here."""
+        self.failure = None
+        if self.table.leftovers():
+            gc.collect()  # some are held by nothing but cycles
+        left = self.table.leftovers()
+        if left:
+            shapes = ", ".join(str(list(spec.shape)) for spec in left[:3])
+            warnings.warn(
+                f"the model keeps {len(left)} tensor(s) without data where torchscan cannot take them back ({shapes}; in a "
+                "functools.lru_cache?): clear them before you use the model, or pass execute='real'",
+                stacklevel=6,
+            )
 
     def _indices(self, value: object) -> tuple[int, ...]:
         return tuple([self.table.find(tensor).index for tensor in tensors_in(value)])
@@ -186,18 +235,19 @@ _registering = threading.Lock()
 def module_hooks(recorder: Recorder) -> Iterator[None]:
     """Tell the recorder of the module calls of this thread. The hooks are global: nothing is put on the user's modules."""
     thread = threading.get_ident()
-    handled = sys.exception()  # somebody's who calls us while handling it
 
     def before(module: nn.Module, _args: object) -> None:
         if threading.get_ident() == thread:
             recorder.open_call(module)
+        else:
+            recorder.note_elsewhere(module)
 
     def after(module: nn.Module, args: object, *rest: object) -> None:
         *kwargs, result = rest  # torch leaves out the kwargs when it calls a global hook because of an exception
         if threading.get_ident() != thread:
             return
-        if result is None and sys.exception() is not handled:
-            recorder.abandon_call(module)
+        if result is None and recorder.is_failing(module):
+            recorder.abandon_call(module, sys.exception())
         else:
             recorder.close_call(module, (args, *kwargs) if any(kwargs) else args, result)
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchscan.trace.events import TensorKind, TensorRecord, TensorSpec
+
+#: integers and booleans up to this many elements keep their values in a pass on shapes alone
+CONCRETE_INTEGERS = 2**22
 
 
 class Tracked:
     """What the pass knows of one tensor object."""
 
-    __slots__ = ("index", "is_concrete", "reference", "spec", "standin", "storage")
+    __slots__ = ("assumption", "index", "is_concrete", "reference", "spec", "standin", "storage")
 
     def __init__(self, tensor: Tensor, index: int, spec: TensorSpec, storage: int, standin: Tensor | None) -> None:
         self.reference = weakref.ref(tensor)
         self.index = index
+        #: what was assumed about its values
+        self.assumption: str | None = None
         self.spec = spec
         self.storage = storage
         #: computed with instead of the tensor itself; None: the tensor itself
@@ -43,6 +49,7 @@ class TensorTable:
         self.records: list[TensorRecord] = []
         self._needs_standin = needs_standin
         self._tracked: dict[int, Tracked] = {}
+        self._by_storage: dict[int, list[Tracked]] = {}
         self._specs: dict[tuple[object, ...], TensorSpec] = {}
         self._storage_of_pointer: dict[int, int] = {}
         self._kept_storages: list[torch.UntypedStorage] = []
@@ -56,6 +63,22 @@ class TensorTable:
     def name(self, tensor: Tensor, kind: TensorKind, name: str) -> None:
         """Say what a tensor is, should it turn up (the address of its C++ side survives a change of Python wrapper)."""
         self._names.setdefault(tensor._cdata, (kind, name))
+
+    def enter_input(self, tensor: Tensor, name: str) -> None:
+        """Enter an argument of the pass. A plain one is a copy of our own, which the model may write to."""
+        if not is_plain(tensor):
+            self.name(tensor, "input", name)
+        elif id(tensor) not in self._tracked:
+            self._enter(tensor, self.spec_of(tensor), self._new_storage(), None, "input", name, None)
+
+    def leftovers(self) -> list[TensorSpec]:
+        """Of the tensors without data that the pass made those that somebody still holds."""
+        living = ((tracked.reference(), tracked) for tracked in self._tracked.values() if not tracked.is_concrete)
+        return [
+            tracked.spec
+            for tensor, tracked in living
+            if tensor is not None and tensor.is_meta and self.records[tracked.index].producer is not None
+        ]
 
     def is_used(self, tensor: Tensor) -> bool:
         """Whether an operator of the pass touched the memory of this tensor."""
@@ -102,9 +125,9 @@ class TensorTable:
 
     def _replace_storage(self, storage: int, by: torch.UntypedStorage | None) -> None:
         self._replaced[storage] = by
-        for tracked in self._tracked.values():
+        for tracked in self._by_storage[storage]:
             original = tracked.reference()
-            if tracked.storage == storage and original is not None:
+            if original is not None:
                 tracked.replace(_standin(original, tracked.spec, by))
 
     def spec_of(self, tensor: Tensor) -> TensorSpec:
@@ -143,6 +166,7 @@ class TensorTable:
         tracked = Tracked(tensor, len(self.records), spec, storage, standin)
         self.records.append(TensorRecord(spec, storage, kind, name, producer))
         self._tracked[id(tensor)] = tracked
+        self._by_storage.setdefault(storage, []).append(tracked)
         return tracked
 
     def _foreign_storage(self, tensor: Tensor) -> int:
@@ -150,7 +174,7 @@ class TensorTable:
         storage = self._storage_of_pointer.get(pointer)
         if storage is None:
             storage = self._storage_of_pointer[pointer] = self._new_storage()
-            if tensor.layout is torch.strided and not tensor.is_nested:
+            with contextlib.suppress(NotImplementedError, RuntimeError):
                 self._kept_storages.append(tensor.untyped_storage())  # its address must not be used again meanwhile
             self._foreign.add(storage)
         return storage
@@ -158,6 +182,28 @@ class TensorTable:
     def _new_storage(self) -> int:
         self._storages += 1
         return self._storages - 1
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Dense memory with strides, of no subclass."""
+    dense = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
+    return dense and type(tensor) in (Tensor, nn.Parameter)
+
+
+def own_copy(tensor: Tensor, *, hollow: bool) -> Tensor:
+    """A copy that may be written to; a hollow one has no data, unless it is a moderately sized integer tensor on the CPU."""
+    if not is_plain(tensor):
+        return tensor
+    keeps_values = tensor.device.type == "cpu" and not _is_arithmetic(tensor) and tensor.numel() <= CONCRETE_INTEGERS
+    if hollow and not keeps_values:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    else:
+        made = tensor.detach().clone()
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def _is_arithmetic(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def twin_of(spec: TensorSpec) -> Tensor:
@@ -183,6 +229,7 @@ def share_memory(one: Tensor, other: Tensor) -> bool:
 
 
 def _storage_pointer(tensor: Tensor) -> int:
-    if tensor.layout is not torch.strided or tensor.is_nested:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # sparse tensors, those inside vmap or grad: no storage of their own
         return tensor._cdata
-    return int(tensor.untyped_storage()._cdata)
