@@ -91,8 +91,9 @@ def summary(
 ) -> None:
     """Print the table of :func:`crawl_module`: layers as a tree, then the totals.
 
-    ``max_depth`` folds deeper layers into their parents (a model that is less deep is shown whole), ``columns`` chooses what is shown of each layer, ``wrap_mode``
-    says where texts that do not fit ``width`` are cut: at the head, in the middle or at the tail.
+    ``max_depth`` folds deeper layers into their parents (a model that is less deep is shown whole), ``columns`` chooses
+    what is shown of each layer, ``wrap_mode`` says where names that do not fit ``width`` are cut: at the head, in the middle
+    or at the tail. Shapes and numbers are never cut.
     """
     if receptive_field or effective_rf_stats:
         raise InputError("the receptive field is not implemented yet: leave out receptive_field and effective_rf_stats")

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 import torchscan
@@ -43,7 +44,7 @@ Trainable parameters               624
 Non-trainable parameters           10
 Total parameters                   634
 Model size (parameters + buffers)  2.61 KiB
-Framework & CUDA overhead          0 B
+Framework & CUDA overhead          not measured
 Floating-point operations          999.78 kFLOPs
 Multiply-accumulations             442.53 kMACs
 Direct memory accesses             574.15 kDMAs
@@ -68,11 +69,11 @@ def test_summary_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == torchscan.format_info(torchscan.crawl_module(model, (3, 32, 32))) + "\n"
 
 
-def test_summary_folds_to_a_depth_and_refuses_one_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_folds_to_a_depth_and_shows_less_deep_models_whole(capsys: pytest.CaptureFixture[str]) -> None:
     torchscan.summary(Block(), (3, 32, 32), max_depth=1)
     assert "Flatten" not in capsys.readouterr().out
-    with pytest.raises(ValueError, match="depths 0 to 2"):
-        torchscan.summary(Block(), (3, 32, 32), max_depth=3)
+    torchscan.summary(Block(), (3, 32, 32), max_depth=9)
+    assert "Flatten" in capsys.readouterr().out
 
 
 def test_summary_says_that_the_receptive_field_is_not_there_yet() -> None:
@@ -139,6 +140,21 @@ def test_columns_can_be_chosen_and_wrong_ones_are_refused_with_a_list() -> None:
         lines(Block(), (3, 32, 32), columns=["colour"])
     with pytest.raises(torchscan.InputError, match="head, mid, tail"):
         lines(Block(), (3, 32, 32), wrap_mode="middle")
+    with pytest.raises(torchscan.InputError, match="give a list"):
+        lines(Block(), (3, 32, 32), columns="params")
+    with pytest.raises(torchscan.InputError, match="number of characters"):
+        lines(Block(), (3, 32, 32), width=0)
+
+
+def test_the_layout_is_checked_before_the_pass() -> None:
+    with pytest.raises(torchscan.InputError, match=r"wrap_mode is torch\.int64"):
+        torchscan.summary(nn.Embedding(4, 2), (5,), torch.long)  # type: ignore[arg-type]
+
+
+def test_where_there_is_no_room_shapes_and_numbers_stay_whole() -> None:
+    narrow = lines(Block(), (3, 32, 32), width=10)
+    assert "(-1, 16, 32, 32)" in narrow[4]
+    assert "442.37 k" in narrow[4]
 
 
 def test_what_a_pass_assumed_or_left_out_is_said() -> None:

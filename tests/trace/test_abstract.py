@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from typing import Any
 
 import pytest
@@ -174,3 +175,22 @@ def test_an_active_autocast_makes_the_pass_a_real_one() -> None:
     assert chosen.tensors[chosen.root.outputs[0]].spec.dtype == torch.bfloat16
     assert any("no autocast" in text for text in on_shapes.provenance.assumptions)
     assert on_shapes.tensors[on_shapes.root.outputs[0]].spec.dtype == torch.float32
+
+
+def test_large_results_of_known_values_are_not_computed() -> None:
+    """Each would take gigabytes."""
+    large: list[Any] = [
+        lambda _, ids: F.one_hot(ids, 2**20),
+        lambda _, ids: ids.new_ones(2**16, 2**16),
+        lambda _, ids: ids.bool().repeat(2**24, 2),
+        lambda _, ids: F.pad(ids, (0, 2**31)),
+    ]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for forward in large:
+        torchscan.record(Calls(forward), (2048,), torch.long, execute="abstract")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19  # KiB
+
+
+def test_indices_that_nobody_uses_are_no_assumption() -> None:
+    trace = torchscan.record(Calls(lambda _, x: x.max(1)[0] * 2), (4,))
+    assert trace.provenance.assumptions == ()

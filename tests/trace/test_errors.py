@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -89,6 +90,9 @@ def test_an_exception_inside_the_model_names_its_layer() -> None:
         ({"input_shape": (4,), "batch_size": 0}, "give a positive integer"),
         ({"input_shape": (4,), "dtype": "float32"}, "give a torch.dtype"),
         ({"input_shape": (4,), "dtype": [torch.float32, torch.long]}, "2 dtypes were given for 1 inputs"),
+        ({"args": {"x": torch.ones(1, 4)}}, "give keyword arguments as kwargs="),
+        ({"args": (torch.ones(1, 4),), "batch_size": 8}, "complete arguments have their own"),
+        ({"input_shape": (4,), "dtype": int}, "give a torch.dtype"),
         ({"input_shape": (4,), "mode": "test"}, "'eval', 'train', 'same'"),
         ({"input_shape": (4,), "execute": "never"}, "'auto', 'abstract', 'real'"),
     ],
@@ -142,3 +146,66 @@ def test_a_pass_on_shapes_alone_refuses_what_a_real_one_refuses(model: nn.Module
 def test_normalisations_may_keep_their_parameters_in_32_bits(norm: nn.Module) -> None:
     torchscan.record(norm, (4,), torch.bfloat16, batch_size=2, execute="abstract")
     torchscan.record(norm, (4,), torch.bfloat16, batch_size=2, execute="real")
+
+
+def test_a_caught_exception_is_not_blamed_for_a_later_one() -> None:
+    class Careless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            try:
+                self.inner(x)
+            except RuntimeError:
+                pass
+            raise KeyError("outer itself")
+
+    assert message(Careless(), (4,)).startswith("Careless (the model itself) failed: KeyError")
+
+
+def test_a_module_that_returns_nothing_while_an_exception_is_handled_has_not_failed() -> None:
+    class Notes(nn.Module):
+        def forward(self, x: Tensor) -> None:
+            x.add_(1)
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        try:
+            raise KeyError
+        except KeyError:
+            self.notes(x)
+        return x
+
+    trace = torchscan.record(Calls(forward, notes=Notes()), (4,))
+    assert len(trace.modules[1].inputs) == 1
+
+
+def test_normalisation_of_one_sample_in_training_says_how_to_get_two() -> None:
+    assert "pass batch_size=2" in message(nn.BatchNorm1d(4), (4,), mode="train")
+
+
+@pytest.mark.parametrize(
+    ("model", "args"),
+    [
+        (nn.Embedding(10, 4), (torch.tensor([[-1]]),)),
+        (Calls(lambda _, x: x.gather(0, torch.full((1, 4), 9))), (torch.ones(2, 4),)),
+        (Calls(lambda _, x: x.index_select(0, torch.tensor([2]))), (torch.ones(2, 4),)),
+        (nn.Linear(4, 2), (torch.ones(1, 4, dtype=torch.bool),)),
+        (Calls(lambda _, x: x.expand(3, 2, 4).add_(1)), (torch.ones(2, 4),)),
+        (
+            Calls(lambda _, x: torch.nn.functional.scaled_dot_product_attention(x, x, x, torch.ones(5, 4))),
+            (torch.ones(1, 2, 4, 4),),
+        ),
+        (
+            Calls(lambda _, x: torch.nn.functional.scaled_dot_product_attention(x, x[:, :2], x[:, :2])),
+            (torch.ones(1, 4, 4, 4),),
+        ),
+    ],
+)
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_operands_that_do_not_go_together(model: nn.Module, args: Any, execute: Any) -> None:
+    assert message(model, args=args, execute=execute)
+
+
+def test_numpy_sizes_are_sizes() -> None:
+    torchscan.record(nn.Linear(4, 2), tuple(np.array([3, 4])))

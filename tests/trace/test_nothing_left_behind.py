@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import random
 import threading
+from collections import Counter, OrderedDict, defaultdict, deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -164,6 +167,161 @@ def test_an_exception_the_model_catches_is_no_failure() -> None:
     trace = torchscan.record(Careful(), (4,), execute="abstract")
     assert [call.path for call in trace.modules] == ["", "bad", "good"]
     assert [call.parent for call in trace.modules] == [None, 0, 0]
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.state: Any = 1
+        self.inner = {"list": [1]}
+
+
+class Hoarder(nn.Module):
+    """Keeps things where they are less easily found."""
+
+    table: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.nested = {"a": [[1]], "b": ({"c": 1}, [2])}
+        self.default: Any = defaultdict(list, {"k": [1]})
+        self.counts: Any = Counter("ab")
+        self.order: Any = OrderedDict(a=[1])
+        self.queue = deque([1], maxlen=3)
+        self.holder = Holder()
+        self.plain = torch.ones(3)
+        self.generator = torch.Generator()
+        self.linear.weight.grad = torch.ones(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.nested["a"][0].append(x)
+        self.nested["b"][0]["c"] = x
+        self.nested["b"][1].append(x)
+        self.default["new"].append(x)
+        self.default["k"].append(x)
+        self.counts.update("a")
+        self.order["a"].append(x)
+        self.queue.append(x)
+        self.holder.state = x
+        self.holder.inner["list"].append(x)
+        self.holder.late = x
+        type(self).table = x
+        type(self).late = x
+        self.plain.add_(1)
+        self.plain.requires_grad_(True)
+        self.linear.weight.seen = True
+        self.generator.manual_seed(5)
+        self.zero_grad()
+        torch.set_default_dtype(torch.float64)
+        torch.backends.cudnn.benchmark = True
+        return self.linear(x)
+
+
+@BOTH_WAYS
+def test_a_hoarder_is_as_before(execute: Any) -> None:
+    model = Hoarder()
+    before = (observables(model), dict(vars(Hoarder)), repr(vars(model.holder)), repr(model.nested), repr(model.default))
+    torchscan.record(model, (4,), execute=execute)
+    assert torch.get_default_dtype() == torch.float32
+    assert not torch.backends.cudnn.benchmark
+    after = (observables(model), dict(vars(Hoarder)), repr(vars(model.holder)), repr(model.nested), repr(model.default))
+    assert after == before
+
+
+@functools.lru_cache
+def remembered(size: int) -> Tensor:
+    return torch.linspace(0, 1, size).sin()
+
+
+class Remembers(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(size, size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) * remembered(x.shape[-1])
+
+
+@BOTH_WAYS
+def test_small_tensors_that_a_cache_remembers_can_be_trained_with(execute: Any) -> None:
+    remembered.cache_clear()
+    model = Remembers(4)
+    torchscan.record(model, (4,), execute=execute)
+    model(torch.ones(1, 4)).sum().backward()
+    assert remembered.cache_info().hits >= 1
+
+
+def test_large_ones_without_data_are_warned_of() -> None:
+    remembered.cache_clear()
+    with torch.device("meta"):
+        model = Remembers(2**17)
+    with pytest.warns(UserWarning, match=r"keeps 1 tensor\(s\) without data .* \(\[131072\]; in a functools.lru_cache"):
+        torchscan.record(model, (2**17,))
+    remembered.cache_clear()
+
+
+@BOTH_WAYS
+def test_lists_of_an_argument_that_was_written_to_are_right(execute: Any) -> None:
+    class Cuts(nn.Module):
+        def forward(self, x: Tensor, lengths: Tensor) -> list[Tensor]:
+            lengths[lengths > 2] = 2
+            x.unsqueeze_(0)
+            return [x[0, :length] * 1 for length in lengths.tolist()] + [torch.zeros(x.shape)]
+
+    lengths = torch.tensor([3, 1, 4])
+    trace = torchscan.record(Cuts(), args=(torch.ones(5, 4), lengths), execute=execute)
+    shapes = [trace.tensors[index].spec.shape for index in trace.root.outputs]
+    assert shapes == [(2, 4), (1, 4), (2, 4), (1, 5, 4)]
+    assert lengths.tolist() == [3, 1, 4]
+
+
+@BOTH_WAYS
+def test_arguments_that_cannot_be_copied_are_passed_on(execute: Any) -> None:
+    class Locked(nn.Module):
+        def forward(self, x: Tensor, lock: Any, more: Any) -> Tensor:
+            with lock["lock"]:
+                return x * sum(more)
+
+    args = (torch.ones(1, 3), {"lock": threading.Lock()}, iter([1, 2]))
+    assert len(torchscan.record(Locked(), args=args, execute=execute).ops) == 1
+
+
+def test_a_pass_inside_a_recorded_pass_is_refused() -> None:
+    class Curious(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            torchscan.record(nn.Linear(4, 2), (4,))
+            return x
+
+    with pytest.raises(torchscan.RecordError, match="inside the forward pass"):
+        torchscan.record(Curious(), (4,))
+    assert len(torchscan.record(nn.Linear(4, 2), (4,)).ops) == 1
+
+
+def test_the_same_model_in_several_threads() -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(40)))
+    before = observables(model)
+    with ThreadPoolExecutor(3) as pool:
+        infos = list(pool.map(lambda _: torchscan.crawl_module(model, (4,)), range(15)))
+    assert {info["overall"]["macs"] for info in infos} == {40 * 16}
+    assert observables(model) == before
+
+
+def test_work_in_other_threads_is_not_passed_over_in_silence() -> None:
+    class Parallel(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2)).requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with ThreadPoolExecutor(2) as pool:
+                return sum(pool.map(lambda part: part(torch.ones(1, 4)), self.parts))  # type: ignore[arg-type, return-value]
+
+    info = torchscan.crawl_module(Parallel(), (4,))
+    assert info["provenance"]["missed"] == ["parts.0", "parts.1"]
+    assert not info["overall"]["complete"]
+    assert "ran in other threads" in torchscan.format_info(info)
+    with pytest.raises(torchscan.UnpricedError, match="parts.0"):
+        torchscan.crawl_module(Parallel(), (4,), strict=True)
 
 
 def test_two_threads_record_two_models_at_once() -> None:

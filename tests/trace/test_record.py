@@ -316,3 +316,41 @@ def test_a_model_that_differentiates_inside_its_forward_pass(execute: Any) -> No
     assert "computes gradients" in trace.provenance.reason
     assert "tanh_backward" in op_names(trace)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@BOTH_WAYS
+def test_a_generator_is_run_to_its_end(execute: Any) -> None:
+    class Yields(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Any:
+            for part in self.parts:
+                x = part(x) + 1
+                yield x
+
+    info = torchscan.crawl_module(Yields(), (4,), execute=execute)
+    assert info["overall"]["macs"] == 3 * 16
+    assert info["layers"][0]["flops"] == 3 * 4
+
+
+@BOTH_WAYS
+def test_modules_inside_vmap(execute: Any) -> None:
+    model = Calls(lambda self, x: torch.vmap(self.layer)(x), layer=nn.Linear(4, 2))
+    assert paths(torchscan.record(model, (3, 4), execute=execute)) == ["", "layer"]
+
+
+def test_a_complex_model_gets_complex_inputs() -> None:
+    trace = torchscan.record(nn.Linear(4, 2, dtype=torch.complex64), (4,))
+    assert trace.tensors[trace.root.outputs[0]].spec.dtype == torch.complex64
+
+
+def test_known_repeats_of_unknown_data_have_a_known_shape() -> None:
+    model = Calls(lambda _, x: (x.repeat_interleave(torch.tensor([1, 2]), 1), x.repeat_interleave(torch.tensor([3, 2]), 1)))
+    assert output_shapes(torchscan.record(model, (2, 4), execute="abstract")) == [(1, 3, 4), (1, 5, 4)]
+
+
+def test_numbers_that_are_equal_but_of_another_kind_are_told_apart() -> None:
+    trace = torchscan.record(Calls(lambda _, x: (x.mul(1), x.mul(1 + 0j))), (4,), execute="abstract")
+    assert [trace.tensors[index].spec.dtype for index in trace.root.outputs] == [torch.float32, torch.complex64]

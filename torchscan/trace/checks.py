@@ -22,8 +22,22 @@ def check(request: OpRequest) -> None:
 
 
 def _one_type(request: OpRequest) -> None:
-    """Contractions multiply equals with equals; a boolean operand is a mask."""
-    _require_equal(tracked.spec.dtype for tracked in request.tracked if tracked.spec.dtype != torch.bool)
+    """Contractions multiply equals with equals."""
+    _require_equal(tracked.spec.dtype for tracked in request.tracked)
+
+
+def _attention(request: OpRequest) -> None:
+    """Queries, keys and values of one type; a mask that broadcasts to the scores; as many heads, unless they are grouped."""
+    query, key = (request.tracked[position].spec for position in (0, 1))
+    _require_equal(tracked.spec.dtype for tracked in request.tracked[:3])
+    if len(request.tracked) > 3:
+        scores = (*query.shape[:-1], key.shape[-2])
+        mask = request.tracked[3].spec.shape
+        if len(mask) > len(scores) or any(size not in (1, full) for size, full in zip(mask[::-1], scores[::-1], strict=False)):
+            raise ValueError(f"the mask {list(mask)} does not fit the scores {list(scores)}")
+    grouped = request.kwargs.get("enable_gqa", False)
+    if not grouped and len(query.shape) == len(key.shape) == 4 and query.shape[1] != key.shape[1] != 1:
+        raise ValueError(f"{query.shape[1]} query heads, {key.shape[1]} key heads: pass enable_gqa=True")
 
 
 def _norm_types(request: OpRequest) -> None:
@@ -49,7 +63,17 @@ def _transposed_channels(request: OpRequest) -> None:
 
 def _embedding_range(request: OpRequest) -> None:
     weight, indices = request.tensors[:2]
-    _require_in_range(request, indices, request.table.find(weight).spec.shape[0])
+    _require_in_range(request, indices, request.table.find(weight).spec.shape[0], from_the_end=False)
+
+
+def _gather_range(request: OpRequest) -> None:
+    source, indices = request.tensors[:2]
+    dim = request.args[1]
+    shape = request.table.find(source).spec.shape
+    if request.table.find(indices).spec.is_arithmetic:
+        raise TypeError("the index is floating-point: it has to be of integers")
+    if isinstance(dim, int) and shape:
+        _require_in_range(request, indices, shape[dim], from_the_end=False)
 
 
 def _index_range(request: OpRequest) -> None:
@@ -60,11 +84,11 @@ def _index_range(request: OpRequest) -> None:
             _require_in_range(request, index, size)
 
 
-def _require_in_range(request: OpRequest, indices: Tensor, size: int) -> None:
+def _require_in_range(request: OpRequest, indices: Tensor, size: int, *, from_the_end: bool = True) -> None:
     if not request.table.find(indices).is_concrete or indices.numel() == 0:
         return
     low, high = (int(extreme) for extreme in request.operand(indices).aminmax())
-    if high >= size or low < -size:
+    if high >= size or low < (-size if from_the_end else 0):
         raise IndexError(f"index {high if high >= size else low} is out of range for a dimension of {size}")
 
 
@@ -73,7 +97,9 @@ _CHECKS: Mapping[OpOverload, Callable[[OpRequest], None]] = {
     **dict.fromkeys((aten.addmm.default, aten.baddbmm.default, aten.einsum.default, aten.bilinear.default), _one_type),
     **dict.fromkeys((aten.conv1d.default, aten.conv2d.default, aten.conv3d.default), _one_type),
     **dict.fromkeys((aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding), _one_type),
-    **dict.fromkeys((aten.lstm.input, aten.gru.input, aten.scaled_dot_product_attention.default), _one_type),
+    **dict.fromkeys((aten.lstm.input, aten.gru.input), _one_type),
+    aten.scaled_dot_product_attention.default: _attention,
+    **dict.fromkeys((aten.gather.default, aten.index_select.default), _gather_range),
     **dict.fromkeys((aten.batch_norm.default, aten.instance_norm.default), _norm_types),
     **dict.fromkeys((aten.layer_norm.default, aten.group_norm.default), _norm_types),
     aten.conv_transpose1d.default: _transposed_channels,

@@ -72,7 +72,7 @@ def _as_shape(value: Any) -> tuple[int, ...] | None:
 def _as_dtypes(dtype: DTypes | None, inputs: int, module: nn.Module) -> list[torch.dtype]:
     if dtype is None:
         return [floating_dtype_of(module)] * inputs
-    dtypes = list(dtype) if isinstance(dtype, list | tuple) else [dtype] * inputs
+    dtypes: list[Any] = list(dtype) if isinstance(dtype, list | tuple) else [dtype] * inputs
     if not all(isinstance(kind, torch.dtype) for kind in dtypes):
         raise InputError(f"dtype is {dtype!r}: give a torch.dtype, or one per input")
     if len(dtypes) != inputs:

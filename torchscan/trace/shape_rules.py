@@ -44,7 +44,8 @@ def _attention(
     """The fused kernels return the layout of the query; without one torch computes step by step and returns another."""
     sizes = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == key.shape[-1] == value.shape[-1]
     fits = sizes and key.shape == value.shape and query.shape[0] == key.shape[0] and query.shape[1] % key.shape[1] == 0
-    return None if not fits or dropout_p or 0 in query.shape or 0 in key.shape else _like_input(query)
+    fits = fits and query.stride(-1) == 1 and 0 not in (*query.shape, *key.shape)
+    return _like_input(query) if fits and not dropout_p else None
 
 
 def _like_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
@@ -53,8 +54,8 @@ def _like_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
 
 
 def _written(target: Tensor, *others: Any, **_kwargs: Any) -> Tensor | None:
-    """In place, and no operand is larger than the target."""
-    fits = all(_fits(other, target) for other in others)
+    """In place, every operand of the target's shape and type, or a real number."""
+    fits = all(_fits(other, target) for other in others) and 0 not in target.stride()
     return target if fits and target.is_floating_point() else None
 
 
@@ -72,7 +73,14 @@ def _batch_norm(source: Tensor, *arguments: Any) -> Tensor | None:
     vectors = [each for each in arguments if isinstance(each, Tensor)]
     fits = source.dim() > 1 and all(each.shape == source.shape[1:2] for each in vectors)
     fits = fits and (not arguments[4] or source.numel() > source.shape[1])  # statistics need more than one value per channel
-    return _like_input(source) if fits else None
+    if not fits or not source.is_floating_point():
+        return None
+    layout = torch.channels_last if _is_channels_last(source) else torch.contiguous_format
+    return torch.empty_like(source, memory_format=layout, device="meta")
+
+
+def _is_channels_last(source: Tensor) -> bool:
+    return source.dim() == 4 and not source.is_contiguous() and source.is_contiguous(memory_format=torch.channels_last)
 
 
 def _layer_norm(source: Tensor, normalized_shape: list[int], *arguments: Any) -> Tensor | None:
@@ -85,7 +93,9 @@ def _layer_norm(source: Tensor, normalized_shape: list[int], *arguments: Any) ->
 
 
 def _fits(other: Any, target: Tensor) -> bool:
-    return not isinstance(other, Tensor) or (other.dtype == target.dtype and other.shape == target.shape)
+    if isinstance(other, Tensor):
+        return other.dtype == target.dtype and other.shape == target.shape
+    return not isinstance(other, complex)
 
 
 _UNARY = (aten.relu, aten.gelu, aten.silu, aten.sigmoid, aten.tanh, aten.hardswish, aten.hardsigmoid, aten.hardtanh)
