@@ -28,7 +28,7 @@ free(aten.roll, aten.flip, aten.fliplr, aten.flipud, aten.rot90, aten.tril, aten
 free(aten.pad, aten.constant_pad_nd, aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d)
 free(aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d, aten._pad_circular)
 free(aten.im2col, aten.pixel_shuffle, aten.pixel_unshuffle, aten.channel_shuffle, aten.native_channel_shuffle)
-free(aten.one_hot, aten.bernoulli, aten.meshgrid, aten.complex, aten.diag_embed, aten.broadcast_tensors)
+free(aten.bernoulli, aten.meshgrid, aten.complex, aten.diag_embed, aten.broadcast_tensors)
 free(aten.item, aten.is_nonzero)
 free(aten._pack_padded_sequence, aten._pad_packed_sequence)
 

@@ -58,7 +58,7 @@ _ALLOCATIONS = frozenset({aten.empty.memory_format, aten.empty_strided.default})
 #: operators whose result can be larger than all their operands together
 _MAY_GROW = frozenset(
     {aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default, aten.repeat.default}
-    | {aten.tile.default, aten.pad.default, aten.constant_pad_nd.default, aten.one_hot.default}
+    | {aten.tile.default, aten.pad.default, aten.constant_pad_nd.default}
     | {aten.repeat_interleave.self_int}
 )
 

@@ -16,6 +16,10 @@ _SIXTEEN_BITS = frozenset({torch.float16, torch.bfloat16})
 
 def check(request: OpRequest) -> None:
     """Raise what the operator would raise on data."""
+    for tensor in request.written_tensors() if request.traits.written else ():
+        spec = request.table.find(tensor).spec
+        if any(step == 0 and size > 1 for size, step in zip(spec.shape, spec.stride, strict=False)):
+            raise ValueError(f"an expanded tensor {list(spec.shape)} is written to: some of its elements are one and the same")
     rule = _CHECKS.get(request.op)
     if rule is not None:
         rule(request)
