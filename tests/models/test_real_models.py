@@ -16,7 +16,7 @@ from tests.models.zoo import Row, rows
 from tests.observables import observables
 from tests.trace.test_record import output_shapes
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # these libraries warn of each other
+pytestmark = pytest.mark.filterwarnings("ignore", "error:.*torchscan")  # these libraries warn of each other
 
 #: what may differ where the CPU goes its own way: XCiT's convolutions choose their output's layout by kernel there, and
 #: transformers counts the tokens of an expert in floating point

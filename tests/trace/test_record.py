@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -292,9 +293,12 @@ def test_modes_reach_the_operators() -> None:
     assert training(torchscan.record(model, (4,), batch_size=2, mode="same")) == [False, True]
 
 
-def test_a_record_holds_no_tensor_and_can_be_copied() -> None:
-    trace = torchscan.record(nn.Linear(4, 2), (4,))
-    assert copy.deepcopy(trace.tensors) == trace.tensors
+def test_a_record_can_be_compared_copied_and_sent_elsewhere() -> None:
+    trace, again = (torchscan.record(nn.Linear(4, 2), (4,)) for _ in range(2))
+    assert again == trace
+    assert copy.deepcopy(trace) == trace
+    assert pickle.loads(pickle.dumps(trace)) == trace  # noqa: S301
+    assert torchscan.record(nn.Linear(4, 3), (4,)) != trace
     assert "1 module calls, 1 operator calls, abstract pass" in repr(trace)
 
 

@@ -70,6 +70,10 @@ class OpSignature:
     #: positions among the inputs of tensors that came before (x * x)
     repeated: tuple[int, ...] = ()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """An operator is pickled by its name, which is all that one process can tell another of it."""
+        return _signature, (str(self.op), self.args, self.kwargs, self.outputs, self.is_view, self.repeated)
+
     @property
     def out(self) -> TensorSpec | tuple[TensorSpec, ...]:
         """The output as the operator returns it: one spec, or several."""
@@ -94,6 +98,11 @@ class OpSignature:
     def distinct_inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs, a tensor that is passed twice counted once."""
         return tuple(spec for position, spec in enumerate(self.inputs) if position not in self.repeated)
+
+
+def _signature(name: str, *rest: Any) -> OpSignature:
+    namespace, packet, overload = name.split(".")
+    return OpSignature(getattr(getattr(getattr(torch.ops, namespace), packet), overload), *rest)
 
 
 def _collect_specs(values: tuple[Any, ...], found: list[TensorSpec]) -> None:
@@ -146,7 +155,10 @@ class ModuleCall:
 
 @dataclass(frozen=True, slots=True)
 class ParameterRecord:
-    """One parameter or buffer slot of a module. Slots of equal ``identity`` hold the same tensor (tied weights)."""
+    """One parameter or buffer slot of a module.
+
+    Slots of equal ``identity``, the position of the first of them, hold the same tensor (tied weights).
+    """
 
     owner: str
     name: str

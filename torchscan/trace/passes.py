@@ -138,7 +138,10 @@ def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole
     )
     recorder.warn_of_leftovers()
     calls = tuple(call.closed() for call in recorder.calls)
-    parameters = tuple(_parameter_record(slot, recorder) for slot in inventory.slots)
+    first: dict[int, int] = {}
+    identities = [first.setdefault(slot.tensor._cdata, position) for position, slot in enumerate(inventory.slots)]
+    slots = zip(inventory.slots, identities, strict=True)
+    parameters = tuple(_parameter_record(slot, identity, recorder) for slot, identity in slots)
     return Trace(calls, tuple(recorder.ops), tuple(recorder.table.records), parameters, provenance)
 
 
@@ -236,12 +239,12 @@ def _device_of(inventory: Inventory, request: PassRequest) -> torch.device:
     return torch.device("cpu")
 
 
-def _parameter_record(slot: Slot, recorder: Recorder) -> ParameterRecord:
+def _parameter_record(slot: Slot, identity: int, recorder: Recorder) -> ParameterRecord:
     tensor = slot.tensor
     return ParameterRecord(
         owner=slot.owner,
         name=slot.name,
-        identity=tensor._cdata,
+        identity=identity,
         is_buffer=slot.is_buffer,
         requires_grad=tensor.requires_grad,
         numel=tensor.numel(),

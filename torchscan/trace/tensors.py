@@ -18,11 +18,13 @@ CONCRETE_INTEGERS = 2**22
 class Tracked:
     """What the pass knows of one tensor object."""
 
-    __slots__ = ("assumption", "index", "is_concrete", "reference", "spec", "standin", "storage")
+    __slots__ = ("assumption", "index", "is_concrete", "is_made", "reference", "spec", "standin", "storage")
 
     def __init__(self, tensor: Tensor, index: int, spec: TensorSpec, storage: int, standin: Tensor | None) -> None:
         self.reference = weakref.ref(tensor)
         self.index = index
+        #: whether an operator of the pass made it
+        self.is_made = False
         #: what was assumed about its values
         self.assumption: str | None = None
         self.spec = spec
@@ -73,12 +75,8 @@ class TensorTable:
 
     def leftovers(self) -> list[TensorSpec]:
         """Of the tensors without data that the pass made those that somebody still holds."""
-        living = ((tracked.reference(), tracked) for tracked in self._tracked.values() if not tracked.is_concrete)
-        return [
-            tracked.spec
-            for tensor, tracked in living
-            if tensor is not None and tensor.is_meta and self.records[tracked.index].producer is not None
-        ]
+        made = (tracked for tracked in self._tracked.values() if tracked.is_made and not tracked.is_concrete)
+        return [tracked.spec for tracked in made if tracked.reference() is not None]
 
     def is_used(self, tensor: Tensor) -> bool:
         """Whether an operator of the pass touched the memory of this tensor."""
@@ -94,7 +92,9 @@ class TensorTable:
     def add(self, tensor: Tensor, spec: TensorSpec, producer: int, alias_of: Tracked | None) -> Tracked:
         """Enter what an operator of the pass returned; views have the storage of the tensor that they look into."""
         storage = self._new_storage() if alias_of is None else alias_of.storage
-        return self._enter(tensor, spec, storage, None, "intermediate", "", producer)
+        tracked = self._enter(tensor, spec, storage, None, "intermediate", "", producer)
+        tracked.is_made = True
+        return tracked
 
     def rewrite(self, tensor: Tensor, spec: TensorSpec, producer: int) -> Tracked:
         """Enter that an operator wrote to a tensor or returned it as it is: a new version, made by that operator."""
