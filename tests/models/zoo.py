@@ -16,7 +16,7 @@ from tests.torchvision_cpu import torchvision
 # isort: split
 import timm  # imports torchvision
 
-#: published after fusing branches or normalisations into convolutions; a freshly built model still has them
+#: published after fusing branches or normalisations into convolutions, which computes with values
 REPARAMETRISED = ("repvgg", "mobileone", "ghostnetv3", "repghostnet", "repvit", "fastvit", "levit", "efficientvit_m")
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -51,7 +51,7 @@ class Row:
 
     def build(self) -> nn.Module:
         """On the meta device, unless the constructor or, for detection, the pass itself computes with values."""
-        if self.kind == "ObjectDetection":
+        if self.kind == "ObjectDetection" or self.model.startswith(REPARAMETRISED):
             return self._create()
         try:
             with torch.device("meta"):
@@ -61,7 +61,8 @@ class Row:
 
     def _create(self) -> nn.Module:
         if self.source == "timm":
-            return timm.create_model(self.model)
+            model = timm.create_model(self.model)
+            return timm.utils.reparameterize_model(model) if self.model.startswith(REPARAMETRISED) else model
         options = _OPTIONS.get(self.model, _OPTIONS.get(self.kind, {}))
         model = torchvision.models.get_model(self.model, weights=None, **options)
         if self.kind == "ObjectDetection":
