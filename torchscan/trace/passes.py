@@ -193,7 +193,10 @@ def _initialised_copy(request: PassRequest, inventory: Inventory, attempt: _Atte
         id(slot.tensor): _uninitialised(slot.tensor, attempt.device) if slot.is_lazy else slot.tensor
         for slot in inventory.slots
     }
-    twin = Inventory(copy.deepcopy(inventory.root, shared))
+    try:
+        twin = Inventory(copy.deepcopy(inventory.root, shared))
+    except Exception as error:
+        raise InputError(f"a model with lazy parts is recorded by way of a copy, and it cannot be copied: {error}") from error
     # Not in inference mode: its tensors cannot become the data of a parameter on the meta device.
     initialising = replace(attempt, without_graph=torch.no_grad)
     with unchanged(inventory, "same"), training_flags(list(twin.modules.values()), request.mode):
