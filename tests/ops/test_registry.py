@@ -20,7 +20,7 @@ from torchscan.ops import registry
 def library() -> Iterator[None]:
     """Operators that torchscan has never heard of."""
     scope = torch.library.Library("torchscan_tests", "DEF")
-    for name in ("mystery", "triple", "broken"):
+    for name in ("mystery", "triple", "broken", "strict"):
         scope.define(f"{name}(Tensor x) -> Tensor")
         scope.impl(name, lambda x: x * 3, "CompositeExplicitAutograd")
         scope.impl(name, lambda x: torch.empty_like(x), "Meta")
@@ -134,6 +134,23 @@ def test_overloads_with_other_arguments(function: Callable[[Tensor], Any], flops
 def test_the_target_of_out_is_not_read() -> None:
     info = torchscan.crawl_module(Calls(lambda _, x: torch.neg(x, out=torch.empty(4))), args=(torch.ones(4),))
     assert (info["overall"]["bytes_read"], info["overall"]["bytes_written"]) == (16, 16)
+
+
+def test_formulas_may_have_positional_only_parameters() -> None:
+    @cost_of(torch.ops.torchscan_tests.strict)
+    def strict(x: TensorSpec, /, *, out: TensorSpec) -> Work:
+        return Work(macs=x.numel)
+
+    info = torchscan.crawl_module(Calls(lambda _, x: torch.ops.torchscan_tests.strict(x)), (4,), strict=True)
+    assert info["overall"]["macs"] == 4
+
+
+def test_profiler_marks_are_no_operators() -> None:
+    def forward(_: Calls, x: Tensor) -> Tensor:
+        with torch.profiler.record_function("part"):
+            return x + 1
+
+    assert torchscan.crawl_module(Calls(forward), (4,), strict=True)["overall"]["flops"] == 4
 
 
 def test_in_place_views_cost_nothing() -> None:

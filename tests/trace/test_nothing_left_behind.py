@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import queue
 import random
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -287,6 +289,176 @@ def test_arguments_that_cannot_be_copied_are_passed_on(execute: Any) -> None:
 
     args = (torch.ones(1, 3), {"lock": threading.Lock()}, iter([1, 2]))
     assert len(torchscan.record(Locked(), args=args, execute=execute).ops) == 1
+
+
+@dataclass
+class Bundle:
+    x: Tensor
+    lock: Any
+
+
+@BOTH_WAYS
+def test_tensors_in_an_argument_that_cannot_be_copied_are_not_written_to(execute: Any) -> None:
+    class Writes(nn.Module):
+        def forward(self, bundle: Bundle) -> Tensor:
+            bundle.x.add_(1)
+            bundle.x = bundle.x * 2
+            return bundle.x
+
+    tensor = torch.zeros(2, 4)
+    bundle = Bundle(tensor, threading.Lock())
+    torchscan.record(Writes(), args=(bundle,), execute=execute)
+    assert bundle.x is tensor
+    assert tensor.sum() == 0
+
+
+@BOTH_WAYS
+def test_hooks_registered_on_the_way_are_removed_and_the_others_stay(execute: Any) -> None:
+    class Hooks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.linear.register_forward_hook(lambda *_: None)
+            self.recent: OrderedDict[str, int] = OrderedDict(a=1, b=2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.left = self.linear.register_forward_hook(lambda *_: None)
+            self.recent.move_to_end("a")
+            self.recent["c"] = 3
+            return self.linear(x)
+
+    model = Hooks()
+    torchscan.record(model, (4,), execute=execute)
+    assert len(model.linear._forward_hooks) == 1
+    assert list(model.recent.items()) == [("a", 1), ("b", 2)]
+    assert model.recent.popitem() == ("b", 2)
+    model(torch.ones(1, 4))
+
+
+def test_live_objects_are_left_alone() -> None:
+    class Talks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.queue: queue.Queue[int] = queue.Queue()
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.queue.put(1)
+            return x
+
+    model = Talks()
+    consumer = threading.Thread(target=lambda: [model.queue.get(timeout=30) for _ in range(2)])
+    consumer.start()
+    torchscan.record(model, (4,))
+    model(torch.ones(1, 4))
+    consumer.join(10)
+    assert not consumer.is_alive()
+    assert model.queue.qsize() == 0
+
+
+def test_attributes_with_a_mind_of_their_own_do_not_disturb() -> None:
+    class Proxy:
+        @property  # type: ignore[misc]
+        def __class__(self) -> Any:
+            raise RuntimeError("working outside of context")
+
+        @property
+        def __dict__(self) -> Any:
+            raise RuntimeError("no dict")
+
+    class Stubborn(list[int]):
+        def __bool__(self) -> bool:
+            raise RuntimeError("no truth")
+
+        def clear(self) -> None:
+            raise RuntimeError("no clear")
+
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            object.__setattr__(self, "proxy", Proxy())
+            self.stubborn = Stubborn([1])
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.stubborn.append(2)
+            self.linear.weight.grad = None
+            return self.linear(x)
+
+    model = Odd()
+    model.linear.weight.grad = grad = torch.ones(4, 4)
+    torchscan.record(model, (4,))
+    assert list(model.stubborn) == [1]
+    assert model.linear.weight.grad is grad
+
+
+@BOTH_WAYS
+def test_the_graph_of_a_state_that_the_model_detaches_stays(execute: Any) -> None:
+    class Truncated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.state: Tensor | None = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.state is not None:
+                self.state.detach_()
+            self.state = self.linear(x)
+            return self.state
+
+    model = Truncated()
+    state = model(torch.ones(1, 4))
+    torchscan.record(model, (4,), execute=execute)
+    assert model.state is state
+    assert state is not None
+    state.sum().backward()
+    assert model.linear.weight.grad is not None
+
+
+class Base(nn.Module):
+    shared: Any = None
+    table: dict[str, Any] = {}  # noqa: RUF012 - as people write it
+
+
+class Derived(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        Base.shared = x
+        self.table["x"] = x
+        return x
+
+
+def test_attributes_of_base_classes_and_their_containers_are_as_before() -> None:
+    torchscan.record(Derived(), (4,))
+    assert Base.shared is None
+    assert Base.table == {}
+
+
+@BOTH_WAYS
+def test_arguments_keep_their_identity_among_themselves(execute: Any) -> None:
+    mark = object()
+
+    class Same(nn.Module):
+        def forward(self, a: Any, b: Any, c: Any, *, again: Tensor) -> Tensor:
+            assert a is b
+            assert a[0] is again
+            assert c is mark
+            assert again.label == "mine"
+            return again + 1
+
+    tensor = torch.ones(2)
+    vars(tensor)["label"] = "mine"
+    both = [tensor]
+    assert len(torchscan.record(Same(), args=(both, both, mark), kwargs={"again": tensor}, execute=execute).ops) == 1
+
+
+def test_expanded_arguments_are_counted_as_they_are_stored() -> None:
+    class Masks(nn.Module):
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            return x.masked_fill(mask, 0)
+
+    mask = torch.ones(1, 1, 1, 64, dtype=torch.bool).expand(8, 8, 64, 64)
+    for execute in ("abstract", "real"):
+        info = torchscan.crawl_module(Masks(), args=(torch.zeros(8, 8, 64, 64), mask), execute=execute)
+        assert info["overall"]["bytes_read"] == 8 * 8 * 64 * 64 * 4 + 64
 
 
 def test_a_pass_inside_a_recorded_pass_is_refused() -> None:

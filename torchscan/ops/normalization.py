@@ -38,6 +38,19 @@ def batch_norm(
     return Work(other_flops=flops)
 
 
+@cost_of(aten._native_batch_norm_legit.no_stats)
+def batch_norm_without_statistics(
+    input: TensorSpec,
+    weight: TensorSpec | None,
+    bias: TensorSpec | None,
+    training: bool,
+    *,
+    out: tuple[TensorSpec, ...],
+) -> Work:
+    """The kernel below batch_norm where there are no running statistics to update."""
+    return batch_norm(input, weight, bias, None, None, training, out=out[0])
+
+
 @cost_of(aten.native_batch_norm, aten._native_batch_norm_legit, aten.cudnn_batch_norm)
 def native_batch_norm(
     input: TensorSpec,

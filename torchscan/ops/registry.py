@@ -171,7 +171,7 @@ def _layout(formula: Formula) -> _Layout:
     parameters = inspect.signature(formula).parameters.values()
     kinds = [parameter.kind for parameter in parameters]
     return _Layout(
-        positional=kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD),
+        positional=kinds.count(inspect.Parameter.POSITIONAL_ONLY) + kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD),
         takes_rest=inspect.Parameter.VAR_POSITIONAL in kinds,
         keywords=frozenset(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY) - {"out"},
     )

@@ -235,8 +235,6 @@ def describe_outcome(request: OpRequest, result: Any) -> OpOutcome:
 
 def protect_foreign(request: OpRequest) -> None:
     """Before a write: let copies stand in for the memory that is not the pass's own."""
-    if request.op is torch.ops.aten.detach_.default:  # torch.tensor() calls it on everything that it makes
-        return
     for tensor in request.written_tensors():
         if not request.table.is_writable(request.table.find(tensor)):
             request.table.copy_memory(tensor)

@@ -48,12 +48,21 @@ def copy_arguments(value: Any, own: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _copy(value: Any, shared: dict[int, Any]) -> Any:
+    """Plain containers item by item, so that one item that cannot be copied does not keep the others from it."""
     if id(value) in shared:
         return shared[id(value)]
-    if type(value) in (tuple, list):
-        return type(value)(_copy(item, shared) for item in value)
+    if type(value) is list:
+        copied: Any = shared.setdefault(id(value), [])
+        copied.extend(_copy(item, shared) for item in value)
+        return copied
     if type(value) is dict:
-        return {key: _copy(item, shared) for key, item in value.items()}
+        copied = shared.setdefault(id(value), {})
+        copied.update((key, _copy(item, shared)) for key, item in value.items())
+        return copied
+    if type(value) is tuple:
+        return shared.setdefault(id(value), tuple(_copy(item, shared) for item in value))
+    if type(value) is object:
+        return value  # a mark, told by its identity
     try:
         return copy.deepcopy(value, shared)
     except Exception:
@@ -79,4 +88,5 @@ def _items_of(value: object) -> list[object]:
         return list(value.values())
     if isinstance(value, list | tuple | set | frozenset):
         return list(value)
-    return list(getattr(value, "__dict__", {}).values())
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import GeneratorType
 from typing import Any, Literal, get_args
@@ -52,16 +52,24 @@ class PassRequest:
         """Whether torchscan makes the inputs."""
         return self.input_shape is not None
 
-    def inputs(self, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the forward pass: tensors of our own, on ``device`` (on ``meta`` integers keep their values)."""
+    def inputs(self, device: torch.device, kept: Collection[int]) -> tuple[tuple[Any, ...], dict[str, Any], set[int]]:
+        """The arguments of the forward pass, and which of their tensors are our own.
+
+        Tensors are copies, on ``device`` (on ``meta`` integers keep their values), but for those ``kept``, by identity.
+        """
+        owned: list[Tensor] = []
 
         def own(tensor: Tensor) -> Tensor:
-            return own_copy(tensor, hollow=device.type == "meta")
+            copied = tensor if id(tensor) in kept else own_copy(tensor, hollow=device.type == "meta")
+            if copied is not tensor:
+                owned.append(copied)
+            return copied
 
-        kwargs = {name: copy_arguments(value, own) for name, value in (self.kwargs or {}).items()}
-        if self.input_shape is None:
-            return copy_arguments(tuple(self.args or ()), own), kwargs
-        return example_inputs(self.module, self.input_shape, self.dtype, self.batch_size, device), kwargs
+        args, kwargs = copy_arguments((tuple(self.args or ()), dict(self.kwargs or {})), own)
+        if self.input_shape is not None:
+            args = example_inputs(self.module, self.input_shape, self.dtype, self.batch_size, device)
+            owned.extend(args)
+        return args, kwargs, {id(tensor) for tensor in owned}
 
 
 @dataclass(slots=True)
@@ -123,7 +131,7 @@ def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole
     if any(slot.is_lazy for slot in inventory.slots):
         inventory = Inventory(_initialised_copy(request, inventory, attempt))
     recorder = Recorder(inventory, attempt.execution(), is_whole, attempt.assume)
-    with unchanged(inventory, request.mode, tensors_in((request.args, request.kwargs))), attempt.autocast():
+    with unchanged(inventory, request.mode, [request.args, request.kwargs]), attempt.autocast():
         inputs = _forward(request, recorder, attempt)
     provenance = Provenance(
         execution=attempt.name,
@@ -147,15 +155,20 @@ def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole
 
 def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tuple[InputRecord, ...]:
     module = recorder.inventory.root
-    args, kwargs = request.inputs(attempt.device)
+    kept = {id(slot.tensor) for slot in recorder.inventory.slots}
+    args, kwargs, owned = request.inputs(attempt.device, kept)
     named = [*named_tensors(args, "args"), *named_tensors(kwargs, "kwargs")]
     for name, tensor in named:
-        recorder.table.enter_input(tensor, name)
+        if id(tensor) in owned:
+            recorder.table.enter_input(tensor, name)
+        else:
+            recorder.table.name(tensor, "input", name)
     inputs = tuple(InputRecord(name, tuple(tensor.shape), tensor.dtype) for name, tensor in named)
     try:
         with attempt.without_graph(), module_hooks(recorder), recorder:
             result = module(*args, **kwargs)
             if isinstance(result, GeneratorType):  # nothing has run yet
+                recorder.resume()
                 deque(result, maxlen=0)
     except Exception as error:
         raise explain(error, recorder, module, inputs, request.input_shape) from error

@@ -29,6 +29,7 @@ from torchscan.trace.tensors import TensorTable
 _PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
 _LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # about to be initialised: no part of the pass
 
+_DETACH = torch.ops.aten.detach_.default
 _COMPATIBLE = torch.ops.aten._has_compatible_shallow_copy_type.default  # asked when somebody assigns ``.data``
 
 #: what torch does about a Python number or list that becomes a tensor: no part of the model
@@ -115,6 +116,10 @@ class Recorder(TorchDispatchMode):
             return NotImplemented
         if (types and _LAZY_TYPES.issuperset(types)) or func is _COMPATIBLE:
             return func(*args, **(kwargs or {}))
+        if func is _DETACH:  # nothing has a graph here; on a tensor that the model keeps it would cut that one's
+            return args[0]
+        if func.namespace == "profiler":
+            return func(*args, **(kwargs or {}))
         traits = self._traits.get(func)
         if traits is None:
             traits = self._traits[func] = traits_of(func)
@@ -165,6 +170,10 @@ class Recorder(TorchDispatchMode):
         if alias is not None and request.operand(request.tensors[alias]) is outcome.result:
             return request.tensors[alias]
         return outcome.result
+
+    def resume(self) -> None:
+        """The model has returned a generator: what it does from now on is the model's again."""
+        self._current = self.calls[0]
 
     # -- modules -----------------------------------------------------------------------------------------------------
 

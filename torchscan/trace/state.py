@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import sys
 import threading
 import types
-from collections import deque
+import warnings
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,11 +24,13 @@ from torchscan.trace.tensors import share_memory
 LARGEST_CONTAINER, MOST_OBJECTS = 10_000, 200_000
 
 _ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
+_HARMLESS = frozenset({"builtins", "abc", "typing", "types", "enum", "dataclasses", "collections", "__main__"})
+_STANDARD_LIBRARY = sys.stdlib_module_names - _HARMLESS
 _NO_STATE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
 
 
 @contextlib.contextmanager
-def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Tensor] = ()) -> Iterator[None]:
+def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any] = ()) -> Iterator[None]:
     """Run the body with the module in ``mode`` ("eval", "train" or "same") and put everything back after it."""
     modules = list(inventory.modules.values())
     with contextlib.ExitStack() as stack:
@@ -108,7 +112,9 @@ def _same_flags() -> Iterator[None]:
 
 
 def original_of(module: nn.Module) -> nn.Module:
-    """What ``torch.compile`` was given."""
+    """What ``torch.compile`` or DistributedDataParallel was given."""
+    if isinstance(module, nn.parallel.DistributedDataParallel):  # it would talk to the other processes
+        return original_of(module.module)
     if "torch._dynamo" not in sys.modules:
         return module
     from torch._dynamo.eval_frame import OptimizedModule
@@ -150,78 +156,107 @@ class Snapshot:
     """What modules hold: attributes, the items of their containers, their objects' attributes, tensors, generators.
 
     Models keep things for the next call: a mask, a position grid, a list of states. From a shape-only pass such things would
-    be hollow.
+    be hollow. Nothing of anybody's code runs here: containers are read and written with the methods of the plain types.
     """
 
-    def __init__(self, modules: Iterable[nn.Module], arguments: Iterable[Tensor]) -> None:
+    def __init__(self, modules: Iterable[nn.Module], arguments: Iterable[Any]) -> None:
         self._seen: set[int] = set()
         self._containers: list[tuple[Any, Any]] = []
         self._empty: list[Any] = []
         self._tensors: list[_TensorState] = []
         self._generators: list[tuple[torch.Generator, Tensor]] = []
         modules = list(modules)
-        self._classes = [(each, dict(vars(each))) for each in {type(module) for module in modules} if _is_users(each)]
+        classes = {each for module in modules for each in type(module).__mro__ if _is_users(each)}
+        self._classes = [(each, dict(vars(each))) for each in classes]
         parametrize = sys.modules.get("torch.nn.utils.parametrize")
-        self._waiting: list[Any] = [*arguments, getattr(parametrize, "_cache", None)]
+        self._waiting: deque[Any] = deque([*arguments, getattr(parametrize, "_cache", None)])
         for module in modules:
             self._seen.add(id(module))
             self._take_container(vars(module))
-        while self._waiting and len(self._seen) < MOST_OBJECTS:
-            self._take(self._waiting.pop())
+        for _, attributes in self._classes:
+            self._wait_for(attributes.values())
+        while self._waiting and len(self._seen) < MOST_OBJECTS:  # what is near comes first
+            self._take(self._waiting.popleft())
         self._waiting.clear()
 
     def restore(self) -> None:
-        """Put back what is not as it was."""
-        for container in self._empty:
-            if container:
-                container.clear()
-        for container, items in self._containers:
-            if not _same_items(container, items):
-                _refill(container, items)
-        for each, attributes in self._classes:
-            _restore_class(each, attributes)
-        for tensor in self._tensors:
-            tensor.restore()
-        for generator, state in self._generators:
-            generator.set_state(state)
+        """Put back what is not as it was. One that cannot be does not keep the others from it."""
+        steps: list[Callable[[], object]] = [functools.partial(_refill, each, None) for each in self._empty]
+        steps += [functools.partial(_refill, container, items) for container, items in self._containers]
+        steps += [functools.partial(_restore_class, each, attributes) for each, attributes in self._classes]
+        steps += [tensor.restore for tensor in self._tensors]
+        steps += [functools.partial(generator.set_state, state) for generator, state in self._generators]
+        failed = [error for step in steps if (error := _error_of(step)) is not None]
+        if failed:
+            warnings.warn(f"{len(failed)} thing(s) of the model could not be put back: {failed[0]!r}", stacklevel=2)
 
     def _take(self, value: Any) -> None:
-        if type(value) in _ATOMS or id(value) in self._seen or isinstance(value, _NO_STATE):
+        kind = type(value)
+        if kind in _ATOMS or id(value) in self._seen or issubclass(kind, _NO_STATE):
             return
         self._seen.add(id(value))
-        if isinstance(value, Tensor):
+        if issubclass(kind, Tensor):
             if not nn.parameter.is_lazy(value):
                 self._tensors.append(_TensorState(value))
-        elif isinstance(value, dict | list | set | deque):
+        elif issubclass(kind, dict | list | set | deque):
             self._take_container(value)
-        elif isinstance(value, tuple | frozenset):
-            self._waiting.extend(value)
-        elif isinstance(value, torch.Generator):
+        elif issubclass(kind, tuple | frozenset):
+            if len(value) <= LARGEST_CONTAINER:
+                self._wait_for(value)
+        elif issubclass(kind, torch.Generator):
             self._generators.append((value, value.get_state()))
-        else:
-            attributes = getattr(value, "__dict__", None)
-            if type(attributes) is dict:
+        elif not _is_live(kind):
+            attributes = _attributes_of(value)
+            if attributes is not None:
                 self._take_container(attributes)
 
     def _take_container(self, container: Any) -> None:
-        if not container:
+        methods = _plain_type_of(container)
+        size = methods.__len__(container)
+        if size == 0:
             self._empty.append(container)  # as most tables of hooks are
-        elif len(container) <= LARGEST_CONTAINER:
-            self._containers.append((container, _items_of(container)))
-            items = container.values() if isinstance(container, dict) else container
-            self._waiting.extend([item for item in items if type(item) not in _ATOMS])
+        elif size <= LARGEST_CONTAINER:
+            items = _items_of(container)
+            self._containers.append((container, items))
+            self._wait_for(items.values() if methods in (dict, OrderedDict) else items)
+
+    def _wait_for(self, values: Iterable[Any]) -> None:
+        self._waiting.extend([value for value in values if type(value) not in _ATOMS])
+
+
+def _error_of(step: Callable[[], object]) -> Exception | None:
+    try:
+        step()
+    except Exception as error:
+        return error
+    return None
+
+
+def _is_live(kind: type) -> bool:
+    """Locks, queues, threads, files, loggers and what is made of them have a life of their own, which must not be set back."""
+    homes = {each.__module__.partition(".")[0] for each in kind.__mro__}
+    return not homes.isdisjoint(_STANDARD_LIBRARY)
+
+
+def _attributes_of(value: Any) -> dict[str, Any] | None:
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except Exception:
+        return None
+    return attributes if type(attributes) is dict else None
 
 
 class _TensorState:
     """What an assignment can change of a tensor besides its elements, which are not written to."""
 
-    __slots__ = ("_attributes", "_data", "_grad", "_requires_grad", "_tensor", "_version")
+    __slots__ = ("_attributes", "_data", "_grad", "_is_leaf", "_requires_grad", "_tensor", "_version")
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
         self._data = tensor.data
         self._requires_grad = tensor.requires_grad
         self._version = _version_of(tensor)
+        self._is_leaf = tensor.is_leaf
         self._grad = tensor.grad if tensor.is_leaf else None
         self._attributes = dict(vars(tensor)) if getattr(tensor, "__dict__", None) else {}
 
@@ -229,12 +264,11 @@ class _TensorState:
         tensor, data = self._tensor, self._data
         if not share_memory(tensor, data) or _layout_of(tensor) != _layout_of(data):
             tensor.data = data
-        if tensor.requires_grad != self._requires_grad:
+        if tensor.requires_grad != self._requires_grad and tensor.is_leaf == self._is_leaf:
             tensor.requires_grad_(self._requires_grad)
         if tensor.is_leaf and tensor.grad is not self._grad:
             tensor.grad = self._grad
-        if not _same_items(vars(tensor), self._attributes):
-            _refill(vars(tensor), self._attributes)
+        _refill(vars(tensor), self._attributes)
         if _version_of(tensor) != self._version:  # an in-place operator counts it up before it can be redirected
             torch._C._autograd._unsafe_set_version_counter((tensor,), (self._version,))
 
@@ -257,27 +291,32 @@ def _restore_class(kind: type, attributes: dict[str, Any]) -> None:
     """Class attributes that a forward pass assigned: a table that all instances share."""
     now = dict(vars(kind))
     for name in now.keys() - attributes.keys():
-        delattr(kind, name)
+        type.__delattr__(kind, name)
     for name, value in attributes.items():
         if now.get(name) is not value:
             setattr(kind, name, value)
 
 
+def _plain_type_of(container: Any) -> Any:
+    """The type whose methods read and write the container, whatever a subclass makes of them."""
+    return next(each for each in (OrderedDict, dict, list, set, deque) if issubclass(type(container), each))
+
+
 def _items_of(container: Any) -> Any:
-    return dict(container) if isinstance(container, dict) else set(container) if isinstance(container, set) else list(container)
+    methods = _plain_type_of(container)
+    if methods in (dict, OrderedDict):
+        return dict(methods.items(container))
+    return set(container) if methods is set else list(methods.__iter__(container))
 
 
 def _refill(container: Any, items: Any) -> None:
-    """With the methods of the plain types, whatever a subclass makes of them."""
-    if isinstance(container, dict):
-        dict.clear(container)
-        dict.update(container, items)
-    elif isinstance(container, set):
-        set.clear(container)
-        set.update(container, items)
-    else:
-        container.clear()
-        container.extend(items)
+    """Put the items back, if they are others; ``None`` stands for no items."""
+    methods = _plain_type_of(container)
+    if methods.__len__(container) == 0 if items is None else _same_items(_items_of(container), items):
+        return
+    methods.clear(container)
+    if items is not None:
+        (methods.extend if methods in (list, deque) else methods.update)(container, items)
 
 
 def _same_items(now: Any, before: Any) -> bool:

@@ -67,10 +67,8 @@ class TensorTable:
         self._names.setdefault(tensor._cdata, (kind, name))
 
     def enter_input(self, tensor: Tensor, name: str) -> None:
-        """Enter an argument of the pass. A plain one is a copy of our own, which the model may write to."""
-        if not is_plain(tensor):
-            self.name(tensor, "input", name)
-        elif id(tensor) not in self._tracked:
+        """Enter an argument of the pass that is a copy of our own, which the model may write to."""
+        if id(tensor) not in self._tracked:
             self._enter(tensor, self.spec_of(tensor), self._new_storage(), None, "input", name, None)
 
     def leftovers(self) -> list[TensorSpec]:
@@ -198,8 +196,22 @@ def own_copy(tensor: Tensor, *, hollow: bool) -> Tensor:
     if hollow and not keeps_values:
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     else:
-        made = tensor.detach().clone()
-    return made.requires_grad_(tensor.requires_grad)
+        made = _copy_of(tensor.detach())
+    vars(made).update(vars(tensor))
+    if not tensor.requires_grad:
+        return made
+    with torch.enable_grad():
+        leaf = made.requires_grad_()
+        return leaf if tensor.is_leaf else leaf.view_as(leaf)  # what is no leaf may be written to
+
+
+def _copy_of(tensor: Tensor) -> Tensor:
+    """With the strides of the original, unless it is a small part of a large memory block."""
+    storage = tensor.untyped_storage()
+    if storage.nbytes() > 2 * tensor.numel() * tensor.element_size():
+        return tensor.clone()
+    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return copy.set_(storage.clone(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _is_arithmetic(tensor: Tensor) -> bool:
