@@ -362,7 +362,7 @@ def test_attributes_with_a_mind_of_their_own_do_not_disturb() -> None:
             raise RuntimeError("working outside of context")
 
         @property
-        def __dict__(self) -> Any:
+        def __dict__(self) -> Any:  # type: ignore[override]
             raise RuntimeError("no dict")
 
     class Stubborn(list[int]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
 import sys
 import threading
@@ -24,6 +23,7 @@ from torchscan.trace.tensors import share_memory
 LARGEST_CONTAINER, MOST_OBJECTS = 10_000, 200_000
 
 _ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
+_PLAIN_TYPES = (OrderedDict, dict, list, set, deque)  # the more special ones first
 _HARMLESS = frozenset({"builtins", "abc", "typing", "types", "enum", "dataclasses", "collections", "__main__"})
 _STANDARD_LIBRARY = sys.stdlib_module_names - _HARMLESS
 _NO_STATE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
@@ -181,14 +181,21 @@ class Snapshot:
 
     def restore(self) -> None:
         """Put back what is not as it was. One that cannot be does not keep the others from it."""
-        steps: list[Callable[[], object]] = [functools.partial(_refill, each, None) for each in self._empty]
-        steps += [functools.partial(_refill, container, items) for container, items in self._containers]
-        steps += [functools.partial(_restore_class, each, attributes) for each, attributes in self._classes]
-        steps += [tensor.restore for tensor in self._tensors]
-        steps += [functools.partial(generator.set_state, state) for generator, state in self._generators]
-        failed = [error for step in steps if (error := _error_of(step)) is not None]
-        if failed:
-            warnings.warn(f"{len(failed)} thing(s) of the model could not be put back: {failed[0]!r}", stacklevel=2)
+        failures: list[Exception] = []
+        for container in self._empty:
+            if _plain_type_of(container).__len__(container):
+                _attempt(failures, _refill, container, ())
+        for container, items in self._containers:
+            if not _same_items(_readable(container), items):
+                _attempt(failures, _refill, container, items)
+        for kind, attributes in self._classes:
+            _attempt(failures, _restore_class, kind, attributes)
+        for tensor in self._tensors:
+            _attempt(failures, tensor.restore)
+        for generator, state in self._generators:
+            _attempt(failures, generator.set_state, state)
+        if failures:
+            warnings.warn(f"{len(failures)} thing(s) of the model could not be put back: {failures[0]!r}", stacklevel=2)
 
     def _take(self, value: Any) -> None:
         kind = type(value)
@@ -224,12 +231,11 @@ class Snapshot:
         self._waiting.extend([value for value in values if type(value) not in _ATOMS])
 
 
-def _error_of(step: Callable[[], object]) -> Exception | None:
+def _attempt(failures: list[Exception], step: Callable[..., object], *arguments: Any) -> None:
     try:
-        step()
+        step(*arguments)
     except Exception as error:
-        return error
-    return None
+        failures.append(error)
 
 
 def _is_live(kind: type) -> bool:
@@ -268,7 +274,8 @@ class _TensorState:
             tensor.requires_grad_(self._requires_grad)
         if tensor.is_leaf and tensor.grad is not self._grad:
             tensor.grad = self._grad
-        _refill(vars(tensor), self._attributes)
+        if not _same_items(vars(tensor), self._attributes):
+            _refill(vars(tensor), self._attributes)
         if _version_of(tensor) != self._version:  # an in-place operator counts it up before it can be redirected
             torch._C._autograd._unsafe_set_version_counter((tensor,), (self._version,))
 
@@ -299,7 +306,13 @@ def _restore_class(kind: type, attributes: dict[str, Any]) -> None:
 
 def _plain_type_of(container: Any) -> Any:
     """The type whose methods read and write the container, whatever a subclass makes of them."""
-    return next(each for each in (OrderedDict, dict, list, set, deque) if issubclass(type(container), each))
+    kind = type(container)
+    return kind if kind in _PLAIN_TYPES else next(each for each in _PLAIN_TYPES if issubclass(kind, each))
+
+
+def _readable(container: Any) -> Any:
+    """The container itself where reading it runs no code but Python's own, else its items."""
+    return container if type(container) in _PLAIN_TYPES else _items_of(container)
 
 
 def _items_of(container: Any) -> Any:
@@ -310,13 +323,9 @@ def _items_of(container: Any) -> Any:
 
 
 def _refill(container: Any, items: Any) -> None:
-    """Put the items back, if they are others; ``None`` stands for no items."""
     methods = _plain_type_of(container)
-    if methods.__len__(container) == 0 if items is None else _same_items(_items_of(container), items):
-        return
     methods.clear(container)
-    if items is not None:
-        (methods.extend if methods in (list, deque) else methods.update)(container, items)
+    (methods.extend if methods in (list, deque) else methods.update)(container, items)
 
 
 def _same_items(now: Any, before: Any) -> bool:
