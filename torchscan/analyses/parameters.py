@@ -37,13 +37,13 @@ def parameters_by_call(trace: Trace) -> tuple[ParameterCount, ...]:
 
 def unused_parameters(trace: Trace) -> dict[str, int]:
     """Path -> elements of the parameters that no operator touched, by the outermost module that holds no other."""
-    used_paths = {each.path for each in trace.parameters if each.is_used}
+    used = {prefix for each in trace.parameters if each.is_used for prefix in _modules_around(each.path)}
     unused: dict[str, int] = {}
     seen: set[int] = {each.identity for each in trace.parameters if each.is_used}
     for record in trace.parameters:
         if not record.is_buffer and not record.is_used and record.identity not in seen:
             seen.add(record.identity)
-            group = _outermost_unused(record.path, used_paths)
+            group = _outermost_unused(record.path, used)
             unused[group] = unused.get(group, 0) + record.numel
     return unused
 
@@ -78,11 +78,12 @@ def _count(slots: list[ParameterRecord], seen: set[int]) -> ParameterCount:
     )
 
 
-def _outermost_unused(path: str, used_paths: set[str]) -> str:
-    """The longest way up from ``path`` on which no used parameter is met."""
+def _outermost_unused(path: str, used: set[str]) -> str:
+    """The outermost module around ``path`` that holds no used parameter, else ``path`` itself."""
+    return next((module for module in _modules_around(path) if module not in used), path)
+
+
+def _modules_around(path: str) -> list[str]:
+    """``a.b.weight -> [a, a.b]``, from the outside in."""
     parts = path.split(".")
-    for length in range(1, len(parts)):
-        prefix = ".".join(parts[:length])
-        if not any(used.startswith(prefix + ".") for used in used_paths):
-            return prefix
-    return path
+    return [".".join(parts[:length]) for length in range(1, len(parts))]

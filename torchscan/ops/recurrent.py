@@ -9,15 +9,12 @@ tanh cell 1 + 6 = 7 · relu cell 1 + 1 = 2. Dropout between layers, in training,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from torchscan.ops.registry import Formula, Operator, Work, cost_of
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
-Specs = Sequence[TensorSpec]
 
 
 def _layers(gates: int, per_unit: int, *, packed: bool) -> Formula:

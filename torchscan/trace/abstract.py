@@ -143,11 +143,10 @@ class AbstractExecution:
             return outcome
         assumption = f"balanced routing: the indices that {request.op} returns are spread evenly"
         rebuild = _rebuilder(outcome.result, outcome.signature.outputs)
-        self._plans[request.key] = _Plan(
-            outcome.signature, tuple(outcome.alias_of), lambda again: make(rebuild(again)), assumption
-        )
         result = make(outcome.result)
-        return OpOutcome(result, outcome.signature, tensors_of_result(result), outcome.alias_of, assumption)
+        outcome = OpOutcome(result, outcome.signature, tensors_of_result(result), outcome.alias_of, assumption)
+        self._remember(request, outcome, lambda again: make(rebuild(again)))
+        return outcome
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -198,7 +197,7 @@ class AbstractExecution:
         request.look_up()
 
     def _remember(self, request: OpRequest, outcome: OpOutcome, make: Callable[[OpRequest], Any]) -> None:
-        self._plans[request.key] = _Plan(outcome.signature, tuple(outcome.alias_of), make)
+        self._plans[request.key] = _Plan(outcome.signature, tuple(outcome.alias_of), make, outcome.assumption)
 
 
 def _keeps_values(spec: TensorSpec) -> bool:

@@ -210,8 +210,13 @@ def _copy_of(tensor: Tensor) -> Tensor:
     storage = tensor.untyped_storage()
     if storage.nbytes() > 2 * tensor.numel() * tensor.element_size():
         return tensor.clone()
-    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    return copy.set_(storage.clone(), tensor.storage_offset(), tensor.shape, tensor.stride())
+    return _same_view(tensor, storage.clone())
+
+
+def _same_view(tensor: Tensor, storage: torch.UntypedStorage) -> Tensor:
+    """What ``tensor`` is of its memory block, of another one."""
+    view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _is_arithmetic(tensor: Tensor) -> bool:
@@ -229,10 +234,7 @@ def _standin(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | N
     Views of the model's tensors must be ordinary tensors, not those of inference mode.
     """
     with torch.inference_mode(False):
-        if storage is None:
-            return twin_of(spec)
-        view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        return view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+        return twin_of(spec) if storage is None else _same_view(tensor, storage)
 
 
 def share_memory(one: Tensor, other: Tensor) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchscan.trace.events import ModuleCall, OpCall, ParameterRecord, Provenance, TensorRecord
@@ -25,10 +24,6 @@ class Trace:
     def root(self) -> ModuleCall:
         """The call of the recorded module itself."""
         return self.modules[0]
-
-    def own_ops(self, call: ModuleCall) -> Iterator[OpCall]:
-        """The operator calls made by ``call`` itself, not by its children."""
-        return (self.ops[index] for index in call.ops)
 
     def path_of(self, op: OpCall) -> str:
         """The path of the module whose own operator this is."""
