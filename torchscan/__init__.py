@@ -1,6 +1,8 @@
 """torchscan: what a PyTorch model is and what it costs, before anything is trained."""
 
 from torchscan._version import __version__
+from torchscan.analyses.conventions import Convention
+from torchscan.analyses.totals import by_module, by_module_and_operator, by_operator, total_cost
 from torchscan.crawler import crawl_module, module_dmas, module_flops, module_macs, record, summary
 from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError, UnpricedError
 from torchscan.ops import OpCost, Work, cost_of
@@ -10,6 +12,7 @@ from torchscan.trace.events import ModuleCall, OpCall, OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
 
 __all__ = [
+    "Convention",
     "InputError",
     "ModuleCall",
     "NeedsValuesError",
@@ -24,6 +27,9 @@ __all__ = [
     "Work",
     "__version__",
     "aggregate_info",
+    "by_module",
+    "by_module_and_operator",
+    "by_operator",
     "cost_of",
     "crawl_module",
     "format_info",
@@ -32,4 +38,5 @@ __all__ = [
     "module_macs",
     "record",
     "summary",
+    "total_cost",
 ]

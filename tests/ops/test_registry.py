@@ -88,7 +88,7 @@ def test_pricing_an_operator_that_does_not_exist_is_an_error() -> None:
 def _overloads() -> list[torch._ops.OpOverload]:
     """Every overload that a formula is registered for, and those of its in-place twin."""
     found = []
-    for name in (*registry._formulas, *registry._free):
+    for name in registry._entries:
         namespace, _, rest = name.partition(".")
         packet, _, overload = rest.partition(".")
         for twin in (packet, f"{packet}_"):
@@ -104,10 +104,10 @@ def test_every_formula_fits_the_schema_of_every_overload_that_it_is_for() -> Non
     overloads = [each for each in _overloads() if each.namespace == "aten"]
     assert len(overloads) > 800
     for overload in overloads:
-        formula = registry._find(registry._formulas, overload) or registry._find(registry._free, overload)
-        assert formula is not None
+        entry = registry._find(overload)
+        assert entry is not None
         arguments = overload._schema.arguments
-        for position, parameter in enumerate(inspect.signature(formula).parameters.values()):
+        for position, parameter in enumerate(inspect.signature(entry.formula).parameters.values()):
             if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is parameter.empty:
                 assert position < len(arguments), (overload, parameter.name)
 

@@ -1,10 +1,13 @@
-"""Activation functions, softmax, dropout: the fixed table of docs/conventions.md."""
+"""Activation functions, softmax, dropout, and their derivatives: the fixed table of docs/conventions.md.
+
+The backward operators count what they compute from the gradient ``g`` and what was saved (the input ``x`` or the output ``y``).
+"""
 
 from __future__ import annotations
 
 import torch
 
-from torchscan.ops.elementwise import per_element
+from torchscan.ops.elementwise import Output, first, per_element
 from torchscan.ops.registry import Work, cost_of
 from torchscan.trace.events import TensorSpec
 
@@ -16,19 +19,59 @@ per_element(4, aten.leaky_relu, aten.prelu, aten._prelu_kernel)
 per_element(6, aten.elu, aten.selu, aten.celu)
 per_element(4, aten.sigmoid, aten.hardsigmoid, aten.softplus)
 per_element(6, aten.tanh)
-per_element(5, aten.silu, aten.hardswish, aten.log_sigmoid, aten.softmax, aten._softmax, aten._safe_softmax)
+per_element(5, aten.silu, aten.hardswish, aten.log_sigmoid, aten.log_sigmoid_forward)
+per_element(5, aten.softmax, aten._softmax, aten._safe_softmax, aten._masked_softmax)
 per_element(5, aten.log_softmax, aten._log_softmax)
 per_element(11, aten.mish)
 per_element(2, aten.hardshrink, aten.softshrink)  # compare, select (subtract)
 per_element(5, aten.glu)  # a sigmoid of one half, times the other
+per_element(4, aten.rrelu, aten.rrelu_with_noise)
+
+per_element(2, aten.threshold_backward, aten.hardshrink_backward, aten.softshrink_backward)  # compare, select
+per_element(3, aten.hardtanh_backward)  # two comparisons, select
+per_element(3, aten.leaky_relu_backward, aten.rrelu_with_noise_backward)  # compare, slope · g, select
+per_element(5, aten.elu_backward)  # compare, exponential, two products, select
+per_element(3, aten.sigmoid_backward, aten.tanh_backward)  # g · (1 − y) · y; g · (1 − y²)
+per_element(9, aten.silu_backward)  # s = sigmoid(x), 4; g · s · (1 + x · (1 − s)), 5
+per_element(4, aten.hardsigmoid_backward)  # two comparisons, a product, select
+per_element(6, aten.hardswish_backward)  # two comparisons, x/3 + ½, its product with g, select
+per_element(6, aten.softplus_backward)  # z = exp(β·x), 2; g · z / (z + 1), 3; compare
+per_element(6, aten.log_sigmoid_backward)  # compare, |x|, exponential, a sum, a quotient, a product
+per_element(17, aten.mish_backward)  # tanh(softplus(x)), 8; sigmoid(x), 4; g · (t + x · s · (1 − t²)), 5
+per_element(7, aten.logit_backward)
+per_element(4, aten._softmax_backward_data)  # y · (g − Σ g·y)
+per_element(4, aten._log_softmax_backward_data)  # g − exp(y) · Σ g
+per_element(4, aten._masked_softmax_backward)
+per_element(2, aten.native_dropout_backward, aten._masked_scale)  # g · mask · scale
 
 _GELU = {"none": 5, "tanh": 14}
+# cdf = ½ (1 + erf(x/√2)), 4; pdf = c · exp(−½ x²), 4; g · (cdf + x · pdf), 3
+# by tanh: its argument, 5; tanh, 6; its derivative and that of the argument, 6; the rest of the product rule, 6
+_GELU_BACKWARD = {"none": 11, "tanh": 23}
 
 
 @cost_of(aten.gelu)
 def gelu(self: TensorSpec, *, approximate: str = "none", out: TensorSpec) -> Work:
     """FLOPs = 5 per element by the error function, 14 by the hyperbolic tangent."""
     return Work(other_flops=_GELU[approximate] * out.numel)
+
+
+@cost_of(aten.gelu_backward)
+def gelu_backward(grad: TensorSpec, self: TensorSpec, *, approximate: str = "none", out: TensorSpec) -> Work:
+    """FLOPs = 11 per element by the error function, 23 by the hyperbolic tangent."""
+    return Work(other_flops=_GELU_BACKWARD[approximate] * out.numel)
+
+
+@cost_of(aten._prelu_kernel_backward)
+def prelu_backward(grad: TensorSpec, self: TensorSpec, weight: TensorSpec, *, out: Output) -> Work:
+    """Compare and two products, of which one is selected for the input and one for the weight: 5 per element."""
+    return Work(other_flops=5 * self.numel)
+
+
+@cost_of(aten.glu_backward)
+def glu_backward(grad: TensorSpec, self: TensorSpec, dim: int, *, out: TensorSpec) -> Work:
+    """A sigmoid, ``g·s`` and ``g·a·s·(1 − s)`` for each element of one half: 9 each."""
+    return Work(other_flops=9 * grad.numel)
 
 
 @cost_of(aten.dropout, aten.feature_dropout, aten.alpha_dropout, aten.feature_alpha_dropout)
@@ -41,3 +84,9 @@ def dropout(input: TensorSpec, p: float, train: bool, *, out: TensorSpec) -> Wor
 def native_dropout(input: TensorSpec, p: float, train: bool | None, *, out: tuple[TensorSpec, ...]) -> Work:
     """As above; it also writes its mask."""
     return Work(other_flops=0 if train is False else 2 * out[0].numel)
+
+
+@cost_of(aten._fused_dropout)
+def fused_dropout(self: TensorSpec, *_: object, out: Output) -> Work:
+    """As above, in training."""
+    return Work(other_flops=2 * first(out).numel)

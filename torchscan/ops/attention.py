@@ -1,4 +1,15 @@
-"""Attention as one operator, whichever kernel runs it. It is counted dense: a causal mask does not halve it."""
+"""Attention as one operator, whichever kernel runs it. It is counted dense: a causal mask does not halve it.
+
+With S = samples · query heads · L queries · M keys scores, E wide queries and E_v wide values:
+
+forward   MACs = S · (E + E_v)        scores, weighed values
+backward  MACs = S · (3·E + 2·E_v)    scores once more; ∂V = Pᵀ·∂O, ∂P = ∂O·Vᵀ, ∂Q = ∂S·K, ∂K = ∂Sᵀ·Q
+
+Other FLOPs per score: forward 1 to scale, 5 of softmax, 1 to add a mask, 2 of dropout. Backward 1 to scale and 2 for the
+softmax from its saved logarithm, 2 for ∂S = P·(∂P − D), 1 to scale, 1 with a mask, 2 with dropout; D = Σ O·∂O takes 2·E_v per
+query.
+Grouped queries count the query heads.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +21,229 @@ from torchscan.ops.registry import Work, cost_of
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
+Output = TensorSpec | tuple[object, ...]
 
 
-@cost_of(aten.scaled_dot_product_attention)
+@cost_of(aten.scaled_dot_product_attention, aten._scaled_dot_product_flash_attention_for_cpu)
 def scaled_dot_product_attention(
     query: TensorSpec,
     key: TensorSpec,
     value: TensorSpec,
+    *_: object,
     attn_mask: TensorSpec | None = None,
     dropout_p: float = 0.0,
-    *_: object,
-    out: TensorSpec,
-    **_kwargs: object,
+    out: Output,
 ) -> Work:
-    """With S = query heads · L · M scores, of which each takes E products, and E_v to weigh the values: MACs = S · (E + E_v).
+    """The operator that picks a kernel, and the kernel of the CPU. Operands are (…, heads, length, width)."""
+    return _forward(_scores(query, key), query, value, attn_mask, dropout_p)
 
-    Other FLOPs = S · (1 to scale + 5 of softmax + 1 to add a mask + 2 of dropout). Query groups count the query heads.
+
+@cost_of(aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_efficient_attention)
+@cost_of(aten._scaled_dot_product_cudnn_attention, aten._scaled_dot_product_fused_attention_overrideable)
+def fused_attention(
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    *_: object,
+    attn_bias: TensorSpec | None = None,
+    dropout_p: float = 0.0,
+    out: Output,
+) -> Work:
+    """The fused kernels of GPUs."""
+    return _forward(_scores(query, key), query, value, attn_bias, dropout_p)
+
+
+@cost_of("aten::_triton_scaled_dot_attention")
+def triton_attention(q: TensorSpec, k: TensorSpec, v: TensorSpec, dropout_p: float = 0.0, *, out: Output) -> Work:
+    """The same in Triton."""
+    return _forward(_scores(q, k), q, v, None, dropout_p)
+
+
+@cost_of(aten._flash_attention_forward, "aten::_cudnn_attention_forward")
+def flash_attention(
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    *_: object,
+    cum_seq_q: TensorSpec | None = None,
+    max_q: int = 0,
+    max_k: int = 0,
+    attn_bias: TensorSpec | None = None,
+    dropout_p: float = 0.0,
+    out: Output,
+) -> Work:
+    """The kernel itself: (samples, length, heads, width), or all samples in a row and where each begins (``cum_seq_q``).
+
+    The record does not know how long each of the latter is: all count as long as the longest.
     """
-    scores = math.prod(out.shape[:-2]) * query.shape[-2] * key.shape[-2]
-    per_score = 6 + (attn_mask is not None) + (2 if dropout_p else 0)
+    scores = _scores_of_kernel(query, key, cum_seq_q, max_q, max_k)
+    return _forward(scores, query, value, attn_bias, dropout_p)
+
+
+@cost_of("aten::_flash_attention_forward_no_dropout_inplace")
+def flash_attention_in_place(
+    target: TensorSpec,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    *_: object,
+    cum_seq_q: TensorSpec | None = None,
+    max_q: int = 0,
+    max_k: int = 0,
+    out: Output,
+) -> Work:
+    """The same, into a tensor that is there."""
+    return _forward(_scores_of_kernel(query, key, cum_seq_q, max_q, max_k), query, value, None, 0.0)
+
+
+@cost_of(aten._efficient_attention_forward)
+def efficient_attention(
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    *_: object,
+    bias: TensorSpec | None = None,
+    cu_seqlens_q: TensorSpec | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    dropout_p: float = 0.0,
+    out: Output,
+) -> Work:
+    """The memory-efficient kernel itself: the layouts of the one above."""
+    scores = _scores_of_kernel(query, key, cu_seqlens_q, max_seqlen_q or 0, max_seqlen_k or 0)
+    return _forward(scores, query, value, bias, dropout_p)
+
+
+@cost_of(aten._scaled_dot_product_flash_attention_backward, aten._scaled_dot_product_flash_attention_for_cpu_backward)
+@cost_of(aten._scaled_dot_product_efficient_attention_backward, aten._scaled_dot_product_cudnn_attention_backward)
+@cost_of(aten._scaled_dot_product_fused_attention_overrideable_backward)
+def fused_attention_backward(
+    grad_out: TensorSpec,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    *_: object,
+    attn_mask: TensorSpec | None = None,
+    attn_bias: TensorSpec | None = None,
+    dropout_p: float = 0.0,
+    out: Output,
+) -> Work:
+    """The gradients of all of the above."""
+    return _backward(_scores(query, key), query, value, attn_mask or attn_bias, dropout_p)
+
+
+@cost_of(aten._flash_attention_backward, "aten::_cudnn_attention_backward")
+def flash_attention_backward(
+    grad_out: TensorSpec,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    *_: object,
+    cum_seq_q: TensorSpec | None = None,
+    max_q: int = 0,
+    max_k: int = 0,
+    dropout_p: float = 0.0,
+    out: Output,
+) -> Work:
+    """The gradients of the kernel itself."""
+    return _backward(_scores_of_kernel(query, key, cum_seq_q, max_q, max_k), query, value, None, dropout_p)
+
+
+@cost_of(aten._efficient_attention_backward)
+def efficient_attention_backward(
+    grad_out_: TensorSpec,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    bias: TensorSpec | None = None,
+    *_: object,
+    cu_seqlens_q: TensorSpec | None = None,
+    max_seqlen_q: int = 0,
+    max_seqlen_k: int = 0,
+    dropout_p: float = 0.0,
+    out: Output,
+) -> Work:
+    """The gradients of the memory-efficient kernel."""
+    scores = _scores_of_kernel(query, key, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
+    return _backward(scores, query, value, bias, dropout_p)
+
+
+# -- whole layers in one kernel ------------------------------------------------------------------------------------------
+
+
+@cost_of(aten._native_multi_head_attention, "aten::_triton_multi_head_attention")
+def multi_head_attention(
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: TensorSpec,
+    qkv_bias: TensorSpec,
+    proj_weight: TensorSpec,
+    *_: object,
+    mask: TensorSpec | None = None,
+    out: Output,
+) -> Work:
+    """Projections of N samples, L queries and M keys, attention, output: MACs = N · (2·L·D² + 2·M·D²) + N·L·M·2·D.
+
+    Other FLOPs: 6 per score (7 with a mask).
+    """
+    samples, queries, keys = query.shape[0], query.shape[1], key.shape[1]
+    scores = samples * num_head * queries * keys
+    projected = samples * (2 * queries + 2 * keys) * embed_dim
+    per_score = 6 + (mask is not None)
+    return Work(macs=projected * embed_dim + 2 * scores * (embed_dim // num_head), other_flops=per_score * scores)
+
+
+@cost_of(aten._transformer_encoder_layer_fwd)
+def transformer_encoder_layer(
+    src: TensorSpec,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: TensorSpec,
+    qkv_bias: TensorSpec,
+    proj_weight: TensorSpec,
+    proj_bias: TensorSpec,
+    use_gelu: bool,
+    *_: object,
+    ffn_weight_1: TensorSpec,
+    mask: TensorSpec | None = None,
+    out: Output,
+) -> Work:
+    """The above on one sequence of L, and a feed-forward part F wide: MACs = N·L·(4·D² + 2·D·F) + N·L²·2·D.
+
+    Other FLOPs: those of attention, two layer norms (8 per element, 2 per row each), two sums, the activation (relu 1, gelu 5).
+    """
+    attention = multi_head_attention(src, src, src, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, mask=mask, out=out)
+    rows, width = src.numel // embed_dim, ffn_weight_1.shape[0]
+    other = 2 * (8 * src.numel + 2 * rows) + 2 * src.numel + (5 if use_gelu else 1) * rows * width
+    return Work(macs=attention.macs + 2 * rows * embed_dim * width, other_flops=attention.other_flops + other)
+
+
+@cost_of(aten._transform_bias_rescale_qkv)
+def split_projections(qkv: TensorSpec, qkv_bias: TensorSpec, num_heads: int, *, out: Output) -> Work:
+    """Add the bias to queries, keys and values, scale the queries: 1 per element, 1 more per query element."""
+    return Work(other_flops=qkv.numel + qkv.numel // 3)
+
+
+def _scores(query: TensorSpec, key: TensorSpec) -> int:
+    return math.prod(query.shape[:-1]) * key.shape[-2]
+
+
+def _scores_of_kernel(query: TensorSpec, key: TensorSpec, starts: TensorSpec | None, max_q: int, max_k: int) -> int:
+    if starts is None:
+        return query.shape[0] * query.shape[-2] * query.shape[1] * key.shape[1]
+    return (starts.numel - 1) * query.shape[-2] * max_q * max_k
+
+
+def _forward(scores: int, query: TensorSpec, value: TensorSpec, mask: TensorSpec | None, dropout: float) -> Work:
+    per_score = 6 + (mask is not None) + (2 if dropout else 0)
     return Work(macs=scores * (query.shape[-1] + value.shape[-1]), other_flops=per_score * scores)
+
+
+def _backward(scores: int, query: TensorSpec, value: TensorSpec, mask: TensorSpec | None, dropout: float) -> Work:
+    per_score = 6 + (mask is not None) + (2 if dropout else 0)
+    rows = math.prod(query.shape[:-1])
+    macs = scores * (3 * query.shape[-1] + 2 * value.shape[-1])
+    return Work(macs=macs, other_flops=per_score * scores + 2 * value.shape[-1] * rows)

@@ -1,7 +1,8 @@
-"""Convolutions of any dimension, grouped, dilated, transposed.
+"""Convolutions of any dimension, grouped, dilated, transposed, deformable, quantised, and their gradients.
 
 Each output element of a convolution is a sum over its window: ``k = kernel elements · C_in / groups`` products. In a transposed
-convolution it is each *input* element that meets ``kernel elements · C_out / groups`` weights.
+convolution it is each *input* element that meets ``kernel elements · C_out / groups`` weights. Of complex numbers it is done as
+three convolutions of real ones.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Sequence
 
 import torch
 
-from torchscan.ops.registry import Work, cost_of
+from torchscan.ops.elementwise import Output, first
+from torchscan.ops.registry import Work, cost_of, elements
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -19,41 +21,40 @@ Padding = Sequence[int] | str
 
 
 @cost_of(aten.conv1d, aten.conv2d, aten.conv3d)
-def convolution(
-    input: TensorSpec,
-    weight: TensorSpec,
-    bias: TensorSpec | None = None,
-    stride: Sequence[int] = (1,),
-    padding: Padding = (0,),
-    dilation: Sequence[int] = (1,),
-    groups: int = 1,
-    *,
-    out: TensorSpec,
-) -> Work:
+@cost_of(aten._convolution_mode, aten.cudnn_convolution, aten._conv_depthwise2d, aten.conv_depthwise3d)
+@cost_of(aten.mkldnn_convolution, aten.miopen_convolution, aten.miopen_depthwise_convolution, aten.thnn_conv2d)
+@cost_of(aten._slow_conv2d_forward, aten.slow_conv3d, aten.slow_conv3d_forward, aten.slow_conv_dilated2d)
+@cost_of(aten.slow_conv_dilated3d, "mkldnn::_convolution_pointwise", aten._nnpack_spatial_convolution)
+def convolution(input: TensorSpec, weight: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
     """MACs = numel(out) · k; as many elements read, besides weights and bias. ``weight`` is (C_out, C_in/groups, *kernel)."""
-    window = math.prod(weight.shape[1:])
-    return _windowed(out.numel * window, weight, bias)
+    return _windowed(first(out).numel * math.prod(weight.shape[1:]), weight, *_biases(_))
+
+
+@cost_of(aten.cudnn_convolution_relu, aten.miopen_convolution_relu)
+def convolution_and_relu(input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """The same, and a comparison per output."""
+    return _windowed(out.numel * math.prod(weight.shape[1:]), weight, *_biases(_), other_flops=out.numel)
+
+
+@cost_of(aten.cudnn_convolution_add_relu, aten.miopen_convolution_add_relu)
+def convolution_addition_and_relu(
+    self: TensorSpec, weight: TensorSpec, z: TensorSpec, alpha: float | None = None, *_: object, out: TensorSpec
+) -> Work:
+    """The same, a sum and a comparison per output, and a product if ``alpha`` ≠ 1."""
+    per_output = 2 + (alpha not in (None, 1))
+    products = out.numel * math.prod(weight.shape[1:])
+    return _windowed(products, weight, *_biases(_), z, other_flops=per_output * out.numel)
 
 
 @cost_of(aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d)
-def transposed_convolution(
-    input: TensorSpec,
-    weight: TensorSpec,
-    bias: TensorSpec | None = None,
-    stride: Sequence[int] = (1,),
-    padding: Sequence[int] = (0,),
-    output_padding: Sequence[int] = (0,),
-    groups: int = 1,
-    dilation: Sequence[int] = (1,),
-    *,
-    out: TensorSpec,
-) -> Work:
+@cost_of(aten.cudnn_convolution_transpose, aten.miopen_convolution_transpose)
+@cost_of(aten.slow_conv_transpose2d, aten.slow_conv_transpose3d)
+def transposed_convolution(input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
     """MACs = numel(input) · kernel · C_out/groups, and as many elements read. ``weight`` is (C_in, C_out/groups, *kernel)."""
-    window = math.prod(weight.shape[1:])
-    return _windowed(input.numel * window, weight, bias)
+    return _windowed(input.numel * math.prod(weight.shape[1:]), weight, *_biases(_))
 
 
-@cost_of(aten.convolution, aten._convolution)
+@cost_of(aten.convolution, aten._convolution, aten.convolution_overrideable)
 def general_convolution(
     input: TensorSpec,
     weight: TensorSpec,
@@ -66,8 +67,7 @@ def general_convolution(
     out: TensorSpec,
 ) -> Work:
     """One of the two above, as ``transposed`` says."""
-    products = (input if transposed else out).numel * math.prod(weight.shape[1:])
-    return _windowed(products, weight, bias)
+    return (transposed_convolution if transposed else convolution)(input, weight, bias, out=out)
 
 
 @cost_of(aten.conv_tbc)
@@ -83,5 +83,135 @@ def time_batch_channel_convolution(
     return _windowed(out.numel * math.prod(weight.shape[:2]), weight, bias)
 
 
-def _windowed(products: int, weight: TensorSpec, bias: TensorSpec | None) -> Work:
-    return Work(macs=products, elements_read=products + weight.numel + (bias.numel if bias is not None else 0))
+@cost_of(aten.convolution_backward, aten.convolution_backward_overrideable)
+def convolution_backward(
+    grad_output: TensorSpec,
+    input: TensorSpec,
+    weight: TensorSpec,
+    *args: object,
+    output_mask: Sequence[bool] = (True, True, True),
+    transposed: bool = False,
+    out: tuple[TensorSpec, ...],
+    **_kwargs: object,
+) -> Work:
+    """The gradients of the input and of the weight take the products of the forward pass each; that of the bias sums.
+
+    With P the MACs of the forward pass: MACs = P · (input wanted + weight wanted); FLOPs + numel(grad) − C_out for the bias.
+    Each of them reads P elements and the tensors beside it.
+    """
+    products = (input if transposed else grad_output).numel * math.prod(weight.shape[1:])
+    products *= 3 if weight.dtype.is_complex else 1
+    for_input, for_weight, for_bias = (bool(each) for each in output_mask)
+    read = for_input * (products + weight.numel) + for_weight * (products + grad_output.numel) + for_bias * grad_output.numel
+    bias = grad_output.numel - _channels(grad_output) if for_bias else 0
+    return Work(macs=products * (for_input + for_weight), other_flops=bias, elements_read=read)
+
+
+@cost_of(aten._slow_conv2d_backward)
+def slow_convolution_backward(
+    grad_output: TensorSpec,
+    self: TensorSpec,
+    weight: TensorSpec,
+    *args: object,
+    output_mask: Sequence[bool] = (True, True, True),
+    out: Output,
+    **_kwargs: object,
+) -> Work:
+    """The same."""
+    results = out if isinstance(out, tuple) else (out,)
+    return convolution_backward(grad_output, self, weight, output_mask=output_mask, out=results)
+
+
+@cost_of(aten.conv_tbc_backward)
+def time_batch_channel_backward(
+    self: TensorSpec, input: TensorSpec, weight: TensorSpec, bias: TensorSpec, pad: int, *, out: tuple[TensorSpec, ...]
+) -> Work:
+    """Twice the MACs of the forward pass, and the sum for the bias."""
+    products = self.numel * math.prod(weight.shape[:2])
+    return Work(macs=2 * products, other_flops=self.numel - bias.numel, elements_read=2 * products + 2 * self.numel)
+
+
+@cost_of(aten._convolution_double_backward)
+def convolution_double_backward(
+    ggI: TensorSpec | None,  # noqa: N803 - as the schema calls it
+    ggW: TensorSpec | None,  # noqa: N803
+    ggb: TensorSpec | None,
+    gO: TensorSpec,  # noqa: N803
+    weight: TensorSpec,
+    *_: object,
+    out: Output,
+) -> Work:
+    """A convolution each for ggI with the weight, the input with ggW, and for each of their two gradients."""
+    given = (ggI is not None) + (ggW is not None)
+    return Work(macs=2 * given * gO.numel * math.prod(weight.shape[1:]))
+
+
+@cost_of("torchvision::deform_conv2d")
+def deformable_convolution(
+    input: TensorSpec,
+    weight: TensorSpec,
+    offset: TensorSpec,
+    mask: TensorSpec,
+    bias: TensorSpec,
+    *_: object,
+    use_mask: bool = False,
+    out: TensorSpec,
+) -> Work:
+    """MACs = numel(out) · k. Each sample of each input channel is interpolated between four neighbours.
+
+    A position takes 14 (its distances and the weights of the neighbours), a sample 7, and 1 more with a mask.
+    """
+    samples = out.shape[0] * input.shape[1] * math.prod(weight.shape[2:]) * math.prod(out.shape[2:])
+    positions = offset.numel // 2
+    products = out.numel * math.prod(weight.shape[1:])
+    return Work(
+        macs=products,
+        other_flops=samples * (7 + bool(use_mask)) + 14 * positions,
+        elements_read=4 * samples + products + elements([weight, offset, bias]) + (mask.numel if use_mask else 0),
+    )
+
+
+@cost_of("torchvision::_deform_conv2d_backward")
+def deformable_convolution_backward(
+    grad: TensorSpec, input: TensorSpec, weight: TensorSpec, offset: TensorSpec, *_: object, out: tuple[TensorSpec, ...]
+) -> Work:
+    """Twice the MACs of the forward pass; each sample is interpolated again, spread over four neighbours and to its offset."""
+    samples = grad.shape[0] * input.shape[1] * math.prod(weight.shape[2:]) * math.prod(grad.shape[2:])
+    return Work(macs=2 * grad.numel * math.prod(weight.shape[1:]), other_flops=(7 + 8 + 14) * samples + 14 * offset.numel // 2)
+
+
+@cost_of("quantized::conv1d", "quantized::conv2d", "quantized::conv3d")
+@cost_of("quantized::conv1d_relu", "quantized::conv2d_relu", "quantized::conv3d_relu")
+@cost_of("quantized::conv1d_dynamic", "quantized::conv2d_dynamic", "quantized::conv3d_dynamic")
+@cost_of("onednn::qconv_pointwise", "onednn::qconv2d_pointwise")
+def packed_convolution(qx: TensorSpec, packed: object, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+    """MACs = numel(out) · k; each output is rescaled: 2. A packed weight counts as the tensors in it, the weight first."""
+    weight, *biases = _unpacked(packed)
+    return _windowed(out.numel * math.prod(weight.shape[1:]), weight, *biases, other_flops=2 * out.numel)
+
+
+@cost_of("quantized::conv_transpose1d", "quantized::conv_transpose2d", "quantized::conv_transpose3d")
+@cost_of("quantized::conv_transpose1d_dynamic", "quantized::conv_transpose2d_dynamic", "quantized::conv_transpose3d_dynamic")
+def packed_transposed_convolution(qx: TensorSpec, packed: object, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+    """MACs = numel(input) · kernel · C_out/groups; each output is rescaled: 2."""
+    weight, *biases = _unpacked(packed)
+    return _windowed(qx.numel * math.prod(weight.shape[1:]), weight, *biases, other_flops=2 * out.numel)
+
+
+def _unpacked(packed: object) -> list[TensorSpec]:
+    specs = packed if isinstance(packed, tuple) else (packed,)
+    return [spec for spec in specs if isinstance(spec, TensorSpec)]
+
+
+def _biases(rest: Sequence[object]) -> list[TensorSpec]:
+    """Among an operator's other arguments, which differ from kernel to kernel, the vector that is the bias."""
+    return [each for each in rest if isinstance(each, TensorSpec) and len(each.shape) == 1]
+
+
+def _windowed(products: int, weight: TensorSpec, *added: TensorSpec, other_flops: int = 0) -> Work:
+    products *= 3 if weight.dtype.is_complex else 1
+    return Work(macs=products, other_flops=other_flops, elements_read=products + weight.numel + elements(added))
+
+
+def _channels(spec: TensorSpec) -> int:
+    return spec.shape[1] if len(spec.shape) > 2 else spec.shape[0]

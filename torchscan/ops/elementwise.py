@@ -1,19 +1,56 @@
-"""A price per element of the output: how pointwise operators are declared, one line each."""
+"""A price per element: how pointwise operators are declared, one line each."""
 
 from __future__ import annotations
 
-from torchscan.ops.registry import Formula, Operator, Work, cost_of
+from collections.abc import Sequence
+
+from torchscan.ops.registry import Formula, Operator, Work, cost_of, elements
 from torchscan.trace.events import TensorSpec
 
-
-def per_element(flops: int, *operators: Operator) -> None:
-    """Declare operators that spend ``flops`` on each element that they return: FLOPs = flops · numel(out)."""
-    cost_of(*operators)(_formula(flops))
+Output = TensorSpec | tuple[TensorSpec, ...]
 
 
-def _formula(flops: int) -> Formula:
-    def elementwise(*, out: TensorSpec | tuple[TensorSpec, ...]) -> Work:
-        first = out[0] if isinstance(out, tuple) else out
-        return Work(other_flops=flops * first.numel)
+def per_element(flops: int, *operators: Operator, complex_flops: int | None = None) -> None:
+    """Declare operators that spend ``flops`` on each element that they return: FLOPs = flops · numel(out).
+
+    On complex numbers they spend ``complex_flops``; by default twice as much, once for each part.
+    """
+    cost_of(*operators)(_formula(flops, 2 * flops if complex_flops is None else complex_flops))
+
+
+def per_input(flops: int, *operators: Operator) -> None:
+    """Declare operators that spend ``flops`` on each element of their first operand, whatever they return."""
+
+    def formula(self: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
+        return Work(other_flops=flops * real_parts(self) * self.numel)
+
+    cost_of(*operators)(formula)
+
+
+def per_listed_element(flops: int, *operators: Operator) -> None:
+    """Declare operators on a list of tensors that spend ``flops`` on each element of it."""
+
+    def formula(self: Sequence[TensorSpec], *_: object, out: Output, **_kwargs: object) -> Work:
+        return Work(other_flops=flops * elements(self))
+
+    cost_of(*operators)(formula)
+
+
+def first(out: Output) -> TensorSpec:
+    """The first result of an operator."""
+    return out[0] if isinstance(out, tuple) else out
+
+
+def real_parts(spec: TensorSpec) -> int:
+    """2 for complex numbers, else 1."""
+    return 2 if spec.dtype.is_complex else 1
+
+
+def _formula(flops: int, complex_flops: int) -> Formula:
+    def elementwise(self: TensorSpec | float, *others: object, out: Output, **_kwargs: object) -> Work:
+        result = first(out)
+        operands = (result, self, *others)
+        is_complex = any(isinstance(each, TensorSpec) and each.dtype.is_complex for each in operands)
+        return Work(other_flops=(complex_flops if is_complex else flops) * result.numel)
 
     return elementwise

@@ -1,34 +1,54 @@
 """Matrix products and everything that is one in disguise.
 
-A product of an (m, k) and a (k, n) matrix takes ``m·n·k`` multiply-accumulates. A bias is what the accumulator starts from
-and costs nothing, but a scale (``alpha``, ``beta``) other than one costs a multiplication per element that it scales.
+A product of an (m, k) and a (k, n) matrix takes ``m·n·k`` multiply-accumulates, of complex numbers four times as many. A bias
+is what the accumulator starts from and costs nothing, but a scale (``alpha``, ``beta``) other than one costs a multiplication
+per element that it scales. Of a sparse operand only what it stores is multiplied.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
-from torchscan.ops.registry import Work, cost_of
+from torchscan.ops.elementwise import per_element
+from torchscan.ops.registry import Work, cost_of, free
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
 
 
+def real_products(spec: TensorSpec) -> int:
+    """Multiply-accumulates of real numbers in one of such numbers: a product of complex ones takes 4."""
+    return 4 if spec.dtype.is_complex else 1
+
+
 @cost_of(aten.linear)
 def linear(input: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None, *, out: TensorSpec) -> Work:
-    """MACs = numel(out) · in_features."""
-    return Work(macs=out.numel * weight.shape[-1])
+    """MACs = numel(out) · in_features; a sparse weight meets each row with the elements that it stores."""
+    if weight.sparsity is not None:
+        return Work(macs=input.numel // max(input.shape[-1], 1) * weight.sparsity.stored)
+    return Work(macs=real_products(out) * out.numel * weight.shape[-1])
 
 
-@cost_of(aten.mm, aten.bmm, aten.matmul, aten.mv, aten.dot, aten.vdot)
-def matmul(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Work:
-    """MACs = numel(out) · k, with k the dimension that is summed over."""
-    return Work(macs=out.numel * self.shape[-1])
+@cost_of(aten.mm, aten.bmm, aten.matmul, aten.mv, aten.dot, aten.vdot, aten._sparse_mm)
+def matmul(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Work | None:
+    """MACs = numel(out) · k, with k the dimension that is summed over; stored elements · columns if ``self`` is sparse."""
+    if other.sparsity is not None and self.sparsity is not None:
+        return None  # depends on where their elements meet
+    return Work(macs=real_products(out) * _products(self, other, out))
 
 
-@cost_of(aten.addmm, aten.baddbmm, aten.addmv)
+def _products(left: TensorSpec, right: TensorSpec, out: TensorSpec) -> int:
+    if left.sparsity is not None:
+        return left.sparsity.stored * (right.shape[-1] if len(right.shape) > 1 else 1)
+    if right.sparsity is not None:
+        return right.sparsity.stored * left.shape[-2]
+    return out.numel * left.shape[-1]
+
+
+@cost_of(aten.addmm, aten.baddbmm, aten.addmv, aten._sparse_addmm, aten.sspaddmm)
 def addmm(
     self: TensorSpec,
     left: TensorSpec,
@@ -40,7 +60,15 @@ def addmm(
 ) -> Work:
     """MACs = numel(out) · k; FLOPs + numel(out) if alpha ≠ 1, + numel(self) if beta is neither 0 nor 1."""
     scaling = (out.numel if alpha != 1 else 0) + (self.numel if beta not in (0, 1) else 0)
-    return Work(macs=out.numel * left.shape[-1], other_flops=scaling)
+    return Work(macs=real_products(out) * _products(left, right, out), other_flops=scaling)
+
+
+@cost_of("aten::_addmm_activation")
+def addmm_with_activation(
+    self: TensorSpec, left: TensorSpec, right: TensorSpec, *, use_gelu: bool = False, out: TensorSpec
+) -> Work:
+    """MACs = numel(out) · k, then a relu (1 per element) or a gelu by tanh (14)."""
+    return Work(macs=out.numel * left.shape[-1], other_flops=(14 if use_gelu else 1) * out.numel)
 
 
 @cost_of(aten.addbmm)
@@ -55,7 +83,20 @@ def addbmm(
 ) -> Work:
     """MACs = b · numel(out) · k, the products of the batch summed up; scaling as in addmm."""
     scaling = (out.numel if alpha != 1 else 0) + (self.numel if beta not in (0, 1) else 0)
-    return Work(macs=batch1.shape[0] * out.numel * batch1.shape[-1], other_flops=scaling)
+    return Work(macs=real_products(out) * batch1.shape[0] * out.numel * batch1.shape[-1], other_flops=scaling)
+
+
+@cost_of(aten.addr)
+def addr(self: TensorSpec, vec1: TensorSpec, vec2: TensorSpec, *, beta: float = 1, alpha: float = 1, out: TensorSpec) -> Work:
+    """MACs = n · m; scaling as in addmm."""
+    scaling = (out.numel if alpha != 1 else 0) + (self.numel if beta not in (0, 1) else 0)
+    return Work(macs=real_products(out) * out.numel, other_flops=scaling)
+
+
+@cost_of("aten::sparse_sampled_addmm")
+def sampled_addmm(self: TensorSpec, mat1: TensorSpec, mat2: TensorSpec, *, out: TensorSpec) -> Work | None:
+    """Only where ``self`` stores an element: MACs = stored elements · k."""
+    return None if self.sparsity is None else Work(macs=self.sparsity.stored * mat1.shape[-1])
 
 
 @cost_of(aten._int_mm, of_integers=True)
@@ -67,13 +108,13 @@ def integer_product(self: TensorSpec, mat2: TensorSpec, *, out: TensorSpec) -> W
 @cost_of(aten.linalg_vecdot)
 def dot_along(x: TensorSpec, y: TensorSpec, *, dim: int = -1, out: TensorSpec) -> Work:
     """MACs = numel(out) · k, with k the dimension that is summed over."""
-    return Work(macs=out.numel * x.shape[dim])
+    return Work(macs=real_products(out) * out.numel * x.shape[dim])
 
 
 @cost_of(aten.outer, aten.ger)
 def outer(self: TensorSpec, vec2: TensorSpec, *, out: TensorSpec) -> Work:
     """MACs = n · m: a product with k = 1."""
-    return Work(macs=out.numel)
+    return Work(macs=real_products(out) * out.numel)
 
 
 @cost_of(aten.bilinear)
@@ -92,12 +133,34 @@ def bilinear(
     return Work(macs=rows * left * right + rows * left)
 
 
-@cost_of(aten._grouped_mm)
-def grouped_mm(self: TensorSpec, mat2: TensorSpec, offs: TensorSpec | None = None, *_: object, out: TensorSpec) -> Work:
-    """One product per group: MACs = numel(out) · k; where the groups divide k itself, each product sums over its share."""
-    divides_inner = len(self.shape) == 2 and len(mat2.shape) == 2
-    groups = out.shape[0] if divides_inner else 1
-    return Work(macs=out.numel * self.shape[-1] // groups)
+@cost_of(aten._trilinear)
+def trilinear(
+    i1: TensorSpec,
+    i2: TensorSpec,
+    i3: TensorSpec,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    *_: object,
+    out: TensorSpec,
+) -> Work:
+    """What bilinear is made of: ``Σ i1·i2·i3`` over ``sumdim``.
+
+    With P the elements of the three broadcast together and J those of the dimensions that the last one brings in and that
+    are summed: MACs = P for i2·i3, P / J for i1, as in bilinear.
+    """
+    shapes = [_expanded(spec.shape, where) for spec, where in ((i1, expand1), (i2, expand2), (i3, expand3))]
+    together = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    inner = math.prod(together[dim] for dim in sumdim if shapes[0][dim] == 1)
+    return Work(macs=math.prod(together) + math.prod(together) // max(inner, 1))
+
+
+def _expanded(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
+    expanded = list(shape)
+    for dim in dims:
+        expanded.insert(dim, 1)
+    return expanded
 
 
 @cost_of(aten.linalg_multi_dot)
@@ -106,7 +169,7 @@ def multi_dot(tensors: Sequence[TensorSpec], *, out: TensorSpec) -> Work:
     sizes = [tensors[0].shape[0] if len(tensors[0].shape) == 2 else 1]
     sizes += [spec.shape[0] for spec in tensors[1:]]
     sizes.append(tensors[-1].shape[1] if len(tensors[-1].shape) == 2 else 1)
-    return Work(macs=_cheapest_chain(sizes))
+    return Work(macs=real_products(out) * _cheapest_chain(sizes))
 
 
 def _cheapest_chain(sizes: list[int]) -> int:
@@ -120,3 +183,124 @@ def _cheapest_chain(sizes: list[int]) -> int:
                 for cut in range(first, last)
             )
     return best[0][-1]
+
+
+# -- distances ---------------------------------------------------------------------------------------------------------
+
+
+@cost_of(aten.cdist, aten._cdist_forward, aten._euclidean_dist)
+def pairwise_distances(x1: TensorSpec, x2: TensorSpec, p: float = 2.0, *_: object, out: TensorSpec) -> Work:
+    """Of each of the pairs M differences. Euclidean: their squares are multiply-accumulates, M per pair, and a root.
+
+    Other norms only add: |d| summed or compared (p = 1, ∞: 2M per pair), d ≠ 0 counted (p = 0: 2M), or |d|^p summed and a
+    root (3M + 1).
+    """
+    return _distances(out.numel, x1.shape[-1], p)
+
+
+@cost_of(aten.pdist, aten._pdist_forward)
+def distances_within(self: TensorSpec, p: float = 2.0, *, out: TensorSpec) -> Work:
+    """The distances of each pair of rows: as above, for n (n − 1) / 2 pairs."""
+    return _distances(out.numel, self.shape[-1], p)
+
+
+def _distances(pairs: int, length: int, p: float) -> Work:
+    if p == 2:
+        return Work(macs=pairs * length, other_flops=pairs * (length + 1))
+    if p in (0, 1, math.inf):
+        return Work(other_flops=3 * pairs * length)
+    return Work(other_flops=pairs * (4 * length + 1))
+
+
+@cost_of(aten._cdist_backward)
+def pairwise_distances_backward(
+    grad: TensorSpec, x1: TensorSpec, x2: TensorSpec, p: float, *_: object, out: TensorSpec
+) -> Work:
+    """``g · d / distance`` summed over the other points.
+
+    Euclidean: a difference and a multiply-accumulate per pair and coordinate, a quotient per pair. Other norms: a difference, a
+    sign or power, two products, a sum per coordinate.
+    """
+    terms = grad.numel * x1.shape[-1]
+    return Work(macs=terms, other_flops=terms + grad.numel) if p == 2 else Work(other_flops=5 * terms)
+
+
+# -- quantised, packed and structured weights ----------------------------------------------------------------------------
+
+
+@cost_of("aten::_scaled_mm", "aten::_scaled_mm_v2")
+def scaled_product(self: TensorSpec, mat2: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+    """MACs = numel(out) · k, in 8 or 4 bits; a product with the scales per output. Packed fp4 has two numbers per element."""
+    packed = 2 if self.dtype == getattr(torch, "float4_e2m1fn_x2", None) else 1
+    return Work(macs=out.numel * self.shape[-1] * packed, other_flops=out.numel)
+
+
+@cost_of(aten._weight_int8pack_mm)
+def product_with_8_bit_weight(self: TensorSpec, mat2: TensorSpec, scales: TensorSpec, *, out: TensorSpec) -> Work:
+    """MACs = numel(out) · k; a product with the scale per output."""
+    return Work(macs=out.numel * self.shape[-1], other_flops=out.numel)
+
+
+@cost_of(aten._weight_int4pack_mm, "aten::_weight_int4pack_mm_for_cpu", "aten::_weight_int4pack_mm_with_scales_and_zeros")
+def product_with_4_bit_weight(self: TensorSpec, mat2: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """MACs = numel(out) · k; two operations per weight (zero point, scale) to unpack it."""
+    columns, inner = out.shape[-1], self.shape[-1]
+    return Work(macs=out.numel * inner, other_flops=2 * columns * inner)
+
+
+@cost_of("aten::_dyn_quant_matmul_4bit")
+def dynamic_product_with_4_bit_weight(inp: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """MACs = numel(out) · k; each input is scaled and rounded (2), each output scaled (1)."""
+    return Work(macs=out.numel * inp.shape[-1], other_flops=2 * inp.numel + out.numel)
+
+
+@cost_of("aten::_mixed_dtypes_linear")
+def mixed_linear(
+    input: TensorSpec, weight: TensorSpec, scale: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
+    """MACs = numel(out) · k; a product with the scale per output."""
+    return Work(macs=out.numel * input.shape[-1], other_flops=out.numel)
+
+
+@cost_of("aten::_sparse_semi_structured_linear")
+def semi_structured_linear(input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+    """Two of four weights are stored and multiplied: MACs = numel(out) · k / 2, where the stored weight is k / 2 wide."""
+    return Work(macs=out.numel * weight.shape[-1])
+
+
+@cost_of("aten::_sparse_semi_structured_mm", "aten::_sparse_semi_structured_addmm")
+def semi_structured_product(*operands: TensorSpec, out: TensorSpec, **_kwargs: object) -> Work:
+    """As above; the stored matrix comes just before what says where its elements belong."""
+    stored = operands[-3]
+    return Work(macs=out.numel * stored.shape[-1])
+
+
+# (input, packed weights, …): a packed weight counts as the tensors in it, the weight first
+@cost_of("quantized::linear", "quantized::linear_relu", "quantized::linear_leaky_relu", "quantized::linear_tanh")
+@cost_of("quantized::linear_dynamic", "quantized::linear_relu_dynamic", "quantized::linear_dynamic_fp16")
+@cost_of("quantized::linear_relu_dynamic_fp16", "quantized::linear_with_input_q_dq_qweight_dq_output_fp32")
+@cost_of("onednn::qlinear_pointwise", "onednn::linear_dynamic_fp16")
+def packed_linear(x: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+    """MACs = numel(out) · in_features; each output is rescaled: 2."""
+    return Work(macs=out.numel * x.shape[-1], other_flops=2 * out.numel)
+
+
+@cost_of("mkldnn::_linear_pointwise", "mkl::_mkl_linear", aten.mkldnn_linear)
+def prepacked_linear(x: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+    """MACs = numel(out) · in_features."""
+    return Work(macs=out.numel * x.shape[-1])
+
+
+per_element(4, "aten::quantize_per_tensor", "aten::quantize_per_channel")  # scale, round, two comparisons
+per_element(5, "aten::quantize_per_tensor_dynamic")  # and the extremes of all, one comparison each
+per_element(2, "aten::dequantize")  # zero point, scale
+per_element(6, "aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine")  # both
+per_element(6, "aten::fake_quantize_per_tensor_affine_cachemask", "aten::fake_quantize_per_channel_affine_cachemask")
+per_element(6, "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
+per_element(1, "aten::fake_quantize_per_tensor_affine_cachemask_backward")
+per_element(1, "aten::fake_quantize_per_channel_affine_cachemask_backward")
+per_element(7, "quantized::add", "quantized::mul", "quantized::add_relu", "quantized::mul_relu")  # two unpacked, one packed
+per_element(2, "quantized::add_scalar", "quantized::mul_scalar")
+free("aten::int_repr", "aten::q_scale", "aten::q_zero_point", "quantized::cat", "quantized::linear_prepack")
+free("aten::_convert_weight_to_int4pack", "aten::_convert_weight_to_int4pack_for_cpu")
+free("aten::_make_per_tensor_quantized_tensor", "aten::_make_per_channel_quantized_tensor", "aten::_empty_affine_quantized")

@@ -1,4 +1,4 @@
-"""Pooling: the largest or the mean of each window."""
+"""Pooling: the largest or the mean of each window, of boxes, and their gradients."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 import torch
 
-from torchscan.ops.registry import Formula, Work, cost_of
+from torchscan.ops.elementwise import Output, first
+from torchscan.ops.registry import Formula, Work, cost_of, free
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
 Sizes = Sequence[int] | int
-Output = TensorSpec | tuple[TensorSpec, ...]
 
 
 def _max_pool(axes: int) -> Formula:
     def max_pool(self: TensorSpec, kernel_size: Sizes, *_: object, out: Output, **_kwargs: object) -> Work:
         """Window − 1 comparisons per output."""
         window = _window(kernel_size, axes)
-        pooled = _pooled(out)
+        pooled = first(out).numel
         return Work(other_flops=(window - 1) * pooled, elements_read=window * pooled)
 
     return max_pool
@@ -29,22 +29,39 @@ def _avg_pool(axes: int) -> Formula:
     def avg_pool(self: TensorSpec, kernel_size: Sizes, *_: object, out: Output, **_kwargs: object) -> Work:
         """Window − 1 additions and a division per output."""
         window = _window(kernel_size, axes)
-        pooled = _pooled(out)
+        pooled = first(out).numel
         return Work(other_flops=window * pooled, elements_read=window * pooled)
 
     return avg_pool
 
 
 def _adaptive_pool(axes: int, flops_saved: int) -> Formula:
-    def adaptive_pool(self: TensorSpec, output_size: Sizes, *_: object, out: Output) -> Work:
+    def adaptive_pool(self: TensorSpec, output_size: Sizes, *_: object, out: Output, **_kwargs: object) -> Work:
         """As above, with windows from ``⌊i·in/out⌋`` to ``⌈(i+1)·in/out⌉``, which are not all of one size."""
-        sizes = zip(self.shape[-axes:], _first(out).shape[-axes:], strict=True)
-        pooled = _pooled(out)
-        positions = max(math.prod(_first(out).shape[-axes:]), 1)
-        reads = pooled // positions * math.prod(_total_of_bins(size, bins) for size, bins in sizes)
-        return Work(other_flops=reads - flops_saved * pooled, elements_read=reads)
+        reads = _total_of_windows(self, first(out), axes)
+        return Work(other_flops=reads - flops_saved * first(out).numel, elements_read=reads)
 
     return adaptive_pool
+
+
+def _avg_pool_backward(axes: int) -> Formula:
+    def avg_pool_backward(
+        grad_output: TensorSpec, self: TensorSpec, kernel_size: Sizes, *_: object, out: Output, **_kwargs: object
+    ) -> Work:
+        """Each gradient is divided by the window and added to each element of it."""
+        return Work(other_flops=(1 + _window(kernel_size, axes)) * grad_output.numel)
+
+    return avg_pool_backward
+
+
+def _adaptive_avg_pool_backward(axes: int) -> Formula:
+    def adaptive_avg_pool_backward(
+        grad_output: TensorSpec, self: TensorSpec, *_: object, out: Output, **_kwargs: object
+    ) -> Work:
+        """Likewise."""
+        return Work(other_flops=grad_output.numel + _total_of_windows(self, grad_output, axes))
+
+    return adaptive_avg_pool_backward
 
 
 for _axes in (1, 2, 3):
@@ -52,9 +69,92 @@ for _axes in (1, 2, 3):
     cost_of(getattr(aten, f"avg_pool{_axes}d"))(_avg_pool(_axes))
     cost_of(getattr(aten, f"adaptive_avg_pool{_axes}d"))(_adaptive_pool(_axes, 0))
     cost_of(getattr(aten, f"adaptive_max_pool{_axes}d"))(_adaptive_pool(_axes, 1))
+    cost_of(f"aten::quantized_max_pool{_axes}d")(_max_pool(_axes))
 for _axes in (2, 3):
-    cost_of(getattr(aten, f"max_pool{_axes}d_with_indices"))(_max_pool(_axes))
+    cost_of(getattr(aten, f"max_pool{_axes}d_with_indices"), f"aten::mkldnn_max_pool{_axes}d")(_max_pool(_axes))
+    cost_of(getattr(aten, f"fractional_max_pool{_axes}d"))(_max_pool(_axes))
     cost_of(getattr(aten, f"_adaptive_avg_pool{_axes}d"))(_adaptive_pool(_axes, 0))
+    cost_of(getattr(aten, f"avg_pool{_axes}d_backward"))(_avg_pool_backward(_axes))
+    cost_of(getattr(aten, f"_adaptive_avg_pool{_axes}d_backward"))(_adaptive_avg_pool_backward(_axes))
+cost_of(aten.adaptive_avg_pool3d_backward)(_adaptive_avg_pool_backward(3))
+
+
+@cost_of(aten.max_pool2d_with_indices_backward, aten.max_pool3d_with_indices_backward)
+@cost_of(aten.adaptive_max_pool2d_backward, aten.adaptive_max_pool3d_backward)
+@cost_of(aten.fractional_max_pool2d_backward, aten.fractional_max_pool3d_backward)
+def max_pool_backward(grad_output: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
+    """Each gradient is added where its largest element was."""
+    return Work(other_flops=grad_output.numel)
+
+
+free(aten.max_unpool2d, aten.max_unpool3d)  # each element is copied to where it was
+
+
+@cost_of("torchvision::roi_align")
+def roi_align(
+    input: TensorSpec,
+    rois: TensorSpec,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    *_: object,
+    out: TensorSpec,
+) -> Work | None:
+    """The mean of r² samples per output, each interpolated between four neighbours: 7 each, r² − 1 sums, a division.
+
+    A sample's place and the weights of its neighbours take 14, for all channels. Without a ratio (r ≤ 0) the number of samples
+    depends on how large the boxes are.
+    """
+    if sampling_ratio <= 0:
+        return None
+    samples = sampling_ratio**2
+    places = rois.shape[0] * pooled_height * pooled_width * samples
+    return Work(other_flops=8 * samples * out.numel + 14 * places, elements_read=4 * samples * out.numel + rois.numel)
+
+
+@cost_of("torchvision::ps_roi_align")
+def position_sensitive_roi_align(
+    input: TensorSpec,
+    rois: TensorSpec,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    *_: object,
+    out: tuple[TensorSpec, ...],
+) -> Work | None:
+    """As above; each part of a box has channels of its own."""
+    return roi_align(input, rois, spatial_scale, pooled_height, pooled_width, sampling_ratio, out=out[0])
+
+
+@cost_of("torchvision::_roi_align_backward")
+def roi_align_backward(
+    grad: TensorSpec,
+    rois: TensorSpec,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    batch_size: int,
+    channels: int,
+    height: int,
+    width: int,
+    sampling_ratio: int,
+    *_: object,
+    out: TensorSpec,
+) -> Work | None:
+    """Each gradient is divided, and added to four neighbours of each sample by their weights: 1 + 8·r² per output."""
+    if sampling_ratio <= 0:
+        return None
+    samples = sampling_ratio**2
+    return Work(other_flops=(1 + 8 * samples) * grad.numel + 14 * samples * grad.numel // max(channels, 1))
+
+
+def _total_of_windows(full: TensorSpec, pooled: TensorSpec, axes: int) -> int:
+    """The sizes of the windows of all outputs, summed up."""
+    sizes = zip(full.shape[-axes:], pooled.shape[-axes:], strict=True)
+    positions = max(math.prod(pooled.shape[-axes:]), 1)
+    return pooled.numel // positions * math.prod(_total_of_bins(size, bins) for size, bins in sizes)
 
 
 def _total_of_bins(size: int, bins: int) -> int:
@@ -67,11 +167,3 @@ def _window(kernel_size: Sizes, axes: int) -> int:
         return int(kernel_size**axes)
     sizes = kernel_size if len(kernel_size) == axes else [kernel_size[0]] * axes
     return math.prod(sizes)
-
-
-def _first(out: Output) -> TensorSpec:
-    return out[0] if isinstance(out, tuple) else out
-
-
-def _pooled(out: Output) -> int:
-    return _first(out).numel

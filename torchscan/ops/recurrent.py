@@ -1,51 +1,196 @@
-"""Recurrent layers as one operator. Each weight matrix meets each time step of each sample once.
+"""Recurrent layers and cells, as one operator. Each weight matrix meets each time step of each sample once.
 
-MACs = rows · Σ numel(weight matrices), with rows = batch · time, or the rows of a packed sequence.
+MACs = rows · Σ numel(weight matrices), with rows = batch · time, or the rows of a packed sequence. The gradients take twice
+that: each matrix meets each row once for what came in and once for itself.
 
 Other FLOPs per unit and row: the sum of the input's and the state's part of each gate, its activation, the update of the state:
 LSTM 4 + (3·4 + 2·6) + (2 products + 1 sum + 1 product) = 32 · GRU 3 + (2·4 + 6) + (1 product + 3 to interpolate) = 21 ·
 tanh cell 1 + 6 = 7 · relu cell 1 + 1 = 2. Dropout between layers, in training, 2 per element.
+
+Their derivatives: LSTM 4 gates (3 each), the state's tanh (3), 7 products and 2 sums = 24 · GRU 3 gates (3 each), 8 products
+and 3 sums = 20 · tanh 3 · relu 2.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 
+from torchscan.ops.elementwise import Output, first
 from torchscan.ops.registry import Formula, Operator, Work, cost_of
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
 
 
-def _layers(gates: int, per_unit: int, *, packed: bool) -> Formula:
-    def recurrent(
-        input: TensorSpec,
-        *args: object,
-        out: tuple[TensorSpec, ...],
-    ) -> Work:
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """Gates of a cell and other FLOPs per unit and row, forward and backward."""
+
+    gates: int
+    forward: int
+    backward: int
+
+
+_RELU, _TANH, _LSTM, _GRU = _Cell(1, 2, 2), _Cell(1, 7, 3), _Cell(4, 32, 24), _Cell(3, 21, 20)
+_BY_MODE = (_RELU, _TANH, _LSTM, _GRU)  # as the kernels of cuDNN and MKL number them
+
+
+def _layers(cell: _Cell, *, packed: bool) -> Formula:
+    def recurrent(input: TensorSpec, *args: Any, out: Output) -> Work:
         """See the module's text."""
         _state, weights, _has_biases, num_layers, dropout, train, bidirectional = args[packed : packed + 7]
-        assert isinstance(weights, tuple)  # noqa: S101 - for the type checker
-        assert isinstance(num_layers, int)  # noqa: S101
-        rows = input.shape[0] if packed or len(input.shape) == 2 else input.shape[0] * input.shape[1]
-        matrices = [spec for spec in weights if len(spec.shape) == 2]
         cells = num_layers * (2 if bidirectional else 1)
-        per_cell = len(weights) // cells
-        units = sum(weights[index * per_cell].shape[0] // gates for index in range(cells))
-        flops = rows * units * per_unit
-        if train and dropout:
-            flops += 2 * out[0].numel * (num_layers - 1)
-        return Work(macs=rows * sum(spec.numel for spec in matrices), other_flops=flops)
+        dropped = 2 * first(out).numel * (num_layers - 1) if train and dropout else 0
+        return _work(cell, _rows(input), weights, cells, dropped)
 
     return recurrent
 
 
-def _declare(gates: int, per_unit: int, by_input: Operator, by_data: Operator) -> None:
-    cost_of(by_input)(_layers(gates, per_unit, packed=False))
-    cost_of(by_data)(_layers(gates, per_unit, packed=True))
+def _declare(cell: _Cell, by_input: Operator, by_data: Operator) -> None:
+    cost_of(by_input)(_layers(cell, packed=False))
+    cost_of(by_data)(_layers(cell, packed=True))
 
 
-_declare(4, 32, aten.lstm.input, aten.lstm.data)
-_declare(3, 21, aten.gru.input, aten.gru.data)
-_declare(1, 7, aten.rnn_tanh.input, aten.rnn_tanh.data)
-_declare(1, 2, aten.rnn_relu.input, aten.rnn_relu.data)
+_declare(_LSTM, aten.lstm.input, aten.lstm.data)
+_declare(_GRU, aten.gru.input, aten.gru.data)
+_declare(_TANH, aten.rnn_tanh.input, aten.rnn_tanh.data)
+_declare(_RELU, aten.rnn_relu.input, aten.rnn_relu.data)
+
+
+def _declare_cell(cell: _Cell, operator: Operator) -> None:
+    def single_step(input: TensorSpec, state: object, w_ih: TensorSpec, w_hh: TensorSpec, *_: object, out: Output) -> Work:
+        """One step: rows = batch."""
+        return _work(cell, _rows(input), (w_ih, w_hh), 1)
+
+    cost_of(operator)(single_step)
+
+
+_declare_cell(_LSTM, aten.lstm_cell)
+_declare_cell(_GRU, aten.gru_cell)
+_declare_cell(_TANH, aten.rnn_tanh_cell)
+_declare_cell(_RELU, aten.rnn_relu_cell)
+
+
+def _declare_gates(cell: _Cell, forward: Operator, backward: Operator) -> None:
+    """What is left of a step when its products are operators of their own."""
+
+    def gates(input_gates: TensorSpec, *_: object, out: Output) -> Work:
+        return Work(other_flops=cell.forward * (input_gates.numel // cell.gates))
+
+    def derivatives(grad: TensorSpec | None, *rest: TensorSpec | None, out: Output) -> Work:
+        given = next(each for each in (grad, *rest) if each is not None)
+        return Work(other_flops=cell.backward * given.numel)
+
+    cost_of(forward)(gates)
+    cost_of(backward)(derivatives)
+
+
+_declare_gates(_LSTM, aten._thnn_fused_lstm_cell, aten._thnn_fused_lstm_cell_backward_impl)
+_declare_gates(_GRU, aten._thnn_fused_gru_cell, aten._thnn_fused_gru_cell_backward)
+
+
+@cost_of(aten._cudnn_rnn, aten.miopen_rnn)
+def layers_of_cudnn(
+    input: TensorSpec,
+    weight: Sequence[TensorSpec],
+    *_: object,
+    mode: int,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    out: Output,
+) -> Work:
+    """All layers, on a GPU."""
+    dropped = 2 * first(out).numel * (num_layers - 1) if train and dropout else 0
+    return _work(_BY_MODE[mode], _rows(input), weight, num_layers * (2 if bidirectional else 1), dropped)
+
+
+@cost_of(aten._cudnn_rnn_backward, aten.miopen_rnn_backward)
+def layers_of_cudnn_backward(
+    input: TensorSpec,
+    weight: Sequence[TensorSpec],
+    *_: object,
+    mode: int,
+    num_layers: int,
+    bidirectional: bool,
+    out: Output,
+) -> Work:
+    """The gradients of the above."""
+    return _backward(_BY_MODE[mode], _rows(input), weight, num_layers * (2 if bidirectional else 1))
+
+
+@cost_of(aten.mkldnn_rnn_layer)
+def layer_of_mkldnn(
+    input: TensorSpec,
+    weight0: TensorSpec,
+    weight1: TensorSpec,
+    *_: object,
+    mode: int,
+    out: Output,
+) -> Work:
+    """One layer in one direction, on a CPU."""
+    return _work(_BY_MODE[mode], _rows(input), (weight0, weight1), 1)
+
+
+@cost_of(aten.mkldnn_rnn_layer_backward)
+def layer_of_mkldnn_backward(
+    input: TensorSpec,
+    weight1: TensorSpec,
+    weight2: TensorSpec,
+    *_: object,
+    mode: int,
+    out: Output,
+) -> Work:
+    """The gradients of the above."""
+    return _backward(_BY_MODE[mode], _rows(input), (weight1, weight2), 1)
+
+
+def _declare_quantised(cell: _Cell, operator: Operator) -> None:
+    def quantised(input: TensorSpec, *args: Any, num_layers: int, bidirectional: bool, out: Output) -> Work:
+        """As the layers above; the weights come packed."""
+        params = next(each for each in args if isinstance(each, tuple) and each and not isinstance(each[0], TensorSpec))
+        matrices = [spec for spec in _specs_in(params) if len(spec.shape) == 2]
+        return _work(cell, _rows(input), matrices, num_layers * (2 if bidirectional else 1))
+
+    cost_of(operator)(quantised)
+
+
+_declare_quantised(_LSTM, "aten::quantized_lstm")
+_declare_quantised(_GRU, "aten::quantized_gru")
+
+
+def _rows(input: TensorSpec) -> int:
+    return input.numel // max(input.shape[-1], 1)
+
+
+def _work(cell: _Cell, rows: int, weights: Sequence[TensorSpec], cells: int, other_flops: int = 0) -> Work:
+    units = _units(cell, weights, cells)
+    return Work(macs=rows * _products(weights), other_flops=rows * units * cell.forward + other_flops)
+
+
+def _backward(cell: _Cell, rows: int, weights: Sequence[TensorSpec], cells: int) -> Work:
+    units = _units(cell, weights, cells)
+    return Work(macs=2 * rows * _products(weights), other_flops=rows * units * cell.backward)
+
+
+def _products(weights: Sequence[TensorSpec]) -> int:
+    return sum(spec.numel for spec in weights if len(spec.shape) == 2)
+
+
+def _units(cell: _Cell, weights: Sequence[TensorSpec], cells: int) -> int:
+    """The first weight of each cell, in each layer and direction, has a row per gate and unit."""
+    per_cell = len(weights) // cells
+    return sum(weights[index * per_cell].shape[0] // cell.gates for index in range(cells))
+
+
+def _specs_in(value: object) -> Iterator[TensorSpec]:
+    if isinstance(value, TensorSpec):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _specs_in(item)

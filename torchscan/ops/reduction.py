@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 
-from torchscan.ops.registry import Formula, Operator, Work, cost_of
+from torchscan.ops.elementwise import Output, first, per_element, per_input, real_parts
+from torchscan.ops.registry import Formula, Operator, Work, cost_of, traffic_of
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
-Output = TensorSpec | tuple[TensorSpec, ...]
 
 
 def _reduction(per_input: int, per_output: int) -> Formula:
     def reduce(self: TensorSpec, *_: Any, out: Output, **_kwargs: Any) -> Work:
         """FLOPs = per_input · numel(in) + per_output · numel(out)."""
-        results = (out[0] if isinstance(out, tuple) else out).numel
-        return Work(other_flops=max(per_input * self.numel + per_output * results, 0))
+        flops = per_input * self.accessed_numel + per_output * first(out).numel
+        return Work(other_flops=max(real_parts(self) * flops, 0))
 
     return reduce
 
@@ -28,14 +28,23 @@ def _declare(per_input: int, per_output: int, *operators: Operator) -> None:
 
 
 # n inputs per output: n − 1 steps
-_declare(1, -1, aten.sum, aten.prod, aten.amax, aten.amin, aten.argmax, aten.argmin, aten.all, aten.any, aten.nansum)
+_declare(1, -1, aten.sum, aten.prod, aten.amax, aten.amin, aten.argmax, aten.argmin, aten.all, aten.any, aten._sparse_sum)
+_declare(1, -1, aten.count_nonzero, aten._is_all_true, aten._is_any_true, aten.segment_reduce, "aten::hash_tensor")
+# each is also compared with NaN
+_declare(2, -1, aten.nansum)
+# both ends
+_declare(2, -2, aten.aminmax, aten._aminmax)
 # n − 1 additions and a division
 _declare(1, 0, aten.mean)
 # mean and centring, square, sum
 _declare(4, 0, aten.var, aten.var_mean)
 _declare(4, 1, aten.std, aten.std_mean)
 # square or absolute value, n − 1 additions, a root
-_declare(2, 0, aten.linalg_vector_norm, aten.norm, aten.frobenius_norm)
+_declare(2, 0, aten.linalg_vector_norm, aten.norm, aten.frobenius_norm, aten.native_norm)
+# differences besides
+_declare(3, 0, aten.dist)
+# the norm of each slice, and a product
+_declare(3, 0, aten.renorm)
 # exponential, n − 1 additions, logarithm; shifted by the largest, which takes n − 1 comparisons, n subtractions, one addition
 _declare(4, 0, aten.logsumexp)
 # the bin of each: subtract the lower end, divide by the width
@@ -43,18 +52,34 @@ _declare(2, 0, aten.histc)
 
 
 @cost_of(aten.max, aten.min)
-def extreme(self: TensorSpec, *others: Any, out: Output) -> Work:
+def extreme(self: TensorSpec, *others: Any, out: Output) -> Work | None:
     """Over a dimension or everything: n − 1 comparisons per output; of two tensors: one per element."""
     if others and isinstance(others[0], TensorSpec):
-        return Work(other_flops=(out[0] if isinstance(out, tuple) else out).numel)
+        return Work(other_flops=first(out).numel)
     return _reduction(1, -1)(self, out=out)
 
 
 @cost_of(aten.cumsum, aten.cumprod, aten.cummax, aten.cummin)
 def scan(self: TensorSpec, dim: int, *_: Any, out: Output, **_kwargs: Any) -> Work:
     """N − 1 steps in each row of n."""
+    return Work(other_flops=real_parts(self) * _steps(self, dim))
+
+
+@cost_of(aten._cummax_helper, aten._cummin_helper)
+def scan_into(self: TensorSpec, values: TensorSpec, indices: TensorSpec, dim: int, *, out: object) -> Work:
+    """The same, into tensors that are there."""
+    return Work(other_flops=_steps(self, dim), elements_read=self.numel, bytes_read=self.stored_bytes)
+
+
+@cost_of(aten._logcumsumexp, aten.logcumsumexp)
+def log_scan(self: TensorSpec, dim: int, *, out: TensorSpec) -> Work:
+    """A logaddexp, 5, in each of n − 1 steps."""
+    return Work(other_flops=5 * _steps(self, dim))
+
+
+def _steps(self: TensorSpec, dim: int) -> int:
     rows = self.numel // max(self.shape[dim], 1) if self.shape else 1
-    return Work(other_flops=max(self.numel - rows, 0))
+    return max(self.numel - rows, 0)
 
 
 @cost_of(aten.sort, aten.argsort, aten.msort)
@@ -69,3 +94,48 @@ def sort(self: TensorSpec, *args: Any, dim: int = -1, out: Output, **_kwargs: An
 def topk(self: TensorSpec, k: int, *_: Any, out: Output) -> Work:
     """⌈log2(k + 1)⌉ comparisons per element: each may enter a heap of k."""
     return Work(other_flops=self.numel * math.ceil(math.log2(k + 1)))
+
+
+@cost_of(aten.mode, aten._unique2, aten._unique, aten.unique_dim)
+def sorting(self: TensorSpec, *_: Any, out: Output, **_kwargs: Any) -> Work:
+    """All is sorted: ⌈log2 n⌉ comparisons per element."""
+    return Work(other_flops=self.numel * math.ceil(math.log2(max(self.numel, 1))))
+
+
+# quickselect looks at a half of what is left each time: 2n comparisons
+per_input(2, aten.median, aten.nanmedian, aten.kthvalue)
+per_input(1, aten.unique_consecutive, aten.unique_dim_consecutive, aten.trace)
+
+
+@cost_of(aten.searchsorted)
+def search(sorted_sequence: TensorSpec, self: TensorSpec | float, *_: Any, out: TensorSpec, **_kwargs: Any) -> Work:
+    """⌈log2(n + 1)⌉ comparisons per value, in a row of n."""
+    return Work(other_flops=out.numel * math.ceil(math.log2(sorted_sequence.shape[-1] + 1)))
+
+
+@cost_of(aten.bucketize)
+def bucketize(self: TensorSpec | float, boundaries: TensorSpec, *_: Any, out: TensorSpec, **_kwargs: Any) -> Work:
+    """Likewise."""
+    return Work(other_flops=out.numel * math.ceil(math.log2(boundaries.numel + 1)))
+
+
+@cost_of(aten.bincount)
+def bincount(self: TensorSpec, weights: TensorSpec | None = None, *_: Any, out: TensorSpec) -> Work:
+    """One sum per weight."""
+    return Work(other_flops=0 if weights is None else weights.numel)
+
+
+@cost_of(aten.multinomial)
+def multinomial(self: TensorSpec, num_samples: int, *_: Any, out: TensorSpec, **_kwargs: Any) -> Work:
+    """Running sums of the weights, normalised (2 each), and a binary search per sample."""
+    choices = self.shape[-1]
+    return Work(other_flops=2 * self.numel + out.numel * math.ceil(math.log2(choices + 1)))
+
+
+per_element(1, aten.cummaxmin_backward, aten.value_selecting_reduction_backward)
+
+
+@traffic_of(aten.nonzero, aten.argwhere, aten.nonzero_static, aten.equal)
+def comparison_with_zero(self: TensorSpec, *_: Any, out: Output, **_kwargs: Any) -> Work:
+    """Reads everything, writes the positions."""
+    return Work()

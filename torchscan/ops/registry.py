@@ -24,7 +24,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from torchscan.trace.events import OpSignature, TensorSpec
 
-Operator = OpOverload | OpOverloadPacket
+#: an overload, all overloads of a packet, or the name of either
+Operator = OpOverload | OpOverloadPacket | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,10 @@ class Work:
     elements_read: int | None = None
     #: bytes that have to be read at least; None: the distinct elements of every distinct operand
     bytes_read: int | None = None
-    #: whether the output is written (a bare allocation leaves that to whoever fills it)
-    writes: bool = True
+    #: elements written; None: every element of every result, and of every operand that is written to
+    elements_written: int | None = None
+    #: bytes written; None: likewise
+    bytes_written: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +51,27 @@ class OpCost:
 
     macs: int = 0
     flops: int = 0
-    dmas: int = 0
+    elements_read: int = 0
+    elements_written: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    #: False: an operator in it has no price, so that every figure is a lower bound
+    is_complete: bool = True
+
+    @property
+    def dmas(self) -> int:
+        """Memory accesses without a cache: elements read + elements written."""
+        return self.elements_read + self.elements_written
 
     def __add__(self, other: OpCost) -> OpCost:
         return OpCost(
             self.macs + other.macs,
             self.flops + other.flops,
-            self.dmas + other.dmas,
+            self.elements_read + other.elements_read,
+            self.elements_written + other.elements_written,
             self.bytes_read + other.bytes_read,
             self.bytes_written + other.bytes_written,
+            self.is_complete and other.is_complete,
         )
 
 
@@ -70,68 +83,84 @@ class Price:
     cost: OpCost
 
 
-Formula = Callable[..., Work]
+#: None: what this call costs cannot be told from shapes
+Formula = Callable[..., Work | None]
 F = TypeVar("F", bound=Formula)
 
 _NOTHING = OpCost()
-_UNPRICED = Price("unpriced", _NOTHING)
-
-_formulas: dict[str, Formula] = {}
-_free: dict[str, Formula] = {}
-_count_integers: set[Formula] = set()
+_UNPRICED = Price("unpriced", OpCost(is_complete=False))
 
 
-def cost_of(*operators: Operator, of_integers: bool = False) -> Callable[[F], F]:
-    """Register a formula for operators (an overload, or all overloads of a packet).
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What is registered under the name of an operator."""
 
-    Integer arithmetic is positions and masks, and free, unless the formula is one ``of_integers``, of quantised weights say.
+    formula: Formula
+    state: Literal["priced", "free"]
+    #: whether its integer arithmetic counts
+    of_integers: bool = False
+
+
+_entries: dict[str, _Entry] = {}
+
+
+def cost_of(*operators: Operator, of_integers: bool = False, replace: bool = False) -> Callable[[F], F]:
+    """Register a formula for operators.
+
+    Args:
+        operators: an overload (``torch.ops.aten.add.Tensor``), all overloads of a packet (``torch.ops.aten.add``), or the name
+            of either (``"mylib::add"``), which need not be loaded yet.
+        of_integers: integer arithmetic is positions and masks, and free, unless the formula says that it counts, as that
+            of quantised weights does.
+        replace: take the place of the formula that there is; without it a second formula is an error.
+
     """
-    register = _registrar(_formulas, operators)
-    if not of_integers:
-        return register
 
-    def register_of_integers(formula: F) -> F:
-        _count_integers.add(formula)
-        return register(formula)
+    def register(formula: F) -> F:
+        _register(operators, _Entry(formula, "priced", of_integers), replace)
+        return formula
 
-    return register_of_integers
+    return register
 
 
 def traffic_of(*operators: Operator) -> Callable[[F], F]:
     """Register a formula for operators that do no arithmetic, but move other data than their operands and results."""
-    return _registrar(_free, operators)
+
+    def register(formula: F) -> F:
+        _register(operators, _Entry(formula, "free"), replace=False)
+        return formula
+
+    return register
 
 
 def free(*operators: Operator) -> None:
     """Declare operators that do no arithmetic: views, copies. Whatever is no view reads its operands and writes its result."""
-    _registrar(_free, operators)(_copies)
+    traffic_of(*operators)(_copies)
 
 
 def is_known(operator: OpOverload) -> bool:
     """Whether calls of this operator can be priced as a whole."""
-    return _find(_formulas, operator) is not None or _find(_free, operator) is not None
+    return _find(operator) is not None
 
 
 def price(signature: OpSignature) -> Price:
     """What a call costs. Views cost nothing; integer arithmetic counts for traffic only."""
     if signature.is_view:
         return Price("free", _NOTHING)
-    mover = _find(_free, signature.op)
-    if mover is not None:
-        return _priced("free", mover, signature)
-    formula = _find(_formulas, signature.op)
-    if _is_integer_arithmetic(signature) and formula not in _count_integers:
-        return _priced("free", _copies, signature)
-    return _UNPRICED if formula is None else _priced("priced", formula, signature)
+    entry = _find(signature.op)
+    if _is_integer_arithmetic(signature) and (entry is None or not (entry.of_integers or entry.state == "free")):
+        return _priced(_Entry(_copies, "free"), signature)
+    return _UNPRICED if entry is None else _priced(entry, signature)
 
 
-def _priced(state: Literal["priced", "free"], formula: Formula, signature: OpSignature) -> Price:
+def _priced(entry: _Entry, signature: OpSignature) -> Price:
     """A formula that fails must not cost the user the other figures: then the call counts as unpriced."""
     try:
-        return Price(state, _complete(_apply(formula, signature), signature))
+        work = _apply(entry.formula, signature)
+        return _UNPRICED if work is None else Price(entry.state, _complete(work, signature))
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
-        warnings.warn(f"the formula {formula.__qualname__} failed on {call}: {error!r}; it is not priced", stacklevel=2)
+        warnings.warn(f"the formula {entry.formula.__qualname__} failed on {call}: {error!r}; it is not priced", stacklevel=2)
         return _UNPRICED
 
 
@@ -141,7 +170,7 @@ def _is_integer_arithmetic(signature: OpSignature) -> bool:
     return is_torchs and not any(spec.is_arithmetic for spec in (*signature.inputs, *signature.outputs))
 
 
-def _apply(formula: Formula, signature: OpSignature) -> Work:
+def _apply(formula: Formula, signature: OpSignature) -> Work | None:
     """Call a formula with what it has parameters for.
 
     Its positional parameters are the operator's first arguments, whatever the overload calls them; keyword parameters go by
@@ -178,8 +207,13 @@ def _layout(formula: Formula) -> _Layout:
 
 
 def elements(specs: Iterable[TensorSpec]) -> int:
-    """The logical elements of several tensors."""
-    return sum(spec.numel for spec in specs)
+    """The elements that one use of several tensors touches."""
+    return sum(spec.accessed_numel for spec in specs)
+
+
+def stored_bytes(specs: Iterable[TensorSpec]) -> int:
+    """The bytes of the distinct elements of several tensors."""
+    return sum(spec.stored_bytes for spec in specs)
 
 
 def _copies(**_kwargs: object) -> Work:
@@ -187,38 +221,43 @@ def _copies(**_kwargs: object) -> Work:
 
 
 def _complete(work: Work, signature: OpSignature) -> OpCost:
-    """``FLOPs = 2·MACs + the rest``; ``DMAs = elements read + elements written``."""
-    read = elements(signature.inputs) if work.elements_read is None else work.elements_read
-    bytes_read = work.bytes_read
-    if bytes_read is None:
-        bytes_read = sum(spec.stored_bytes for spec in signature.distinct_inputs)
-    written = signature.outputs if work.writes else ()
+    """``FLOPs = 2·MACs + the rest``; what a formula leaves open follows from the specs."""
+    written = signature.all_written
     return OpCost(
         macs=work.macs,
         flops=2 * work.macs + work.other_flops,
-        dmas=read + elements(written),
-        bytes_read=bytes_read,
-        bytes_written=sum(spec.stored_bytes for spec in written),
+        elements_read=_given(work.elements_read, elements, signature.inputs),
+        elements_written=_given(work.elements_written, elements, written),
+        bytes_read=_given(work.bytes_read, stored_bytes, signature.distinct_inputs),
+        bytes_written=_given(work.bytes_written, stored_bytes, written),
     )
 
 
-def _registrar(table: dict[str, Formula], operators: tuple[Operator, ...]) -> Callable[[F], F]:
-    def register(formula: F) -> F:
-        for operator in operators:
-            name = str(operator)
-            if name in _formulas or name in _free:
-                raise ValueError(f"{name} has a cost already: one operator, one formula")
-            table[name] = formula
-        return formula
-
-    return register
+def _given(figure: int | None, count: Callable[[Iterable[TensorSpec]], int], specs: Iterable[TensorSpec]) -> int:
+    return count(specs) if figure is None else figure
 
 
-def _find(table: dict[str, Formula], operator: OpOverload) -> Formula | None:
+def _name_of(operator: Operator) -> str:
+    """As torch prints an operator: ``aten.add`` or ``aten.add.Tensor``."""
+    return str(operator).replace("::", ".")
+
+
+def _register(operators: tuple[Operator, ...], entry: _Entry, replace: bool) -> None:
+    names = [_name_of(operator) for operator in operators]
+    taken = [name for name in names if name in _entries]
+    if taken and not replace:
+        raise ValueError(f"{taken[0]} has a cost already: one operator, one formula, unless you pass replace=True")
+    for name in names:
+        for narrower in [each for each in _entries if each.startswith(f"{name}.")] if replace else ():
+            del _entries[narrower]
+        _entries[name] = entry
+
+
+def _find(operator: OpOverload) -> _Entry | None:
     """By overload, then by packet; an in-place operator costs what its functional twin does."""
     overload, packet = str(operator), str(operator.overloadpacket)
     for name in (overload, packet, packet.removesuffix("_")):
-        formula = table.get(name)
-        if formula is not None:
-            return formula
+        entry = _entries.get(name)
+        if entry is not None:
+            return entry
     return None

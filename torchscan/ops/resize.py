@@ -1,15 +1,19 @@
-"""Resizing: each output element is a weighted sum of its neighbours in the input.
+"""Resizing and sampling: each output element is a weighted sum of its neighbours in the input.
 
 Along one axis: two products and a sum (linear); the axes follow one another, so 3, 7, 15 for one, two and three of them.
-Cubic in two axes takes 31. The nearest neighbour is copied.
+Cubic in two axes takes 31. The nearest neighbour is copied. A gradient goes the same way back: each neighbour gets a product
+added (and in several axes the weights are multiplied before).
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from torchscan.ops.elementwise import per_element
-from torchscan.ops.registry import free
+from torchscan.ops.elementwise import per_element, per_input
+from torchscan.ops.registry import Formula, Work, cost_of, free
+from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
 
@@ -19,3 +23,99 @@ per_element(3, aten.upsample_linear1d)
 per_element(7, aten.upsample_bilinear2d)
 per_element(15, aten.upsample_trilinear3d)
 per_element(31, aten.upsample_bicubic2d)
+
+# per gradient: a sum each (nearest); 2 neighbours · 2; 4 · 2; 8 · 2; 16 · 3
+per_input(1, aten.upsample_nearest1d_backward, aten.upsample_nearest2d_backward, aten.upsample_nearest3d_backward)
+per_input(1, aten._upsample_nearest_exact1d_backward, aten._upsample_nearest_exact2d_backward)
+per_input(1, aten._upsample_nearest_exact3d_backward)
+per_input(4, aten.upsample_linear1d_backward)
+per_input(8, aten.upsample_bilinear2d_backward)
+per_input(16, aten.upsample_trilinear3d_backward)
+per_input(48, aten.upsample_bicubic2d_backward)
+
+
+def _antialiased(reach: int) -> Formula:
+    def antialiased_resize(self: TensorSpec, *_: object, out: TensorSpec) -> Work:
+        """One axis after the other, the last first: t products and t − 1 sums each, t = 2·⌈reach · max(in/out, 1)⌉ + 1."""
+        width = self.numel // max(self.shape[-1], 1) * out.shape[-1]  # the last axis has its new size, the other its old one
+        taps = [_taps(self.shape[axis], out.shape[axis], reach) for axis in (-1, -2)]
+        return Work(other_flops=width * (2 * taps[0] - 1) + out.numel * (2 * taps[1] - 1))
+
+    return antialiased_resize
+
+
+def _antialiased_backward(reach: int) -> Formula:
+    def antialiased_backward(grad_output: TensorSpec, *_: object, out: TensorSpec) -> Work:
+        """Each gradient is added to t · t neighbours, by the product of two weights: 3 each."""
+        taps = [_taps(out.shape[axis], grad_output.shape[axis], reach) for axis in (-1, -2)]
+        return Work(other_flops=3 * grad_output.numel * math.prod(taps))
+
+    return antialiased_backward
+
+
+for _name, _reach in (("bilinear", 1), ("bicubic", 2), ("lanczos", 3)):
+    cost_of(f"aten::_upsample_{_name}2d_aa")(_antialiased(_reach))
+    cost_of(f"aten::_upsample_{_name}2d_aa_backward")(_antialiased_backward(_reach))
+
+
+def _taps(size: int, resized: int, reach: int) -> int:
+    return 2 * math.ceil(reach * max(size / max(resized, 1), 1)) + 1
+
+
+# -- sampling at given places --------------------------------------------------------------------------------------------
+
+_BILINEAR, _NEAREST, _BICUBIC = 0, 1, 2  # as torch numbers them
+
+
+def _grid_sampler(axes: int) -> Formula:
+    linear = {2: 7, 3: 15}[axes]
+    neighbours = 2**axes
+
+    def grid_sampler(input: TensorSpec, grid: TensorSpec, interpolation_mode: int, *_: object, out: TensorSpec) -> Work:
+        """Per output as a resize; a place takes 3 per axis to find in pixels, and the weights of its neighbours.
+
+        Linear: the distance to each side, 2 per axis, and a product of them per neighbour and further axis. Nearest: 1 per axis
+        to round. Bicubic: 16 per axis.
+        """
+        places = grid.numel // axes
+        weights = 2 * axes + neighbours * (axes - 1)
+        per_output = {_BILINEAR: linear, _NEAREST: 0, _BICUBIC: 31}[interpolation_mode]
+        per_place = 3 * axes + {_BILINEAR: weights, _NEAREST: axes, _BICUBIC: 16 * axes}[interpolation_mode]
+        taps = {_BILINEAR: neighbours, _NEAREST: 1, _BICUBIC: 16}[interpolation_mode]
+        return Work(other_flops=per_output * out.numel + per_place * places, elements_read=taps * out.numel + grid.numel)
+
+    return grid_sampler
+
+
+def _grid_sampler_backward(axes: int) -> Formula:
+    neighbours = 2**axes
+
+    def grid_sampler_backward(
+        grad_output: TensorSpec, input: TensorSpec, grid: TensorSpec, interpolation_mode: int, *_: object, out: object
+    ) -> Work:
+        """Per gradient and neighbour: a product and a sum for the input, 3 per axis for the place; nearest: a sum only."""
+        places = grid.numel // axes
+        taps = {_BILINEAR: neighbours, _NEAREST: 1, _BICUBIC: 16}[interpolation_mode]
+        per_gradient = 1 if interpolation_mode == _NEAREST else taps * (2 + 3 * axes)
+        return Work(other_flops=per_gradient * grad_output.numel + 5 * axes * places)
+
+    return grid_sampler_backward
+
+
+for _axes in (2, 3):
+    cost_of(getattr(aten, f"grid_sampler_{_axes}d"))(_grid_sampler(_axes))
+    cost_of(getattr(aten, f"grid_sampler_{_axes}d_backward"))(_grid_sampler_backward(_axes))
+cost_of(aten.cudnn_grid_sampler)(lambda self, grid, *, out: _grid_sampler(2)(self, grid, _BILINEAR, out=out))
+cost_of("aten::_grid_sampler_2d_cpu_fallback")(_grid_sampler(2))
+
+
+@cost_of(aten.affine_grid_generator, aten.cudnn_affine_grid_generator)
+def affine_grid(theta: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """Each place (x, y, 1) times a matrix: MACs = numel(out) · 3, in three dimensions · 4."""
+    return Work(macs=out.numel * theta.shape[-1])
+
+
+@cost_of(aten.affine_grid_generator_backward)
+def affine_grid_backward(grad: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """MACs as above."""
+    return Work(macs=grad.numel * out.shape[-1])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 
+from torchscan.trace.containers import packed_tensors
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 from torchscan.trace.tensors import TensorTable, Tracked, share_memory
 
@@ -39,6 +40,8 @@ class OpTraits:
 
     #: positions, or names for keyword-only arguments, of the arguments that it writes to
     written: tuple[int | str, ...]
+    #: those of them that it does not return
+    written_only: tuple[int | str, ...]
     #: those that it writes to without saying so
     silently_written: tuple[int, ...]
     #: makes a tensor from no tensor, on a device that an argument names
@@ -52,16 +55,18 @@ class OpTraits:
 def traits_of(op: OpOverload) -> OpTraits:
     """Read the schema of an operator."""
     arguments = op._schema.arguments
-    written = (
-        argument.name if argument.kwarg_only else position
+    written = [
+        (argument.name if argument.kwarg_only else position, argument.alias_info.before_set)
         for position, argument in enumerate(arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
-    )
+    ]
+    returned = [result.alias_info.before_set for result in op._schema.returns if result.alias_info is not None]
     takes_tensors = any("Tensor" in str(argument.type) for argument in arguments)
     takes_device = any(argument.name == "device" for argument in arguments)
     value_tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     return OpTraits(
-        written=tuple(written),
+        written=tuple(where for where, _ in written),
+        written_only=tuple(where for where, name in written if name not in returned),
         silently_written=_SILENT_WRITES.get(op, ()),
         is_factory=takes_device and not takes_tensors,
         needs_values=bool(value_tags & set(op.tags)),
@@ -121,9 +126,15 @@ class OpRequest:
 
     def written_tensors(self) -> list[Tensor]:
         """The tensors among the arguments that the operator writes to."""
+        return self._tensors_at((*self.traits.written, *self._silently_written()))
+
+    def _silently_written(self) -> tuple[int, ...]:
+        silently = self.traits.silently_written
+        return silently if silently and len(self.args) > _TRAINING and self.args[_TRAINING] else ()
+
+    def _tensors_at(self, places: Iterable[int | str]) -> list[Tensor]:
         found: list[Tensor] = []
-        silently = self.traits.silently_written if len(self.args) > _TRAINING and self.args[_TRAINING] else ()
-        for where in (*self.traits.written, *silently):
+        for where in places:
             if isinstance(where, str):
                 value = self.kwargs.get(where)
             else:
@@ -154,13 +165,18 @@ class OpRequest:
         kwargs = {name: self._describe(value) for name, value in self.kwargs.items()}
         first = (self.tracked.index(tracked) for tracked in self.tracked)
         repeated = tuple(position for position, earlier in enumerate(first) if earlier != position)
-        return OpSignature(self.op, args, kwargs, outputs, is_view, repeated)
+        written = self._tensors_at((*self.traits.written_only, *self._silently_written()))
+        return OpSignature(
+            self.op, args, kwargs, outputs, is_view, repeated, tuple(self.table.find(tensor).spec for tensor in written)
+        )
 
     def _describe(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return self.table.find(value).spec
         if isinstance(value, list | tuple):
             return tuple(self._describe(item) for item in value)
+        if isinstance(value, torch.ScriptObject):
+            return tuple(self.table.spec_of(tensor) for tensor in packed_tensors(value))
         return None if isinstance(value, torch.Generator | torch.device) else value  # a record holds nothing of the machine's
 
     def _replace(self, value: Any, swap: Callable[[Tensor], Tensor], device: torch.device | None) -> Any:

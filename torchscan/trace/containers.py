@@ -90,3 +90,13 @@ def _items_of(value: object) -> list[object]:
         return list(value)
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
+
+
+def packed_tensors(value: object) -> list[Tensor]:
+    """The weights inside an object that holds them in a kernel's own format, as quantised layers do."""
+    if isinstance(value, torch.ScriptObject):
+        contents = value.unpack() if hasattr(value, "unpack") else value.__getstate__()
+        return packed_tensors(contents)
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in packed_tensors(item)]
+    return [value] if isinstance(value, Tensor) else []

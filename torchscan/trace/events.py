@@ -19,12 +19,22 @@ TensorKind = Literal["input", "parameter", "buffer", "constant", "intermediate"]
 
 
 @dataclass(frozen=True, slots=True)
+class Sparsity:
+    """What a sparse tensor stores: so many elements, and the bytes that say where they belong."""
+
+    stored: int
+    index_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """Shape, element type and memory layout of a tensor, without its data."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     stride: tuple[int, ...]
+    #: None: dense
+    sparsity: Sparsity | None = None
 
     @property
     def numel(self) -> int:
@@ -34,6 +44,8 @@ class TensorSpec:
     @property
     def stored_numel(self) -> int:
         """Distinct elements in memory: an expanded (stride 0) dimension stores one, overlapping windows share."""
+        if self.sparsity is not None:
+            return self.sparsity.stored
         if 0 in self.shape:
             return 0
         if not self.stride:
@@ -45,7 +57,13 @@ class TensorSpec:
     @property
     def stored_bytes(self) -> int:
         """Bytes of the distinct elements."""
-        return self.stored_numel * self.dtype.itemsize
+        index_bytes = 0 if self.sparsity is None else self.sparsity.index_bytes
+        return self.stored_numel * self.dtype.itemsize + index_bytes
+
+    @property
+    def accessed_numel(self) -> int:
+        """Elements that one use touches: all, or those that a sparse tensor stores."""
+        return self.numel if self.sparsity is None else self.sparsity.stored
 
     @property
     def is_arithmetic(self) -> bool:
@@ -69,15 +87,22 @@ class OpSignature:
     is_view: bool
     #: positions among the inputs of tensors that came before (x * x)
     repeated: tuple[int, ...] = ()
+    #: operands that are written to and not returned
+    written: tuple[TensorSpec, ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """An operator is pickled by its name, which is all that one process can tell another of it."""
-        return _signature, (str(self.op), self.args, self.kwargs, self.outputs, self.is_view, self.repeated)
+        return _signature, (str(self.op), self.args, self.kwargs, self.outputs, self.is_view, self.repeated, self.written)
 
     @property
     def out(self) -> TensorSpec | tuple[TensorSpec, ...]:
         """The output as the operator returns it: one spec, or several."""
         return self.outputs[0] if len(self.outputs) == 1 else self.outputs
+
+    @property
+    def all_written(self) -> tuple[TensorSpec, ...]:
+        """The results, and the operands that are written to besides."""
+        return (*self.outputs, *self.written)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from torchscan.trace.events import TensorKind, TensorRecord, TensorSpec
+from torchscan.trace.events import Sparsity, TensorKind, TensorRecord, TensorSpec
 
 #: integers and booleans up to this many elements keep their values in a pass on shapes alone
 CONCRETE_INTEGERS = 2**22
@@ -132,7 +132,7 @@ class TensorTable:
         """The spec of a tensor; equal specs are one object, so that its identity can serve as a key."""
         strided = tensor.layout is torch.strided and not tensor.is_nested
         shape = tuple(tensor.shape) if not tensor.is_nested else (tensor.numel(),)
-        key = (shape, tensor.dtype, tensor.stride() if strided else ())
+        key = (shape, tensor.dtype, tensor.stride() if strided else (), _sparsity_of(tensor))
         spec = self._specs.get(key)
         if spec is None:
             spec = self._specs[key] = TensorSpec(*key)
@@ -226,6 +226,16 @@ def _is_arithmetic(tensor: Tensor) -> bool:
 def twin_of(spec: TensorSpec) -> Tensor:
     """A tensor of this spec that has no data."""
     return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
+
+
+def _sparsity_of(tensor: Tensor) -> Sparsity | None:
+    if tensor.layout is torch.sparse_coo:
+        return Sparsity(tensor._values().numel(), tensor._indices().nbytes)
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return Sparsity(tensor.values().numel(), tensor.crow_indices().nbytes + tensor.col_indices().nbytes)
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return Sparsity(tensor.values().numel(), tensor.ccol_indices().nbytes + tensor.row_indices().nbytes)
+    return None
 
 
 def _standin(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | None) -> Tensor:

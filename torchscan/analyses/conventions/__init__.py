@@ -1,0 +1,45 @@
+"""What other tools would have reported for a recorded pass, as far as their rules can be stated over its operators and modules.
+
+Tools that count modules know them by their class; a record knows the name of the class. docs/other-tools.md says what each
+tool counts and where a record cannot tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, get_args
+
+from torchscan.analyses.conventions.flop_counter import flop_counter
+from torchscan.analyses.conventions.fvcore import fvcore
+from torchscan.analyses.conventions.ptflops import ptflops
+from torchscan.analyses.conventions.thop import thop
+from torchscan.analyses.conventions.torchinfo import torchinfo
+from torchscan.errors import InputError
+from torchscan.ops import price
+from torchscan.trace.trace import Trace
+
+Convention = Literal["torchscan", "flop_counter", "fvcore", "thop", "ptflops", "torchinfo"]
+
+
+def convention_macs(trace: Trace, convention: Convention) -> tuple[int, ...]:
+    """For each of ``trace.ops`` the figure of a tool: their sum is what it would have reported for the whole pass."""
+    tool = _TOOLS.get(convention)
+    if tool is None:
+        raise InputError(f"convention is {convention!r}: give one of {', '.join(map(repr, get_args(Convention)))}")
+    return tuple(tool(trace))
+
+
+def _torchscan(trace: Trace) -> list[int]:
+    distinct = {id(op.signature): op.signature for op in trace.ops}
+    macs = {key: price(signature).cost.macs for key, signature in distinct.items()}
+    return [macs[id(op.signature)] for op in trace.ops]
+
+
+_TOOLS: Mapping[str, Callable[[Trace], Sequence[int]]] = {
+    "torchscan": _torchscan,
+    "flop_counter": flop_counter,
+    "fvcore": fvcore,
+    "thop": thop,
+    "ptflops": ptflops,
+    "torchinfo": torchinfo,
+}

@@ -1,0 +1,57 @@
+"""torch.utils.flop_counter.FlopCounterMode, on CUDA or the meta device: two FLOPs for each product of a contraction.
+
+It takes composite operators apart until it meets a matrix product, a convolution or an attention kernel. On the CPU the kernels
+of attention and of the LSTM are none of those that it knows, and it reports nothing for them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from torchscan.analyses.conventions.rules import (
+    ATTENTION,
+    CONVOLUTIONS,
+    PLAIN_CONVOLUTIONS,
+    RECURRENT,
+    RECURRENT_CELLS,
+    by_operator,
+    products,
+)
+from torchscan.ops.einsum import _parse as parse_equation
+from torchscan.trace.events import OpSignature
+from torchscan.trace.trace import Trace
+
+#: matrix products, and what is taken apart into them
+_PRODUCTS = (
+    *("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten._scaled_mm"),
+    *("aten.inner", "aten.tensordot", "aten.chain_matmul", "aten.linalg_multi_dot"),
+    *(*CONVOLUTIONS, *PLAIN_CONVOLUTIONS, *ATTENTION, *RECURRENT, *RECURRENT_CELLS),
+)
+
+
+def flop_counter(trace: Trace) -> list[int]:
+    """The figures of FlopCounterMode."""
+    return by_operator(trace, _RULES)
+
+
+def _two_per_product(signature: OpSignature) -> int:
+    return 2 * products(signature)
+
+
+def _unless_by_vector(signature: OpSignature) -> int:
+    """The product with a vector is an operator of its own (mv, dot), which it does not know."""
+    return 0 if len(signature.inputs[1].shape) == 1 else _two_per_product(signature)
+
+
+def _einsum(signature: OpSignature) -> int:
+    """Operands that share an index which the result lacks meet in matrix products; else they are multiplied by elements."""
+    terms, result = parse_equation(signature.args[0], [spec.shape for spec in signature.args[1]])
+    uses = Counter(index for term in terms for index in term if index not in result)
+    return _two_per_product(signature) if any(count > 1 for count in uses.values()) else 0
+
+
+_RULES = {
+    **dict.fromkeys(_PRODUCTS, _two_per_product),
+    **dict.fromkeys(("aten.linear", "aten.matmul"), _unless_by_vector),
+    "aten.einsum": _einsum,
+}

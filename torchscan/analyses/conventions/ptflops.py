@@ -1,0 +1,197 @@
+"""ptflops with its default backend: hooks on modules of the classes that it knows, and wrappers around functions of torch.
+
+Modules that call such a function are counted twice. A record does not tell how an operator was called: activations, softmax,
+pools, resizing and matrix products count as if by their function (``F.relu(x)``, ``torch.matmul(x, y)``), additions and
+products as if by sign (``x + y``), which ptflops does not see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping
+
+from torchscan.analyses.conventions.rules import (
+    ATTENTION,
+    GATES,
+    Layer,
+    ModuleRule,
+    OperatorRule,
+    argument,
+    by_module,
+    by_operator,
+    per_input,
+    recurrence,
+)
+from torchscan.trace.events import OpCall, OpSignature, TensorSpec
+from torchscan.trace.trace import Trace
+
+
+def ptflops(trace: Trace) -> list[int]:
+    """The figures of get_model_complexity_info: of modules per sample, of functions for the whole batch."""
+    samples = _samples(trace)
+    modules = by_module(trace, lambda layer: _module(layer) // samples)
+    functions = by_operator(trace, _FUNCTIONS)
+    return [
+        of_module + (of_function if _is_seen(trace, op) else 0)
+        for of_module, of_function, op in zip(modules, functions, trace.ops, strict=True)
+    ]
+
+
+def _samples(trace: Trace) -> int:
+    """The length of the first positional argument."""
+    first = next(iter(trace.provenance.inputs), None)
+    return max(first.shape[0], 1) if first is not None and first.name == "args[0]" and first.shape else 1
+
+
+# -- modules ---------------------------------------------------------------------------------------------------------------
+
+
+def _module(layer: Layer) -> int:
+    rule = _MODULES.get(layer.type_name)
+    return 0 if rule is None else rule(layer)
+
+
+def _per_input(layer: Layer) -> int:
+    return layer.inputs[0].numel
+
+
+def _per_output(layer: Layer) -> int:
+    return layer.outputs[0].numel
+
+
+def _norm(layer: Layer) -> int:
+    """1 per element, 2 if affine."""
+    return layer.inputs[0].numel * (2 if "weight" in layer.parameters else 1)
+
+
+def _resize(layer: Layer) -> int:
+    """1 per output of one sample, whatever the mode."""
+    output = layer.outputs[0]
+    return output.numel // max(output.shape[0], 1)
+
+
+def _linear(layer: Layer) -> int:
+    """``rows · (features in · features out + features out)``, the latter for the bias."""
+    features = layer.inputs[0].shape[-1]
+    return layer.outputs[0].numel * (features + ("bias" in layer.parameters))
+
+
+def _convolution(layer: Layer) -> int:
+    """``positions of the output · numel(weight)``, and 1 per output for the bias."""
+    return _meeting_weights(layer, layer.outputs[0].shape)
+
+
+def _transposed_convolution(layer: Layer) -> int:
+    """The same with the positions of the input."""
+    return _meeting_weights(layer, layer.inputs[0].shape)
+
+
+def _meeting_weights(layer: Layer, shape: tuple[int, ...]) -> int:
+    weight: TensorSpec = argument(layer.operator_with("weight"), "weight")
+    bias = layer.outputs[0].numel if "bias" in layer.parameters else 0
+    return shape[0] * math.prod(shape[2:]) * weight.numel + bias
+
+
+#: besides the products and biases, per unit and step
+_PER_UNIT = {"RNN": 1, "GRU": 7, "LSTM": 10}
+
+
+def _recurrent(layer: Layer) -> int:
+    """``steps · directions · Σ over layers (numel of weights and biases + what a unit does)``, of the forward direction."""
+    kind = layer.type_name.removesuffix("Cell")
+    sizes = recurrence(layer)
+    weights = sum(elements for name, elements in layer.parameters.items() if _is_forward(name))
+    per_step = weights + sizes.layers * _PER_UNIT[kind] * sizes.hidden
+    steps = math.prod(layer.inputs[0].shape[: 1 if kind != layer.type_name else 2])
+    return steps * sizes.directions * per_step
+
+
+def _is_forward(name: str) -> bool:
+    return name.startswith(("weight_ih", "weight_hh", "bias")) and not name.endswith("_reverse")
+
+
+def _attention(layer: Layer) -> int:
+    """Scaling, three projections, scores, softmax, weighing, the output projection with its bias; per sample."""
+    query, key, value = layer.inputs[:3]
+    scores = layer.operator_among(_SCORES)
+    heads_of: TensorSpec = scores.args[_SCORES[str(scores.op.overloadpacket)]]
+    length, per_head = heads_of.shape[-2:]
+    width, key_width, value_width = (each.shape[-1] for each in (query, key, value))
+    samples = query.numel // (length * width)
+    keys, values = key.numel // (samples * key_width), value.numel // (samples * value_width)
+    heads = width // per_head
+    projections = length * width**2 + keys * key_width**2 + values * value_width**2 + length * value_width * (value_width + 1)
+    biases = (length + keys + values) * width if "in_proj_bias" in layer.parameters else 0
+    attending = heads * length * keys * (width // heads + 1 + value_width // heads)
+    return samples * (length * width + projections + biases + attending)
+
+
+#: what makes the scores, and which of its arguments are the queries
+_SCORES = {**dict.fromkeys((*ATTENTION, "aten.bmm"), 0), "aten.baddbmm": 1}
+_AXES = (1, 2, 3)
+_ACTIVATIONS = ("ReLU", "PReLU", "ELU", "LeakyReLU", "ReLU6", "GELU")
+_MODULES: Mapping[str, ModuleRule] = {
+    **{f"Conv{axes}d": _convolution for axes in _AXES},
+    **{f"ConvTranspose{axes}d": _transposed_convolution for axes in _AXES},
+    **dict.fromkeys(_ACTIVATIONS, _per_output),
+    **{f"{kind}Pool{axes}d": _per_input for kind in ("Max", "Avg", "AdaptiveMax", "AdaptiveAvg") for axes in _AXES},
+    **{f"{kind}Norm{axes}d": _norm for kind in ("Batch", "Instance") for axes in _AXES},
+    "GroupNorm": _norm,
+    "LayerNorm": _per_input,
+    "Linear": _linear,
+    "Upsample": _resize,
+    **{kind + suffix: _recurrent for kind in GATES for suffix in ("", "Cell")},
+    "MultiheadAttention": _attention,
+}
+
+
+# -- functions -------------------------------------------------------------------------------------------------------------
+
+
+def _product(signature: OpSignature) -> int:
+    """``numel(left) · last size of the right``."""
+    left, right = signature.inputs
+    return left.numel * right.shape[-1]
+
+
+def _added_product(signature: OpSignature) -> int:
+    """The same, and 1 per element of what it is added to, unless that is scaled by 0."""
+    added, left, right = signature.inputs
+    return left.numel * right.shape[-1] + (added.numel if argument(signature, "beta") else 0)
+
+
+def _interpolation(signature: OpSignature) -> int:
+    """1 per output; where a scale was given ``numel(input) · Π scales``, although the sizes of the output are rounded down."""
+    scales = argument(signature, "scale_factors") if signature.op._overloadname == "vec" else None
+    return signature.outputs[0].numel if scales is None else int(signature.inputs[0].numel * math.prod(scales))
+
+
+_RESIZING = (
+    *(f"{kind}{axes}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for axes in _AXES),
+    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
+    *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+)
+#: class -> operators that come from no wrapped function in it: these layers keep the activation that they were made with,
+#: and a linear layer shows its matrix product where a record has no composite operators
+_UNSEEN: Mapping[str, Container[str]] = {
+    **dict.fromkeys(("TransformerEncoderLayer", "TransformerDecoderLayer"), ("aten.relu", "aten.gelu")),
+    **dict.fromkeys(("Linear", "MultiheadAttention"), ("aten.mm", "aten.addmm")),
+}
+
+
+def _is_seen(trace: Trace, op: OpCall) -> bool:
+    unseen = _UNSEEN.get(trace.modules[op.module_call].type_name, ())
+    return str(op.signature.op.overloadpacket) not in unseen
+
+
+_FUNCTIONS: Mapping[str, OperatorRule] = {
+    **dict.fromkeys(("aten.relu", "aten.prelu", "aten.elu", "aten.relu6", "aten.gelu", "aten.silu"), per_input(1)),
+    **dict.fromkeys(("aten.softmax", "aten._softmax"), per_input(1)),
+    **{f"aten.{kind}_pool{axes}d": per_input(1) for kind in ("max", "avg", "adaptive_max", "adaptive_avg") for axes in _AXES},
+    **dict.fromkeys(
+        ("aten.max_pool1d_with_indices", "aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices"), per_input(1)
+    ),
+    **{f"aten.{mode}": _interpolation for mode in _RESIZING},
+    **dict.fromkeys(("aten.matmul", "aten.mm", "aten.bmm"), _product),
+    **dict.fromkeys(("aten.addmm", "aten.baddbmm"), _added_product),
+}

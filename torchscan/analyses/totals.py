@@ -1,0 +1,89 @@
+"""What a pass costs: in all, per module, per operator, and per operator within each module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torchscan.analyses.conventions import Convention, convention_macs
+from torchscan.analyses.module_costs import module_costs, unpriced_operators
+from torchscan.errors import UnpricedError
+from torchscan.ops import OpCost, Price, price
+from torchscan.trace.events import OpCall, OpSignature
+from torchscan.trace.trace import Trace
+
+
+def total_cost(trace: Trace, *, convention: Convention = "torchscan", strict: bool = False) -> OpCost:
+    """The cost of the whole pass. With ``strict``, an operator whose cost is not known raises :class:`UnpricedError`.
+
+    ``convention`` re-prices the record: ``macs`` becomes the figure of another tool, see docs/other-tools.md.
+    """
+    if strict:
+        require_prices(trace)
+    total = sum((cost for _, cost in _costs(trace, convention)), OpCost())
+    return replace(total, is_complete=total.is_complete and not trace.provenance.missed)
+
+
+def by_operator(trace: Trace, *, convention: Convention = "torchscan") -> dict[str, OpCost]:
+    """Operator (all overloads together) -> the cost of all its calls."""
+    costs: dict[str, OpCost] = {}
+    for op, cost in _costs(trace, convention):
+        _add(costs, operator_name(op.signature), cost)
+    return costs
+
+
+def by_module(trace: Trace, *, convention: Convention = "torchscan") -> dict[str, OpCost]:
+    """Path of a module -> the cost of all its calls with all that they call; ``""`` is the model."""
+    around = _paths_around(trace)
+    costs = {call.path: OpCost() for call in trace.modules}
+    for op, cost in _costs(trace, convention):
+        for path in around[op.module_call]:
+            _add(costs, path, cost)
+    return costs
+
+
+def by_module_and_operator(trace: Trace, *, convention: Convention = "torchscan") -> dict[str, dict[str, OpCost]]:
+    """Path of a module -> operator -> the cost of all its calls in the module and in all that it calls."""
+    around = _paths_around(trace)
+    costs: dict[str, dict[str, OpCost]] = {call.path: {} for call in trace.modules}
+    for op, cost in _costs(trace, convention):
+        for path in around[op.module_call]:
+            _add(costs[path], operator_name(op.signature), cost)
+    return costs
+
+
+def require_prices(trace: Trace) -> None:
+    """Raise unless every operator of the pass has a price, naming those that have none and where they ran."""
+    unknown = unpriced_operators(trace, module_costs(trace))
+    if trace.provenance.missed:
+        raise UnpricedError(f"modules ran in other threads, unrecorded: {', '.join(trace.provenance.missed)}")
+    if unknown:
+        places = "; ".join(f"{name} in {', '.join(path or '(the model)' for path in paths)}" for name, paths in unknown.items())
+        raise UnpricedError(f"the cost of these operators is not known: {places}. Without strict=True totals are lower bounds")
+
+
+def operator_name(signature: OpSignature) -> str:
+    """``aten.conv2d``: the operator without its overload."""
+    return str(signature.op.overloadpacket)
+
+
+def _add(costs: dict[str, OpCost], key: str, cost: OpCost) -> None:
+    costs[key] = costs.get(key, OpCost()) + cost
+
+
+def _costs(trace: Trace, convention: Convention) -> Iterator[tuple[OpCall, OpCost]]:
+    prices: dict[int, Price] = {}
+    for op, macs in zip(trace.ops, convention_macs(trace, convention), strict=True):
+        priced = prices.get(id(op.signature))
+        if priced is None:
+            priced = prices[id(op.signature)] = price(op.signature)
+        yield op, replace(priced.cost, macs=macs)
+
+
+def _paths_around(trace: Trace) -> list[tuple[str, ...]]:
+    """For each module call the distinct paths of itself and of the calls around it."""
+    around: list[tuple[str, ...]] = []
+    for call in trace.modules:  # parents come before their children
+        outside = () if call.parent is None else around[call.parent]
+        around.append(outside if call.path in outside else (*outside, call.path))
+    return around

@@ -1,0 +1,85 @@
+"""Einstein sums: the pairs of operands are multiplied one after the other, and an index that is done with is summed.
+
+A pair costs a multiply-accumulate for each combination of the indices of both. What occurs in one operand only, and not in the
+result, is summed up beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from torchscan.ops.matmul import real_products
+from torchscan.ops.registry import Work, cost_of
+from torchscan.trace.events import TensorSpec
+
+aten = torch.ops.aten
+#: the sizes of the indices of one operand
+Sizes = dict[str, int]
+
+
+@cost_of(aten.einsum.default)
+def einsum(equation: str, tensors: Sequence[TensorSpec], *, path: Sequence[int] | None = None, out: TensorSpec) -> Work:
+    """MACs = Σ over the pairs, in the order of ``path`` (else from the left): the product of the sizes of all their indices."""
+    operands, result = _parse(equation, [spec.shape for spec in tensors])
+    macs = additions = 0
+    for left, right in _order(len(operands), path):
+        pair = [operands.pop(position) for position in sorted({left, right}, reverse=True)]
+        needed = set(result).union(*operands)
+        reduced = [_keep(each, needed.union(*(other for other in pair if other is not each))) for each in pair]
+        additions += sum(_count(each) - _count(kept) for each, kept in zip(pair, reduced, strict=True))
+        merged = _merge(reduced)
+        macs += _count(merged) if len(pair) == 2 else 0
+        operands.append(_keep(merged, needed))
+    return Work(macs=real_products(out) * macs, other_flops=additions)
+
+
+def _parse(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[Sizes], str]:
+    """The sizes of each operand's indices, and the indices of the result; ``...`` stands for digits, counted from the right."""
+    inputs, arrow, result = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    hidden = [len(shape) - len(term.replace("...", "")) for term, shape in zip(terms, shapes, strict=True)]
+    named = [_spell_out(term, count) for term, count in zip(terms, hidden, strict=True)]
+    operands = [_sizes(term, shape) for term, shape in zip(named, shapes, strict=True)]
+    if not arrow:
+        letters = "".join(terms).replace("...", "")
+        return operands, "".join(sorted(each for each in set(letters) if letters.count(each) == 1)) + _digits(max(hidden))
+    return operands, _spell_out(result, max(hidden))
+
+
+def _digits(count: int) -> str:
+    return "".join(chr(0x0660 + position) for position in reversed(range(count)))  # no letter that an equation may use
+
+
+def _spell_out(term: str, hidden: int) -> str:
+    return term.replace("...", _digits(hidden))
+
+
+def _sizes(term: str, shape: Sequence[int]) -> Sizes:
+    sizes: Sizes = {}
+    for index, size in zip(term, shape, strict=True):
+        sizes[index] = max(size, sizes.get(index, 1))
+    return sizes
+
+
+def _order(operands: int, path: Sequence[int] | None) -> list[tuple[int, int]]:
+    """The positions of the operands of each step; a result goes to the end."""
+    if operands == 1:
+        return [(0, 0)]
+    if path:
+        return list(zip(path[::2], path[1::2], strict=True))
+    return [(0, 1), *[(0, remaining - 1) for remaining in range(operands - 1, 1, -1)]]
+
+
+def _keep(sizes: Sizes, needed: set[str]) -> Sizes:
+    return {index: size for index, size in sizes.items() if index in needed}
+
+
+def _merge(operands: Sequence[Sizes]) -> Sizes:
+    return {index: max(each.get(index, 1) for each in operands) for sizes in operands for index in sizes}
+
+
+def _count(sizes: Sizes) -> int:
+    return math.prod(sizes.values())

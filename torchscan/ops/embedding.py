@@ -1,0 +1,85 @@
+"""Embeddings and bags of them: rows of a table are read; a bag adds them up."""
+
+from __future__ import annotations
+
+import torch
+
+from torchscan.ops.elementwise import Output, first
+from torchscan.ops.registry import Work, cost_of, traffic_of
+from torchscan.trace.events import TensorSpec
+
+aten = torch.ops.aten
+_SUM, _MEAN, _MAX = 0, 1, 2  # as torch numbers what a bag does
+
+
+@traffic_of(aten.embedding)
+def embedding(weight: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """Reads the indices and one row for each, at most the whole table."""
+    return Work(elements_read=indices.numel + out.numel, bytes_read=_rows_read(weight, out.numel) + indices.stored_bytes)
+
+
+@cost_of(aten._embedding_bag, aten._embedding_bag_forward_only, aten.embedding_bag)
+def embedding_bag(
+    weight: TensorSpec,
+    indices: TensorSpec,
+    offsets: TensorSpec,
+    scale_grad_by_freq: bool = False,
+    mode: int = _SUM,
+    sparse: bool = False,
+    per_sample_weights: TensorSpec | None = None,
+    *_: object,
+    out: Output,
+) -> Work:
+    """A bag of n rows takes n − 1 sums (or comparisons) per element; a mean 1 more, weights n more."""
+    read = indices.numel * weight.shape[1]
+    results = first(out).numel
+    flops = max(read - results, 0) + (results if mode == _MEAN else 0) + (read if per_sample_weights is not None else 0)
+    others = [indices, offsets] + ([] if per_sample_weights is None else [per_sample_weights])
+    return Work(
+        other_flops=flops,
+        elements_read=read + sum(spec.numel for spec in others),
+        bytes_read=_rows_read(weight, read) + sum(spec.stored_bytes for spec in others),
+    )
+
+
+@cost_of(aten.embedding_dense_backward)
+def embedding_backward(grad_output: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """Each gradient is added to its row."""
+    return Work(other_flops=grad_output.numel)
+
+
+@traffic_of(aten.embedding_sparse_backward)
+def sparse_embedding_backward(*_: object, out: Output) -> Work:
+    """The gradients themselves are the result, beside their indices."""
+    return Work()
+
+
+@cost_of(aten._embedding_bag_dense_backward, aten._embedding_bag_backward)
+def embedding_bag_backward(grad: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """The gradient of its bag is added to each row."""
+    return Work(other_flops=indices.numel * grad.shape[-1])
+
+
+@cost_of(aten._embedding_bag_per_sample_weights_backward)
+def embedding_bag_weights_backward(
+    grad: TensorSpec, weight: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec
+) -> Work:
+    """The gradient of its bag times each row: MACs = indices · width."""
+    return Work(macs=indices.numel * grad.shape[-1])
+
+
+@cost_of("aten::embedding_renorm")
+def embedding_renorm(self: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """The norm of each row and a product: 3 per element of it."""
+    rows = min(indices.numel, self.shape[0]) * self.shape[1]
+    return Work(
+        other_flops=3 * rows,
+        elements_read=rows + indices.numel,
+        bytes_read=rows * self.dtype.itemsize + indices.stored_bytes,
+        elements_written=rows,
+        bytes_written=rows * self.dtype.itemsize,
+    )
+
+
+def _rows_read(weight: TensorSpec, elements: int) -> int:
+    return min(elements, weight.numel) * weight.dtype.itemsize

@@ -1,0 +1,50 @@
+"""Fourier transforms: 5·n·log2(n) for a complex transform of length n, half of that for a real one.
+
+Along several dimensions one transform follows the other; of a real signal only the last dimension is transformed as real
+numbers, the others are what is left of it, n/2 + 1 complex numbers long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from torchscan.ops.registry import Work, cost_of
+from torchscan.trace.events import TensorSpec
+
+aten = torch.ops.aten
+
+
+@cost_of(aten._fft_c2c)
+def complex_transform(self: TensorSpec, dim: Sequence[int], *_: object, out: TensorSpec) -> Work:
+    """FLOPs = 5 · numel · Σ log2(n) over the dimensions."""
+    return Work(other_flops=_transforms(out, dim))
+
+
+@cost_of(aten._fft_r2c)
+def transform_of_real(self: TensorSpec, dim: Sequence[int], normalization: int, onesided: bool, *, out: TensorSpec) -> Work:
+    """FLOPs = 2.5 · numel(in) · log2(n) for the last dimension, 5 · numel(half) · Σ log2(n) for the others."""
+    return Work(other_flops=_real(self, dim) + _transforms(_half(self, dim), dim[:-1]))
+
+
+@cost_of(aten._fft_c2r)
+def transform_to_real(self: TensorSpec, dim: Sequence[int], *_: object, out: TensorSpec) -> Work:
+    """The same, backwards."""
+    return Work(other_flops=_real(out, dim) + _transforms(self, dim[:-1]))
+
+
+def _real(signal: TensorSpec, dims: Sequence[int]) -> int:
+    return round(2.5 * signal.numel * math.log2(max(signal.shape[dims[-1]], 1))) if dims else 0
+
+
+def _half(signal: TensorSpec, dims: Sequence[int]) -> TensorSpec:
+    shape = list(signal.shape)
+    if dims:
+        shape[dims[-1]] = shape[dims[-1]] // 2 + 1
+    return TensorSpec(tuple(shape), signal.dtype, signal.stride)
+
+
+def _transforms(spec: TensorSpec, dims: Sequence[int]) -> int:
+    return round(5 * spec.numel * sum(math.log2(max(spec.shape[each], 1)) for each in dims))

@@ -1,0 +1,148 @@
+"""Picking elements by their indices and putting them: traffic, and a sum where elements are added to what is there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from torchscan.ops.registry import Work, cost_of, elements, free, stored_bytes, traffic_of
+from torchscan.trace.events import TensorSpec
+
+aten = torch.ops.aten
+
+# -- picking elements ----------------------------------------------------------------------------------------------------
+
+
+@traffic_of(aten.take_along_dim, aten.take)
+def take(self: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """Reads the indices and one element for each output."""
+    return _picked(self, [indices], out)
+
+
+@traffic_of(aten.gather, aten.index_select)
+def gather(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """Reads the indices and one element for each output."""
+    return _picked(self, [index], out)
+
+
+@traffic_of(aten.index, aten._unsafe_index)
+def index(self: TensorSpec, indices: Sequence[TensorSpec | None], *, out: TensorSpec) -> Work:
+    """Reads the indices and one element for each output."""
+    return _picked(self, _given(indices), out)
+
+
+@cost_of("aten::_unsafe_masked_index")
+def masked_index(self: TensorSpec, mask: TensorSpec, indices: Sequence[TensorSpec | None], *_: object, out: TensorSpec) -> Work:
+    """Likewise, with a selection per output."""
+    return replace(_picked(self, [mask, *_given(indices)], out), other_flops=out.numel)
+
+
+def _picked(source: TensorSpec, indices: Sequence[TensorSpec], out: TensorSpec) -> Work:
+    return Work(
+        elements_read=out.numel + sum(each.numel for each in indices),
+        bytes_read=min(out.numel, source.numel) * source.dtype.itemsize + sum(each.stored_bytes for each in indices),
+    )
+
+
+# -- putting elements ----------------------------------------------------------------------------------------------------
+# The operators that return a new tensor read and write all of it. Those that work in place read the indices and what is put,
+# and write as many elements; where they add to what is there, that is read too, and each element costs a sum.
+
+free(aten.masked_scatter, aten.index_put, aten.index_copy, aten.index_fill, aten.put, aten.scatter)
+
+
+def _put(
+    target: TensorSpec, source: TensorSpec | None, indices: Sequence[TensorSpec], count: int, adds: bool, flops: int
+) -> Work:
+    operands = [*indices, *([] if source is None else [source])]
+    itemsize = target.dtype.itemsize
+    return Work(
+        other_flops=flops,
+        elements_read=elements(operands) + (count if adds else 0),
+        bytes_read=stored_bytes(operands) + (count * itemsize if adds else 0),
+        elements_written=count,
+        bytes_written=count * itemsize,
+    )
+
+
+@cost_of("aten::index_put_", "aten::_index_put_impl", "aten::_unsafe_index_put")
+def index_put(
+    self: TensorSpec,
+    indices: Sequence[TensorSpec | None],
+    values: TensorSpec,
+    accumulate: bool = False,
+    *_: object,
+    out: TensorSpec,
+) -> Work:
+    """As many elements as the indices, broadcast together, name; a mask names at most all that it is over."""
+    given = _given(indices)
+    named = math.prod(torch.broadcast_shapes(*(spec.shape for spec in given)))
+    masked = sum(len(spec.shape) if spec.dtype in (torch.bool, torch.uint8) else 1 for spec in given)
+    spanned = masked + sum(each is None for each in indices)
+    whole = [size for size, each in zip(self.shape, indices, strict=False) if each is None]
+    count = named * math.prod(whole) * math.prod(self.shape[spanned:])
+    return _put(self, values, given, count, accumulate, count if accumulate else 0)
+
+
+@traffic_of("aten::scatter_")
+def scatter_in_place(
+    self: TensorSpec, dim: int, index: TensorSpec, src: object, *_: object, out: TensorSpec, **_kw: object
+) -> Work:
+    """As many elements as the index names."""
+    return _put(self, src if isinstance(src, TensorSpec) else None, [index], index.numel, False, 0)
+
+
+@cost_of("aten::scatter_add_", "aten::scatter_reduce_", "aten::scatter_.reduce", "aten::scatter_.value_reduce")
+def scatter_add_in_place(
+    self: TensorSpec, dim: int, index: TensorSpec, src: object, *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
+    """A sum (or product, or comparison) for each element that the index names."""
+    return _put(self, src if isinstance(src, TensorSpec) else None, [index], index.numel, True, index.numel)
+
+
+@cost_of(aten.scatter_add, aten.scatter_reduce, aten.scatter.reduce, aten.scatter.value_reduce)
+def scatter_add(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+    """The same, into a copy."""
+    return Work(other_flops=index.numel)
+
+
+@cost_of("aten::index_add_", "aten::index_reduce_")
+def index_add_in_place(
+    self: TensorSpec, dim: int, index: TensorSpec, source: TensorSpec, *_: object, alpha: float = 1, out: TensorSpec
+) -> Work:
+    """A sum (or product, or comparison) for each element of the source; 2 if alpha ≠ 1."""
+    flops = source.numel * (2 if alpha != 1 else 1)
+    return _put(self, source, [index], source.numel, True, flops)
+
+
+@cost_of(aten.index_add, aten.index_reduce)
+def index_add(
+    self: TensorSpec, dim: int, index: TensorSpec, source: TensorSpec, *_: object, alpha: float = 1, out: TensorSpec
+) -> Work:
+    """The same, into a copy."""
+    return Work(other_flops=source.numel * (2 if alpha != 1 else 1))
+
+
+@traffic_of("aten::index_copy_")
+def index_copy_in_place(self: TensorSpec, dim: int, index: TensorSpec, source: TensorSpec, *, out: TensorSpec) -> Work:
+    """As many elements as the source has."""
+    return _put(self, source, [index], source.numel, False, 0)
+
+
+@traffic_of("aten::index_fill_")
+def index_fill_in_place(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """The slices that the index names."""
+    return _put(self, None, [index], self.numel // max(self.shape[dim], 1) * index.numel, False, 0)
+
+
+@cost_of("aten::put_")
+def put_in_place(self: TensorSpec, index: TensorSpec, source: TensorSpec, accumulate: bool = False, *, out: TensorSpec) -> Work:
+    """As many elements as the index names."""
+    return _put(self, source, [index], index.numel, accumulate, index.numel if accumulate else 0)
+
+
+def _given(indices: Sequence[TensorSpec | None]) -> list[TensorSpec]:
+    return [each for each in indices if each is not None]

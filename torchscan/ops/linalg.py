@@ -1,0 +1,126 @@
+"""Factorisations and what is solved with them: no contractions in the sense of papers, so FLOPs only, of n × n matrices.
+
+The counts are those of the textbook algorithms (Golub & Van Loan), leading terms; what iterates until it has converged is
+counted with its customary number of iterations.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from torchscan.ops.elementwise import Output, first
+from torchscan.ops.registry import Formula, Work, cost_of, free
+from torchscan.trace.events import TensorSpec
+
+aten = torch.ops.aten
+
+
+def _cubic(thirds: int) -> Formula:
+    def factorisation(self: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
+        """FLOPs = thirds · n³ / 3 for each matrix."""
+        matrices, _rows, size = _sizes(self)
+        return Work(other_flops=matrices * thirds * size**3 // 3)
+
+    return factorisation
+
+
+cost_of(aten.linalg_cholesky_ex, aten.linalg_cholesky, aten.cholesky)(_cubic(1))
+cost_of(aten.cholesky_inverse)(_cubic(2))
+cost_of(aten._linalg_det, aten._linalg_slogdet)(_cubic(2))  # a factorisation LU
+cost_of(aten.linalg_inv_ex, aten.inverse)(_cubic(6))  # LU and n solutions
+cost_of(aten.linalg_ldl_factor_ex)(_cubic(1))
+
+
+@cost_of(aten.linalg_lu_factor_ex, aten.linalg_lu, aten._lu_with_info)
+def lu_factorisation(A: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:  # noqa: N803 - as the schema calls it
+    """FLOPs = m·n² − n³/3 for an m × n matrix, m ≥ n: 2n³/3 for a square one."""
+    matrices, rows, columns = _sizes(A)
+    tall, narrow = max(rows, columns), min(rows, columns)
+    return Work(other_flops=matrices * (3 * tall * narrow**2 - narrow**3) // 3)
+
+
+@cost_of(aten._linalg_solve_ex)
+def solve(A: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:  # noqa: N803
+    """A factorisation LU, 2n³/3, and two triangular systems, 2n² per right-hand side."""
+    matrices, _rows, size = _sizes(A)
+    return Work(other_flops=matrices * 2 * size**3 // 3 + 2 * size * first(out).numel)
+
+
+@cost_of(aten.linalg_solve_triangular, aten.triangular_solve)
+def solve_triangular(*_: object, out: Output, **_kwargs: object) -> Work:
+    """FLOPs = n² per right-hand side: n per element of the result."""
+    return Work(other_flops=_height(first(out)) * first(out).numel)
+
+
+@cost_of(aten.cholesky_solve, aten._cholesky_solve_helper, aten.linalg_lu_solve, aten.linalg_ldl_solve)
+def solve_factorised(*_: object, out: Output, **_kwargs: object) -> Work:
+    """Two triangular systems: 2n² per right-hand side."""
+    return Work(other_flops=2 * _height(first(out)) * first(out).numel)
+
+
+@cost_of(aten.linalg_qr)
+def qr(A: TensorSpec, mode: str = "reduced", *, out: Output) -> Work:  # noqa: N803
+    """FLOPs = 2n²(m − n/3) for R, as many again for Q unless only R is wanted (m ≥ n)."""
+    return Work(other_flops=_householder(A) * (1 if mode == "r" else 2))
+
+
+@cost_of(aten.geqrf, aten.linalg_householder_product, aten.ormqr)
+def householder(A: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:  # noqa: N803
+    """FLOPs = 2n²(m − n/3)."""
+    return Work(other_flops=_householder(A))
+
+
+@cost_of(aten._linalg_svd)
+def singular_values(A: TensorSpec, full_matrices: bool = False, compute_uv: bool = True, *_: object, out: Output) -> Work:  # noqa: N803
+    """FLOPs = 14·m·n² + 8n³ with vectors, 4·m·n² − 4n³/3 without (m ≥ n)."""
+    matrices, rows, columns = _sizes(A)
+    tall, narrow = max(rows, columns), min(rows, columns)
+    each = 14 * tall * narrow**2 + 8 * narrow**3 if compute_uv else 4 * tall * narrow**2 - 4 * narrow**3 // 3
+    return Work(other_flops=matrices * each)
+
+
+@cost_of(aten._linalg_eigh)
+def symmetric_eigenvalues(A: TensorSpec, UPLO: str = "L", compute_v: bool = True, *, out: Output) -> Work:  # noqa: N803
+    """FLOPs = 9n³ with vectors, 4n³/3 without."""
+    matrices, _rows, size = _sizes(A)
+    return Work(other_flops=matrices * (9 * size**3 if compute_v else 4 * size**3 // 3))
+
+
+@cost_of(aten.linalg_eig)
+def eigenvalues(self: TensorSpec, *, out: Output) -> Work:
+    """FLOPs = 25n³ with vectors."""
+    matrices, _rows, size = _sizes(self)
+    return Work(other_flops=25 * matrices * size**3)
+
+
+@cost_of(aten._linalg_eigvals, aten.linalg_eigvals)
+def eigenvalues_only(self: TensorSpec, *, out: Output) -> Work:
+    """FLOPs = 10n³."""
+    matrices, _rows, size = _sizes(self)
+    return Work(other_flops=10 * matrices * size**3)
+
+
+@cost_of(aten.linalg_cross)
+def cross_product(self: TensorSpec, other: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+    """Two products and a difference per element."""
+    return Work(other_flops=3 * out.numel)
+
+
+free(aten.lu_unpack, aten._linalg_check_errors)
+
+
+def _sizes(matrix: TensorSpec) -> tuple[int, int, int]:
+    """How many matrices, their rows and columns."""
+    return math.prod(matrix.shape[:-2]), matrix.shape[-2], matrix.shape[-1]
+
+
+def _householder(matrix: TensorSpec) -> int:
+    matrices, rows, columns = _sizes(matrix)
+    tall, narrow = max(rows, columns), min(rows, columns)
+    return matrices * (2 * tall * narrow**2 - 2 * narrow**3 // 3)
+
+
+def _height(result: TensorSpec) -> int:
+    return result.shape[-2] if len(result.shape) > 1 else result.shape[-1]

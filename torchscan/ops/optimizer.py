@@ -1,0 +1,107 @@
+"""What optimizers do to many tensors in one call: the ``_foreach_*`` operators, and whole update rules fused into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchscan.ops.elementwise import per_listed_element
+from torchscan.ops.registry import Work, cost_of, elements, free, traffic_of
+from torchscan.trace.events import TensorSpec
+
+Tensors = Sequence[TensorSpec]
+
+
+def _foreach(flops: int, *names: str) -> None:
+    per_listed_element(flops, *(f"aten::_foreach_{name}" for name in names))
+
+
+_foreach(1, "mul", "div", "neg", "abs", "sign", "reciprocal", "sqrt", "rsqrt", "pow", "exp", "expm1", "erf", "erfc")
+_foreach(1, "log", "log2", "log10", "log1p", "lgamma", "floor", "ceil", "round", "trunc")
+_foreach(1, "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh")
+_foreach(1, "maximum", "minimum", "clamp_max", "clamp_min", "max")
+_foreach(2, "frac", "norm", "powsum")
+_foreach(3, "lerp")
+_foreach(4, "sigmoid")
+_foreach(6, "tanh")
+free("aten::_foreach_copy", "aten::_foreach_clone")
+
+
+@traffic_of("aten::_foreach_zero")
+def foreach_zero(*_: object, out: object) -> Work:
+    """Written, from no operand's values."""
+    return Work(elements_read=0, bytes_read=0)
+
+
+@cost_of("aten::_foreach_add", "aten::_foreach_sub")
+def foreach_add(self: Tensors, *_: object, alpha: float = 1, out: object) -> Work:
+    """1 per element, 2 if alpha ≠ 1."""
+    return Work(other_flops=(2 if alpha != 1 else 1) * elements(self))
+
+
+@cost_of("aten::_foreach_addcmul", "aten::_foreach_addcdiv")
+def foreach_addcmul(self: Tensors, *_: object, value: float = 1, out: object) -> Work:
+    """2 per element, 3 if value ≠ 1."""
+    return Work(other_flops=(3 if value != 1 else 2) * elements(self))
+
+
+@cost_of("aten::_fused_adam")
+def fused_adam(
+    self: Tensors, *_: object, weight_decay: float, amsgrad: bool, maximize: bool, grad_scale: object = None, out: object
+) -> Work:
+    """``m += (1−β₁)(g − m)`` 3; ``v = β₂·v + (1−β₂)·g·g`` 4; ``p −= lr·m / (√v/√c + ε)`` 6: 13 per element.
+
+    Weight decay (added to the gradient) 2, amsgrad 1, maximize 1, a scaled gradient 1.
+    """
+    per_element = 13 + 2 * (weight_decay != 0) + _options(amsgrad, maximize, grad_scale)
+    return Work(other_flops=per_element * elements(self))
+
+
+@cost_of("aten::_fused_adamw")
+def fused_adamw(
+    self: Tensors, *_: object, weight_decay: float, amsgrad: bool, maximize: bool, grad_scale: object = None, out: object
+) -> Work:
+    """As Adam; weight decay shrinks the parameter: 1."""
+    per_element = 13 + (weight_decay != 0) + _options(amsgrad, maximize, grad_scale)
+    return Work(other_flops=per_element * elements(self))
+
+
+@cost_of("aten::_fused_sgd")
+def fused_sgd(
+    self: Tensors,
+    *_: object,
+    weight_decay: float,
+    momentum: float,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+    grad_scale: object = None,
+    out: object,
+) -> Work:
+    """``p −= lr·g`` 2 per element; weight decay 2; momentum ``b = μ·b + (1−τ)·g`` 3, but 0 in the first step; nesterov 2."""
+    moving = 3 if momentum != 0 and not is_first_step else 0
+    per_element = 2 + 2 * (weight_decay != 0) + moving + 2 * bool(nesterov) + _options(False, maximize, grad_scale)
+    return Work(other_flops=per_element * elements(self))
+
+
+@cost_of("aten::_fused_adagrad")
+def fused_adagrad(
+    self: Tensors, *_: object, weight_decay: float, maximize: bool, grad_scale: object = None, out: object
+) -> Work:
+    """``s += g·g`` 2; ``p −= lr·g / (√s + ε)`` 5: 7 per element; weight decay 2."""
+    return Work(other_flops=(7 + 2 * (weight_decay != 0) + _options(False, maximize, grad_scale)) * elements(self))
+
+
+@cost_of("aten::_amp_foreach_non_finite_check_and_unscale")
+def unscale_gradients(self: Tensors, *_: object, out: object) -> Work:
+    """A check and a product per element."""
+    return Work(other_flops=2 * elements(self))
+
+
+@cost_of("aten::_amp_update_scale")
+def update_scale(*_: object, out: object) -> Work:
+    """One comparison and one product."""
+    return Work(other_flops=2)
+
+
+def _options(*given: object) -> int:
+    return sum(bool(each) if not isinstance(each, TensorSpec) else 1 for each in given)

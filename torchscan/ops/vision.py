@@ -1,0 +1,20 @@
+"""What torchvision adds and is no pooling or convolution; it need not be installed."""
+
+from __future__ import annotations
+
+import math
+
+from torchscan.ops.registry import Work, cost_of
+from torchscan.trace.events import TensorSpec
+
+
+@cost_of("torchvision::nms")
+def non_maximum_suppression(dets: TensorSpec, scores: TensorSpec, *_: object, out: TensorSpec) -> Work:
+    """Sort n boxes, their areas (3 each), and the overlap of each pair, as if none had been suppressed before.
+
+    A pair takes 4 extremes, 2 differences, 2 comparisons with zero and a product for what they share, 2 sums for what they
+    cover together, a quotient, a comparison: 13.
+    """
+    boxes = dets.shape[0]
+    sorting = boxes * math.ceil(math.log2(max(boxes, 1)))
+    return Work(other_flops=sorting + 3 * boxes + 13 * (boxes * (boxes - 1) // 2))
