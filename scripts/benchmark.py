@@ -25,6 +25,7 @@ def main() -> None:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--zoo", action="store_true", help="compare with the published figures of the zoo")
+    parser.add_argument("--transformers", action="store_true", help="compare published language models with counts by hand")
     parser.add_argument("--only", default="", help="models whose name contains this")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -33,6 +34,10 @@ def main() -> None:
         from benchmark_zoo import compare_zoo
 
         sys.exit(compare_zoo(ROOT.parent / "shared" / "truth" / "zoo.csv", options.only))
+    if options.transformers:
+        from benchmark_transformers import compare_transformers
+
+        sys.exit(compare_transformers(options.only))
     compare_times(options.only)
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchscan.analyses.module_costs import module_costs, unpriced_operators
-from torchscan.errors import InputError, TorchscanError, UnpricedError
+from torchscan.analyses.conventions import Convention
+from torchscan.analyses.module_costs import unpriced_operators
+from torchscan.analyses.totals import require_prices, total_cost
+from torchscan.errors import InputError, TorchscanError
 from torchscan.ops import OpCost, is_known
 from torchscan.report.aggregate import aggregate_info
 from torchscan.report.info import Info, info_of
@@ -59,16 +61,17 @@ def crawl_module(
     mode: Mode = "eval",
     execute: Execute = "auto",
     strict: bool = False,
+    convention: Convention = "torchscan",
 ) -> Info:
     """Record one pass and return what it costs, per layer and overall, as plain JSON-serialisable data.
 
-    Takes the arguments of :func:`record`; with ``strict`` an operator whose cost is not known raises. docs/info.md
-    describes the result.
+    Takes the arguments of :func:`record`; with ``strict`` an operator whose cost is not known raises. With another
+    ``convention``, ``macs`` is what that tool would have reported. docs/info.md describes the result.
     """
     trace = record(module, input_shape, dtype, args=args, kwargs=kwargs, batch_size=batch_size, mode=mode, execute=execute)
     if strict:
-        _require_prices(trace)
-    return info_of(trace)
+        require_prices(trace)
+    return info_of(trace, convention)
 
 
 def summary(
@@ -88,12 +91,13 @@ def summary(
     mode: Mode = "eval",
     execute: Execute = "auto",
     strict: bool = False,
+    convention: Convention = "torchscan",
 ) -> None:
     """Print the table of :func:`crawl_module`: layers as a tree, then the totals.
 
     ``max_depth`` folds deeper layers into their parents (a model that is less deep is shown whole), ``columns`` chooses
     what is shown of each layer, ``wrap_mode`` says where names that do not fit ``width`` are cut: at the head, in the middle
-    or at the tail. Shapes and numbers are never cut.
+    or at the tail. Shapes and numbers are never cut. ``convention`` is that of :func:`crawl_module`.
     """
     if receptive_field or effective_rf_stats:
         raise InputError("the receptive field is not implemented yet: leave out receptive_field and effective_rf_stats")
@@ -108,6 +112,7 @@ def summary(
         mode=mode,
         execute=execute,
         strict=strict,
+        convention=convention,
     )
     if max_depth is not None:
         deepest = max(layer["depth"] for layer in info["layers"])
@@ -139,17 +144,7 @@ def _cost_on(module: nn.Module, inputs: Any) -> OpCost:
     except TorchscanError as error:
         warnings.warn(f"no cost can be given, 0 is returned: {error}", stacklevel=3)
         return OpCost()
-    costs = module_costs(trace)
-    unknown = unpriced_operators(trace, costs)
+    unknown = unpriced_operators(trace)
     if unknown:
         warnings.warn(f"a lower bound, because the cost of {', '.join(unknown)} is not known", stacklevel=3)
-    return sum((cost.own for cost in costs), OpCost())
-
-
-def _require_prices(trace: Trace) -> None:
-    unknown = unpriced_operators(trace, module_costs(trace))
-    if trace.provenance.missed:
-        raise UnpricedError(f"modules ran in other threads, unrecorded: {', '.join(trace.provenance.missed)}")
-    if unknown:
-        places = "; ".join(f"{name} in {', '.join(path or '(the model)' for path in paths)}" for name, paths in unknown.items())
-        raise UnpricedError(f"the cost of these operators is not known: {places}. Without strict=True totals are lower bounds")
+    return total_cost(trace)

@@ -20,7 +20,7 @@ from torchscan.ops import registry
 def library() -> Iterator[None]:
     """Operators that torchscan has never heard of."""
     scope = torch.library.Library("torchscan_tests", "DEF")
-    for name in ("mystery", "triple", "broken", "strict"):
+    for name in ("mystery", "triple", "broken", "strict", "replaced", "undecided"):
         scope.define(f"{name}(Tensor x) -> Tensor")
         scope.impl(name, lambda x: x * 3, "CompositeExplicitAutograd")
         scope.impl(name, lambda x: torch.empty_like(x), "Meta")
@@ -78,6 +78,46 @@ def test_users_price_their_own_operators_once() -> None:
     assert (info["overall"]["macs"], info["overall"]["flops"]) == (7, 18)
     with pytest.raises(ValueError, match="has a cost already"):
         cost_of(torch.ops.torchscan_tests.triple)(triple)
+
+
+def test_a_formula_can_take_the_place_of_another() -> None:
+    """Also of one that the package brings; and one for all overloads takes the place of those for one of them."""
+    model = Calls(lambda _, x: torch.ops.torchscan_tests.replaced(x))
+
+    def priced(macs: int, operator: Any, **options: Any) -> int:
+        @cost_of(operator, **options)
+        def formula(x: TensorSpec, *, out: TensorSpec) -> Work:
+            return Work(macs=macs)
+
+        return int(torchscan.crawl_module(model, (4,), strict=True)["overall"]["macs"])
+
+    assert priced(1, torch.ops.torchscan_tests.replaced.default) == 1
+    with pytest.raises(ValueError, match="replace=True"):
+        priced(2, torch.ops.torchscan_tests.replaced.default)
+    assert priced(2, torch.ops.torchscan_tests.replaced.default, replace=True) == 2
+    assert priced(3, torch.ops.torchscan_tests.replaced, replace=True) == 3
+
+
+def test_an_operator_can_be_priced_by_name_before_it_is_loaded() -> None:
+    @cost_of("torchscan_tests_later::mystery")
+    def formula(x: TensorSpec, *, out: TensorSpec) -> Work:
+        return Work(macs=5)
+
+    with torch.library._scoped_library("torchscan_tests_later", "DEF") as scope:
+        scope.define("mystery(Tensor x) -> Tensor")
+        scope.impl("mystery", lambda x: torch.empty_like(x), "Meta")
+        model = Calls(lambda _, x: torch.ops.torchscan_tests_later.mystery(x))
+        assert torchscan.crawl_module(model, (4,), strict=True)["overall"]["macs"] == 5
+
+
+def test_a_formula_may_say_that_shapes_do_not_tell() -> None:
+    @cost_of(torch.ops.torchscan_tests.undecided)
+    def formula(x: TensorSpec, *, out: TensorSpec) -> Work | None:
+        return Work() if len(x.shape) > 2 else None
+
+    model = Calls(lambda _, x: torch.ops.torchscan_tests.undecided(x))
+    assert torchscan.crawl_module(model, (4,))["unpriced"] == {"torchscan_tests.undecided.default": 1}
+    assert torchscan.crawl_module(model, (4, 4))["unpriced"] == {}
 
 
 def test_pricing_an_operator_that_does_not_exist_is_an_error() -> None:

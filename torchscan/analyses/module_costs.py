@@ -1,59 +1,47 @@
-"""What each module call costs by itself, and what could not be priced."""
+"""What each call costs, of operators and of modules, and what could not be priced."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from torchscan.ops import OpCost, Price, price
+from torchscan.analyses.conventions import Convention, convention_macs
+from torchscan.ops import OpCost, price
 from torchscan.trace.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class CallCost:
-    """The own cost of one module call: of the operators that ran in it, but in none of its children."""
+def call_costs(trace: Trace, convention: Convention = "torchscan") -> tuple[OpCost, ...]:
+    """The cost of each call of ``trace.ops``, in their order; ``macs`` as the convention counts them.
 
-    own: OpCost
-    #: False: an operator in it or in a call below it is unpriced, so that totals are lower bounds
-    is_complete: bool
-    unpriced: Mapping[str, int]
-
-
-def module_costs(trace: Trace) -> tuple[CallCost, ...]:
-    """The cost of each call of ``trace.modules``, in their order."""
-    prices = _prices(trace)
-    own = [OpCost()] * len(trace.modules)
-    unpriced: list[Counter[str]] = [Counter() for _ in trace.modules]
-    for op in trace.ops:
-        priced = prices[id(op.signature)]
-        own[op.module_call] += priced.cost
-        if priced.state == "unpriced":
-            unpriced[op.module_call][str(op.signature.op)] += 1
-    complete = _complete_calls(trace, unpriced)
-    return tuple(CallCost(*each) for each in zip(own, complete, unpriced, strict=True))
-
-
-def unpriced_operators(trace: Trace, costs: Sequence[CallCost]) -> dict[str, dict[str, int]]:
-    """Operator name -> layer path -> calls, for the operators that have no price."""
-    found: dict[str, dict[str, int]] = {}
-    for call, cost in zip(trace.modules, costs, strict=True):
-        for name, calls in cost.unpriced.items():
-            paths = found.setdefault(name, {})
-            paths[call.path] = paths.get(call.path, 0) + calls
-    return found
-
-
-def _prices(trace: Trace) -> dict[int, Price]:
-    """By identity of the signature: calls that share one cost the same, and a model repeats itself."""
+    Calls that share a signature cost the same, and a model repeats itself.
+    """
     distinct = {id(op.signature): op.signature for op in trace.ops}
-    return {key: price(signature) for key, signature in distinct.items()}
+    prices = {key: price(signature).cost for key, signature in distinct.items()}
+    costs = tuple(prices[id(op.signature)] for op in trace.ops)
+    if convention == "torchscan":
+        return costs
+    return tuple(replace(cost, macs=macs) for cost, macs in zip(costs, convention_macs(trace, convention), strict=True))
 
 
-def _complete_calls(trace: Trace, unpriced: list[Counter[str]]) -> list[bool]:
-    complete = [not names for names in unpriced]
-    complete[0] = complete[0] and not trace.provenance.missed
+def module_costs(trace: Trace, convention: Convention = "torchscan") -> tuple[OpCost, ...]:
+    """The own cost of each call of ``trace.modules``: of the operators that ran in it, but in none of its children.
+
+    A call is complete if every operator in it and in the calls below it has a price.
+    """
+    own = [OpCost()] * len(trace.modules)
+    for op, cost in zip(trace.ops, call_costs(trace, convention), strict=True):
+        own[op.module_call] += cost
+    own[0] = replace(own[0], is_complete=own[0].is_complete and not trace.provenance.missed)
     for call in reversed(trace.modules):  # children come after their parents
-        if call.parent is not None and not complete[call.index]:
-            complete[call.parent] = False
-    return complete
+        if call.parent is not None and not own[call.index].is_complete:
+            own[call.parent] = replace(own[call.parent], is_complete=False)
+    return tuple(own)
+
+
+def unpriced_operators(trace: Trace) -> dict[str, dict[str, int]]:
+    """Operator name -> layer path -> calls, for the operators that have no price."""
+    found: dict[str, Counter[str]] = {}
+    for op, cost in zip(trace.ops, call_costs(trace), strict=True):
+        if not cost.is_complete:
+            found.setdefault(str(op.signature.op), Counter())[trace.path_of(op)] += 1
+    return {name: dict(paths) for name, paths in found.items()}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-from torchscan.analyses.conventions import Convention, convention_macs
-from torchscan.analyses.module_costs import module_costs, unpriced_operators
+from torchscan.analyses.conventions import Convention
+from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.errors import UnpricedError
-from torchscan.ops import OpCost, Price, price
-from torchscan.trace.events import OpCall, OpSignature
+from torchscan.ops import OpCost
+from torchscan.trace.events import OpSignature
 from torchscan.trace.trace import Trace
 
 
@@ -20,14 +19,14 @@ def total_cost(trace: Trace, *, convention: Convention = "torchscan", strict: bo
     """
     if strict:
         require_prices(trace)
-    total = sum((cost for _, cost in _costs(trace, convention)), OpCost())
+    total = sum(call_costs(trace, convention), OpCost())
     return replace(total, is_complete=total.is_complete and not trace.provenance.missed)
 
 
 def by_operator(trace: Trace, *, convention: Convention = "torchscan") -> dict[str, OpCost]:
     """Operator (all overloads together) -> the cost of all its calls."""
     costs: dict[str, OpCost] = {}
-    for op, cost in _costs(trace, convention):
+    for op, cost in zip(trace.ops, call_costs(trace, convention), strict=True):
         _add(costs, operator_name(op.signature), cost)
     return costs
 
@@ -36,7 +35,7 @@ def by_module(trace: Trace, *, convention: Convention = "torchscan") -> dict[str
     """Path of a module -> the cost of all its calls with all that they call; ``""`` is the model."""
     around = _paths_around(trace)
     costs = {call.path: OpCost() for call in trace.modules}
-    for op, cost in _costs(trace, convention):
+    for op, cost in zip(trace.ops, call_costs(trace, convention), strict=True):
         for path in around[op.module_call]:
             _add(costs, path, cost)
     return costs
@@ -46,7 +45,7 @@ def by_module_and_operator(trace: Trace, *, convention: Convention = "torchscan"
     """Path of a module -> operator -> the cost of all its calls in the module and in all that it calls."""
     around = _paths_around(trace)
     costs: dict[str, dict[str, OpCost]] = {call.path: {} for call in trace.modules}
-    for op, cost in _costs(trace, convention):
+    for op, cost in zip(trace.ops, call_costs(trace, convention), strict=True):
         for path in around[op.module_call]:
             _add(costs[path], operator_name(op.signature), cost)
     return costs
@@ -54,7 +53,7 @@ def by_module_and_operator(trace: Trace, *, convention: Convention = "torchscan"
 
 def require_prices(trace: Trace) -> None:
     """Raise unless every operator of the pass has a price, naming those that have none and where they ran."""
-    unknown = unpriced_operators(trace, module_costs(trace))
+    unknown = unpriced_operators(trace)
     if trace.provenance.missed:
         raise UnpricedError(f"modules ran in other threads, unrecorded: {', '.join(trace.provenance.missed)}")
     if unknown:
@@ -69,15 +68,6 @@ def operator_name(signature: OpSignature) -> str:
 
 def _add(costs: dict[str, OpCost], key: str, cost: OpCost) -> None:
     costs[key] = costs.get(key, OpCost()) + cost
-
-
-def _costs(trace: Trace, convention: Convention) -> Iterator[tuple[OpCall, OpCost]]:
-    prices: dict[int, Price] = {}
-    for op, macs in zip(trace.ops, convention_macs(trace, convention), strict=True):
-        priced = prices.get(id(op.signature))
-        if priced is None:
-            priced = prices[id(op.signature)] = price(op.signature)
-        yield op, replace(priced.cost, macs=macs)
 
 
 def _paths_around(trace: Trace) -> list[tuple[str, ...]]:

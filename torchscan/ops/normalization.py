@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from torchscan.ops.elementwise import per_input
+from torchscan.ops.elementwise import Output, first, per_input
 from torchscan.ops.registry import Work, cost_of
 from torchscan.trace.events import TensorSpec
 
@@ -46,18 +46,18 @@ def batch_norm_without_statistics(
     bias: TensorSpec | None,
     training: bool,
     *,
-    out: tuple[TensorSpec, ...],
+    out: Output,
 ) -> Work:
     """The kernel below batch_norm where there are no running statistics to update."""
-    return batch_norm(input, weight, bias, None, None, training, out=out[0])
+    return batch_norm(input, weight, bias, None, None, training, out=first(out))
 
 
 @cost_of("aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update")
 def batch_norm_without_training(
-    input: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None, *_: object, out: tuple[TensorSpec, ...]
+    input: TensorSpec, weight: TensorSpec | None, bias: TensorSpec | None, *_: object, out: Output
 ) -> Work:
     """The kernel below batch_norm in evaluation."""
-    return batch_norm(input, weight, bias, None, None, False, out=out[0])
+    return batch_norm(input, weight, bias, None, None, False, out=first(out))
 
 
 @cost_of("aten::_batch_norm_with_update")
@@ -68,10 +68,10 @@ def batch_norm_with_update(
     running_mean: TensorSpec,
     running_var: TensorSpec,
     *_: object,
-    out: tuple[TensorSpec, ...],
+    out: Output,
 ) -> Work:
     """The kernel below batch_norm in training."""
-    return batch_norm(input, weight, bias, running_mean, running_var, True, out=out[0])
+    return batch_norm(input, weight, bias, running_mean, running_var, True, out=first(out))
 
 
 @cost_of(aten.native_batch_norm, aten._native_batch_norm_legit, aten.cudnn_batch_norm, aten.miopen_batch_norm)
@@ -83,10 +83,10 @@ def native_batch_norm(
     running_var: TensorSpec | None,
     training: bool,
     *_: object,
-    out: tuple[TensorSpec, ...],
+    out: Output,
 ) -> Work:
     """The kernel below batch_norm: the same."""
-    return batch_norm(input, weight, bias, running_mean, running_var, training, out=out[0])
+    return batch_norm(input, weight, bias, running_mean, running_var, training, out=first(out))
 
 
 @cost_of(aten.layer_norm)
@@ -110,10 +110,10 @@ def native_layer_norm(
     weight: TensorSpec | None,
     bias: TensorSpec | None,
     *_: object,
-    out: tuple[TensorSpec, ...],
+    out: Output,
 ) -> Work:
     """The kernel below layer_norm: the same."""
-    return layer_norm(input, normalized_shape, weight, bias, out=out[0])
+    return layer_norm(input, normalized_shape, weight, bias, out=first(out))
 
 
 @cost_of(aten.group_norm)
@@ -140,10 +140,10 @@ def native_group_norm(
     positions: int,
     num_groups: int,
     *_: object,
-    out: tuple[TensorSpec, ...],
+    out: Output,
 ) -> Work:
     """The kernel below group_norm: the same."""
-    return group_norm(input, num_groups, weight, bias, out=out[0])
+    return group_norm(input, num_groups, weight, bias, out=first(out))
 
 
 @cost_of(aten.instance_norm)
@@ -182,10 +182,10 @@ def fused_rms_norm(
     normalized_shape: Sequence[int],
     weight: TensorSpec | None = None,
     *_: object,
-    out: tuple[TensorSpec, ...],
+    out: Output,
 ) -> Work:
     """The kernel below rms_norm: the same."""
-    return rms_norm(input, normalized_shape, weight, out=out[0])
+    return rms_norm(input, normalized_shape, weight, out=first(out))
 
 
 # -- gradients -----------------------------------------------------------------------------------------------------------

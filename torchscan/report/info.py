@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchscan.analyses.module_costs import CallCost, module_costs, unpriced_operators
+from torchscan.analyses.conventions import Convention
+from torchscan.analyses.module_costs import module_costs, unpriced_operators
 from torchscan.analyses.parameters import ParameterCount, parameters_by_call, unused_parameters
+from torchscan.ops import OpCost
 from torchscan.trace.events import ModuleCall, Provenance
 from torchscan.trace.trace import Trace
 
@@ -17,22 +19,22 @@ PARAMETER_SUMS = ("grad_params", "nograd_params", "param_size", "num_buffers", "
 COST_SUMS = ("flops", "macs", "dmas", "bytes_read", "bytes_written")
 
 
-def info_of(trace: Trace) -> Info:
+def info_of(trace: Trace, convention: Convention = "torchscan") -> Info:
     """Everything that :func:`torchscan.crawl_module` returns."""
-    costs, parameters = module_costs(trace), parameters_by_call(trace)
+    costs, parameters = module_costs(trace, convention), parameters_by_call(trace)
     layers = [_layer(trace, *each) for each in zip(trace.modules, costs, parameters, strict=True)]
     overall = {key: sum(layer[key] for layer in layers) for key in (*PARAMETER_SUMS, *COST_SUMS)}
     return {
         "overheads": {"cuda": {"pre": 0.0, "fwd": 0.0}, "framework": {"pre": 0.0, "fwd": 0.0}},
         "layers": layers,
         "overall": {**overall, "complete": layers[0]["complete"]},
-        "unpriced": {name: sum(paths.values()) for name, paths in unpriced_operators(trace, costs).items()},
+        "unpriced": {name: sum(paths.values()) for name, paths in unpriced_operators(trace).items()},
         "unused_parameters": unused_parameters(trace),
-        "provenance": _provenance(trace.provenance),
+        "provenance": {**_provenance(trace.provenance), "convention": convention},
     }
 
 
-def _layer(trace: Trace, call: ModuleCall, cost: CallCost, parameters: ParameterCount) -> Layer:
+def _layer(trace: Trace, call: ModuleCall, cost: OpCost, parameters: ParameterCount) -> Layer:
     return {
         "name": _name(trace, call),
         "path": call.path,
@@ -42,7 +44,7 @@ def _layer(trace: Trace, call: ModuleCall, cost: CallCost, parameters: Parameter
         "input_shape": _shapes(trace, call.inputs),
         "output_shape": _shapes(trace, call.outputs),
         **{key: getattr(parameters, key) for key in PARAMETER_SUMS},
-        **{key: getattr(cost.own, key) for key in COST_SUMS},
+        **{key: getattr(cost, key) for key in COST_SUMS},
         "rf": None,
         "s": None,
         "p": None,

@@ -213,10 +213,16 @@ def _totals(info: Info) -> str:
         ("Model size (parameters + buffers)", units.memory(overall["param_size"] + overall["buffer_size"])),
         ("Framework & CUDA overhead", _overhead_text(info["overheads"])),
         ("Floating-point operations", f"{bound}{units.count(overall['flops'], 'FLOPs')}"),
-        ("Multiply-accumulations", f"{bound}{units.count(overall['macs'], 'MACs')}"),
+        _macs_line(info["provenance"]["convention"], f"{bound}{units.count(overall['macs'], 'MACs')}"),
         ("Direct memory accesses", f"{bound}{units.count(overall['dmas'], 'DMAs')}"),
     ]
     return tabulate(lines, tablefmt="plain", disable_numparse=True)
+
+
+def _macs_line(convention: str, text: str) -> tuple[str, str]:
+    if convention == "torchscan":
+        return "Multiply-accumulations", text
+    return f"What {convention} reports", text.removesuffix("MACs").rstrip()
 
 
 def _overhead_text(overheads: Mapping[str, Mapping[str, float]]) -> str:
@@ -227,6 +233,9 @@ def _overhead_text(overheads: Mapping[str, Mapping[str, float]]) -> str:
 def _remarks(info: Info, width: int) -> list[str]:
     """What a reader must know to read the figures right."""
     remarks = [_pass_text(info["provenance"])]
+    if info["provenance"]["convention"] != "torchscan":
+        tool = info["provenance"]["convention"]
+        remarks.append(f"MACs are what {tool} would have reported, by its rules; all other figures are torchscan's.")
     remarks += [f"Assumed {text}." for text in info["provenance"]["assumptions"]]
     if info["unpriced"]:
         names = ", ".join(f"{name} ({calls}×)" for name, calls in info["unpriced"].items())

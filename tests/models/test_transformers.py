@@ -1,0 +1,25 @@
+"""Published language models: parameters and MACs to the last one as by hand, every operator known, on shapes alone."""
+
+from __future__ import annotations
+
+import pytest
+
+import torchscan
+from tests.models.language_models import LANGUAGE_MODELS, LanguageModel
+
+pytestmark = pytest.mark.filterwarnings("ignore", "error:.*torchscan")  # transformers warns of what it will change
+
+
+@pytest.mark.parametrize("model", LANGUAGE_MODELS, ids=lambda model: model.name)
+def test_a_published_model_costs_what_its_configuration_says(model: LanguageModel) -> None:
+    assert model.parameters == model.published
+    module = model.case.on_meta()
+    assert sum(parameter.numel() for parameter in module.parameters()) == model.published
+    info = torchscan.crawl_module(module, **model.case.inputs, execute="abstract")
+    overall = info["overall"]
+    assert overall["grad_params"] + overall["nograd_params"] == model.published
+    assert overall["macs"] == model.macs
+    assert overall["flops"] >= 2 * model.macs
+    assert info["unpriced"] == {}
+    assert overall["complete"]
+    assert info["provenance"]["execution"] == "abstract"
