@@ -17,6 +17,7 @@ from torchscan.report.aggregate import aggregate_info
 from torchscan.report.info import Info, info_of
 from torchscan.report.text import WrapMode, check_layout, format_info
 from torchscan.trace.example_inputs import DTypes, Shapes
+from torchscan.trace.gradients import Backward
 from torchscan.trace.passes import Execute, Mode, PassRequest, record_pass
 from torchscan.trace.trace import Trace
 
@@ -31,6 +32,7 @@ def record(
     batch_size: int = 1,
     mode: Mode = "eval",
     execute: Execute = "auto",
+    backward: Backward = False,
 ) -> Trace:
     """Run ``module`` once and return the record of what happened: modules, operators, tensors, parameters.
 
@@ -44,9 +46,11 @@ def record(
         mode: "eval", "train" or "same" (each module as it is set).
         execute: "abstract" works on shapes alone, "real" computes on the model's own device, "auto" takes the real way
             where the model is on CUDA or the abstract way does not lead through; ``trace.provenance`` says which and why.
+        backward: also run the backward pass, to the parameters and inputs that require gradients: True, from a gradient for
+            each output; or from the loss that this function makes of the output. No ``.grad`` is touched.
 
     """
-    request = PassRequest(module, input_shape, dtype, args, kwargs, batch_size, mode, execute)
+    request = PassRequest(module, input_shape, dtype, args, kwargs, batch_size, mode, execute, backward)
     return record_pass(request, is_whole=is_known)
 
 

@@ -1,51 +1,57 @@
-"""What a pass costs: in all, per module, per operator, and per operator within each module."""
+"""What a pass costs: in all, per module, per operator, and per operator within each module.
+
+``convention`` re-prices the record: ``macs`` becomes the figure of another tool, see docs/other-tools.md. ``phase`` leaves out
+all that is not of the forward, or of the backward pass.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.errors import UnpricedError
 from torchscan.ops import OpCost
-from torchscan.trace.events import OpSignature
+from torchscan.trace.events import OpCall, OpSignature, Phase
 from torchscan.trace.trace import Trace
 
 
-def total_cost(trace: Trace, *, convention: Convention = "torchscan", strict: bool = False) -> OpCost:
-    """The cost of the whole pass. With ``strict``, an operator whose cost is not known raises :class:`UnpricedError`.
-
-    ``convention`` re-prices the record: ``macs`` becomes the figure of another tool, see docs/other-tools.md.
-    """
+def total_cost(
+    trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None, strict: bool = False
+) -> OpCost:
+    """The cost of the whole pass. With ``strict``, an operator whose cost is not known raises :class:`UnpricedError`."""
     if strict:
         require_prices(trace)
-    total = sum(call_costs(trace, convention), OpCost())
+    total = sum((cost for _, cost in _costs(trace, convention, phase)), OpCost())
     return replace(total, is_complete=total.is_complete and not trace.provenance.missed)
 
 
-def by_operator(trace: Trace, *, convention: Convention = "torchscan") -> dict[str, OpCost]:
+def by_operator(trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None) -> dict[str, OpCost]:
     """Operator (all overloads together) -> the cost of all its calls."""
     costs: dict[str, OpCost] = {}
-    for op, cost in zip(trace.ops, call_costs(trace, convention), strict=True):
+    for op, cost in _costs(trace, convention, phase):
         _add(costs, operator_name(op.signature), cost)
     return costs
 
 
-def by_module(trace: Trace, *, convention: Convention = "torchscan") -> dict[str, OpCost]:
+def by_module(trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None) -> dict[str, OpCost]:
     """Path of a module -> the cost of all its calls with all that they call; ``""`` is the model."""
     around = _paths_around(trace)
     costs = {call.path: OpCost() for call in trace.modules}
-    for op, cost in zip(trace.ops, call_costs(trace, convention), strict=True):
+    for op, cost in _costs(trace, convention, phase):
         for path in around[op.module_call]:
             _add(costs, path, cost)
     return costs
 
 
-def by_module_and_operator(trace: Trace, *, convention: Convention = "torchscan") -> dict[str, dict[str, OpCost]]:
+def by_module_and_operator(
+    trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None
+) -> dict[str, dict[str, OpCost]]:
     """Path of a module -> operator -> the cost of all its calls in the module and in all that it calls."""
     around = _paths_around(trace)
     costs: dict[str, dict[str, OpCost]] = {call.path: {} for call in trace.modules}
-    for op, cost in zip(trace.ops, call_costs(trace, convention), strict=True):
+    for op, cost in _costs(trace, convention, phase):
         for path in around[op.module_call]:
             _add(costs[path], operator_name(op.signature), cost)
     return costs
@@ -68,6 +74,12 @@ def operator_name(signature: OpSignature) -> str:
 
 def _add(costs: dict[str, OpCost], key: str, cost: OpCost) -> None:
     costs[key] = costs.get(key, OpCost()) + cost
+
+
+def _costs(trace: Trace, convention: Convention, phase: Phase | None) -> Iterator[tuple[OpCall, OpCost]]:
+    for op, cost in zip(trace.ops, call_costs(trace, convention), strict=True):
+        if phase is None or op.phase == phase:
+            yield op, cost
 
 
 def _paths_around(trace: Trace) -> list[tuple[str, ...]]:

@@ -23,7 +23,7 @@ Sizes = dict[str, int]
 @cost_of(aten.einsum.default)
 def einsum(equation: str, tensors: Sequence[TensorSpec], *, path: Sequence[int] | None = None, out: TensorSpec) -> Work:
     """MACs = Σ over the pairs, in the order of ``path`` (else from the left): the product of the sizes of all their indices."""
-    operands, result = _parse(equation, [spec.shape for spec in tensors])
+    operands, result = parse(equation, [spec.shape for spec in tensors])
     macs = additions = 0
     for left, right in _order(len(operands), path):
         pair = [operands.pop(position) for position in sorted({left, right}, reverse=True)]
@@ -36,7 +36,7 @@ def einsum(equation: str, tensors: Sequence[TensorSpec], *, path: Sequence[int] 
     return Work(macs=real_products(out) * macs, other_flops=additions)
 
 
-def _parse(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[Sizes], str]:
+def parse(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[Sizes], str]:
     """The sizes of each operand's indices, and the indices of the result; ``...`` stands for digits, counted from the right."""
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")

@@ -75,7 +75,8 @@ class _Plan(NamedTuple):
 class AbstractExecution:
     """See the module's text."""
 
-    def __init__(self) -> None:
+    def __init__(self, largest_floats: int = CONCRETE_FLOATS) -> None:
+        self._largest_floats = largest_floats
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
     def needs_standin(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
@@ -85,7 +86,7 @@ class AbstractExecution:
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
             raise NeedsValuesError(f"a {_kind_of(tensor)} tensor has no data-less twin")
         unknown = spec.is_arithmetic and kind != "constant"
-        return tensor.device.type != "cpu" or unknown or not _keeps_values(spec)
+        return tensor.device.type != "cpu" or unknown or not self._keeps_values(spec)
 
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator: as planned, if a call like this one was seen before."""
@@ -158,10 +159,10 @@ class AbstractExecution:
         if request.traits.is_factory or request.op in _MAY_GROW or sizes > CONCRETE_INTEGERS:
             shapes = describe_outcome(request, _on_meta(request))
             hollow = request.op in _ALLOCATIONS and shapes.signature.outputs[0].is_arithmetic
-            if hollow or not (shapes.signature.is_view or all(map(_keeps_values, shapes.signature.outputs))):
+            if hollow or not (shapes.signature.is_view or all(map(self._keeps_values, shapes.signature.outputs))):
                 return self._run_on_shapes(request)
         outcome = describe_outcome(request, _on_cpu(request))
-        if outcome.signature.is_view or all(map(_keeps_values, outcome.signature.outputs)):
+        if outcome.signature.is_view or all(map(self._keeps_values, outcome.signature.outputs)):
             self._remember(request, outcome, _on_cpu)
             return outcome
         return self._run_on_shapes(request)
@@ -173,7 +174,7 @@ class AbstractExecution:
         specs = tuple(request.table.spec_of(tensor) for tensor in tensors_of_result(_on_meta(request)))
         if not all(tracked.is_concrete for tracked in others):
             return None
-        if any(spec.is_arithmetic or not _keeps_values(spec) for spec in specs):
+        if any(spec.is_arithmetic or not self._keeps_values(spec) for spec in specs):
             return None
 
         def on_hollow(again: OpRequest) -> Any:
@@ -196,12 +197,11 @@ class AbstractExecution:
         protect_foreign(request)
         request.look_up()
 
+    def _keeps_values(self, spec: TensorSpec) -> bool:
+        return spec.numel <= (self._largest_floats if spec.is_arithmetic else CONCRETE_INTEGERS)
+
     def _remember(self, request: OpRequest, outcome: OpOutcome, make: Callable[[OpRequest], Any]) -> None:
         self._plans[request.key] = _Plan(outcome.signature, tuple(outcome.alias_of), make, outcome.assumption)
-
-
-def _keeps_values(spec: TensorSpec) -> bool:
-    return spec.numel <= (CONCRETE_FLOATS if spec.is_arithmetic else CONCRETE_INTEGERS)
 
 
 def _hollow(tensor: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ from torch._ops import OpOverload
 
 _QUANTISED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 
+#: the backward pass holds all that runs while gradients are computed, also what is computed once more
+Phase = Literal["forward", "backward"]
 TensorKind = Literal["input", "parameter", "buffer", "constant", "intermediate"]
 
 
@@ -146,6 +148,7 @@ class OpCall:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     module_call: int
+    phase: Phase = "forward"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,15 @@ from torchscan.trace.containers import copy_arguments, named_tensors, tensors_in
 from torchscan.trace.events import InputRecord, ParameterRecord, Provenance
 from torchscan.trace.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.trace.failures import explain
+from torchscan.trace.gradients import (
+    Backward,
+    NothingToDifferentiateError,
+    Twins,
+    attention_as_one,
+    differentiable_outputs,
+    gradients_of_ones,
+    needs_twin,
+)
 from torchscan.trace.inventory import Inventory, Slot
 from torchscan.trace.real import RealExecution
 from torchscan.trace.recorder import IsWhole, Recorder, module_hooks
@@ -46,6 +55,7 @@ class PassRequest:
     batch_size: int = 1
     mode: Mode = "eval"
     execute: Execute = "auto"
+    backward: Backward = False
 
     @property
     def from_shapes(self) -> bool:
@@ -80,10 +90,13 @@ class _Attempt:
     reason: str
     device: torch.device
     assumptions: list[str] = field(default_factory=list)
-    without_graph: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
+    grad_mode: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
 
-    def execution(self) -> Execution:
-        return AbstractExecution() if self.name == "abstract" else RealExecution()
+    def execution(self, *, differentiates: bool) -> Execution:
+        """With gradients, known floats are without data like all others: autograd compares devices."""
+        if self.name == "real":
+            return RealExecution()
+        return AbstractExecution(largest_floats=0) if differentiates else AbstractExecution()
 
     @contextlib.contextmanager
     def autocast(self) -> Iterator[None]:
@@ -116,13 +129,16 @@ def record_pass(request: PassRequest, is_whole: IsWhole) -> Trace:
 
 def _run_with_or_without_graph(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole: IsWhole) -> Trace:
     """In inference mode operators arrive whole; a model that differentiates inside its forward pass cannot run there."""
+    if request.backward:
+        attempt.grad_mode = _with_graph
+        return _run(request, inventory, attempt, is_whole)
     try:
         return _run(request, inventory, attempt, is_whole)
     except RecordError as error:
         if not any(word in str(error.__cause__) for word in ("require grad", "requires_grad", "Inference tensor")):
             raise
     attempt.assumptions.clear()
-    attempt.without_graph = torch.no_grad
+    attempt.grad_mode = torch.no_grad
     attempt.reason = f"{attempt.reason}; the model computes gradients on its way".removeprefix("; ")
     return _run(request, inventory, attempt, is_whole)
 
@@ -130,7 +146,7 @@ def _run_with_or_without_graph(request: PassRequest, inventory: Inventory, attem
 def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole: IsWhole) -> Trace:
     if any(slot.is_lazy for slot in inventory.slots):
         inventory = Inventory(_initialised_copy(request, inventory, attempt))
-    recorder = Recorder(inventory, attempt.execution(), is_whole, attempt.assume)
+    recorder = Recorder(inventory, attempt.execution(differentiates=bool(request.backward)), is_whole, attempt.assume)
     with unchanged(inventory, request.mode, [request.args, request.kwargs]), attempt.autocast():
         inputs = _forward(request, recorder, attempt)
     provenance = Provenance(
@@ -165,14 +181,49 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
             recorder.table.name(tensor, "input", name)
     inputs = tuple(InputRecord(name, tuple(tensor.shape), tensor.dtype) for name, tensor in named)
     try:
-        with attempt.without_graph(), module_hooks(recorder), recorder:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(attempt.grad_mode())
+            leaves = _leaves(recorder, attempt, named, stack) if request.backward else []
+            stack.enter_context(module_hooks(recorder))
+            stack.enter_context(recorder)
             result = module(*args, **kwargs)
             if isinstance(result, GeneratorType):  # nothing has run yet
                 recorder.resume()
                 deque(result, maxlen=0)
+            if request.backward:
+                _backward(result, leaves, request.backward, recorder)
+    except NothingToDifferentiateError:
+        raise
     except Exception as error:
         raise explain(error, recorder, module, inputs, request.input_shape) from error
     return inputs
+
+
+@contextlib.contextmanager
+def _with_graph() -> Iterator[None]:
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def _leaves(
+    recorder: Recorder, attempt: _Attempt, named: Sequence[tuple[str, Tensor]], stack: contextlib.ExitStack
+) -> list[Tensor]:
+    """What gradients are taken of: parameters, or what stands in for them, and inputs that ask for it."""
+    parameters = [slot.tensor for slot in recorder.inventory.slots if slot.tensor.requires_grad]
+    wanted = list(
+        {id(tensor): tensor for tensor in (*parameters, *(each for _, each in named)) if tensor.requires_grad}.values()
+    )
+    if attempt.name == "real":
+        return wanted
+    twins = stack.enter_context(Twins([tensor for tensor in wanted if needs_twin(tensor)], recorder.table.enter_twin))
+    stack.enter_context(attention_as_one())
+    return [twins.of(tensor) for tensor in wanted]
+
+
+def _backward(result: Any, leaves: Sequence[Tensor], backward: Backward, recorder: Recorder) -> None:
+    outputs = differentiable_outputs(result, backward)
+    recorder.begin_backward()
+    torch.autograd.grad(outputs, leaves, gradients_of_ones(outputs), allow_unused=True)
 
 
 def _check(request: PassRequest) -> None:
@@ -211,9 +262,13 @@ def _initialised_copy(request: PassRequest, inventory: Inventory, attempt: _Atte
     except Exception as error:
         raise InputError(f"a model with lazy parts is recorded by way of a copy, and it cannot be copied: {error}") from error
     # Not in inference mode: its tensors cannot become the data of a parameter on the meta device.
-    initialising = replace(attempt, without_graph=torch.no_grad)
+    initialising = replace(attempt, grad_mode=torch.no_grad)
     with unchanged(inventory, "same"), training_flags(list(twin.modules.values()), request.mode):
-        _forward(request, Recorder(twin, initialising.execution(), lambda _: True, lambda _: None), initialising)
+        _forward(
+            replace(request, backward=False),
+            Recorder(twin, initialising.execution(differentiates=False), lambda _: True, lambda _: None),
+            initialising,
+        )
     return twin.root
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +12,16 @@ from torch import Tensor
 
 from torchscan.trace.calls import OpOutcome, OpRequest, describe_outcome, protect_foreign
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
+
+
+@contextlib.contextmanager
+def _ordinary_tensors() -> Iterator[None]:
+    """A model may keep a result, and train with it, so it must not be a tensor of inference mode."""
+    if not torch.is_inference_mode_enabled():
+        yield  # kernels look at the grad mode to know what the backward pass will need
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 class RealExecution:
@@ -27,7 +39,7 @@ class RealExecution:
         if request.traits.written or request.traits.silently_written:
             protect_foreign(request)
             request.look_up()
-        with torch.inference_mode(False), torch.no_grad():  # a model may keep the result, and train with it
+        with _ordinary_tensors():
             outcome = describe_outcome(request, request.call())
         signature = outcome.signature
         key = (request.key, tuple(map(id, signature.outputs)), signature.is_view)

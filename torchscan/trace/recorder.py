@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import gc
 import sys
@@ -22,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchscan.trace.calls import Execution, OpOutcome, OpRequest, OpTraits, traits_of
 from torchscan.trace.containers import tensors_in
-from torchscan.trace.events import ModuleCall, OpCall
+from torchscan.trace.events import ModuleCall, OpCall, Phase
 from torchscan.trace.inventory import Inventory
 from torchscan.trace.tensors import TensorTable
 
@@ -46,11 +47,15 @@ class OpenCall:
 
     __slots__ = (
         *("call", "children", "depth", "handled", "index", "inputs"),
-        *("module", "ops", "outputs", "parent", "path", "type_name"),
+        *("module", "ops", "outer", "outputs", "parent", "path", "type_name"),
     )
 
-    def __init__(self, module: nn.Module, path: str, call: int, index: int, parent: OpenCall | None) -> None:
+    def __init__(
+        self, module: nn.Module, path: str, call: int, index: int, parent: OpenCall | None, outer: OpenCall | None
+    ) -> None:
         self.module = module
+        #: what goes on when it has ended: its parent, unless the backward pass called it
+        self.outer = outer
         self.path = path
         self.type_name = ""
         #: the exception that was being handled when it was called
@@ -100,6 +105,9 @@ class Recorder(TorchDispatchMode):
         self._traits: dict[OpOverload, OpTraits] = {}
         self._counts: dict[int, int] = {}
         self._current: OpenCall | None = None
+        self._phase: Phase = "forward"
+        #: the graph's nodes are numbered as they are made: from which number on they belong to which call
+        self._owners: list[tuple[int, OpenCall]] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -141,8 +149,8 @@ class Recorder(TorchDispatchMode):
         inputs = tuple([tracked.index for tracked in request.tracked])
         result = self._with_originals(request, outcome) if request.has_standin else outcome.result
         outputs = self._enter_outputs(request, outcome, index)
-        call = self._current or self.calls[0]  # what a generator does after the model has returned it is the model's
-        self.ops.append(OpCall(outcome.signature, inputs, outputs, call.index))
+        call = self._current or self._owner()
+        self.ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase))
         call.ops.append(index)
         for tracked in request.tracked:
             if tracked.assumption is not None:
@@ -171,6 +179,22 @@ class Recorder(TorchDispatchMode):
             return request.tensors[alias]
         return outcome.result
 
+    def begin_backward(self) -> None:
+        """The forward pass is over; gradients follow."""
+        self._phase = "backward"
+
+    def _owner(self) -> OpenCall:
+        """The call whose gradient is being computed, else the model's: what a generator does after it was returned, say."""
+        node = torch._C._current_autograd_node() if self._phase == "backward" else None
+        if node is None:
+            return self.calls[0]
+        position = bisect.bisect_right(self._owners, node._sequence_nr(), key=lambda owner: owner[0])
+        return self._owners[position - 1][1] if position else self.calls[0]
+
+    def _nodes_belong_to(self, call: OpenCall | None) -> None:
+        if call is not None and torch.is_grad_enabled():
+            self._owners.append((torch._C._autograd._get_sequence_nr(), call))
+
     def resume(self) -> None:
         """The model has returned a generator: what it does from now on is the model's again."""
         self._current = self.calls[0]
@@ -184,11 +208,14 @@ class Recorder(TorchDispatchMode):
             return
         count = self._counts.get(id(module), 0)
         self._counts[id(module)] = count + 1
-        call = OpenCall(module, path, count, len(self.calls), self._current)
-        if self._current is not None:
-            self._current.children.append(call.index)
+        again = self._phase == "backward" and self._current is None  # a checkpoint runs it once more
+        parent = self._owner() if again else self._current
+        call = OpenCall(module, path, count, len(self.calls), parent, self._current)
+        if parent is not None:
+            parent.children.append(call.index)
         self.calls.append(call)
         self._current = call
+        self._nodes_belong_to(call)
 
     def close_call(self, module: nn.Module, inputs: object, result: object) -> None:
         """A module ends."""
@@ -199,7 +226,8 @@ class Recorder(TorchDispatchMode):
         call.type_name = type_name_of(module)
         call.inputs = self._indices(inputs)
         call.outputs = self._indices(result)
-        self._current = call.parent
+        self._current = call.outer
+        self._nodes_belong_to(call.outer)
 
     def abandon_call(self, module: nn.Module, error: BaseException | None) -> None:
         """An exception leaves a module. The first that it leaves is where it came from."""

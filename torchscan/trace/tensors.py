@@ -71,6 +71,11 @@ class TensorTable:
         if id(tensor) not in self._tracked:
             self._enter(tensor, self.spec_of(tensor), self._new_storage(), None, "input", name, None)
 
+    def enter_twin(self, twin: Tensor, original: Tensor) -> None:
+        """Enter a tensor without data that the model is handed in place of one of its own."""
+        tracked = self.find(original)
+        self._tracked[id(twin)] = Tracked(twin, tracked.index, tracked.spec, tracked.storage, None)
+
     def leftovers(self) -> list[TensorSpec]:
         """Of the tensors without data that the pass made those that somebody still holds."""
         made = (tracked for tracked in self._tracked.values() if tracked.is_made and not tracked.is_concrete)

@@ -17,7 +17,7 @@ from torchscan.analyses.conventions.rules import (
     by_operator,
     products,
 )
-from torchscan.ops.einsum import _parse as parse_equation
+from torchscan.ops.einsum import parse as parse_equation
 from torchscan.trace.events import OpSignature
 from torchscan.trace.trace import Trace
 

@@ -22,7 +22,7 @@ from torchscan.analyses.conventions.rules import (
     per_output,
     products,
 )
-from torchscan.ops.einsum import _parse as parse_equation
+from torchscan.ops.einsum import parse as parse_equation
 from torchscan.trace.events import OpSignature
 from torchscan.trace.trace import Trace
 
@@ -114,7 +114,7 @@ def _size(indices: Iterable[str], sizes: dict[str, int]) -> int:
 
 
 _RULES = {
-    **dict.fromkeys((*CONVOLUTIONS,), _convolution),
+    **dict.fromkeys(CONVOLUTIONS, _convolution),
     **dict.fromkeys((*PLAIN_CONVOLUTIONS, *ATTENTION, *RECURRENT_CELLS, "aten.linear", "aten.addmm"), products),
     **dict.fromkeys(("aten.mm", "aten.bmm", "aten.matmul"), _matrix_product),
     "aten.einsum": _einsum,

@@ -19,6 +19,9 @@ from torchscan.analyses.conventions.rules import (
     argument,
     by_module,
     by_operator,
+    elements_in,
+    elements_out,
+    of_class,
     per_input,
     recurrence,
 )
@@ -29,7 +32,8 @@ from torchscan.trace.trace import Trace
 def ptflops(trace: Trace) -> list[int]:
     """The figures of get_model_complexity_info: of modules per sample, of functions for the whole batch."""
     samples = _samples(trace)
-    modules = by_module(trace, lambda layer: _module(layer) // samples)
+    rule = of_class(_MODULES)
+    modules = by_module(trace, lambda layer: rule(layer) // samples)
     functions = by_operator(trace, _FUNCTIONS)
     return [
         of_module + (of_function if _is_seen(trace, op) else 0)
@@ -44,19 +48,6 @@ def _samples(trace: Trace) -> int:
 
 
 # -- modules ---------------------------------------------------------------------------------------------------------------
-
-
-def _module(layer: Layer) -> int:
-    rule = _MODULES.get(layer.type_name)
-    return 0 if rule is None else rule(layer)
-
-
-def _per_input(layer: Layer) -> int:
-    return layer.inputs[0].numel
-
-
-def _per_output(layer: Layer) -> int:
-    return layer.outputs[0].numel
 
 
 def _norm(layer: Layer) -> int:
@@ -133,11 +124,11 @@ _ACTIVATIONS = ("ReLU", "PReLU", "ELU", "LeakyReLU", "ReLU6", "GELU")
 _MODULES: Mapping[str, ModuleRule] = {
     **{f"Conv{axes}d": _convolution for axes in _AXES},
     **{f"ConvTranspose{axes}d": _transposed_convolution for axes in _AXES},
-    **dict.fromkeys(_ACTIVATIONS, _per_output),
-    **{f"{kind}Pool{axes}d": _per_input for kind in ("Max", "Avg", "AdaptiveMax", "AdaptiveAvg") for axes in _AXES},
+    **dict.fromkeys(_ACTIVATIONS, elements_out),
+    **{f"{kind}Pool{axes}d": elements_in for kind in ("Max", "Avg", "AdaptiveMax", "AdaptiveAvg") for axes in _AXES},
     **{f"{kind}Norm{axes}d": _norm for kind in ("Batch", "Instance") for axes in _AXES},
     "GroupNorm": _norm,
-    "LayerNorm": _per_input,
+    "LayerNorm": elements_in,
     "Linear": _linear,
     "Upsample": _resize,
     **{kind + suffix: _recurrent for kind in GATES for suffix in ("", "Cell")},

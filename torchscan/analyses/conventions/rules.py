@@ -125,6 +125,25 @@ class Layer:
 ModuleRule = Callable[[Layer], int]
 
 
+def elements_in(layer: Layer) -> int:
+    """A rule: 1 per element of the first input."""
+    return layer.inputs[0].numel
+
+
+def elements_out(layer: Layer) -> int:
+    """A rule: 1 per element of the first output."""
+    return layer.outputs[0].numel
+
+
+def of_class(rules: Mapping[str, ModuleRule]) -> ModuleRule:
+    """The rule of rules by the name of the class; zero without one."""
+    return lambda layer: rules[layer.type_name](layer) if layer.type_name in rules else 0
+
+
+#: what a rule stumbles over in a mere namesake of the class that it is about, for which the tool reports nothing
+_MADE_OTHERWISE = (LookupError, ValueError, ArithmeticError)
+
+
 def by_module(trace: Trace, rule: ModuleRule) -> list[int]:
     """The figure of each module call, given to the first of its own operators; a call without any has nothing to count."""
     figures = [0] * len(trace.ops)
@@ -136,9 +155,7 @@ def by_module(trace: Trace, rule: ModuleRule) -> list[int]:
     for call in trace.modules:
         if call.ops:
             layer = Layer(trace, call, parameters.get(call.path, {}), call.path not in owners)
-            with contextlib.suppress(
-                LookupError
-            ):  # made in another way: a class of the same name, which the tool does not know
+            with contextlib.suppress(*_MADE_OTHERWISE):
                 figures[call.ops[0]] += rule(layer)
     return figures
 

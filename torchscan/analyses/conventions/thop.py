@@ -7,7 +7,17 @@ from collections.abc import Mapping
 
 import torch
 
-from torchscan.analyses.conventions.rules import Layer, ModuleRule, Recurrence, argument, by_module, recurrence
+from torchscan.analyses.conventions.rules import (
+    Layer,
+    ModuleRule,
+    Recurrence,
+    argument,
+    by_module,
+    elements_in,
+    elements_out,
+    of_class,
+    recurrence,
+)
 from torchscan.trace.events import TensorSpec
 from torchscan.trace.trace import Trace
 
@@ -17,12 +27,7 @@ _PER_RESIZED = {"nearest": 1, "linear": 5, "bilinear": 11, "bicubic": 259}
 
 def thop(trace: Trace) -> list[int]:
     """The figures of thop.profile."""
-    return by_module(trace, _module)
-
-
-def _module(layer: Layer) -> int:
-    rule = _RULES.get(layer.type_name)
-    return 0 if rule is None else rule(layer)
+    return by_module(trace, of_class(_RULES))
 
 
 def _convolution(layer: Layer) -> int:
@@ -41,14 +46,6 @@ def _linear(layer: Layer) -> int:
 def _normalisation(layer: Layer) -> int:
     """2 per element, 4 if affine."""
     return layer.inputs[0].numel * (4 if "weight" in layer.parameters else 2)
-
-
-def _per_input(layer: Layer) -> int:
-    return layer.inputs[0].numel
-
-
-def _per_output(layer: Layer) -> int:
-    return layer.outputs[0].numel
 
 
 def _softmax(layer: Layer) -> int:
@@ -115,11 +112,11 @@ _RULES: Mapping[str, ModuleRule] = {
     **{f"Conv{kind}{axes}d": _convolution for kind in ("", "Transpose") for axes in _AXES},
     **{f"{kind}Norm{axes}d": _normalisation for kind in ("Batch", "Instance") for axes in _AXES},
     **dict.fromkeys(("SyncBatchNorm", "LayerNorm"), _normalisation),
-    **{f"AvgPool{axes}d": _per_output for axes in _AXES},
+    **{f"AvgPool{axes}d": elements_out for axes in _AXES},
     **{f"AdaptiveAvgPool{axes}d": _adaptive_average for axes in _AXES},
     **dict.fromkeys(("Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"), _resize),
     "Linear": _linear,
-    "PReLU": _per_input,
+    "PReLU": elements_in,
     "Softmax": _softmax,
     **{f"{kind}Cell": _cell for kind in _CELLS},
     **dict.fromkeys(_CELLS, _recurrent),

@@ -1,0 +1,164 @@
+"""Records of a backward pass: whose operators they are, what they cost, and that nothing is left behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import torchscan
+from tests.observables import observables
+from tests.trace.test_record import Calls
+from torchscan import InputError, Trace, record
+
+
+def macs(trace: Trace, phase: Any = None) -> int:
+    return torchscan.total_cost(trace, phase=phase, strict=True).macs
+
+
+CONTRACTIONS = [
+    pytest.param(torch.mm, [(2, 3), (3, 5)], id="mm"),
+    pytest.param(torch.bmm, [(4, 2, 3), (4, 3, 5)], id="bmm"),
+    pytest.param(torch.matmul, [(4, 2, 3), (3, 5)], id="matmul"),
+    pytest.param(F.linear, [(7, 3), (5, 3)], id="linear"),
+    pytest.param(F.conv1d, [(2, 3, 8), (4, 3, 3)], id="conv1d"),
+    pytest.param(lambda x, w: F.conv2d(x, w, stride=2, groups=2), [(2, 4, 9, 9), (6, 2, 3, 3)], id="conv2d"),
+    pytest.param(F.conv3d, [(1, 2, 4, 4, 4), (3, 2, 2, 2, 2)], id="conv3d"),
+    pytest.param(F.conv_transpose2d, [(1, 4, 5, 5), (4, 3, 3, 3)], id="transposed"),
+    pytest.param(lambda a, b: torch.einsum("bik,bkj->bij", a, b), [(4, 2, 3), (4, 3, 5)], id="einsum"),
+    pytest.param(lambda a, b: torch.addmm(torch.zeros(5), a, b), [(2, 3), (3, 5)], id="addmm"),
+]
+
+
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+@pytest.mark.parametrize(("function", "shapes"), CONTRACTIONS)
+def test_the_gradients_of_a_contraction_take_twice_its_products(function: Any, shapes: Any, execute: Any) -> None:
+    args = tuple(torch.zeros(shape, requires_grad=True) for shape in shapes)
+    trace = record(Calls(lambda _, *inputs: function(*inputs)), args=args, backward=True, execute=execute)
+    assert macs(trace, "backward") == 2 * macs(trace, "forward") > 0
+
+
+@pytest.mark.parametrize(("function", "shapes"), CONTRACTIONS)
+def test_one_gradient_takes_as_many(function: Any, shapes: Any) -> None:
+    first, *others = (torch.zeros(shape) for shape in shapes)
+    trace = record(Calls(lambda _, *inputs: function(*inputs)), args=(first.requires_grad_(), *others), backward=True)
+    assert macs(trace, "backward") == macs(trace, "forward") > 0
+
+
+def test_the_gradient_of_a_vector_product_is_elementwise() -> None:
+    """∂matrix = g · vᵀ is a product without a sum: torch multiplies element by element, 2 · 3 FLOPs and no MACs."""
+    args = (torch.zeros(2, 3, requires_grad=True), torch.zeros(3, requires_grad=True))
+    trace = record(Calls(lambda _, a, b: torch.mv(a, b)), args=args, backward=True)
+    assert macs(trace, "backward") == macs(trace, "forward") == 6
+    assert torchscan.by_operator(trace, phase="backward")["aten.mul"].flops == 6
+
+
+def block() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(64, 5)
+    )
+
+
+def test_a_gradient_belongs_to_the_layer_whose_it_is() -> None:
+    """The first layer needs no gradient of its input: 64 outputs of 27 products; the last needs both, 64 · 5 each."""
+    trace = record(block(), (3, 6, 6), batch_size=2, mode="train", backward=True)
+    backward = torchscan.by_module(trace, phase="backward")
+    assert backward["0"].macs == 2 * 64 * 27
+    assert backward["4"].macs == 2 * (2 * 64 * 5)
+    assert backward["1"].flops > backward["2"].flops > 0
+    assert backward[""].macs == backward["0"].macs + backward["4"].macs
+
+
+def test_a_layer_that_is_called_twice_has_the_gradients_of_both_calls() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.layer(self.layer(x))
+            return y
+
+    trace = record(Twice(), (4,), backward=True)
+    costs = [
+        sum(
+            torchscan.ops.price(op.signature).cost.macs
+            for op in trace.ops
+            if op.module_call == index and op.phase == "backward"
+        )
+        for index in (1, 2)
+    ]
+    assert costs == [16, 32]  # the first call's input needs no gradient
+
+
+def test_frozen_layers_have_no_gradient_of_their_weight() -> None:
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model[1].weight.requires_grad_(False)
+    backward = torchscan.by_module(record(model, (4,), backward=True), phase="backward")
+    assert (backward["0"].macs, backward["1"].macs) == (16, 16)
+
+
+def test_a_loss_is_part_of_the_pass() -> None:
+    model = nn.Linear(4, 3)
+    target = torch.zeros(1, 3)
+    trace = record(model, (4,), backward=lambda output: F.mse_loss(output, target))
+    # difference, square, two sums and a division of 3; and 3 each for the gradient
+    assert torchscan.by_operator(trace)["aten.mse_loss"].flops == 3 * 2 + 3
+    assert torchscan.by_operator(trace)["aten.mse_loss_backward"].flops == 3 * 3
+
+
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_nothing_is_left_behind(execute: Any) -> None:
+    model = block()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before = observables(model)
+    record(model, (3, 6, 6), batch_size=2, mode="train", backward=True, execute=execute)
+    assert observables(model) == before
+    assert F.scaled_dot_product_attention is torch._C._nn.scaled_dot_product_attention
+
+
+def test_attention_is_one_operator_with_and_without_data() -> None:
+    """Four projections and their gradients; 2 heads · 25 scores of 8 + 8, and 3 · 8 + 2 · 8 backwards."""
+    layer = nn.MultiheadAttention(16, 2, batch_first=True)
+    traces = [
+        record(layer, args=(x, x, x), kwargs={"need_weights": False}, mode="train", backward=True, execute=execute)
+        for execute in ("abstract", "real")
+        for x in [torch.zeros(1, 5, 16, requires_grad=True)]
+    ]
+    for trace in traces:
+        assert macs(trace, "forward") == 5 * 4 * 256 + 50 * 16
+        assert macs(trace, "backward") == 2 * 5 * 4 * 256 + 50 * 40
+        assert "aten._scaled_dot_product_flash_attention_for_cpu_backward" in torchscan.by_operator(trace)
+
+
+def test_what_a_checkpoint_computes_again_counts_again() -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh())
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = checkpoint(self.body, x, use_reentrant=False)
+            return y
+
+    trace = record(Checkpointed(), args=(torch.zeros(1, 4, requires_grad=True),), mode="train", backward=True)
+    assert [call.path for call in trace.modules] == ["", "body", "body.0", "body.1", "body", "body.0", "body.1"]
+    assert macs(trace, "forward") == 16
+    assert macs(trace, "backward") == 16 + 2 * 16
+    assert torchscan.by_module(trace)["body.0"].macs == 4 * 16
+
+
+def test_nothing_to_differentiate_is_said() -> None:
+    with pytest.raises(InputError, match="no output depends on a parameter or an input that requires a gradient"):
+        record(nn.ReLU(), (4,), backward=True)
+
+
+def test_a_model_that_is_not_differentiable_to_the_end() -> None:
+    """Only the part that has gradients is differentiated."""
+    model = Calls(lambda self, x: (self.a(x), self.b(x).detach()), a=nn.Linear(4, 2, bias=False), b=nn.Linear(4, 2))
+    assert macs(record(model, (4,), backward=True), "backward") == 8
