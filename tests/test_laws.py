@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import torchscan
+from torchscan import OpCost
+from torchscan.ops import price
 from torchscan.report.info import COST_SUMS, PARAMETER_SUMS
 
 RELAXED = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
@@ -57,6 +60,14 @@ def models(draw: st.DrawFn) -> nn.Module:
     if draw(st.booleans()):
         body.append(body[0])
     return nn.Sequential(nn.Conv2d(3, channels, 1), *body, nn.Flatten(), nn.Linear(channels * 36, 5))
+
+
+def differentiable(model: nn.Module) -> nn.Module:
+    """The gradient of an activation needs its result, which the next one must not write over."""
+    for module in model.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = False
+    return model
 
 
 def crawl(model: nn.Module, **options: Any) -> dict[str, Any]:
@@ -107,6 +118,61 @@ def test_folding_keeps_every_sum(model: nn.Module, data: st.DataObject) -> None:
 
 
 @RELAXED
+@given(models().map(differentiable), st.sampled_from(["eval", "train"]))
+def test_the_backward_pass_on_shapes_is_that_on_data(model: nn.Module, mode: Any) -> None:
+    abstract, real = (
+        torchscan.record(model, (3, 6, 6), mode=mode, batch_size=2, backward=True, execute=how) for how in ("abstract", "real")
+    )
+    assert torchscan.by_module_and_operator(abstract) == torchscan.by_module_and_operator(real)
+    assert torchscan.total_cost(abstract).is_complete
+
+
+@RELAXED
+@given(models().map(differentiable))
+def test_a_backward_pass_takes_twice_the_products_but_for_the_first_layer(model: nn.Module) -> None:
+    """Whose input needs no gradient: 36 pixels, 3 channels in."""
+    trace = torchscan.record(model, (3, 6, 6), mode="train", batch_size=2, backward=True)
+    forward, backward = (torchscan.total_cost(trace, phase=phase).macs for phase in ("forward", "backward"))
+    first = torchscan.by_module(trace, phase="forward")["0"].macs
+    assert backward == 2 * forward - first
+
+
+@RELAXED
+@given(models().map(differentiable))
+def test_a_module_costs_what_its_children_cost_and_its_own(model: nn.Module) -> None:
+    trace = torchscan.record(model, (3, 6, 6), mode="train", batch_size=2, backward=True)
+    totals = torchscan.by_module(trace)
+    for call in trace.modules:
+        calls = [each for each in trace.modules if each.path == call.path]
+        own = sum((price(trace.ops[op].signature).cost for each in calls for op in each.ops), OpCost())
+        children = {trace.modules[child].path for each in calls for child in each.children}
+        if all(sum(each.path == child for each in trace.modules) == 1 for child in children):
+            assert totals[call.path] == sum((totals[child] for child in children), own)
+
+
+@RELAXED
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.integers(1, 8))
+def test_attention_split_by_heads_costs_the_sum(samples: int, heads: int, queries: int, keys: int, width: int) -> None:
+    def cost(shape: tuple[int, int]) -> OpCost:
+        args = tuple(torch.zeros(*shape, length, width) for length in (queries, keys, keys))
+        return torchscan.total_cost(torchscan.record(Attention(), args=args))
+
+    assert cost((samples, heads)) == sum((cost((1, 1)) for _ in range(samples * heads)), OpCost())
+
+
+@RELAXED
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 4), st.integers(1, 4), st.sampled_from([nn.LSTM, nn.GRU, nn.RNN]))
+def test_a_recurrent_layer_is_linear_in_time_and_batch(steps: int, batch: int, inputs: int, units: int, kind: Any) -> None:
+    layer = kind(inputs, units)
+
+    def cost(*shape: int) -> OpCost:
+        return torchscan.total_cost(torchscan.record(layer, args=(torch.zeros(*shape, inputs),)))
+
+    one, many = cost(1, 1), cost(steps, batch)
+    assert (many.macs, many.flops) == (steps * batch * one.macs, steps * batch * one.flops)
+
+
+@RELAXED
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8), st.integers(1, 4))
 def test_a_product_split_in_parts_costs_the_sum_of_the_parts(rows: int, inner: int, columns: int, parts: int) -> None:
     def macs(left: tuple[int, int], right: tuple[int, int]) -> int:
@@ -115,6 +181,11 @@ def test_a_product_split_in_parts_costs_the_sum_of_the_parts(rows: int, inner: i
 
     whole = macs((rows, inner * parts), (inner * parts, columns))
     assert whole == parts * macs((rows, inner), (inner, columns))
+
+
+class Attention(nn.Module):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value)
 
 
 class Product(nn.Module):

@@ -248,6 +248,9 @@ ATTENTION = [
         other=6 * SCORES,
     ),
     case("aten._triton_scaled_dot_attention.out", Q, Q, Q, out=Q, macs=2 * 8 * 25 * 8, other=6 * 400),
+    # 3 operators on each score
+    case("torchscan.flex_attention", Q, K, V, 3, out=(T(2, 8, 5, 6),), macs=SCORES * 10, other=(6 + 3) * SCORES),
+    case("torchscan.flex_attention_backward", Q, K, V, 3, out=(Q, K, V), macs=SCORES * 24, other=(6 + 6) * SCORES + 12 * 80),
     # (samples, length, heads, width)
     case(
         *("aten._flash_attention_forward", T(2, 5, 8, 4), T(2, 7, 8, 4), T(2, 7, 8, 6), None, None, 5, 7, 0.0, False, False),

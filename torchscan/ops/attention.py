@@ -14,6 +14,7 @@ Grouped queries count the query heads.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -57,6 +58,22 @@ def fused_attention(
 def triton_attention(q: TensorSpec, k: TensorSpec, v: TensorSpec, dropout_p: float = 0.0, *, out: Output) -> Work:
     """The same in Triton."""
     return _forward(_scores(q, k), q, v, None, dropout_p)
+
+
+@cost_of("torchscan::flex_attention")
+def flex_attention(query: TensorSpec, key: TensorSpec, value: TensorSpec, score_operators: int, *, out: Output) -> Work:
+    """Attention whose scores a function changes: 1 per score for each of its operators. Blocks that are left out count."""
+    work = _forward(_scores(query, key), query, value, None, 0.0)
+    return replace(work, other_flops=work.other_flops + score_operators * _scores(query, key))
+
+
+@cost_of("torchscan::flex_attention_backward")
+def flex_attention_backward(
+    query: TensorSpec, key: TensorSpec, value: TensorSpec, score_operators: int, *, out: Output
+) -> Work:
+    """The gradients of the above; the function is computed again, and differentiated at the same price."""
+    work = _backward(_scores(query, key), query, value, None, 0.0)
+    return replace(work, other_flops=work.other_flops + 2 * score_operators * _scores(query, key))
 
 
 @cost_of(aten._flash_attention_forward, "aten::_cudnn_attention_forward")

@@ -64,8 +64,8 @@ def _first_line(error: Exception) -> str:
 
 def _hint(error: Exception, request: OpRequest | None, module: nn.Module, input_shape: Shapes | None) -> str:
     text = str(error).lower()
-    if "higherorderoperator" in text:
-        return "operators that take functions (torch.cond, flex attention) cannot be recorded yet"
+    if "takes functions" in text:
+        return "replace it by what one of its branches does (torch.cond), or by a loop (while_loop, scan)"
     if "more than 1 value per channel" in text:
         return "normalisation in training needs more than one sample: pass batch_size=2"
     if request is not None and "embedding" in str(request.op) and _has_floating_index(request):

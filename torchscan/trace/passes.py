@@ -30,6 +30,7 @@ from torchscan.trace.gradients import (
     gradients_of_ones,
     needs_twin,
 )
+from torchscan.trace.higher_order import functions_run_as_they_are
 from torchscan.trace.inventory import Inventory, Slot
 from torchscan.trace.real import RealExecution
 from torchscan.trace.recorder import IsWhole, Recorder, module_hooks
@@ -183,6 +184,7 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(attempt.grad_mode())
+            stack.enter_context(functions_run_as_they_are())
             leaves = _leaves(recorder, attempt, named, stack) if request.backward else []
             stack.enter_context(module_hooks(recorder))
             stack.enter_context(recorder)

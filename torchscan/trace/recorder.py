@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.nn.modules.module import (
     _global_forward_hooks_with_kwargs,
     register_module_forward_hook,
@@ -21,9 +21,10 @@ from torch.nn.modules.module import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchscan.trace.calls import Execution, OpOutcome, OpRequest, OpTraits, traits_of
+from torchscan.trace.calls import Execution, OpOutcome, OpRequest, OpTraits, describe_outcome, traits_of
 from torchscan.trace.containers import tensors_in
 from torchscan.trace.events import ModuleCall, OpCall, Phase
+from torchscan.trace.higher_order import named_call
 from torchscan.trace.inventory import Inventory
 from torchscan.trace.tensors import TensorTable
 
@@ -87,6 +88,8 @@ class Failure(NamedTuple):
 class Recorder(TorchDispatchMode):
     """Records what the calling thread does while it is entered."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, inventory: Inventory, execution: Execution, is_whole: IsWhole, assume: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
         self.inventory = inventory
@@ -117,9 +120,15 @@ class Recorder(TorchDispatchMode):
     # -- operators ---------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: OpOverload | HigherOrderOperator,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Record one operator call. Tensor subclasses come first and are recorded as what they are made of."""
+        if isinstance(func, HigherOrderOperator):
+            return self._run_with_functions(func, args, kwargs or {})
         if types and not _PLAIN_TYPES.issuperset(types) and not _LAZY_TYPES.issuperset(types):
             return NotImplemented
         if (types and _LAZY_TYPES.issuperset(types)) or func is _COMPATIBLE:
@@ -142,6 +151,16 @@ class Recorder(TorchDispatchMode):
             raise
         if func in _BOOKKEEPING:
             return self._with_originals(request, outcome) if request.has_standin else outcome.result
+        return self._write_down(request, outcome)
+
+    def _run_with_functions(self, func: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        call = named_call(func, args, kwargs)
+        request = OpRequest(call.op, traits_of(call.op), call.args, None, self.table)
+        try:
+            outcome = describe_outcome(request, call.run(request.operand))
+        except Exception as error:
+            self.failure = Failure(error, self._current, request)
+            raise
         return self._write_down(request, outcome)
 
     def _write_down(self, request: OpRequest, outcome: OpOutcome) -> Any:

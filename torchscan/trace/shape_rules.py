@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 aten = torch.ops.aten
-Rule = Callable[..., Tensor | None]
+Rule = Callable[..., Tensor | tuple[Tensor, ...] | None]
 
 
 def _grouped_mm(
@@ -79,6 +79,14 @@ def _batch_norm(source: Tensor, *arguments: Any) -> Tensor | None:
     return torch.empty_like(source, memory_format=layout, device="meta")
 
 
+def _native_batch_norm(source: Tensor, *arguments: Any) -> tuple[Tensor, ...] | None:
+    """Without training no statistics are saved, of which torch's own shape function knows nothing."""
+    normalised = None if arguments[4] else _batch_norm(source, *arguments)
+    if normalised is None:
+        return None
+    return normalised, source.new_empty(0), source.new_empty(0)
+
+
 def _is_channels_last(source: Tensor) -> bool:
     return source.dim() == 4 and not source.is_contiguous() and source.is_contiguous(memory_format=torch.channels_last)
 
@@ -106,6 +114,7 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten.linear.default: _linear,
     aten.scaled_dot_product_attention.default: _attention,
     aten.batch_norm.default: _batch_norm,
+    aten.native_batch_norm.default: _native_batch_norm,
     aten.layer_norm.default: _layer_norm,
     **{op.default: _like_input for op in _UNARY},
     **{op.default: _written for op in _UNARY_IN_PLACE},

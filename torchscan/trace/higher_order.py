@@ -1,0 +1,90 @@
+"""Operators that take functions. They have no schema; those that are known here are recorded under a name that has one."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchscan.errors import NeedsValuesError
+
+_library = torch.library.Library("torchscan", "FRAGMENT")
+_library.define("flex_attention(Tensor query, Tensor key, Tensor value, int score_operators) -> (Tensor, Tensor, Tensor)")
+_library.define(
+    "flex_attention_backward(Tensor query, Tensor key, Tensor value, int score_operators) -> (Tensor, Tensor, Tensor)"
+)
+
+
+class NamedCall(NamedTuple):
+    """A call of such an operator: the name to record it under, the arguments to record, and how to run it on tensors."""
+
+    op: OpOverload
+    args: tuple[Any, ...]
+    run: Callable[[Callable[[Tensor], Tensor]], Any]
+
+
+def named_call(func: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NamedCall:
+    """What to record of a call."""
+    op = _NAMES.get(func.name())
+    if op is None:
+        raise NotImplementedError(f"the operator {func.name()} takes functions and cannot be recorded")
+    function = next(value for value in args if callable(value) and not isinstance(value, Tensor))
+    query, key, value = args[:3]
+    if query.is_meta:
+        raise NeedsValuesError(f"{func.name()} runs on data only")
+
+    def run(replace: Callable[[Tensor], Tensor]) -> Any:
+        return func(*(replace(each) if isinstance(each, Tensor) else each for each in args), **kwargs)
+
+    return NamedCall(op, (query, key, value, _operators_in(function, query)), run)
+
+
+def _operators_in(score_mod: Callable[..., Any], query: Tensor) -> int:
+    """How many operators on floating-point numbers change one score."""
+    place = [torch.zeros((), dtype=torch.int64, device=query.device) for _ in range(4)]
+    score = torch.zeros((), dtype=torch.float32, device=query.device)
+    counter = _Counter()
+    with counter:
+        score_mod(score, *place)
+    return counter.operators
+
+
+class _Counter(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
+        self.operators: int = 0
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.is_floating_point() and not func.is_view:
+            self.operators += 1
+        return result
+
+
+_NAMES: Mapping[str, OpOverload] = {
+    "flex_attention": torch.ops.torchscan.flex_attention.default,
+    "flex_attention_backward": torch.ops.torchscan.flex_attention_backward.default,
+}
+
+
+@contextlib.contextmanager
+def functions_run_as_they_are() -> Iterator[None]:
+    """Let torch neither compile flex attention, which it does behind the caller's back, nor anything else."""
+    flex: Any = sys.modules.get("torch.nn.attention.flex_attention")
+    compiler = sys.modules.get("torch._dynamo")
+    with contextlib.ExitStack() as stack:
+        if compiler is not None:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        if flex is not None:
+            before = flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
+            stack.callback(setattr, flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", before)
+            flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
+        yield
