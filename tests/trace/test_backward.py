@@ -136,6 +136,16 @@ def test_attention_is_one_operator_with_and_without_data() -> None:
         assert "aten._scaled_dot_product_flash_attention_for_cpu_backward" in torchscan.by_operator(trace)
 
 
+def test_grouped_queries_are_one_operator_too() -> None:
+    """8 query heads · 25 scores of 4 + 4, and 3 · 4 + 2 · 4 backwards."""
+    args = tuple(torch.zeros(1, heads, 5, 4, requires_grad=True) for heads in (8, 2))
+    model = Calls(lambda _, q, k: F.scaled_dot_product_attention(q, k, k, enable_gqa=True))
+    abstract, real = (record(model, args=args, backward=True, execute=execute) for execute in ("abstract", "real"))
+    assert macs(abstract, "forward") == 200 * 8
+    assert macs(abstract, "backward") == 200 * 20
+    assert torchscan.by_operator(abstract) == torchscan.by_operator(real)
+
+
 def test_what_a_checkpoint_computes_again_counts_again() -> None:
     class Checkpointed(nn.Module):
         def __init__(self) -> None:

@@ -98,9 +98,10 @@ def _runs_in_one(
 ) -> bool:
     """What the fused kernel of the CPU takes; only for tensors without data, which nobody but a pass on shapes has."""
     alike = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == key.shape[-1] == value.shape[-1]
-    heads = alike and key.shape == value.shape and query.shape[:2] == key.shape[:2]
-    plain = not dropout_p and (attn_mask is None or not attn_mask.requires_grad) and not enable_gqa
-    return query.is_meta and heads and plain and 0 not in (*query.shape, *key.shape) and query.stride(-1) == 1
+    alike = alike and key.shape == value.shape and query.shape[0] == key.shape[0] and 0 not in (*query.shape, *key.shape)
+    heads = alike and (query.shape[1] % key.shape[1] == 0 if enable_gqa else query.shape[1] == key.shape[1])
+    plain = not dropout_p and (attn_mask is None or not attn_mask.requires_grad)
+    return query.is_meta and heads and plain and query.stride(-1) == 1
 
 
 def differentiable_outputs(result: Any, backward: Backward) -> list[Tensor]:
