@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from torchscan.analyses.conventions import Convention
-from torchscan.analyses.module_costs import unpriced_operators
+from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.totals import require_prices, total_cost
 from torchscan.errors import InputError, TorchscanError
 from torchscan.ops import OpCost, is_known
@@ -148,7 +148,7 @@ def _cost_on(module: nn.Module, inputs: Any) -> OpCost:
     except TorchscanError as error:
         warnings.warn(f"no cost can be given, 0 is returned: {error}", stacklevel=3)
         return OpCost()
-    unknown = unpriced_operators(trace)
+    unknown = unpriced_operators(trace, call_costs(trace))
     if unknown:
         warnings.warn(f"a lower bound, because the cost of {', '.join(unknown)} is not known", stacklevel=3)
     return total_cost(trace)

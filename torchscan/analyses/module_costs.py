@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torchscan.analyses.conventions import Convention, convention_macs
@@ -23,13 +24,13 @@ def call_costs(trace: Trace, convention: Convention = "torchscan") -> tuple[OpCo
     return tuple(replace(cost, macs=macs) for cost, macs in zip(costs, convention_macs(trace, convention), strict=True))
 
 
-def module_costs(trace: Trace, convention: Convention = "torchscan") -> tuple[OpCost, ...]:
+def module_costs(trace: Trace, costs: Sequence[OpCost]) -> tuple[OpCost, ...]:
     """The own cost of each call of ``trace.modules``: of the operators that ran in it, but in none of its children.
 
     A call is complete if every operator in it and in the calls below it has a price.
     """
     own = [OpCost()] * len(trace.modules)
-    for op, cost in zip(trace.ops, call_costs(trace, convention), strict=True):
+    for op, cost in zip(trace.ops, costs, strict=True):
         own[op.module_call] += cost
     own[0] = replace(own[0], is_complete=own[0].is_complete and not trace.provenance.missed)
     for call in reversed(trace.modules):  # children come after their parents
@@ -38,10 +39,10 @@ def module_costs(trace: Trace, convention: Convention = "torchscan") -> tuple[Op
     return tuple(own)
 
 
-def unpriced_operators(trace: Trace) -> dict[str, dict[str, int]]:
+def unpriced_operators(trace: Trace, costs: Sequence[OpCost]) -> dict[str, dict[str, int]]:
     """Operator name -> layer path -> calls, for the operators that have no price."""
     found: dict[str, Counter[str]] = {}
-    for op, cost in zip(trace.ops, call_costs(trace), strict=True):
+    for op, cost in zip(trace.ops, costs, strict=True):
         if not cost.is_complete:
             found.setdefault(str(op.signature.op), Counter())[trace.path_of(op)] += 1
     return {name: dict(paths) for name, paths in found.items()}

@@ -59,7 +59,7 @@ def by_module_and_operator(
 
 def require_prices(trace: Trace) -> None:
     """Raise unless every operator of the pass has a price, naming those that have none and where they ran."""
-    unknown = unpriced_operators(trace)
+    unknown = unpriced_operators(trace, call_costs(trace))
     if trace.provenance.missed:
         raise UnpricedError(f"modules ran in other threads, unrecorded: {', '.join(trace.provenance.missed)}")
     if unknown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchscan.analyses.conventions import Convention
-from torchscan.analyses.module_costs import module_costs, unpriced_operators
+from torchscan.analyses.module_costs import call_costs, module_costs, unpriced_operators
 from torchscan.analyses.parameters import ParameterCount, parameters_by_call, unused_parameters
 from torchscan.ops import OpCost
 from torchscan.trace.events import ModuleCall, Provenance
@@ -21,14 +21,15 @@ COST_SUMS = ("flops", "macs", "dmas", "bytes_read", "bytes_written")
 
 def info_of(trace: Trace, convention: Convention = "torchscan") -> Info:
     """Everything that :func:`torchscan.crawl_module` returns."""
-    costs, parameters = module_costs(trace, convention), parameters_by_call(trace)
-    layers = [_layer(trace, *each) for each in zip(trace.modules, costs, parameters, strict=True)]
+    costs = call_costs(trace, convention)
+    own = zip(trace.modules, module_costs(trace, costs), parameters_by_call(trace), strict=True)
+    layers = [_layer(trace, *each) for each in own]
     overall = {key: sum(layer[key] for layer in layers) for key in (*PARAMETER_SUMS, *COST_SUMS)}
     return {
         "overheads": {"cuda": {"pre": 0.0, "fwd": 0.0}, "framework": {"pre": 0.0, "fwd": 0.0}},
         "layers": layers,
         "overall": {**overall, "complete": layers[0]["complete"]},
-        "unpriced": {name: sum(paths.values()) for name, paths in unpriced_operators(trace).items()},
+        "unpriced": {name: sum(paths.values()) for name, paths in unpriced_operators(trace, costs).items()},
         "unused_parameters": unused_parameters(trace),
         "provenance": {**_provenance(trace.provenance), "convention": convention},
     }

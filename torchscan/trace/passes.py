@@ -225,7 +225,8 @@ def _leaves(
 def _backward(result: Any, leaves: Sequence[Tensor], backward: Backward, recorder: Recorder) -> None:
     outputs = differentiable_outputs(result, backward)
     recorder.begin_backward()
-    torch.autograd.grad(outputs, leaves, gradients_of_ones(outputs), allow_unused=True)
+    with torch.autograd.set_multithreading_enabled(False):  # on CUDA too it runs in this thread, whose modules are recorded
+        torch.autograd.grad(outputs, leaves, gradients_of_ones(outputs), allow_unused=True)
 
 
 def _check(request: PassRequest) -> None:
