@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
-from tests.analyses.other_tools import TOOLS, Tool, flop_counter, fvcore
+from tests.analyses.other_tools import TOOLS, Tool, flop_counter, fvcore, thop_profile
 from tests.models.zoo import rows
 from tests.torchvision_cpu import torchvision
-from torchscan import InputError, record
+from torchscan import InputError, record, total_cost
 from torchscan.analyses.conventions import Convention, convention_macs
 from torchscan.ops import price
 
@@ -301,6 +302,40 @@ class Linear(nn.Module):
 def test_a_namesake_of_a_known_class_costs_nobody_the_other_figures() -> None:
     namesake = type("Conv2d", (Linear,), {})()
     assert _macs(nn.Sequential(nn.Conv2d(3, 4, 3), namesake), torch.rand(IMAGE), "thop") == 2 * 7 * 6 * 4 * 27
+
+
+class LayerNorm(nn.LayerNorm):
+    """What libraries do: a class of their own under torch's name."""
+
+
+def test_somebody_elses_class_of_the_same_name_is_another_class() -> None:
+    model = nn.Sequential(nn.LayerNorm(8), LayerNorm(8))
+    x = torch.rand(2, 3, 8)
+    assert _macs(model, x, "thop") == thop_profile(model, x) == 4 * 48
+
+
+# -- the backward pass -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vit_b_16"])
+def test_flop_counter_sees_gradients(name: str) -> None:
+    """On the meta device, where it has a formula for every product of the step (attention goes step by step there)."""
+    with torch.device("meta"):
+        model = torchvision.models.get_model(name, weights=None)
+        x = torch.rand(1, 3, 224, 224)
+    trace = record(model, (3, 224, 224), backward=True)
+    with FlopCounterMode(display=False) as counter:
+        y = model.eval()(x)
+        torch.autograd.grad(y, list(model.parameters()), torch.ones_like(y))
+    recomputed = 12 * 2 * 12 * 197 * 197 * 64 if name == "vit_b_16" else 0  # the scores, which the fused kernel does not keep
+    assert total_cost(trace, convention="flop_counter").macs == counter.get_total_flops() + recomputed
+
+
+def test_other_tools_see_the_forward_pass_only() -> None:
+    model = nn.Sequential(nn.Linear(8, 5), nn.LayerNorm(5))
+    forward, step = (record(model, (8,), backward=backward) for backward in (False, True))
+    for convention in ("fvcore", "thop", "ptflops", "torchinfo"):
+        assert total_cost(step, convention=convention).macs == total_cost(forward, convention=convention).macs
 
 
 # -- the switch ------------------------------------------------------------------------------------------------------------

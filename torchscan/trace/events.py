@@ -179,6 +179,8 @@ class ModuleCall:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     ops: tuple[int, ...]
+    #: the Python module of its class: ``torch.nn.modules.linear``
+    type_module: str = ""
 
 
 @dataclass(frozen=True, slots=True)

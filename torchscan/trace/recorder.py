@@ -74,7 +74,8 @@ class OpenCall:
         """The record of the call."""
         parent = None if self.parent is None else self.parent.index
         where = (self.index, self.path, self.type_name, self.call, self.depth, parent)
-        return ModuleCall(*where, tuple(self.children), self.inputs, self.outputs, tuple(self.ops))
+        origin = type(self.module).__module__
+        return ModuleCall(*where, tuple(self.children), self.inputs, self.outputs, tuple(self.ops), origin)
 
 
 class Failure(NamedTuple):

@@ -26,7 +26,10 @@ def convention_macs(trace: Trace, convention: Convention) -> tuple[int, ...]:
     tool = _TOOLS.get(convention)
     if tool is None:
         raise InputError(f"convention is {convention!r}: give one of {', '.join(map(repr, get_args(Convention)))}")
-    return tuple(tool(trace))
+    figures = tool(trace)
+    if convention in _SEE_GRADIENTS:
+        return tuple(figures)
+    return tuple(figure if op.phase == "forward" else 0 for op, figure in zip(trace.ops, figures, strict=True))
 
 
 def _torchscan(trace: Trace) -> list[int]:
@@ -35,6 +38,8 @@ def _torchscan(trace: Trace) -> list[int]:
     return [macs[id(op.signature)] for op in trace.ops]
 
 
+#: the others look at the forward pass only
+_SEE_GRADIENTS = ("torchscan", "flop_counter")
 _TOOLS: Mapping[str, Callable[[Trace], Sequence[int]]] = {
     "torchscan": _torchscan,
     "flop_counter": flop_counter,

@@ -25,6 +25,7 @@ from torchscan.trace.trace import Trace
 _PRODUCTS = (
     *("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten._scaled_mm"),
     *("aten.inner", "aten.tensordot", "aten.chain_matmul", "aten.linalg_multi_dot"),
+    *("aten.convolution_backward", *(f"{name}_backward" for name in ATTENTION)),
     *(*CONVOLUTIONS, *PLAIN_CONVOLUTIONS, *ATTENTION, *RECURRENT, *RECURRENT_CELLS),
 )
 

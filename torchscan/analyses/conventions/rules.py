@@ -91,6 +91,11 @@ class Layer:
         """The name of its class."""
         return self.call.type_name
 
+    @property
+    def is_of_torch(self) -> bool:
+        """Whether torch defines its class."""
+        return self.call.type_module.startswith("torch.nn.modules.")
+
     @cached_property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The tensors among its arguments, in their order."""
@@ -136,8 +141,8 @@ def elements_out(layer: Layer) -> int:
 
 
 def of_class(rules: Mapping[str, ModuleRule]) -> ModuleRule:
-    """The rule of rules by the name of the class; zero without one."""
-    return lambda layer: rules[layer.type_name](layer) if layer.type_name in rules else 0
+    """The rule of rules by the name of a class of torch's; zero without one, and for somebody else's class of that name."""
+    return lambda layer: rules[layer.type_name](layer) if layer.is_of_torch and layer.type_name in rules else 0
 
 
 #: what a rule stumbles over in a mere namesake of the class that it is about, for which the tool reports nothing
