@@ -98,6 +98,22 @@ def test_a_formula_can_take_the_place_of_another() -> None:
     assert priced(3, torch.ops.torchscan_tests.replaced, replace=True) == 3
 
 
+def test_an_operator_made_for_triton_is_one_operator() -> None:
+    """Whatever its kernel does is its own affair; here, without Triton, it is made of torch's operators."""
+
+    @torch.library.triton_op("torchscan_tests_triton::doubled", mutates_args=())
+    def doubled(x: Tensor) -> Tensor:
+        return x + x
+
+    @cost_of("torchscan_tests_triton::doubled")
+    def formula(x: TensorSpec, *, out: TensorSpec) -> Work:
+        return Work(other_flops=7)
+
+    model = Calls(lambda _, x: doubled(x))
+    for execute in ("abstract", "real"):
+        assert torchscan.crawl_module(model, (4,), strict=True, execute=execute)["overall"]["flops"] == 7
+
+
 def test_an_operator_can_be_priced_by_name_before_it_is_loaded() -> None:
     @cost_of("torchscan_tests_later::mystery")
     def formula(x: TensorSpec, *, out: TensorSpec) -> Work:
