@@ -61,6 +61,7 @@ def test_grouped_queries_count_the_query_heads() -> None:
     assert attention_cost(model, torch.rand(2, 4, 16, 8), torch.rand(2, 2, 16, 8)).macs == SCORES * 16
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch deprecates
 def test_a_compiled_model_is_recorded_as_what_was_compiled() -> None:
     compiled: Any = torch.compile(nn.Linear(4, 4))
     model = nn.Sequential(compiled, nn.ReLU())
