@@ -278,6 +278,28 @@ ATTENTION = [
         macs=SCORES * 10,
         other=7 * SCORES,
     ),
+    # cuDNN's takes heads before lengths
+    case(
+        *("aten._cudnn_attention_forward", T(2, 8, 5, 4), T(2, 8, 7, 4), T(2, 8, 7, 6), None, None, None, 5, 7, False),
+        out=(T(2, 8, 5, 6),),
+        macs=SCORES * 10,
+        other=6 * SCORES,
+    ),
+    case(
+        *(
+            "aten._cudnn_attention_backward",
+            T(2, 8, 5, 6),
+            T(2, 8, 5, 4),
+            T(2, 8, 7, 4),
+            T(2, 8, 7, 6),
+            T(2, 8, 5, 6),
+            T(2, 8, 5),
+        ),
+        *(I(), I(), None, None, None, 5, 7, 0.0, False),
+        out=(Q, K, V),
+        macs=SCORES * 24,
+        other=6 * SCORES + 12 * 80,
+    ),
     # five products: scores 4, ∂V 6, ∂P 6, ∂Q 4, ∂K 4; D = Σ O·∂O, 2 · 6 for each of 2 · 8 · 5 queries
     case(
         *(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -26,109 +27,21 @@ Output = TensorSpec | tuple[object, ...]
 
 
 @cost_of(aten.scaled_dot_product_attention, aten._scaled_dot_product_flash_attention_for_cpu)
+@cost_of(aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_efficient_attention)
+@cost_of(aten._scaled_dot_product_cudnn_attention, aten._scaled_dot_product_fused_attention_overrideable)
+@cost_of("aten::_triton_scaled_dot_attention")
 def scaled_dot_product_attention(
     query: TensorSpec,
     key: TensorSpec,
     value: TensorSpec,
     *_: object,
     attn_mask: TensorSpec | None = None,
-    dropout_p: float = 0.0,
-    out: Output,
-) -> Work:
-    """The operator that picks a kernel, and the kernel of the CPU. Operands are (…, heads, length, width)."""
-    return _forward(_scores(query, key), query, value, attn_mask, dropout_p)
-
-
-@cost_of(aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_efficient_attention)
-@cost_of(aten._scaled_dot_product_cudnn_attention, aten._scaled_dot_product_fused_attention_overrideable)
-def fused_attention(
-    query: TensorSpec,
-    key: TensorSpec,
-    value: TensorSpec,
-    *_: object,
     attn_bias: TensorSpec | None = None,
     dropout_p: float = 0.0,
     out: Output,
 ) -> Work:
-    """The fused kernels of GPUs."""
-    return _forward(_scores(query, key), query, value, attn_bias, dropout_p)
-
-
-@cost_of("aten::_triton_scaled_dot_attention")
-def triton_attention(q: TensorSpec, k: TensorSpec, v: TensorSpec, dropout_p: float = 0.0, *, out: Output) -> Work:
-    """The same in Triton."""
-    return _forward(_scores(q, k), q, v, None, dropout_p)
-
-
-@cost_of("torchscan::flex_attention")
-def flex_attention(query: TensorSpec, key: TensorSpec, value: TensorSpec, score_operators: int, *, out: Output) -> Work:
-    """Attention whose scores a function changes: 1 per score for each of its operators. Blocks that are left out count."""
-    work = _forward(_scores(query, key), query, value, None, 0.0)
-    return replace(work, other_flops=work.other_flops + score_operators * _scores(query, key))
-
-
-@cost_of("torchscan::flex_attention_backward")
-def flex_attention_backward(
-    query: TensorSpec, key: TensorSpec, value: TensorSpec, score_operators: int, *, out: Output
-) -> Work:
-    """The gradients of the above; the function is computed again, and differentiated at the same price."""
-    work = _backward(_scores(query, key), query, value, None, 0.0)
-    return replace(work, other_flops=work.other_flops + 2 * score_operators * _scores(query, key))
-
-
-@cost_of(aten._flash_attention_forward, "aten::_cudnn_attention_forward")
-def flash_attention(
-    query: TensorSpec,
-    key: TensorSpec,
-    value: TensorSpec,
-    *_: object,
-    cum_seq_q: TensorSpec | None = None,
-    max_q: int = 0,
-    max_k: int = 0,
-    attn_bias: TensorSpec | None = None,
-    dropout_p: float = 0.0,
-    out: Output,
-) -> Work:
-    """The kernel itself: (samples, length, heads, width), or all samples in a row and where each begins (``cum_seq_q``).
-
-    The record does not know how long each of the latter is: all count as long as the longest.
-    """
-    scores = _scores_of_kernel(query, key, cum_seq_q, max_q, max_k)
-    return _forward(scores, query, value, attn_bias, dropout_p)
-
-
-@cost_of("aten::_flash_attention_forward_no_dropout_inplace")
-def flash_attention_in_place(
-    target: TensorSpec,
-    query: TensorSpec,
-    key: TensorSpec,
-    value: TensorSpec,
-    *_: object,
-    cum_seq_q: TensorSpec | None = None,
-    max_q: int = 0,
-    max_k: int = 0,
-    out: Output,
-) -> Work:
-    """The same, into a tensor that is there."""
-    return _forward(_scores_of_kernel(query, key, cum_seq_q, max_q, max_k), query, value, None, 0.0)
-
-
-@cost_of(aten._efficient_attention_forward)
-def efficient_attention(
-    query: TensorSpec,
-    key: TensorSpec,
-    value: TensorSpec,
-    *_: object,
-    bias: TensorSpec | None = None,
-    cu_seqlens_q: TensorSpec | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    dropout_p: float = 0.0,
-    out: Output,
-) -> Work:
-    """The memory-efficient kernel itself: the layouts of the one above."""
-    scores = _scores_of_kernel(query, key, cu_seqlens_q, max_seqlen_q or 0, max_seqlen_k or 0)
-    return _forward(scores, query, value, bias, dropout_p)
+    """The operator that picks a kernel, and what it picks. Operands are (…, heads, length, width)."""
+    return _forward(_scores(query, key), query, value, attn_mask or attn_bias, dropout_p)
 
 
 @cost_of(aten._scaled_dot_product_flash_attention_backward, aten._scaled_dot_product_flash_attention_for_cpu_backward)
@@ -149,21 +62,102 @@ def fused_attention_backward(
     return _backward(_scores(query, key), query, value, attn_mask or attn_bias, dropout_p)
 
 
-@cost_of(aten._flash_attention_backward, "aten::_cudnn_attention_backward")
+@cost_of("torchscan::flex_attention")
+def flex_attention(query: TensorSpec, key: TensorSpec, value: TensorSpec, score_operators: int, *, out: Output) -> Work:
+    """Attention whose scores a function changes: 1 per score for each of its operators. Blocks that are left out count."""
+    work = _forward(_scores(query, key), query, value, None, 0.0)
+    return replace(work, other_flops=work.other_flops + score_operators * _scores(query, key))
+
+
+@cost_of("torchscan::flex_attention_backward")
+def flex_attention_backward(
+    query: TensorSpec, key: TensorSpec, value: TensorSpec, score_operators: int, *, out: Output
+) -> Work:
+    """The gradients of the above; the function is computed again, and differentiated at the same price."""
+    work = _backward(_scores(query, key), query, value, None, 0.0)
+    return replace(work, other_flops=work.other_flops + 2 * score_operators * _scores(query, key))
+
+
+# -- the kernels below them: (samples, length, heads, width), or all samples in a row and where each begins --------------
+# How long each of the latter is, a record does not know: all count as long as the longest.
+
+
+@cost_of(aten._flash_attention_forward)
+def flash_attention(
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    cum_seq_q: TensorSpec | None,
+    cum_seq_k: TensorSpec | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float = 0.0,
+    *_: object,
+    out: Output,
+) -> Work:
+    """The flash kernel."""
+    return _forward(_kernel_scores(query, key, cum_seq_q, max_q, max_k), query, value, None, dropout_p)
+
+
+@cost_of("aten::_flash_attention_forward_no_dropout_inplace")
+def flash_attention_in_place(target: TensorSpec, *args: Any, out: Output) -> Work:
+    """The same, into a tensor that is there."""
+    return flash_attention(*args[:7], out=out)
+
+
+@cost_of(aten._efficient_attention_forward)
+def efficient_attention(
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    bias: TensorSpec | None,
+    cu_seqlens_q: TensorSpec | None,
+    cu_seqlens_k: TensorSpec | None,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
+    dropout_p: float = 0.0,
+    *_: object,
+    out: Output,
+) -> Work:
+    """The memory-efficient kernel."""
+    scores = _kernel_scores(query, key, cu_seqlens_q, max_seqlen_q or 0, max_seqlen_k or 0)
+    return _forward(scores, query, value, bias, dropout_p)
+
+
+@cost_of("aten::_cudnn_attention_forward")
+def cudnn_attention(
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    attn_bias: TensorSpec | None,
+    cum_seq_q: TensorSpec | None,
+    cum_seq_k: TensorSpec | None,
+    max_q: int,
+    max_k: int,
+    *_: object,
+    dropout_p: float = 0.0,
+    out: Output,
+) -> Work:
+    """The kernel of cuDNN, which takes (samples, heads, length, width)."""
+    scores = _scores(query, key) if cum_seq_q is None else _kernel_scores(query, key, cum_seq_q, max_q, max_k)
+    return _forward(scores, query, value, attn_bias, dropout_p)
+
+
+@cost_of(aten._flash_attention_backward)
 def flash_attention_backward(
     grad_out: TensorSpec,
     query: TensorSpec,
     key: TensorSpec,
     value: TensorSpec,
     *_: object,
-    cum_seq_q: TensorSpec | None = None,
-    max_q: int = 0,
-    max_k: int = 0,
+    cum_seq_q: TensorSpec | None,
+    max_q: int,
+    max_k: int,
     dropout_p: float = 0.0,
     out: Output,
 ) -> Work:
-    """The gradients of the kernel itself."""
-    return _backward(_scores_of_kernel(query, key, cum_seq_q, max_q, max_k), query, value, None, dropout_p)
+    """The gradients of the flash kernel."""
+    return _backward(_kernel_scores(query, key, cum_seq_q, max_q, max_k), query, value, None, dropout_p)
 
 
 @cost_of(aten._efficient_attention_backward)
@@ -174,15 +168,34 @@ def efficient_attention_backward(
     value: TensorSpec,
     bias: TensorSpec | None = None,
     *_: object,
-    cu_seqlens_q: TensorSpec | None = None,
-    max_seqlen_q: int = 0,
-    max_seqlen_k: int = 0,
+    cu_seqlens_q: TensorSpec | None,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
     dropout_p: float = 0.0,
     out: Output,
 ) -> Work:
     """The gradients of the memory-efficient kernel."""
-    scores = _scores_of_kernel(query, key, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
+    scores = _kernel_scores(query, key, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     return _backward(scores, query, value, bias, dropout_p)
+
+
+@cost_of("aten::_cudnn_attention_backward")
+def cudnn_attention_backward(
+    grad_out: TensorSpec,
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    *_: object,
+    attn_bias: TensorSpec | None,
+    cum_seq_q: TensorSpec | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float = 0.0,
+    out: Output,
+) -> Work:
+    """The gradients of cuDNN's kernel."""
+    scores = _scores(query, key) if cum_seq_q is None else _kernel_scores(query, key, cum_seq_q, max_q, max_k)
+    return _backward(scores, query, value, attn_bias, dropout_p)
 
 
 # -- whole layers in one kernel ------------------------------------------------------------------------------------------
@@ -248,7 +261,7 @@ def _scores(query: TensorSpec, key: TensorSpec) -> int:
     return math.prod(query.shape[:-1]) * key.shape[-2]
 
 
-def _scores_of_kernel(query: TensorSpec, key: TensorSpec, starts: TensorSpec | None, max_q: int, max_k: int) -> int:
+def _kernel_scores(query: TensorSpec, key: TensorSpec, starts: TensorSpec | None, max_q: int, max_k: int) -> int:
     if starts is None:
         return query.shape[0] * query.shape[-2] * query.shape[1] * key.shape[1]
     return (starts.numel - 1) * query.shape[-2] * max_q * max_k

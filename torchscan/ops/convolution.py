@@ -24,7 +24,7 @@ Padding = Sequence[int] | str
 @cost_of(aten._convolution_mode, aten.cudnn_convolution, aten._conv_depthwise2d, aten.conv_depthwise3d)
 @cost_of(aten.mkldnn_convolution, aten.miopen_convolution, aten.miopen_depthwise_convolution, aten.thnn_conv2d)
 @cost_of(aten._slow_conv2d_forward, aten.slow_conv3d, aten.slow_conv3d_forward, aten.slow_conv_dilated2d)
-@cost_of(aten.slow_conv_dilated3d, "mkldnn::_convolution_pointwise", aten._nnpack_spatial_convolution)
+@cost_of(aten.slow_conv_dilated3d, aten._nnpack_spatial_convolution)
 def convolution(input: TensorSpec, weight: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
     """MACs = numel(out) · k; as many elements read, besides weights and bias. ``weight`` is (C_out, C_in/groups, *kernel)."""
     return _windowed(first(out).numel * math.prod(weight.shape[1:]), weight, *_biases(_))
@@ -183,7 +183,6 @@ def deformable_convolution_backward(
 @cost_of("quantized::conv1d", "quantized::conv2d", "quantized::conv3d")
 @cost_of("quantized::conv1d_relu", "quantized::conv2d_relu", "quantized::conv3d_relu")
 @cost_of("quantized::conv1d_dynamic", "quantized::conv2d_dynamic", "quantized::conv3d_dynamic")
-@cost_of("onednn::qconv_pointwise", "onednn::qconv2d_pointwise")
 def packed_convolution(qx: TensorSpec, packed: object, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
     """MACs = numel(out) · k; each output is rescaled: 2. A packed weight counts as the tensors in it, the weight first."""
     weight, *biases = _unpacked(packed)

@@ -279,13 +279,12 @@ def semi_structured_product(*operands: TensorSpec, out: TensorSpec, **_kwargs: o
 @cost_of("quantized::linear", "quantized::linear_relu", "quantized::linear_leaky_relu", "quantized::linear_tanh")
 @cost_of("quantized::linear_dynamic", "quantized::linear_relu_dynamic", "quantized::linear_dynamic_fp16")
 @cost_of("quantized::linear_relu_dynamic_fp16", "quantized::linear_with_input_q_dq_qweight_dq_output_fp32")
-@cost_of("onednn::qlinear_pointwise", "onednn::linear_dynamic_fp16")
 def packed_linear(x: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
     """MACs = numel(out) · in_features; each output is rescaled: 2."""
     return Work(macs=out.numel * x.shape[-1], other_flops=2 * out.numel)
 
 
-@cost_of("mkldnn::_linear_pointwise", "mkl::_mkl_linear", aten.mkldnn_linear)
+@cost_of(aten.mkldnn_linear)
 def prepacked_linear(x: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
     """MACs = numel(out) · in_features."""
     return Work(macs=out.numel * x.shape[-1])
@@ -300,7 +299,10 @@ per_element(6, "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"
 per_element(1, "aten::fake_quantize_per_tensor_affine_cachemask_backward")
 per_element(1, "aten::fake_quantize_per_channel_affine_cachemask_backward")
 per_element(7, "quantized::add", "quantized::mul", "quantized::add_relu", "quantized::mul_relu")  # two unpacked, one packed
-per_element(2, "quantized::add_scalar", "quantized::mul_scalar")
+per_element(2, "quantized::add_scalar", "quantized::mul_scalar", "quantized::relu6")
+per_element(4, "quantized::leaky_relu", "quantized::sigmoid")
+per_element(5, "quantized::hardswish", "quantized::softmax")
+per_element(6, "quantized::elu", "quantized::celu")
 free("aten::int_repr", "aten::q_scale", "aten::q_zero_point", "quantized::cat", "quantized::linear_prepack")
 free("aten::_convert_weight_to_int4pack", "aten::_convert_weight_to_int4pack_for_cpu")
 free("aten::_make_per_tensor_quantized_tensor", "aten::_make_per_channel_quantized_tensor", "aten::_empty_affine_quantized")
