@@ -81,6 +81,23 @@ def singular_values(A: TensorSpec, full_matrices: bool = False, compute_uv: bool
     return Work(other_flops=matrices * each)
 
 
+@cost_of(aten.linalg_pinv)
+def pseudo_inverse(A: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:  # noqa: N803
+    """The singular values and vectors, as above, and their product the other way round: 2·m·n² more."""
+    matrices, rows, columns = _sizes(A)
+    product = 2 * matrices * rows * columns * min(rows, columns)
+    return Work(other_flops=singular_values(A, out=out).other_flops + product)
+
+
+@cost_of(aten.linalg_lstsq)
+def least_squares(self: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:  # noqa: N803
+    """By QR: 2n²(m − n/3), then for each right-hand side 4·m·n − 2n² to turn it and n² to solve (m ≥ n)."""
+    matrices, rows, columns = _sizes(self)
+    tall, narrow = max(rows, columns), min(rows, columns)
+    sides = B.shape[-1] if len(B.shape) > 1 else 1
+    return Work(other_flops=_householder(self) + matrices * sides * (4 * tall * narrow - narrow**2))
+
+
 @cost_of(aten._linalg_eigh)
 def symmetric_eigenvalues(A: TensorSpec, UPLO: str = "L", compute_v: bool = True, *, out: Output) -> Work:  # noqa: N803
     """FLOPs = 9n³ with vectors, 4n³/3 without."""

@@ -52,6 +52,8 @@ free(
     aten.is_coalesced,
 )
 free(aten.slice_scatter, aten.select_scatter, aten.diagonal_scatter, aten.as_strided_scatter, aten.block_diag, aten._chunk_cat)
+free(aten._nested_tensor_from_tensor_list, aten._nested_tensor_from_mask, aten._nested_from_padded_tensor)
+free(aten._nested_view_from_buffer, aten._nested_tensor_size, aten._nested_tensor_strides, aten._nested_tensor_storage_offsets)
 free(aten.nested_to_padded_tensor, aten._jagged_to_padded_dense_forward, aten._padded_dense_to_jagged_forward)
 free(aten._nested_view_from_jagged, aten._nested_get_values, aten._nested_from_padded, aten.to_padded_tensor)
 free(

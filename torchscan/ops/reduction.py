@@ -104,6 +104,7 @@ def sorting(self: TensorSpec, *_: Any, out: Output, **_kwargs: Any) -> Work:
 
 # quickselect looks at a half of what is left each time: 2n comparisons
 per_input(2, aten.median, aten.nanmedian, aten.kthvalue)
+per_input(6, aten.allclose)  # |x − y| ≤ a + r·|y|
 per_input(1, aten.unique_consecutive, aten.unique_dim_consecutive, aten.trace)
 
 
@@ -117,6 +118,17 @@ def search(sorted_sequence: TensorSpec, self: TensorSpec | float, *_: Any, out: 
 def bucketize(self: TensorSpec | float, boundaries: TensorSpec, *_: Any, out: TensorSpec, **_kwargs: Any) -> Work:
     """Likewise."""
     return Work(other_flops=out.numel * math.ceil(math.log2(boundaries.numel + 1)))
+
+
+@cost_of(aten.isin)
+def membership(
+    elements: TensorSpec | float, test_elements: TensorSpec | float, *_: Any, out: TensorSpec, **_kwargs: Any
+) -> Work:
+    """Few are compared with all; more than 10·n^0.145, where the kernel draws the line, are sorted: ⌈log2 n⌉ comparisons each."""
+    sought, known = (each.numel if isinstance(each, TensorSpec) else 1 for each in (elements, test_elements))
+    if known < 10 * sought**0.145:
+        return Work(other_flops=sought * known)
+    return Work(other_flops=(sought + known) * math.ceil(math.log2(sought + known)))
 
 
 @cost_of(aten.bincount)
