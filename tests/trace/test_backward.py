@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from typing import Any
 
 import pytest
@@ -146,7 +148,7 @@ def test_grouped_queries_are_one_operator_too() -> None:
     assert torchscan.by_operator(abstract) == torchscan.by_operator(real)
 
 
-def test_what_a_checkpoint_computes_again_counts_again() -> None:
+def test_the_calls_of_a_checkpoint_stand_twice() -> None:
     class Checkpointed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -172,3 +174,147 @@ def test_a_model_that_is_not_differentiable_to_the_end() -> None:
     """Only the part that has gradients is differentiated."""
     model = Calls(lambda self, x: (self.a(x), self.b(x).detach()), a=nn.Linear(4, 2, bias=False), b=nn.Linear(4, 2))
     assert macs(record(model, (4,), backward=True), "backward") == 8
+
+
+# -- tensors that no function of torch is handed, and tensors from elsewhere -------------------------------------------------
+
+
+class Product(torch.autograd.Function):
+    """``x · wᵀ`` with a gradient of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w.t()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        return gradients[0] @ w, gradients[0].t() @ x
+
+
+def with_own_function() -> nn.Module:
+    product = Calls(lambda self, x: Product.apply(x, self.w), w=nn.Parameter(torch.randn(8, 8)))
+    return nn.Sequential(product, nn.ReLU(), nn.Linear(8, 4, bias=False))
+
+
+def mapped() -> nn.Module:
+    weights = nn.Parameter(torch.randn(3, 8, 8))
+    return Calls(lambda self, x: torch.vmap(lambda w: F.linear(x, w))(self.w), w=weights)
+
+
+def scripted() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated
+        return torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)))
+
+
+def with_list() -> nn.Module:
+    tensors = [torch.randn(8, 8, requires_grad=True) for _ in range(2)]
+    return Calls(lambda _, x: x @ tensors[0] @ tensors[1])
+
+
+@pytest.mark.parametrize(
+    ("build", "products"),
+    [
+        # 5 rows: both gradients of the function, 5 · 64 each; both of the last layer, 5 · 32 each
+        pytest.param(with_own_function, 2 * 5 * 64 + 2 * 5 * 32, id="autograd function"),
+        pytest.param(mapped, 3 * 5 * 64, id="vmap"),
+        pytest.param(scripted, 5 * 64 + 2 * 5 * 32, id="ScriptModule"),
+        pytest.param(with_list, 5 * 64 + 2 * 5 * 64, id="tensors in a list"),
+    ],
+)
+@pytest.mark.parametrize("execute", ["auto", "real"])
+def test_no_gradient_is_lost(build: Any, products: int, execute: Any) -> None:
+    model, x = build(), torch.randn(5, 8)
+    before = observables(model)
+    trace = record(model, args=(x,), backward=True, execute=execute)
+    assert macs(trace, "backward") == products
+    assert observables(model) == before
+
+
+class Memory(nn.Module):
+    """Writes what has a gradient into a buffer, and keeps a state from pass to pass."""
+
+    bank: Tensor
+    state: Tensor | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("bank", torch.zeros(8, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.state is not None:
+            x = x + self.state
+            self.state.detach_()
+        self.state = self.layer(x)
+        self.bank[:2] = self.state
+        y: Tensor = self.state @ self.bank.clone().t()
+        return y
+
+
+@pytest.mark.parametrize("execute", ["auto", "abstract", "real"])
+def test_the_graph_of_the_users_tensors_is_as_before(execute: Any) -> None:
+    model = Memory()
+    state = model.layer(torch.randn(2, 4))
+    model.state = state
+    trace = record(model, args=(torch.randn(2, 4),), backward=True, execute=execute)
+    assert trace.provenance.execution == ("real" if execute == "real" else "abstract")
+    assert model.state is state
+    assert state.grad_fn is not None
+    state.sum().backward()  # its graph is still there
+    assert not model.bank.requires_grad
+    model.state = None
+    copy.deepcopy(model)
+
+
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_both_kinds_of_checkpoints(use_reentrant: bool, execute: Any) -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh())
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = checkpoint(self.body, x, use_reentrant=use_reentrant)
+            return y
+
+    model = Checkpointed()
+    trace = record(model, args=(torch.zeros(1, 4, requires_grad=True),), backward=True, execute=execute)
+    assert macs(trace, "forward") == 16
+    assert macs(trace, "backward") == 16 + 2 * 16
+    assert torchscan.by_module(trace)["body.0"].macs == 4 * 16
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_loss_with_parameters_of_its_own() -> None:
+    """8 · 4 products in the model, 4 · 2 in the loss; the gradients of both weights, and of what the loss is given."""
+    critic = nn.Linear(4, 2, bias=False)
+    trace = record(nn.Linear(8, 4, bias=False), (8,), backward=lambda output: critic(output).sum())
+    assert macs(trace, "backward") == 32 + 2 * 8
+    assert critic.weight.grad is None
+
+
+def test_attention_by_its_own_name_is_one_operator() -> None:
+    from torch.nn.functional import scaled_dot_product_attention as attend
+
+    args = tuple(torch.zeros(1, 2, 5, 8, requires_grad=True) for _ in range(3))
+    model = Calls(lambda _, q, k, v: attend(q, k, v))
+    abstract, real = (record(model, args=args, backward=True, execute=execute) for execute in ("abstract", "real"))
+    assert torchscan.by_operator(abstract) == torchscan.by_operator(real)
+
+
+@pytest.mark.parametrize(
+    ("backward", "message"),
+    [
+        (lambda output: output["loss"], "the loss failed on the model's output: IndexError"),
+        (lambda _: 3.0, "no tensor to start from in a float"),
+        (lambda output: output.detach(), "frozen or detached"),
+        ("yes", "backward is 'yes': give True"),
+    ],
+)
+def test_a_loss_that_is_none_is_said(backward: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        record(nn.Linear(4, 2), (4,), backward=backward)

@@ -124,7 +124,7 @@ def bucketize(self: TensorSpec | float, boundaries: TensorSpec, *_: Any, out: Te
 def membership(
     elements: TensorSpec | float, test_elements: TensorSpec | float, *_: Any, out: TensorSpec, **_kwargs: Any
 ) -> Work:
-    """Few are compared with all; more than 10·n^0.145, where the kernel draws the line, are sorted: ⌈log2 n⌉ comparisons each."""
+    """Few are compared with all; more than 10·n^0.145, as the kernel has it, are sorted: ⌈log2 n⌉ comparisons each."""
     sought, known = (each.numel if isinstance(each, TensorSpec) else 1 for each in (elements, test_elements))
     if known < 10 * sought**0.145:
         return Work(other_flops=sought * known)

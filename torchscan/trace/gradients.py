@@ -1,8 +1,13 @@
-"""Recording the backward pass: of what gradients are taken, and how the shapes of attention's are found.
+"""Recording the backward pass.
 
-Autograd runs above the operators, on the tensors that the model hands over. A parameter with data and a result without would
-not go together there, so parameters are replaced by twins without data before autograd sees them. Gradients are asked for,
-never accumulated: ``.grad`` stays as it is.
+Autograd runs above the operators, on the tensors that the model hands over. So that it never touches a tensor of the user's, a
+substitute of our own is handed over instead: on shapes alone one without data, else another view of the same memory.
+Gradients arrive at the substitutes, in-place writes leave their history there, and a graph that the model has kept from before
+ends there.
+
+What C++ code takes by itself (a custom autograd function, a ScriptModule, vmap) gets no substitute. On data it does no harm:
+what autograd leaves on it is put back. On shapes alone its gradients would have no data where data is expected, so the pass
+is run on data instead.
 """
 
 from __future__ import annotations
@@ -14,107 +19,195 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchscan.errors import InputError
+from torchscan.errors import InputError, NeedsValuesError
 from torchscan.trace.containers import tensors_in
-from torchscan.trace.tensors import is_plain
+from torchscan.trace.tensors import TensorTable, is_plain
 
 #: True: a gradient for every output; a function: the loss that it makes of the output
 Backward = bool | Callable[[Any], Tensor]
 
+_attention = torch._C._nn.scaled_dot_product_attention
 _flash_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
-class NothingToDifferentiateError(InputError):
-    """No output has a gradient."""
+class BackwardError(InputError):
+    """There is nothing to differentiate, or the loss is none."""
 
 
-class Twins(TorchFunctionMode):
-    """While entered, functions get a tensor's twin in its place."""
+class Substitutes(TorchFunctionMode):
+    """While entered, functions get substitutes for the tensors that the pass has not made itself."""
 
-    def __init__(self, originals: Sequence[Tensor], enter: Callable[[Tensor, Tensor], None]) -> None:
+    def __init__(self, table: TensorTable, *, without_data: bool) -> None:
         super().__init__()
-        self._twins: dict[int, Tensor] = {}
-        for original in originals:
-            if id(original) not in self._twins:
-                twin = torch.empty_strided(
-                    original.shape, original.stride(), dtype=original.dtype, device="meta", requires_grad=True
-                )
-                self._twins[id(original)] = twin
-                enter(twin, original)
-
-    def of(self, tensor: Tensor) -> Tensor:
-        """The twin of a tensor, or the tensor itself."""
-        return self._twins.get(id(tensor), tensor)
+        self._table = table
+        self._without_data = without_data
+        #: by the identity of the original, which is kept so that nobody else gets it
+        self._substitutes: dict[int, tuple[Tensor, Tensor]] = {}
+        self._begin = _next_node()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Call the function with twins."""
+        """Call the function with substitutes."""
+        if func is _attention and self._without_data:
+            func = attention
         return func(*self._swap(args), **{name: self._swap(value) for name, value in (kwargs or {}).items()})
+
+    def __exit__(self, *exception: Any) -> None:
+        """Let go of the gradients too."""
+        super().__exit__(*exception)  # type: ignore[no-untyped-call] # torch leaves it without annotations
+        for _, substitute in self._substitutes.values():
+            substitute.grad = None
+        self._substitutes.clear()
 
     def _swap(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            return self.of(value)
+            return self._of(value)
         if type(value) in (list, tuple):
             return type(value)(self._swap(item) for item in value)
         return value
 
+    def _of(self, tensor: Tensor) -> Tensor:
+        known = self._substitutes.get(id(tensor))
+        if known is not None:
+            return known[1]
+        if not self._needs_one(tensor):
+            return tensor
+        with _disable_current_modes(), torch.no_grad():  # no part of the pass
+            substitute = self._substitute(tensor)
+            self._table.enter_substitute(substitute, tensor)
+        self._substitutes[id(tensor)] = (tensor, substitute)
+        return substitute
 
-def needs_twin(tensor: Tensor) -> bool:
-    """Whether gradients are taken of it and it has data."""
-    return tensor.requires_grad and is_plain(tensor) and not tensor.is_meta
+    def _needs_one(self, tensor: Tensor) -> bool:
+        differentiable = tensor.is_floating_point() or tensor.is_complex()
+        return differentiable and is_ordinary(tensor) and not self._is_made_here(tensor)
+
+    def _is_made_here(self, tensor: Tensor) -> bool:
+        node = tensor.grad_fn
+        return self._table.is_met_as_ours(tensor) or (node is not None and node._sequence_nr() >= self._begin)
+
+    def _substitute(self, tensor: Tensor) -> Tensor:
+        if self._without_data:
+            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        else:
+            made = tensor.detach()
+        return made.requires_grad_(tensor.requires_grad)
+
+
+def is_ordinary(tensor: Tensor) -> bool:
+    """Neither a subclass nor what vmap and grad wrap around a tensor."""
+    return is_plain(tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+# -- attention -----------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def attention_as_one() -> Iterator[None]:
-    """With gradients, torch takes attention apart where there is no data; let it be the kernel that there is with data."""
-    original = F.scaled_dot_product_attention
-
-    def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
-        options = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
-        if not _runs_in_one(query, key, value, **options):
-            return original(query, key, value, *args, **kwargs)
-        rest = {name: options.get(name) for name in ("attn_mask", "scale")}
-        return _flash_attention(query, key, value, 0.0, options.get("is_causal", False), **rest)[0]
-
-    F.scaled_dot_product_attention = attention  # put back below
+    """Also inside functions of torch's own, where substitutes are not asked for any more."""
+    F.scaled_dot_product_attention = attention
     try:
         yield
     finally:
-        F.scaled_dot_product_attention = original
+        F.scaled_dot_product_attention = _attention
 
 
-def _runs_in_one(
+def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Attention. Where tensors have no data torch takes it apart, with gradients; let it be the kernel that runs on data."""
+    options = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
+    if not (query.is_meta and runs_in_one_kernel(query, key, value, **options)):
+        return _attention(query, key, value, *args, **kwargs)
+    rest = {name: options.get(name) for name in ("attn_mask", "scale")}
+    return _flash_attention(query, key, value, 0.0, options.get("is_causal", False), **rest)[0]
+
+
+def runs_in_one_kernel(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: ARG001 - as torch's own function has it
+    *,
     enable_gqa: bool = False,
     **_: Any,
 ) -> bool:
-    """What the fused kernel of the CPU takes; only for tensors without data, which nobody but a pass on shapes has."""
+    """What the fused kernel of the CPU takes."""
     alike = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == key.shape[-1] == value.shape[-1]
     alike = alike and key.shape == value.shape and query.shape[0] == key.shape[0] and 0 not in (*query.shape, *key.shape)
     heads = alike and (query.shape[1] % key.shape[1] == 0 if enable_gqa else query.shape[1] == key.shape[1])
-    plain = not dropout_p and (attn_mask is None or not attn_mask.requires_grad)
-    return query.is_meta and heads and plain and query.stride(-1) == 1
+    return heads and not dropout_p and query.stride(-1) == 1 and (attn_mask is None or not attn_mask.requires_grad)
 
 
-def differentiable_outputs(result: Any, backward: Backward) -> list[Tensor]:
-    """What the backward pass starts from."""
-    if not isinstance(backward, bool):
-        result = backward(result)
-    outputs = [tensor for tensor in tensors_in(result) if tensor.requires_grad]
+# -- the pass ------------------------------------------------------------------------------------------------------------
+
+
+def loss_of(result: Any, backward: Backward) -> Any:
+    """What to differentiate."""
+    if backward is True:
+        return result
+    assert callable(backward)  # noqa: S101 - for the type checker
+    try:
+        return backward(result)
+    except (NeedsValuesError, NotImplementedError):
+        raise
+    except Exception as error:
+        raise BackwardError(f"backward: the loss failed on the model's output: {type(error).__name__}: {error}") from error
+
+
+def differentiable_outputs(loss: Any) -> list[Tensor]:
+    """The tensors in it that gradients can start from."""
+    tensors = tensors_in(loss)
+    if not tensors:
+        raise BackwardError(f"backward: there is no tensor to start from in {_kind_of(loss)}; give a function of the output")
+    outputs = [tensor for tensor in tensors if tensor.requires_grad]
     if not outputs:
-        raise NothingToDifferentiateError("backward: no output depends on a parameter or an input that requires a gradient")
+        raise BackwardError(
+            "backward: no output depends on a parameter or an input that requires a gradient: is everything frozen or detached?"
+        )
     return outputs
 
 
-def gradients_of_ones(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """A gradient for each output; no part of the pass."""
+def run_backward(outputs: Sequence[Tensor]) -> None:
+    """From a gradient of ones for each output to the leaves of the graph, all in this thread."""
     with _disable_current_modes(), torch.no_grad():
-        return [torch.ones_like(output) for output in outputs]
+        ones = [torch.ones_like(output) for output in outputs]
+    with torch.autograd.set_multithreading_enabled(
+        False
+    ):  # torch.autograd.backward would leave substitutes out of what it calls
+        engine = torch.autograd.Variable._execution_engine
+        engine.run_backward(tuple(outputs), tuple(ones), False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def require_hollow_leaves(outputs: Sequence[Tensor]) -> None:
+    """On shapes alone: refuse a graph that ends at a tensor with data, whose gradient would have none."""
+    for leaf in _leaves(outputs):
+        if not leaf.is_meta:
+            raise NeedsValuesError(f"autograd was handed a tensor {list(leaf.shape)} directly, by C++ or a custom function")
+
+
+def _leaves(outputs: Sequence[Tensor]) -> Iterator[Tensor]:
+    waiting = [output.grad_fn for output in outputs]
+    seen: set[Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting.extend(following for following, _ in node.next_functions)
+            variable = getattr(node, "variable", None)
+            if isinstance(variable, Tensor):
+                yield variable
+
+
+def _next_node() -> int:
+    """The number that autograd gives the next node of a graph made in this thread."""
+    return int(torch._C._autograd._get_sequence_nr())
+
+
+def _kind_of(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

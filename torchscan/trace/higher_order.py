@@ -76,15 +76,15 @@ _NAMES: Mapping[str, OpOverload] = {
 
 
 @contextlib.contextmanager
-def functions_run_as_they_are() -> Iterator[None]:
-    """Let torch neither compile flex attention, which it does behind the caller's back, nor anything else."""
+def flex_attention_runs_as_it_is() -> Iterator[None]:
+    """Keep torch from compiling flex attention, which it does behind the caller's back."""
     flex: Any = sys.modules.get("torch.nn.attention.flex_attention")
-    compiler = sys.modules.get("torch._dynamo")
-    with contextlib.ExitStack() as stack:
-        if compiler is not None:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        if flex is not None:
-            before = flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
-            stack.callback(setattr, flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", before)
-            flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
+    if flex is None:
         yield
+        return
+    before = flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
+    flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
+    try:
+        yield
+    finally:
+        flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = before

@@ -23,14 +23,15 @@ from torchscan.trace.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.trace.failures import explain
 from torchscan.trace.gradients import (
     Backward,
-    NothingToDifferentiateError,
-    Twins,
+    BackwardError,
+    Substitutes,
     attention_as_one,
     differentiable_outputs,
-    gradients_of_ones,
-    needs_twin,
+    loss_of,
+    require_hollow_leaves,
+    run_backward,
 )
-from torchscan.trace.higher_order import functions_run_as_they_are
+from torchscan.trace.higher_order import flex_attention_runs_as_it_is
 from torchscan.trace.inventory import Inventory, Slot
 from torchscan.trace.real import RealExecution
 from torchscan.trace.recorder import IsWhole, Recorder, module_hooks
@@ -184,8 +185,9 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(attempt.grad_mode())
-            stack.enter_context(functions_run_as_they_are())
-            leaves = _leaves(recorder, attempt, named, stack) if request.backward else []
+            stack.enter_context(flex_attention_runs_as_it_is())
+            if request.backward:
+                stack.enter_context(_substitutes(recorder, attempt))
             stack.enter_context(module_hooks(recorder))
             stack.enter_context(recorder)
             result = module(*args, **kwargs)
@@ -193,8 +195,8 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
                 recorder.resume()
                 deque(result, maxlen=0)
             if request.backward:
-                _backward(result, leaves, request.backward, recorder)
-    except NothingToDifferentiateError:
+                _backward(result, request, recorder, attempt)
+    except BackwardError:
         raise
     except Exception as error:
         raise explain(error, recorder, module, inputs, request.input_shape) from error
@@ -207,26 +209,20 @@ def _with_graph() -> Iterator[None]:
         yield
 
 
-def _leaves(
-    recorder: Recorder, attempt: _Attempt, named: Sequence[tuple[str, Tensor]], stack: contextlib.ExitStack
-) -> list[Tensor]:
-    """What gradients are taken of: parameters, or what stands in for them, and inputs that ask for it."""
-    parameters = [slot.tensor for slot in recorder.inventory.slots if slot.tensor.requires_grad]
-    wanted = list(
-        {id(tensor): tensor for tensor in (*parameters, *(each for _, each in named)) if tensor.requires_grad}.values()
-    )
-    if attempt.name == "real":
-        return wanted
-    twins = stack.enter_context(Twins([tensor for tensor in wanted if needs_twin(tensor)], recorder.table.enter_twin))
-    stack.enter_context(attention_as_one())
-    return [twins.of(tensor) for tensor in wanted]
+def _substitutes(recorder: Recorder, attempt: _Attempt) -> contextlib.ExitStack:
+    stack = contextlib.ExitStack()
+    stack.enter_context(Substitutes(recorder.table, without_data=attempt.name == "abstract"))
+    if attempt.name == "abstract":
+        stack.enter_context(attention_as_one())
+    return stack
 
 
-def _backward(result: Any, leaves: Sequence[Tensor], backward: Backward, recorder: Recorder) -> None:
-    outputs = differentiable_outputs(result, backward)
+def _backward(result: Any, request: PassRequest, recorder: Recorder, attempt: _Attempt) -> None:
+    outputs = differentiable_outputs(loss_of(result, request.backward))
+    if attempt.name == "abstract":
+        require_hollow_leaves(outputs)
     recorder.begin_backward()
-    with torch.autograd.set_multithreading_enabled(False):  # on CUDA too it runs in this thread, whose modules are recorded
-        torch.autograd.grad(outputs, leaves, gradients_of_ones(outputs), allow_unused=True)
+    run_backward(outputs)
 
 
 def _check(request: PassRequest) -> None:
@@ -234,6 +230,8 @@ def _check(request: PassRequest) -> None:
     if not isinstance(given, nn.Module):
         what = "a class: create an instance of it" if isinstance(given, type) else "no torch.nn.Module"
         raise InputError(f"module is {given!r}, which is {what}")
+    if not (isinstance(request.backward, bool) or callable(request.backward)):
+        raise InputError(f"backward is {request.backward!r}: give True, or a function that makes a loss of the output")
     for name, value, allowed in (("mode", request.mode, get_args(Mode)), ("execute", request.execute, get_args(Execute))):
         if value not in allowed:
             raise InputError(f"{name} is {value!r}: give one of {', '.join(map(repr, allowed))}")

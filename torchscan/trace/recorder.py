@@ -31,6 +31,7 @@ from torchscan.trace.tensors import TensorTable
 _PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
 _LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # about to be initialised: no part of the pass
 
+_NUMBER_OF_LEAVES = 2**63  # the nodes that store gradients are numbered from the end
 _DETACH = torch.ops.aten.detach_.default
 _COMPATIBLE = torch.ops.aten._has_compatible_shallow_copy_type.default  # asked when somebody assigns ``.data``
 
@@ -127,14 +128,27 @@ class Recorder(TorchDispatchMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Record one operator call. Tensor subclasses come first and are recorded as what they are made of."""
+        """Record one operator call; what is done to record it is nothing that functions are replaced in."""
+        if not torch._C._len_torch_function_stack():
+            return self._record(func, types, args, kwargs)
+        with torch._C.DisableTorchFunction():
+            return self._record(func, types, args, kwargs)
+
+    def _record(
+        self,
+        func: OpOverload | HigherOrderOperator,
+        types: Sequence[type],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+    ) -> Any:
+        """Tensor subclasses come first and are recorded as what they are made of."""
         if isinstance(func, HigherOrderOperator):
             return self._run_with_functions(func, args, kwargs or {})
         if types and not _PLAIN_TYPES.issuperset(types) and not _LAZY_TYPES.issuperset(types):
             return NotImplemented
         if (types and _LAZY_TYPES.issuperset(types)) or func is _COMPATIBLE:
             return func(*args, **(kwargs or {}))
-        if func is _DETACH:  # nothing has a graph here; on a tensor that the model keeps it would cut that one's
+        if func is _DETACH:  # autograd has done it already; where it has not, the tensor's own graph would be cut
             return args[0]
         if func.namespace == "profiler":
             return func(*args, **(kwargs or {}))
@@ -206,7 +220,7 @@ class Recorder(TorchDispatchMode):
     def _owner(self) -> OpenCall:
         """The call whose gradient is being computed, else the model's: what a generator does after it was returned, say."""
         node = torch._C._current_autograd_node() if self._phase == "backward" else None
-        if node is None:
+        if node is None or node._sequence_nr() >= _NUMBER_OF_LEAVES:
             return self.calls[0]
         position = bisect.bisect_right(self._owners, node._sequence_nr(), key=lambda owner: owner[0])
         return self._owners[position - 1][1] if position else self.calls[0]

@@ -270,6 +270,8 @@ class _TensorState:
         tensor, data = self._tensor, self._data
         if not share_memory(tensor, data) or _layout_of(tensor) != _layout_of(data):
             tensor.data = data
+        if self._is_leaf and not tensor.is_leaf:  # written to with something that has a gradient
+            tensor.detach_()
         if tensor.requires_grad != self._requires_grad and tensor.is_leaf == self._is_leaf:
             tensor.requires_grad_(self._requires_grad)
         if tensor.is_leaf and tensor.grad is not self._grad:

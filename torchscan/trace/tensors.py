@@ -18,13 +18,15 @@ CONCRETE_INTEGERS = 2**22
 class Tracked:
     """What the pass knows of one tensor object."""
 
-    __slots__ = ("assumption", "index", "is_concrete", "is_made", "reference", "spec", "standin", "storage")
+    __slots__ = ("assumption", "index", "is_concrete", "is_made", "is_ours", "reference", "spec", "standin", "storage")
 
     def __init__(self, tensor: Tensor, index: int, spec: TensorSpec, storage: int, standin: Tensor | None) -> None:
         self.reference = weakref.ref(tensor)
         self.index = index
         #: whether an operator of the pass made it
         self.is_made = False
+        #: whether the pass made it in any way, also as an argument or a substitute
+        self.is_ours = False
         #: what was assumed about its values
         self.assumption: str | None = None
         self.spec = spec
@@ -69,12 +71,22 @@ class TensorTable:
     def enter_input(self, tensor: Tensor, name: str) -> None:
         """Enter an argument of the pass that is a copy of our own, which the model may write to."""
         if id(tensor) not in self._tracked:
-            self._enter(tensor, self.spec_of(tensor), self._new_storage(), None, "input", name, None)
+            self._enter(tensor, self.spec_of(tensor), self._new_storage(), None, "input", name, None).is_ours = True
 
-    def enter_twin(self, twin: Tensor, original: Tensor) -> None:
-        """Enter a tensor without data that the model is handed in place of one of its own."""
-        tracked = self.find(original)
-        self._tracked[id(twin)] = Tracked(twin, tracked.index, tracked.spec, tracked.storage, None)
+    def enter_substitute(self, substitute: Tensor, original: Tensor) -> None:
+        """Enter a tensor of our own that functions are handed in place of one that is not."""
+        known = self.find(original)
+        replaced = None if substitute.is_meta else self._replaced.get(known.storage)
+        standin = None if replaced is None else _standin(substitute, known.spec, replaced)
+        tracked = Tracked(substitute, known.index, known.spec, known.storage, standin)
+        tracked.is_ours = True
+        self._tracked[id(substitute)] = tracked
+        self._by_storage[known.storage].append(tracked)
+
+    def is_met_as_ours(self, tensor: Tensor) -> bool:
+        """Whether the pass made it, as a result or a substitute, or copied it for the model to have as an argument."""
+        tracked = self._tracked.get(id(tensor))
+        return tracked is not None and tracked.reference() is tensor and tracked.is_ours
 
     def leftovers(self) -> list[TensorSpec]:
         """Of the tensors without data that the pass made those that somebody still holds."""
@@ -96,7 +108,7 @@ class TensorTable:
         """Enter what an operator of the pass returned; views have the storage of the tensor that they look into."""
         storage = self._new_storage() if alias_of is None else alias_of.storage
         tracked = self._enter(tensor, spec, storage, None, "intermediate", "", producer)
-        tracked.is_made = True
+        tracked.is_made = tracked.is_ours = True
         return tracked
 
     def rewrite(self, tensor: Tensor, spec: TensorSpec, producer: int) -> Tracked:
