@@ -30,7 +30,7 @@ def test_a_module_is_taken_as_it_is_set() -> None:
 
 
 def test_several_arguments() -> None:
-    assert torchscan.module_macs(nn.Bilinear(3, 4, 5), (torch.rand(2, 3), torch.rand(2, 4))) == 2 * 5 * 12 + 2 * 5 * 3
+    assert torchscan.module_macs(nn.Bilinear(3, 4, 5), (torch.rand(2, 3), torch.rand(2, 4))) == 2 * 5 * 12 + 2 * 5 * 4
 
 
 @pytest.mark.parametrize("verb", VERBS)

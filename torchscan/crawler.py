@@ -47,7 +47,8 @@ def record(
         execute: "abstract" works on shapes alone, "real" computes on the model's own device, "auto" takes the real way
             where the model is on CUDA or the abstract way does not lead through; ``trace.provenance`` says which and why.
         backward: also run the backward pass, to the parameters and inputs that require gradients: True, from a gradient for
-            each output; or from the loss that this function makes of the output. No ``.grad`` is touched.
+            each output; or from the loss that this function makes of the output. No ``.grad`` is touched. The mode stays what
+            ``mode`` says: a training step has ``mode="train"``.
 
     """
     request = PassRequest(module, input_shape, dtype, args, kwargs, batch_size, mode, execute, backward)
@@ -64,6 +65,7 @@ def crawl_module(
     batch_size: int = 1,
     mode: Mode = "eval",
     execute: Execute = "auto",
+    backward: Backward = False,
     strict: bool = False,
     convention: Convention = "torchscan",
 ) -> Info:
@@ -72,7 +74,17 @@ def crawl_module(
     Takes the arguments of :func:`record`; with ``strict`` an operator whose cost is not known raises. With another
     ``convention``, ``macs`` is what that tool would have reported. docs/info.md describes the result.
     """
-    trace = record(module, input_shape, dtype, args=args, kwargs=kwargs, batch_size=batch_size, mode=mode, execute=execute)
+    trace = record(
+        module,
+        input_shape,
+        dtype,
+        args=args,
+        kwargs=kwargs,
+        batch_size=batch_size,
+        mode=mode,
+        execute=execute,
+        backward=backward,
+    )
     if strict:
         require_prices(trace)
     return info_of(trace, convention)
@@ -94,6 +106,7 @@ def summary(
     batch_size: int = 1,
     mode: Mode = "eval",
     execute: Execute = "auto",
+    backward: Backward = False,
     strict: bool = False,
     convention: Convention = "torchscan",
 ) -> None:
@@ -115,6 +128,7 @@ def summary(
         batch_size=batch_size,
         mode=mode,
         execute=execute,
+        backward=backward,
         strict=strict,
         convention=convention,
     )

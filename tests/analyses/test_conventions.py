@@ -331,6 +331,17 @@ def test_flop_counter_sees_gradients(name: str) -> None:
     assert total_cost(trace, convention="flop_counter").macs == counter.get_total_flops() + recomputed
 
 
+@pytest.mark.parametrize(
+    "layer", [nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 6, 3, groups=2), nn.ConvTranspose2d(8, 4, 3, groups=2)]
+)
+def test_flop_counter_sees_no_groups_in_the_gradient_of_a_weight(layer: nn.Module) -> None:
+    x = torch.rand(1, 8, 10, 10, requires_grad=True)
+    trace = record(layer, args=(x,), backward=True)
+    with FlopCounterMode(display=False) as counter:
+        layer(x).sum().backward()
+    assert total_cost(trace, convention="flop_counter").macs == counter.get_total_flops()
+
+
 def test_other_tools_see_the_forward_pass_only() -> None:
     model = nn.Sequential(nn.Linear(8, 5), nn.LayerNorm(5))
     forward, step = (record(model, (8,), backward=backward) for backward in (False, True))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.trace.test_record import Calls
-from torchscan import OpCost, UnpricedError, by_module, by_module_and_operator, by_operator, record, total_cost
+from torchscan import InputError, OpCost, UnpricedError, by_module, by_module_and_operator, by_operator, record, total_cost
 
 
 class Twice(nn.Module):
@@ -62,6 +62,14 @@ def test_a_module_inside_itself_counts_once() -> None:
 
     costs = by_module(record(Recursive(), (4,)))
     assert costs[""].flops == 2 * 4
+
+
+def test_a_phase_that_there_is_not_is_refused() -> None:
+    trace = record(Twice(), (4,))
+    with pytest.raises(InputError, match="phase is 'bwd': give one of 'forward', 'backward'"):
+        total_cost(trace, phase="bwd")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="no backward pass"):
+        by_module(trace, phase="backward")
 
 
 def test_a_price_that_is_missing_is_said() -> None:

@@ -353,8 +353,8 @@ LINEAR = [
     Case("linear, 3-D", lambda: nn.Linear(5, 8, bias=False), tensors((2, 3, 5)), 2 * 3 * 5 * 8),
     Case("linear, 4-D", lambda: nn.Linear(5, 8), tensors((2, 3, 4, 5)), 2 * 3 * 4 * 5 * 8),
     Case("linear, lazy", lambda: nn.LazyLinear(8), tensors((2, 5)), 2 * 5 * 8),
-    # 8 outputs of 5 × 4 weights: W · x2 for each of the 5, then these 5 with x1
-    Case("bilinear", lambda: nn.Bilinear(5, 4, 8), tensors((2, 5), (2, 4)), 2 * 8 * 5 * 4 + 2 * 8 * 5),
+    # 8 outputs of 5 × 4 weights: x1 · W for each of the 4, then these 4 with x2, which is torch's order
+    Case("bilinear", lambda: nn.Bilinear(5, 4, 8), tensors((2, 5), (2, 4)), 2 * 8 * 5 * 4 + 2 * 8 * 4),
     # tables are looked up
     Case("embedding", lambda: nn.Embedding(10, 5), (torch.zeros(2, 3, dtype=torch.long),), 0),
     Case("bag of embeddings", lambda: nn.EmbeddingBag(10, 5), (torch.zeros(2, 3, dtype=torch.long),), 0),

@@ -40,7 +40,7 @@ def cost(forward: Callable[..., Any], *shapes: SHAPE, dtype: torch.dtype = torch
         (torch.baddbmm, [(4, 2, 5), (4, 2, 3), (4, 3, 5)], 4 * 2 * 5 * 3),
         (torch.addbmm, [(2, 5), (4, 2, 3), (4, 3, 5)], 4 * 2 * 5 * 3),
         (F.linear, [(7, 2, 3), (5, 3), (5,)], 7 * 2 * 5 * 3),
-        (F.bilinear, [(2, 3), (2, 4), (5, 3, 4)], 2 * 5 * 3 * 4 + 2 * 5 * 3),
+        (F.bilinear, [(2, 3), (2, 4), (5, 3, 4)], 2 * 5 * 3 * 4 + 2 * 5 * 4),
         (lambda a, b: torch.einsum("bik,bkj->bij", a, b), [(4, 2, 3), (4, 3, 5)], 4 * 2 * 5 * 3),
         # (10×100 · 100×5) · 5×50 = 10·100·5 + 10·5·50; the other order takes 75,000
         (lambda *each: torch.linalg.multi_dot(each), [(10, 100), (100, 5), (5, 50)], 5000 + 2500),

@@ -90,12 +90,12 @@ MATMUL = [
     case("aten._int_mm", T(2, 3, dtype=torch.int8), T(3, 5, dtype=torch.int8), out=T(2, 5, dtype=torch.int32), macs=30),
     case("aten.linalg_vecdot", T(4, 3), T(4, 3), out=T(4), macs=4 * 3),
     case("aten.outer", T(2), T(3), out=T(2, 3), macs=2 * 3),
-    case("aten.bilinear", T(2, 3), T(2, 4), T(5, 3, 4), out=T(2, 5), macs=2 * 5 * 3 * 4 + 2 * 5 * 3),
+    case("aten.bilinear", T(2, 3), T(2, 4), T(5, 3, 4), out=T(2, 5), macs=2 * 5 * 3 * 4 + 2 * 5 * 4),
     # the same call as the kernel sees it: (N,1,I,1) · (1,O,I,J) · (N,1,1,J), summed over I and J
     case(
         *("aten._trilinear", T(2, 3), T(5, 3, 4), T(2, 4), [1, 3], [0], [1, 2], [2, 3]),
         out=T(2, 5),
-        macs=2 * 5 * 3 * 4 + 2 * 5 * 3,
+        macs=2 * 5 * 3 * 4 + 2 * 5 * 4,
     ),
     # (10×100 · 100×5) · 5×50; the other order takes 75,000
     case("aten.linalg_multi_dot", (T(10, 100), T(100, 5), T(5, 50)), out=T(10, 50), macs=5000 + 2500),
@@ -125,6 +125,7 @@ MATMUL = [
     case("aten.einsum", "bik,bkj->bij", (T(4, 2, 3), T(4, 3, 5)), out=T(4, 2, 5), macs=4 * 2 * 3 * 5),
     case("aten.einsum", "i,j->ij", (T(2), T(3)), out=T(2, 3), macs=2 * 3),
     case("aten.einsum", "...ij,...jk", (T(4, 2, 3), T(4, 3, 5)), out=T(4, 2, 5), macs=4 * 2 * 3 * 5),
+    case("aten.einsum", "ij,jk->ik", (T(3, 0), T(0, 4)), out=T(3, 4), macs=0),
     case("aten.einsum", "ij->i", (T(2, 3),), out=T(2), other=6 - 2),  # no product: 3 numbers are summed twice
     # x·A first, (b i j), then the result with y, (b j)
     case("aten.einsum", "bi,bij,bj->b", (T(2, 3), T(2, 3, 4), T(2, 4)), out=T(2), macs=2 * 3 * 4 + 2 * 4),
@@ -507,6 +508,7 @@ NORMALIZATION = [
     case("aten.group_norm", IMAGE, 2, None, None, out=IMAGE, other=6 * 512 + 2 * 4),  # 2 samples · 2 groups
     case("aten.native_group_norm", IMAGE, T(4), T(4), 2, 4, 64, 2, 1e-5, out=(IMAGE,), other=8 * 512 + 2 * 4),
     case("aten.instance_norm", IMAGE, None, None, None, None, True, 0.1, 1e-5, False, out=IMAGE, other=6 * 512 + 2 * 8),
+    case("aten.instance_norm", IMAGE, None, None, T(4), T(4), True, 0.1, 1e-5, False, out=IMAGE, other=6 * 512 + 2 * 8 + 6 * 4),
     case("aten.rms_norm", T(2, 5, 16), [16], T(16), out=T(2, 5, 16), other=4 * 160 + 2 * 10),
     case("aten._fused_rms_norm", T(2, 5, 16), [16], None, None, out=(T(2, 5, 16), T(2, 5, 1)), other=3 * 160 + 2 * 10),
     # x̂ 2, two sums 3, combined 5, the weight's product 1; ∂weight 2, ∂bias 1
@@ -608,6 +610,7 @@ NORMALIZATION = [
 ]
 
 POINTWISE = [
+    case("aten.addcmul", C(4), C(4), C(4), out=C(4), other=(6 + 2) * 4),
     case("aten.relu", X, out=X, other=30, read=30, written=30),
     case("aten.mul.Tensor", C(4), C(4), out=C(4), other=6 * 4),  # 4 products, a sum and a difference
     case("aten.add.Tensor", X, X, alpha=2, out=X, other=2 * 30),
@@ -667,9 +670,9 @@ POOLING = [
 RESIZE = [
     case("aten.upsample_bilinear2d", IMAGE, [16, 16], False, out=T(2, 4, 16, 16), other=7 * 2048),
     case("aten.upsample_bilinear2d_backward", T(2, 4, 16, 16), [16, 16], [2, 4, 8, 8], False, out=IMAGE, other=8 * 2048),
-    # 8 to 4: reach 2, so 5 taps, 9 operations; 8 · 8 · 4 results across, then 8 · 4 · 4 down
-    case("aten._upsample_bilinear2d_aa", IMAGE, [4, 4], False, out=T(2, 4, 4, 4), other=9 * 256 + 9 * 128),
-    case("aten._upsample_bilinear2d_aa_backward", T(2, 4, 4, 4), [4, 4], [2, 4, 8, 8], False, out=IMAGE, other=3 * 128 * 25),
+    # 8 to 4: neighbours up to 2 away from 1, 3, 5, 7: 3 + 4 + 4 + 3 = 14, 2 · 14 − 4 operations; 64 rows, then 32 columns
+    case("aten._upsample_bilinear2d_aa", IMAGE, [4, 4], False, out=T(2, 4, 4, 4), other=24 * 64 + 24 * 32),
+    case("aten._upsample_bilinear2d_aa_backward", T(2, 4, 4, 4), [4, 4], [2, 4, 8, 8], False, out=IMAGE, other=3 * 8 * 14 * 14),
     # 4 neighbours, 7 each; 2 · 9 places: 3 + 2 per axis, a product per neighbour
     case("aten.grid_sampler_2d", IMAGE, T(2, 3, 3, 2), 0, 0, False, out=T(2, 4, 3, 3), other=7 * 72 + 14 * 18),
     case("aten.cudnn_grid_sampler", IMAGE, T(2, 3, 3, 2), out=T(2, 4, 3, 3), other=7 * 72 + 14 * 18),
@@ -689,6 +692,8 @@ REDUCTION = [
     case("aten.sum.dim_IntList", C(2, 5), [1], out=C(2), other=2 * (10 - 2)),
     case("aten.max.dim", X, 2, out=(T(2, 3), I(2, 3)), other=30 - 6),
     case("aten.cumsum", X, 2, out=X, other=30 - 6),
+    case("aten.cumprod", C(2, 5), 1, out=C(2, 5), other=6 * (10 - 2)),
+    case("aten.prod", C(5), out=C(), other=6 * 4),
     case("aten.logcumsumexp", X, 2, out=X, other=5 * (30 - 6)),
     case("aten._cummax_helper", X, X, I(2, 3, 5), 2, other=30 - 6),
     case("aten.sort", X, 2, out=(X, I(2, 3, 5)), other=30 * 3),  # rows of 5: 3 comparisons per element
@@ -721,6 +726,10 @@ INDEXING = [
     # 4 rows of 5 are put, or added
     case("aten.index_put_", X, (I(4), I(4)), T(4, 5), out=X, read=8 + 20, written=20),
     case("aten.index_put_", X, (I(4), I(4)), T(4, 5), True, out=X, other=20, read=8 + 20 + 20, written=20),
+    # what a mask and an index name, of 4 · 6; a mask of two dimensions alone; whole numbers are put like others
+    case("aten.index_put_", T(4, 6), (T(4, dtype=torch.bool), I(2)), T(), out=T(4, 6), read=4 + 2 + 1, written=2),
+    case("aten.index_put_", T(4, 6, 5), (T(4, 6, dtype=torch.bool),), T(), out=T(4, 6, 5), read=24 + 1, written=120),
+    case("aten.index_put_", I(100, 6), (I(2),), I(), out=I(100, 6), read=3, written=12),
     case("aten.scatter_.src", X, 2, I(2, 3, 2), T(2, 3, 2), out=X, read=24, written=12),
     case("aten.scatter_add_", X, 2, I(2, 3, 2), T(2, 3, 2), out=X, other=12, read=36, written=12),
     case("aten.scatter_add", X, 2, I(2, 3, 2), T(2, 3, 2), out=X, other=12, read=30 + 24, written=30),
@@ -766,6 +775,7 @@ FFT = [
 LINALG = [
     case("aten.linalg_cholesky_ex", T(2, 6, 6), out=(T(2, 6, 6), I(2)), other=2 * 72),  # n³ / 3
     case("aten.linalg_inv_ex", T(6, 6), out=(T(6, 6), I()), other=2 * 216),
+    case("aten.linalg_inv_ex", C(6, 6), out=(C(6, 6), I()), other=4 * 2 * 216),
     case("aten.linalg_lu_factor_ex", T(6, 6), out=(T(6, 6), I(6), I()), other=144),  # 2n³ / 3
     case("aten._linalg_solve_ex", T(6, 6), T(6, 2), out=(T(6, 2), T(6, 6), I(6), I()), other=144 + 2 * (36 + 36)),
     case("aten.linalg_solve_triangular", T(6, 6), T(6, 2), upper=True, out=T(6, 2), other=36 * 2),

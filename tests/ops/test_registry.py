@@ -136,6 +136,31 @@ def test_a_formula_may_say_that_shapes_do_not_tell() -> None:
     assert torchscan.crawl_module(model, (4, 4))["unpriced"] == {}
 
 
+def test_what_a_custom_operator_was_made_as_can_be_priced() -> None:
+    @torch.library.custom_op("torchscan_tests_custom::doubled", mutates_args=())
+    def doubled(x: Tensor) -> Tensor:
+        return x * 2
+
+    @cost_of(doubled)
+    def formula(x: TensorSpec, *, out: TensorSpec) -> Work:
+        return Work(other_flops=5)
+
+    model = Calls(lambda _, x: doubled(x))
+    assert torchscan.crawl_module(model, (4,), strict=True, execute="real")["overall"]["flops"] == 5
+
+
+@pytest.mark.parametrize("target", [(torch.relu,), (nn.Linear,), ("foo",), ()])
+def test_what_is_no_operator_is_refused(target: Any) -> None:
+    with pytest.raises(torchscan.InputError, match="no operator"):
+        cost_of(*target)(lambda *_, **__: Work())
+
+
+@pytest.mark.parametrize("count", [2.5, -2])
+def test_counts_are_whole_numbers(count: Any) -> None:
+    with pytest.raises(ValueError, match=r"macs is .*: give a whole number"):
+        Work(macs=count)
+
+
 def test_pricing_an_operator_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(AttributeError):
         cost_of(torch.ops.torchscan_tests.misspelt)

@@ -194,3 +194,26 @@ def test_large_results_of_known_values_are_not_computed() -> None:
 def test_indices_that_nobody_uses_are_no_assumption() -> None:
     trace = torchscan.record(Calls(lambda _, x: x.max(1)[0] * 2), (4,))
     assert trace.provenance.assumptions == ()
+
+
+@pytest.mark.parametrize("tokens", [5, 7, 8])
+def test_each_token_goes_to_one_expert_however_the_mask_is_read(tokens: int) -> None:
+    """A router of 8 · 4 and one expert of 8 · 8 for each token."""
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.router, self.expert = nn.Linear(8, 4), nn.Linear(8, 8, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            chosen = self.router(x).argmax(-1)
+            return torch.cat([self.expert(x[torch.where(chosen == expert)]) for expert in range(4)])
+
+    info = torchscan.crawl_module(Experts(), args=(torch.zeros(tokens, 8),), execute="abstract")
+    assert info["overall"]["macs"] == tokens * (32 + 64)
+
+
+def test_repeating_by_other_numbers_gives_other_lengths() -> None:
+    model = Calls(lambda _, x: [x.repeat_interleave(torch.tensor(times), 0) @ x.t() for times in ([1, 2], [3, 4])])
+    info = torchscan.crawl_module(model, args=(torch.zeros(2, 6),), execute="abstract")
+    assert info["overall"]["macs"] == (3 + 7) * 6 * 2

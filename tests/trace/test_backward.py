@@ -289,6 +289,41 @@ def test_both_kinds_of_checkpoints(use_reentrant: bool, execute: Any) -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_a_model_that_differentiates_on_its_way_is_recorded_with_its_gradients(execute: Any) -> None:
+    """Also where it does not ask for gradients by itself: 5 · (64 + 8) products, and as many for the gradient of x."""
+
+    class Force(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.detach().requires_grad_()
+            energy = self.b(self.a(x).tanh())
+            energy.register_hook(lambda gradient: gradient)
+            return torch.autograd.grad(energy.sum(), x, create_graph=True)[0]
+
+    model = Force()
+    before = observables(model)
+    trace = record(model, args=(torch.zeros(5, 8),), execute=execute)
+    assert torchscan.total_cost(trace, strict=True).macs == 2 * 5 * (64 + 8)
+    assert "gradients on its way" in trace.provenance.reason
+    assert observables(model) == before
+
+
+def test_inside_inference_mode() -> None:
+    with torch.inference_mode():
+        assert macs(record(nn.Linear(4, 4), (4,), backward=True)) == 32
+
+
+def test_a_table_of_both_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    torchscan.summary(nn.Linear(4, 4), (4,), mode="train", backward=True)
+    text = capsys.readouterr().out
+    assert "32 MACs" in text
+    assert "One pass, forward and backward, in training mode" in text
+
+
 def test_a_loss_with_parameters_of_its_own() -> None:
     """8 · 4 products in the model, 4 · 2 in the loss; the gradients of both weights, and of what the loss is given."""
     critic = nn.Linear(4, 2, bias=False)

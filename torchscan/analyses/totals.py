@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import get_args
 
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
-from torchscan.errors import UnpricedError
+from torchscan.errors import InputError, UnpricedError
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall, OpSignature, Phase
 from torchscan.trace.trace import Trace
@@ -77,9 +78,17 @@ def _add(costs: dict[str, OpCost], key: str, cost: OpCost) -> None:
 
 
 def _costs(trace: Trace, convention: Convention, phase: Phase | None) -> Iterator[tuple[OpCall, OpCost]]:
+    _require_phase(trace, phase)
     for op, cost in zip(trace.ops, call_costs(trace, convention), strict=True):
         if phase is None or op.phase == phase:
             yield op, cost
+
+
+def _require_phase(trace: Trace, phase: Phase | None) -> None:
+    if phase is not None and phase not in get_args(Phase):
+        raise InputError(f"phase is {phase!r}: give one of {', '.join(map(repr, get_args(Phase)))}, or None for all")
+    if phase == "backward" and all(op.phase == "forward" for op in trace.ops):
+        raise InputError("this record has no backward pass: make it with record(..., backward=True)")
 
 
 def _paths_around(trace: Trace) -> list[tuple[str, ...]]:

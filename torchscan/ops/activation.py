@@ -37,7 +37,7 @@ per_element(4, aten.hardsigmoid_backward)  # two comparisons, a product, select
 per_element(6, aten.hardswish_backward)  # two comparisons, x/3 + ½, its product with g, select
 per_element(6, aten.softplus_backward)  # z = exp(β·x), 2; g · z / (z + 1), 3; compare
 per_element(6, aten.log_sigmoid_backward)  # compare, |x|, exponential, a sum, a quotient, a product
-per_element(17, aten.mish_backward)  # tanh(softplus(x)), 8; sigmoid(x), 4; g · (t + x · s · (1 − t²)), 5
+per_element(20, aten.mish_backward)  # tanh(softplus(x)), 10; sigmoid(x), 4; g · (t + x · s · (1 − t²)), 6
 per_element(7, aten.logit_backward)
 per_element(4, aten._softmax_backward_data)  # y · (g − Σ g·y)
 per_element(4, aten._log_softmax_backward_data)  # g − exp(y) · Σ g

@@ -100,11 +100,11 @@ def convolution_backward(
     Each of them reads P elements and the tensors beside it.
     """
     products = (input if transposed else grad_output).numel * math.prod(weight.shape[1:])
-    products *= 3 if weight.dtype.is_complex else 1
     for_input, for_weight, for_bias = (bool(each) for each in output_mask)
+    macs = products * (for_input + for_weight) * (3 if weight.dtype.is_complex else 1)
     read = for_input * (products + weight.numel) + for_weight * (products + grad_output.numel) + for_bias * grad_output.numel
     bias = grad_output.numel - _channels(grad_output) if for_bias else 0
-    return Work(macs=products * (for_input + for_weight), other_flops=bias, elements_read=read)
+    return Work(macs=macs, other_flops=bias, elements_read=read)
 
 
 @cost_of(aten._slow_conv2d_backward)
@@ -208,8 +208,8 @@ def _biases(rest: Sequence[object]) -> list[TensorSpec]:
 
 
 def _windowed(products: int, weight: TensorSpec, *added: TensorSpec, other_flops: int = 0) -> Work:
-    products *= 3 if weight.dtype.is_complex else 1
-    return Work(macs=products, other_flops=other_flops, elements_read=products + weight.numel + elements(added))
+    macs = products * (3 if weight.dtype.is_complex else 1)
+    return Work(macs=macs, other_flops=other_flops, elements_read=products + weight.numel + elements(added))
 
 
 def _channels(spec: TensorSpec) -> int:

@@ -60,7 +60,7 @@ def _spell_out(term: str, hidden: int) -> str:
 def _sizes(term: str, shape: Sequence[int]) -> Sizes:
     sizes: Sizes = {}
     for index, size in zip(term, shape, strict=True):
-        sizes[index] = max(size, sizes.get(index, 1))
+        sizes[index] = _together(size, sizes.get(index, 1))
     return sizes
 
 
@@ -78,7 +78,16 @@ def _keep(sizes: Sizes, needed: set[str]) -> Sizes:
 
 
 def _merge(operands: Sequence[Sizes]) -> Sizes:
-    return {index: max(each.get(index, 1) for each in operands) for sizes in operands for index in sizes}
+    merged: Sizes = {}
+    for sizes in operands:
+        for index, size in sizes.items():
+            merged[index] = _together(size, merged.get(index, 1))
+    return merged
+
+
+def _together(size: int, other: int) -> int:
+    """A size of one is repeated to fit the other, which may be none."""
+    return size if other == 1 else other
 
 
 def _count(sizes: Sizes) -> int:

@@ -77,14 +77,9 @@ def index_put(
     *_: object,
     out: TensorSpec,
 ) -> Work:
-    """As many elements as the indices, broadcast together, name; a mask names at most all that it is over."""
-    given = _given(indices)
-    named = math.prod(torch.broadcast_shapes(*(spec.shape for spec in given)))
-    masked = sum(len(spec.shape) if spec.dtype in (torch.bool, torch.uint8) else 1 for spec in given)
-    spanned = masked + sum(each is None for each in indices)
-    whole = [size for size, each in zip(self.shape, indices, strict=False) if each is None]
-    count = named * math.prod(whole) * math.prod(self.shape[spanned:])
-    return _put(self, values, given, count, accumulate, count if accumulate else 0)
+    """As many elements as the indices, broadcast together, name, times the dimensions that they leave whole."""
+    count = _named(self.shape, indices)
+    return _put(self, values, _given(indices), count, accumulate, count if accumulate else 0)
 
 
 @traffic_of("aten::scatter_")
@@ -142,6 +137,22 @@ def index_fill_in_place(self: TensorSpec, dim: int, index: TensorSpec, *_: objec
 def put_in_place(self: TensorSpec, index: TensorSpec, source: TensorSpec, accumulate: bool = False, *, out: TensorSpec) -> Work:
     """As many elements as the index names."""
     return _put(self, source, [index], index.numel, accumulate, index.numel if accumulate else 0)
+
+
+def _named(shape: Sequence[int], indices: Sequence[TensorSpec | None]) -> int:
+    """A mask goes over as many dimensions as it has, and names at most what stands beside other indices, alone all of it."""
+    whole, position = 1, 0
+    masks, others = [], []
+    for each in indices:
+        if each is None:
+            whole *= shape[position]
+        elif each.dtype in (torch.bool, torch.uint8):
+            masks.append(each.numel)
+        else:
+            others.append(each.shape)
+        position += len(each.shape) if each is not None and each.dtype in (torch.bool, torch.uint8) else 1
+    named = math.prod(torch.broadcast_shapes(*others)) if others else max(masks, default=1)
+    return named * whole * math.prod(shape[position:])
 
 
 def _given(indices: Sequence[TensorSpec | None]) -> list[TensorSpec]:

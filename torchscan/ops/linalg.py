@@ -129,8 +129,9 @@ free(aten.lu_unpack, aten._linalg_check_errors)
 
 
 def _sizes(matrix: TensorSpec) -> tuple[int, int, int]:
-    """How many matrices, their rows and columns."""
-    return math.prod(matrix.shape[:-2]), matrix.shape[-2], matrix.shape[-1]
+    """How many matrices, their rows and columns. One of complex numbers takes what four of real ones take."""
+    parts = 4 if matrix.dtype.is_complex else 1
+    return parts * math.prod(matrix.shape[:-2]), matrix.shape[-2], matrix.shape[-1]
 
 
 def _householder(matrix: TensorSpec) -> int:

@@ -59,8 +59,13 @@ def addmm(
     out: TensorSpec,
 ) -> Work:
     """MACs = numel(out) · k; FLOPs + numel(out) if alpha ≠ 1, + numel(self) if beta is neither 0 nor 1."""
-    scaling = (out.numel if alpha != 1 else 0) + (self.numel if beta not in (0, 1) else 0)
-    return Work(macs=real_products(out) * _products(left, right, out), other_flops=scaling)
+    return Work(macs=real_products(out) * _products(left, right, out), other_flops=_scaling(self, out, beta, alpha))
+
+
+def _scaling(added: TensorSpec, out: TensorSpec, beta: float, alpha: float) -> int:
+    """A product per element that is scaled, 6 operations of complex numbers."""
+    scaled = (out.numel if alpha != 1 else 0) + (added.numel if beta not in (0, 1) else 0)
+    return scaled * (6 if out.dtype.is_complex else 1)
 
 
 @cost_of("aten::_addmm_activation")
@@ -82,15 +87,14 @@ def addbmm(
     out: TensorSpec,
 ) -> Work:
     """MACs = b · numel(out) · k, the products of the batch summed up; scaling as in addmm."""
-    scaling = (out.numel if alpha != 1 else 0) + (self.numel if beta not in (0, 1) else 0)
-    return Work(macs=real_products(out) * batch1.shape[0] * out.numel * batch1.shape[-1], other_flops=scaling)
+    products = batch1.shape[0] * out.numel * batch1.shape[-1]
+    return Work(macs=real_products(out) * products, other_flops=_scaling(self, out, beta, alpha))
 
 
 @cost_of(aten.addr)
 def addr(self: TensorSpec, vec1: TensorSpec, vec2: TensorSpec, *, beta: float = 1, alpha: float = 1, out: TensorSpec) -> Work:
     """MACs = n · m; scaling as in addmm."""
-    scaling = (out.numel if alpha != 1 else 0) + (self.numel if beta not in (0, 1) else 0)
-    return Work(macs=real_products(out) * out.numel, other_flops=scaling)
+    return Work(macs=real_products(out) * out.numel, other_flops=_scaling(self, out, beta, alpha))
 
 
 @cost_of("aten::sparse_sampled_addmm")
@@ -126,11 +130,9 @@ def bilinear(
     *,
     out: TensorSpec,
 ) -> Work:
-    """``out[n, o] = Σ_i Σ_j x1[n, i] W[o, i, j] x2[n, j]``: MACs = N·O·I·J for W·x2, N·O·I for x1."""
-    rows = out.numel
+    """``out[n, o] = Σ_j (Σ_i x1[n, i] W[o, i, j]) x2[n, j]``: MACs = N·O·I·J for x1·W, N·O·J for x2."""
     _, left, right = weight.shape
-    del input1, input2
-    return Work(macs=rows * left * right + rows * left)
+    return Work(macs=real_products(out) * out.numel * (left * right + right))
 
 
 @cost_of(aten._trilinear)
@@ -145,20 +147,21 @@ def trilinear(
     *_: object,
     out: TensorSpec,
 ) -> Work:
-    """What bilinear is made of: ``Σ i1·i2·i3`` over ``sumdim``.
+    """What bilinear and its gradients are made of: ``Σ i1·i2·i3`` over ``sumdim``.
 
-    With P the elements of the three broadcast together and J those of the dimensions that the last one brings in and that
-    are summed: MACs = P for i2·i3, P / J for i1, as in bilinear.
+    First i1·i2, summed over what i3 has no part in: a MAC for each combination of their dimensions. Then the result and i3.
     """
-    shapes = [_expanded(spec.shape, where) for spec, where in ((i1, expand1), (i2, expand2), (i3, expand3))]
-    together = [max(sizes) for sizes in zip(*shapes, strict=True)]
-    inner = math.prod(together[dim] for dim in sumdim if shapes[0][dim] == 1)
-    return Work(macs=math.prod(together) + math.prod(together) // max(inner, 1))
+    left, middle, right = (_expanded(spec.shape, where) for spec, where in ((i1, expand1), (i2, expand2), (i3, expand3)))
+    pair = [one * other if 0 in (one, other) else max(one, other) for one, other in zip(left, middle, strict=True)]
+    kept = [1 if dim in sumdim and dim in expand3 else size for dim, size in enumerate(pair)]
+    together = [max(one, other) for one, other in zip(kept, right, strict=True)]
+    return Work(macs=real_products(out) * (math.prod(pair) + math.prod(together)))
 
 
 def _expanded(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
+    """With a size of one put in at each of ``dims``, which count in the result."""
     expanded = list(shape)
-    for dim in dims:
+    for dim in sorted(dims):
         expanded.insert(dim, 1)
     return expanded
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -157,10 +158,15 @@ def instance_norm(
     *_: object,
     out: TensorSpec,
 ) -> Work:
-    """A group norm with one group per channel; with stored statistics, a batch norm in evaluation."""
+    """A group norm with one group per channel, 6 more per channel to update running statistics.
+
+    With stored statistics, a batch norm in evaluation.
+    """
     if not use_input_stats:
         return batch_norm(input, weight, bias, running_mean, running_var, False, out=out)
-    return group_norm(input, input.shape[1], weight, bias, out=out)
+    work = group_norm(input, input.shape[1], weight, bias, out=out)
+    updates = 6 * input.shape[1] if running_mean is not None else 0
+    return replace(work, other_flops=work.other_flops + updates)
 
 
 @cost_of(aten.rms_norm)

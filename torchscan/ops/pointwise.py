@@ -28,7 +28,7 @@ per_element(2, aten.frac)
 per_element(1, aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, aten.isnan, aten.isinf, aten.isfinite)
 per_element(1, aten.isposinf, aten.isneginf)
 per_element(1, aten.logical_not, aten.logical_and, aten.logical_or, aten.logical_xor)
-per_element(1, aten.where, aten.masked_fill)
+per_element(1, aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar, aten.masked_fill)
 per_element(3, aten.nan_to_num)  # three comparisons
 per_element(1, aten.exp2, aten.expm1, aten.log2, aten.log10, aten.log1p)
 per_element(1, aten.exp, complex_flops=5)  # exp, cos, sin, two products
@@ -47,7 +47,7 @@ per_element(5, aten.logaddexp, aten.logaddexp2)  # a difference, its exponential
 per_element(3, aten.lerp)  # start + weight · (end - start)
 per_element(3, aten.logit)  # log(x / (1 - x))
 per_element(2, aten._add_relu)
-per_element(1, aten._conj_physical)
+per_element(1, aten._conj_physical, "prims::add", "prims::sub", "prims::mul", "prims::div")
 
 free(aten.view_as_complex, aten.view_as_real, aten.complex, aten.real, aten.imag, aten.frexp)
 free(aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor, aten.bitwise_not, aten.bitwise_left_shift, aten.bitwise_right_shift)
@@ -55,8 +55,10 @@ free(aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor, aten.bitwise_not, aten
 
 @cost_of(aten.addcmul, aten.addcdiv)
 def addcmul(self: TensorSpec, *, value: float = 1, out: TensorSpec) -> Work:
-    """``self + value · t1 · t2`` (or t1 / t2): 2 per element, 3 if value ≠ 1."""
-    return Work(other_flops=(3 if value != 1 else 2) * real_parts(out) * out.numel)
+    """``self + value · t1 · t2`` (or t1 / t2): 2 per element, 3 if value ≠ 1; of complex numbers a sum is 2, a product 6."""
+    products = 2 if value != 1 else 1
+    per_element = 2 + 6 * products if out.dtype.is_complex else 1 + products
+    return Work(other_flops=per_element * out.numel)
 
 
 @cost_of(aten.add, aten.sub, aten.subtract, aten.rsub)

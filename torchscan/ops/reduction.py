@@ -14,11 +14,11 @@ from torchscan.trace.events import TensorSpec
 aten = torch.ops.aten
 
 
-def _reduction(per_input: int, per_output: int) -> Formula:
+def _reduction(per_input: int, per_output: int, of_complex: int = 2) -> Formula:
     def reduce(self: TensorSpec, *_: Any, out: Output, **_kwargs: Any) -> Work:
         """FLOPs = per_input · numel(in) + per_output · numel(out)."""
         flops = per_input * self.accessed_numel + per_output * first(out).numel
-        return Work(other_flops=max(real_parts(self) * flops, 0))
+        return Work(other_flops=max(flops * (of_complex if self.dtype.is_complex else 1), 0))
 
     return reduce
 
@@ -28,12 +28,14 @@ def _declare(per_input: int, per_output: int, *operators: Operator) -> None:
 
 
 # n inputs per output: n − 1 steps
-_declare(1, -1, aten.sum, aten.prod, aten.amax, aten.amin, aten.argmax, aten.argmin, aten.all, aten.any, aten._sparse_sum)
+_declare(1, -1, aten.sum, aten.amax, aten.amin, aten.argmax, aten.argmin, aten.all, aten.any, aten._sparse_sum)
 _declare(1, -1, aten.count_nonzero, aten._is_all_true, aten._is_any_true, aten.segment_reduce, "aten::hash_tensor")
 # each is also compared with NaN
 _declare(2, -1, aten.nansum)
 # both ends
 _declare(2, -2, aten.aminmax, aten._aminmax)
+# of complex numbers a product takes 3 times what a sum takes
+cost_of(aten.prod)(_reduction(1, -1, of_complex=6))
 # n − 1 additions and a division
 _declare(1, 0, aten.mean)
 # mean and centring, square, sum
@@ -59,7 +61,13 @@ def extreme(self: TensorSpec, *others: Any, out: Output) -> Work | None:
     return _reduction(1, -1)(self, out=out)
 
 
-@cost_of(aten.cumsum, aten.cumprod, aten.cummax, aten.cummin)
+@cost_of(aten.cumprod)
+def running_product(self: TensorSpec, dim: int, *_: Any, out: Output, **_kwargs: Any) -> Work:
+    """N − 1 products in each row of n, of complex numbers 6 operations each."""
+    return Work(other_flops=(6 if self.dtype.is_complex else 1) * _steps(self, dim))
+
+
+@cost_of(aten.cumsum, aten.cummax, aten.cummin)
 def scan(self: TensorSpec, dim: int, *_: Any, out: Output, **_kwargs: Any) -> Work:
     """N − 1 steps in each row of n."""
     return Work(other_flops=real_parts(self) * _steps(self, dim))

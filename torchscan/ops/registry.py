@@ -13,6 +13,7 @@ Whatever a formula leaves out follows from the specs: see :class:`Work`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import warnings
@@ -20,12 +21,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
+from torchscan.errors import InputError
 from torchscan.trace.events import OpSignature, TensorSpec
 
-#: an overload, all overloads of a packet, or the name of either
-Operator = OpOverload | OpOverloadPacket | str
+#: an overload, all overloads of a packet, the name of either, or what ``torch.library.custom_op`` made
+Operator = OpOverload | OpOverloadPacket | CustomOpDef | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,13 @@ class Work:
     elements_written: int | None = None
     #: bytes written; None: likewise
     bytes_written: int | None = None
+
+    def __post_init__(self) -> None:
+        """Counts are whole numbers."""
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise ValueError(f"{name} is {value!r}: give a whole number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +119,7 @@ def cost_of(*operators: Operator, of_integers: bool = False, replace: bool = Fal
 
     Args:
         operators: an overload (``torch.ops.aten.add.Tensor``), all overloads of a packet (``torch.ops.aten.add``), or the name
-            of either (``"mylib::add"``), which need not be loaded yet.
+            of either (``"mylib::add"``), which need not be loaded yet; or what ``torch.library.custom_op`` returned.
         of_integers: integer arithmetic is positions and masks, and free, unless the formula says that it counts, as that
             of quantised weights does.
         replace: take the place of the formula that there is; without it a second formula is an error.
@@ -148,9 +158,15 @@ def price(signature: OpSignature) -> Price:
     if signature.is_view:
         return Price("free", _NOTHING)
     entry = _find(signature.op)
-    if _is_integer_arithmetic(signature) and (entry is None or not (entry.of_integers or entry.state == "free")):
+    if not _is_integer_arithmetic(signature):
+        return _UNPRICED if entry is None else _priced(entry, signature)
+    if entry is None:
         return _priced(_Entry(_copies, "free"), signature)
-    return _UNPRICED if entry is None else _priced(entry, signature)
+    return _priced(entry, signature) if entry.of_integers else _without_arithmetic(_priced(entry, signature))
+
+
+def _without_arithmetic(priced: Price) -> Price:
+    return priced if priced.state == "unpriced" else Price("free", dataclasses.replace(priced.cost, macs=0, flops=0))
 
 
 def _priced(entry: _Entry, signature: OpSignature) -> Price:
@@ -239,10 +255,18 @@ def _given(figure: int | None, count: Callable[[Iterable[TensorSpec]], int], spe
 
 def _name_of(operator: Operator) -> str:
     """As torch prints an operator: ``aten.add`` or ``aten.add.Tensor``."""
-    return str(operator).replace("::", ".")
+    if isinstance(operator, CustomOpDef):
+        operator = operator._qualname
+    if isinstance(operator, OpOverload | OpOverloadPacket):
+        return str(operator)
+    if not isinstance(operator, str) or "::" not in operator:
+        raise InputError(f"{operator!r} is no operator: give torch.ops.mylib.my_op, or its name, 'mylib::my_op'")
+    return operator.replace("::", ".")
 
 
 def _register(operators: tuple[Operator, ...], entry: _Entry, replace: bool) -> None:
+    if not operators:
+        raise InputError("no operator was given: @cost_of(torch.ops.mylib.my_op)")
     names = [_name_of(operator) for operator in operators]
     taken = [name for name in names if name in _entries]
     if taken and not replace:

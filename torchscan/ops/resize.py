@@ -36,19 +36,20 @@ per_input(48, aten.upsample_bicubic2d_backward)
 
 def _antialiased(reach: int) -> Formula:
     def antialiased_resize(self: TensorSpec, *_: object, out: TensorSpec) -> Work:
-        """One axis after the other, the last first: t products and t − 1 sums each, t = 2·⌈reach · max(in/out, 1)⌉ + 1."""
-        width = self.numel // max(self.shape[-1], 1) * out.shape[-1]  # the last axis has its new size, the other its old one
-        taps = [_taps(self.shape[axis], out.shape[axis], reach) for axis in (-1, -2)]
-        return Work(other_flops=width * (2 * taps[0] - 1) + out.numel * (2 * taps[1] - 1))
+        """One axis after the other, the last first: t products and t − 1 sums for each result, of t neighbours in reach."""
+        rows, columns = self.numel // max(self.shape[-1], 1), out.numel // max(out.shape[-2], 1)
+        across, down = (_taps(self.shape[axis], out.shape[axis], reach) for axis in (-1, -2))
+        return Work(other_flops=rows * (2 * across - out.shape[-1]) + columns * (2 * down - out.shape[-2]))
 
     return antialiased_resize
 
 
 def _antialiased_backward(reach: int) -> Formula:
     def antialiased_backward(grad_output: TensorSpec, *_: object, out: TensorSpec) -> Work:
-        """Each gradient is added to t · t neighbours, by the product of two weights: 3 each."""
+        """Each gradient is added to its neighbours in reach, by the product of two weights: 3 each."""
+        images = grad_output.numel // max(math.prod(grad_output.shape[-2:]), 1)
         taps = [_taps(out.shape[axis], grad_output.shape[axis], reach) for axis in (-1, -2)]
-        return Work(other_flops=3 * grad_output.numel * math.prod(taps))
+        return Work(other_flops=3 * images * math.prod(taps))
 
     return antialiased_backward
 
@@ -59,7 +60,11 @@ for _name, _reach in (("bilinear", 1), ("bicubic", 2), ("lanczos", 3)):
 
 
 def _taps(size: int, resized: int, reach: int) -> int:
-    return 2 * math.ceil(reach * max(size / max(resized, 1), 1)) + 1
+    """Neighbours of all results along one axis: of i those up to ``reach·max(s, 1)`` away from ``s·(i + ½)``, s = in / out."""
+    scale = size / max(resized, 1)
+    support = reach * max(scale, 1.0)
+    centres = (scale * (index + 0.5) for index in range(resized))
+    return sum(min(int(at + support + 0.5), size) - max(int(at - support + 0.5), 0) for at in centres)
 
 
 # -- sampling at given places --------------------------------------------------------------------------------------------

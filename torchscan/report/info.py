@@ -83,6 +83,7 @@ def _provenance(provenance: Provenance) -> dict[str, Any]:
         "execution": provenance.execution,
         "reason": provenance.reason,
         "mode": provenance.mode,
+        "backward": provenance.backward,
         "batch_size": provenance.batch_size,
         "inputs": inputs,
         "assumptions": list(provenance.assumptions),

@@ -255,4 +255,5 @@ def _pass_text(provenance: Mapping[str, Any]) -> str:
     mode = {"eval": "in evaluation mode", "train": "in training mode", "same": "as the modules are set"}[provenance["mode"]]
     why = textwrap.shorten(provenance["reason"].partition("\n")[0], 200, placeholder=" …")
     reason = f" ({why})" if provenance["execution"] == "real" else ""
-    return f"One pass {mode}, {how}{reason}, of {inputs}."
+    passes = "One pass, forward and backward," if provenance["backward"] else "One pass"
+    return f"{passes} {mode}, {how}{reason}, of {inputs}."

@@ -222,6 +222,8 @@ class Provenance:
     execution: Literal["abstract", "real"]
     reason: str
     mode: Literal["eval", "train", "same"]
+    #: whether gradients were computed after the forward pass
+    backward: bool
     #: the batch size of inputs made from ``input_shape``; None where complete arguments were given
     batch_size: int | None
     inputs: tuple[InputRecord, ...]

@@ -22,7 +22,9 @@ def explain(
     failure = _failure_of(error, recorder)
     where = _where(failure, module)
     if isinstance(error, NeedsValuesError):
-        return NeedsValuesError(f"{where}: {error}")
+        return NeedsValuesError(
+            f"{where}: {error}\n  try: execute='auto', which goes on with data; a model on the meta device has none"
+        )
     what = _first_line(error)
     got = ", ".join(_input_text(each) for each in inputs) or "no tensor"
     hint = _hint(error, failure.request, module, input_shape)
@@ -64,6 +66,10 @@ def _first_line(error: Exception) -> str:
 
 def _hint(error: Exception, request: OpRequest | None, module: nn.Module, input_shape: Shapes | None) -> str:
     text = str(error).lower()
+    if "fake impl" in text or "meta kernel" in text:
+        return "register what shape the operator returns: @my_op.register_fake; or pass execute='real'"
+    if "no autograd formula was registered" in text:
+        return "register the operator's gradient: my_op.register_autograd; or leave out backward=True"
     if "takes functions" in text:
         return "replace it by what one of its branches does (torch.cond), or by a loop (while_loop, scan)"
     if "more than 1 value per channel" in text:

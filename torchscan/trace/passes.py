@@ -94,11 +94,16 @@ class _Attempt:
     assumptions: list[str] = field(default_factory=list)
     grad_mode: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
 
-    def execution(self, *, differentiates: bool) -> Execution:
+    @property
+    def has_graph(self) -> bool:
+        """Whether autograd watches."""
+        return self.grad_mode is _with_graph
+
+    def execution(self) -> Execution:
         """With gradients, known floats are without data like all others: autograd compares devices."""
         if self.name == "real":
             return RealExecution()
-        return AbstractExecution(largest_floats=0) if differentiates else AbstractExecution()
+        return AbstractExecution(largest_floats=0) if self.has_graph else AbstractExecution()
 
     @contextlib.contextmanager
     def autocast(self) -> Iterator[None]:
@@ -131,30 +136,30 @@ def record_pass(request: PassRequest, is_whole: IsWhole) -> Trace:
 
 def _run_with_or_without_graph(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole: IsWhole) -> Trace:
     """In inference mode operators arrive whole; a model that differentiates inside its forward pass cannot run there."""
-    if request.backward:
-        attempt.grad_mode = _with_graph
+    if not request.backward:
+        try:
+            return _run(request, inventory, attempt, is_whole)
+        except RecordError as error:
+            if not any(word in str(error.__cause__) for word in ("require grad", "requires_grad", "Inference tensor")):
+                raise
+        attempt.reason = f"{attempt.reason}; the model computes gradients on its way".removeprefix("; ")
+        attempt.assumptions.clear()
+    attempt.grad_mode = _with_graph
+    with torch.inference_mode(False):
         return _run(request, inventory, attempt, is_whole)
-    try:
-        return _run(request, inventory, attempt, is_whole)
-    except RecordError as error:
-        if not any(word in str(error.__cause__) for word in ("require grad", "requires_grad", "Inference tensor")):
-            raise
-    attempt.assumptions.clear()
-    attempt.grad_mode = torch.no_grad
-    attempt.reason = f"{attempt.reason}; the model computes gradients on its way".removeprefix("; ")
-    return _run(request, inventory, attempt, is_whole)
 
 
 def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole: IsWhole) -> Trace:
     if any(slot.is_lazy for slot in inventory.slots):
         inventory = Inventory(_initialised_copy(request, inventory, attempt))
-    recorder = Recorder(inventory, attempt.execution(differentiates=bool(request.backward)), is_whole, attempt.assume)
+    recorder = Recorder(inventory, attempt.execution(), is_whole, attempt.assume)
     with unchanged(inventory, request.mode, [request.args, request.kwargs]), attempt.autocast():
         inputs = _forward(request, recorder, attempt)
     provenance = Provenance(
         execution=attempt.name,
         reason=attempt.reason,
         mode=request.mode,
+        backward=bool(request.backward),
         batch_size=request.batch_size if request.from_shapes else None,
         inputs=inputs,
         assumptions=tuple(attempt.assumptions),
@@ -186,7 +191,7 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
         with contextlib.ExitStack() as stack:
             stack.enter_context(attempt.grad_mode())
             stack.enter_context(flex_attention_runs_as_it_is())
-            if request.backward:
+            if attempt.has_graph:
                 stack.enter_context(_substitutes(recorder, attempt))
             stack.enter_context(module_hooks(recorder))
             stack.enter_context(recorder)
@@ -267,7 +272,7 @@ def _initialised_copy(request: PassRequest, inventory: Inventory, attempt: _Atte
     with unchanged(inventory, "same"), training_flags(list(twin.modules.values()), request.mode):
         _forward(
             replace(request, backward=False),
-            Recorder(twin, initialising.execution(differentiates=False), lambda _: True, lambda _: None),
+            Recorder(twin, initialising.execution(), lambda _: True, lambda _: None),
             initialising,
         )
     return twin.root

@@ -14,6 +14,7 @@ from torchscan.analyses.conventions.rules import (
     PLAIN_CONVOLUTIONS,
     RECURRENT,
     RECURRENT_CELLS,
+    argument,
     by_operator,
     products,
 )
@@ -25,7 +26,7 @@ from torchscan.trace.trace import Trace
 _PRODUCTS = (
     *("aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten._scaled_mm"),
     *("aten.inner", "aten.tensordot", "aten.chain_matmul", "aten.linalg_multi_dot"),
-    *("aten.convolution_backward", *(f"{name}_backward" for name in ATTENTION)),
+    *(f"{name}_backward" for name in ATTENTION),
     *(*CONVOLUTIONS, *PLAIN_CONVOLUTIONS, *ATTENTION, *RECURRENT, *RECURRENT_CELLS),
 )
 
@@ -44,6 +45,14 @@ def _unless_by_vector(signature: OpSignature) -> int:
     return 0 if len(signature.inputs[1].shape) == 1 else _two_per_product(signature)
 
 
+def _convolution_backward(signature: OpSignature) -> int:
+    """The gradient of the weight of a grouped convolution counts as if it had no groups."""
+    groups: int = argument(signature, "groups")
+    for_input, for_weight = (bool(wanted) for wanted in argument(signature, "output_mask")[:2])
+    once = products(signature) // max(for_input + for_weight, 1)
+    return 2 * once * (for_input + for_weight * groups)
+
+
 def _einsum(signature: OpSignature) -> int:
     """Operands that share an index which the result lacks meet in matrix products; else they are multiplied by elements."""
     terms, result = parse_equation(signature.args[0], [spec.shape for spec in signature.args[1]])
@@ -54,5 +63,6 @@ def _einsum(signature: OpSignature) -> int:
 _RULES = {
     **dict.fromkeys(_PRODUCTS, _two_per_product),
     **dict.fromkeys(("aten.linear", "aten.matmul"), _unless_by_vector),
+    "aten.convolution_backward": _convolution_backward,
     "aten.einsum": _einsum,
 }

@@ -179,6 +179,7 @@ _FUNCTIONS: Mapping[str, OperatorRule] = {
     **dict.fromkeys(("aten.relu", "aten.prelu", "aten.elu", "aten.relu6", "aten.gelu", "aten.silu"), per_input(1)),
     **dict.fromkeys(("aten.softmax", "aten._softmax"), per_input(1)),
     **{f"aten.{kind}_pool{axes}d": per_input(1) for kind in ("max", "avg", "adaptive_max", "adaptive_avg") for axes in _AXES},
+    **dict.fromkeys(("aten._adaptive_avg_pool2d", "aten._adaptive_avg_pool3d"), per_input(1)),
     **dict.fromkeys(
         ("aten.max_pool1d_with_indices", "aten.max_pool2d_with_indices", "aten.max_pool3d_with_indices"), per_input(1)
     ),
