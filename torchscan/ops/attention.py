@@ -101,7 +101,7 @@ def flash_attention(
 
 @cost_of("aten::_flash_attention_forward_no_dropout_inplace")
 def flash_attention_in_place(target: TensorSpec, *args: Any, out: Output) -> Work:
-    """The same, into a tensor that is there."""
+    """The flash kernel, into a tensor that is there."""
     return flash_attention(*args[:7], out=out)
 
 

@@ -117,7 +117,7 @@ def slow_convolution_backward(
     out: Output,
     **_kwargs: object,
 ) -> Work:
-    """The same."""
+    """As convolution_backward: the MACs of the forward pass for each of the two gradients, sums for the bias."""
     results = out if isinstance(out, tuple) else (out,)
     return convolution_backward(grad_output, self, weight, output_mask=output_mask, out=results)
 

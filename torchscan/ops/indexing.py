@@ -100,7 +100,7 @@ def scatter_add_in_place(
 
 @cost_of(aten.scatter_add, aten.scatter_reduce, aten.scatter.reduce, aten.scatter.value_reduce)
 def scatter_add(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
-    """The same, into a copy."""
+    """FLOPs = numel(index), into a copy."""
     return Work(other_flops=index.numel)
 
 
@@ -117,7 +117,7 @@ def index_add_in_place(
 def index_add(
     self: TensorSpec, dim: int, index: TensorSpec, source: TensorSpec, *_: object, alpha: float = 1, out: TensorSpec
 ) -> Work:
-    """The same, into a copy."""
+    """FLOPs = numel(source), twice that if alpha ≠ 1, into a copy."""
     return Work(other_flops=source.numel * (2 if alpha != 1 else 1))
 
 

@@ -58,7 +58,7 @@ def _adaptive_avg_pool_backward(axes: int) -> Formula:
     def adaptive_avg_pool_backward(
         grad_output: TensorSpec, self: TensorSpec, *_: object, out: Output, **_kwargs: object
     ) -> Work:
-        """Likewise."""
+        """Each gradient is divided by its window and added to each element of it."""
         return Work(other_flops=grad_output.numel + _total_of_windows(self, grad_output, axes))
 
     return adaptive_avg_pool_backward

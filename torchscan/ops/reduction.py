@@ -75,7 +75,7 @@ def scan(self: TensorSpec, dim: int, *_: Any, out: Output, **_kwargs: Any) -> Wo
 
 @cost_of(aten._cummax_helper, aten._cummin_helper)
 def scan_into(self: TensorSpec, values: TensorSpec, indices: TensorSpec, dim: int, *, out: object) -> Work:
-    """The same, into tensors that are there."""
+    """N − 1 steps in each row of n, into tensors that are there."""
     return Work(other_flops=_steps(self, dim), elements_read=self.numel, bytes_read=self.stored_bytes)
 
 
@@ -124,7 +124,7 @@ def search(sorted_sequence: TensorSpec, self: TensorSpec | float, *_: Any, out: 
 
 @cost_of(aten.bucketize)
 def bucketize(self: TensorSpec | float, boundaries: TensorSpec, *_: Any, out: TensorSpec, **_kwargs: Any) -> Work:
-    """Likewise."""
+    """⌈log2(n + 1)⌉ comparisons per value, for n boundaries."""
     return Work(other_flops=out.numel * math.ceil(math.log2(boundaries.numel + 1)))
 
 

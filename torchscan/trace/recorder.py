@@ -108,6 +108,7 @@ class Recorder(TorchDispatchMode):
         self._execution = execution
         self._is_whole = is_whole
         self._traits: dict[OpOverload, OpTraits] = {}
+        self._taken_apart: set[OpOverload] = set()
         self._counts: dict[int, int] = {}
         self._current: OpenCall | None = None
         self._phase: Phase = "forward"
@@ -155,7 +156,9 @@ class Recorder(TorchDispatchMode):
         traits = self._traits.get(func)
         if traits is None:
             traits = self._traits[func] = traits_of(func)
-        if traits.is_composite and not self._is_whole(func):
+            if traits.is_composite and not self._is_whole(func):
+                self._taken_apart.add(func)
+        if func in self._taken_apart:
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         request = OpRequest(func, traits, args, kwargs, self.table)
