@@ -56,7 +56,6 @@ LLAMA_3_1_405B = llama(
     vocab_size=128256,
     max_position_embeddings=131072,
 )
-MIXTRAL_8X7B = _text(transformers.MixtralConfig(), 512, transformers.AutoModelForCausalLM)
 
 
 def _small(config: Any, kind: Any = transformers.AutoModel, **inputs: Any) -> Case:
