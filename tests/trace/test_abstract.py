@@ -217,3 +217,19 @@ def test_repeating_by_other_numbers_gives_other_lengths() -> None:
     model = Calls(lambda _, x: [x.repeat_interleave(torch.tensor(times), 0) @ x.t() for times in ([1, 2], [3, 4])])
     info = torchscan.crawl_module(model, args=(torch.zeros(2, 6),), execute="abstract")
     assert info["overall"]["macs"] == (3 + 7) * 6 * 2
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_write_the_same_on_shapes_as_on_data(mode: str) -> None:
+    bag = nn.EmbeddingBag(10, 4, mode=mode)
+    abstract, real = both(bag, args=(torch.zeros(6, dtype=torch.long), torch.tensor([0, 2, 4])))
+    assert torchscan.total_cost(abstract) == torchscan.total_cost(real)
+    assert torchscan.total_cost(real).elements_written == 3 * 4
+
+
+def test_a_known_mask_is_recorded_as_a_mask() -> None:
+    """4 bytes for the mask, 2 rows of 3 floats."""
+    model = Calls(lambda _, x: x[torch.tensor([True, False, True, False])])
+    abstract, real = both(model, args=(torch.zeros(4, 3),))
+    assert torchscan.total_cost(abstract) == torchscan.total_cost(real)
+    assert torchscan.total_cost(real).bytes_read == 4 + 24

@@ -34,11 +34,14 @@ def embedding_bag(
     read = indices.numel * weight.shape[1]
     results = first(out).numel
     flops = max(read - results, 0) + (results if mode == _MEAN else 0) + (read if per_sample_weights is not None else 0)
+    bags = first(out)  # what it returns besides is for the backward pass, and differs from kernel to kernel
     others = [indices, offsets] + ([] if per_sample_weights is None else [per_sample_weights])
     return Work(
         other_flops=flops,
         elements_read=read + sum(spec.numel for spec in others),
         bytes_read=_rows_read(weight, read) + sum(spec.stored_bytes for spec in others),
+        elements_written=bags.numel,
+        bytes_written=bags.stored_bytes,
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -106,8 +107,8 @@ class AbstractExecution:
             outcome = self._run_on_specs(request)
             if outcome is not None:
                 return outcome
-        if request.op is aten.index.Tensor:
-            _masks_to_indices(request)
+        if request.op is aten.index.Tensor and any(map(_is_mask, request.args[1])):
+            return self._run_with_masks(request)
         if request.op in _ASK_FOR_VALUES or (request.traits.needs_values and request.op is not aten.index.Tensor):
             raise NeedsValuesError(f"{request.op} asks for values that depend on the data")
         return self._run_on_shapes(request)
@@ -148,6 +149,16 @@ class AbstractExecution:
         outcome = OpOutcome(result, outcome.signature, tensors_of_result(result), outcome.alias_of, assumption)
         self._remember(request, outcome, lambda again: make(rebuild(again)))
         return outcome
+
+    def _run_with_masks(self, request: OpRequest) -> OpOutcome:
+        """``x[mask]`` with a known mask has a known shape; it is recorded with its mask all the same."""
+        masks = request.args
+        _masks_to_indices(request)
+        outcome = self._run_on_shapes(request)
+        request.args = masks
+        request.look_up()
+        signature = outcome.signature
+        return replace(outcome, signature=request.describe(signature.outputs, signature.is_view))
 
     # -- values ------------------------------------------------------------------------------------------------------
 
@@ -243,11 +254,11 @@ def _on_meta(request: OpRequest) -> Any:
 
 
 def _masks_to_indices(request: OpRequest) -> None:
-    """``x[mask]`` with a known mask has a known shape: index with the positions where the mask is true."""
+    """Index with the positions where a mask is true."""
     source, indices = request.args
     expanded: list[Tensor | None] = []
     for index in indices:
-        is_mask = isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+        is_mask = _is_mask(index)
         if is_mask and request.table.find(index).is_concrete:
             expanded.extend(request.operand(index).nonzero(as_tuple=True))
         elif is_mask:
@@ -256,6 +267,10 @@ def _masks_to_indices(request: OpRequest) -> None:
             expanded.append(index)
     request.args = (source, expanded)
     request.look_up()
+
+
+def _is_mask(index: Tensor | None) -> bool:
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
 def _is_rebuildable(result: Any) -> bool:
