@@ -97,6 +97,12 @@ MATMUL = [
         out=T(2, 5),
         macs=2 * 5 * 3 * 4 + 2 * 5 * 4,
     ),
+    # the gradient of its first input, for each of 2 outputs: the other two by elements, then with the weight
+    case(
+        *("aten._trilinear", T(5, 2), T(2, 3, 4), T(5, 4), [2, 3], [0], [1, 2], [1, 3]),
+        out=T(5, 3),
+        macs=2 * (5 * 3 * 4 + 5 * 3 * 4),
+    ),
     # (10×100 · 100×5) · 5×50; the other order takes 75,000
     case("aten.linalg_multi_dot", (T(10, 100), T(100, 5), T(5, 50)), out=T(10, 50), macs=5000 + 2500),
     # 6 · 7 pairs of points with 4 coordinates: 4 squares are summed, after 4 differences, then a root
@@ -126,6 +132,8 @@ MATMUL = [
     case("aten.einsum", "i,j->ij", (T(2), T(3)), out=T(2, 3), macs=2 * 3),
     case("aten.einsum", "...ij,...jk", (T(4, 2, 3), T(4, 3, 5)), out=T(4, 2, 5), macs=4 * 2 * 3 * 5),
     case("aten.einsum", "ij,jk->ik", (T(3, 0), T(0, 4)), out=T(3, 4), macs=0),
+    # an index of one element is none: what it meets is summed before, 12 numbers to 4, then multiplied
+    case("aten.einsum", "ij,jk->ik", (T(2, 1), T(3, 4)), out=T(2, 4), macs=2 * 4, other=12 - 4),
     case("aten.einsum", "ij->i", (T(2, 3),), out=T(2), other=6 - 2),  # no product: 3 numbers are summed twice
     # x·A first, (b i j), then the result with y, (b j)
     case("aten.einsum", "bi,bij,bj->b", (T(2, 3), T(2, 3, 4), T(2, 4)), out=T(2), macs=2 * 3 * 4 + 2 * 4),
@@ -728,6 +736,8 @@ INDEXING = [
     case("aten.index_put_", X, (I(4), I(4)), T(4, 5), True, out=X, other=20, read=8 + 20 + 20, written=20),
     # what a mask and an index name, of 4 · 6; a mask of two dimensions alone; whole numbers are put like others
     case("aten.index_put_", T(4, 6), (T(4, dtype=torch.bool), I(2)), T(), out=T(4, 6), read=4 + 2 + 1, written=2),
+    case("aten.index_put_", T(4, 6), (T(4, dtype=torch.bool), I()), T(), out=T(4, 6), read=4 + 1 + 1, written=4),
+    case("aten.index_put_", T(4, 6), (T(4, dtype=torch.bool),), T(2, 6), out=T(4, 6), read=4 + 12, written=12),
     case("aten.index_put_", T(4, 6, 5), (T(4, 6, dtype=torch.bool),), T(), out=T(4, 6, 5), read=24 + 1, written=120),
     case("aten.index_put_", I(100, 6), (I(2),), I(), out=I(100, 6), read=3, written=12),
     case("aten.scatter_.src", X, 2, I(2, 3, 2), T(2, 3, 2), out=X, read=24, written=12),

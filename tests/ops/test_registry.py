@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -149,16 +150,21 @@ def test_what_a_custom_operator_was_made_as_can_be_priced() -> None:
     assert torchscan.crawl_module(model, (4,), strict=True, execute="real")["overall"]["flops"] == 5
 
 
-@pytest.mark.parametrize("target", [(torch.relu,), (nn.Linear,), ("foo",), ()])
+@pytest.mark.parametrize("target", [(torch.relu,), (nn.Linear,), ("foo",), ("mylib::",), ()])
 def test_what_is_no_operator_is_refused(target: Any) -> None:
     with pytest.raises(torchscan.InputError, match="no operator"):
         cost_of(*target)(lambda *_, **__: Work())
 
 
-@pytest.mark.parametrize("count", [2.5, -2])
+@pytest.mark.parametrize("count", [2.5, -2, True, None])
 def test_counts_are_whole_numbers(count: Any) -> None:
     with pytest.raises(ValueError, match=r"macs is .*: give a whole number"):
         Work(macs=count)
+
+
+def test_whole_numbers_of_any_type_are_counts() -> None:
+    twelve: Any = np.prod((3, 4))
+    assert Work(macs=twelve) == Work(macs=12)
 
 
 def test_pricing_an_operator_that_does_not_exist_is_an_error() -> None:

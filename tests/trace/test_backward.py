@@ -233,6 +233,51 @@ def test_no_gradient_is_lost(build: Any, products: int, execute: Any) -> None:
     assert observables(model) == before
 
 
+def with_global() -> nn.Module:
+    weights = torch.randn(8, 8, requires_grad=True)
+    return Calls(lambda _, x: Product.apply(x, weights))
+
+
+def returns_its_weight() -> nn.Module:
+    return Calls(lambda self, x: (self.layer(x), self.layer.weight), layer=nn.Linear(8, 4))
+
+
+def mapped_layer() -> nn.Module:
+    return Calls(lambda self, x: self.last(x) + torch.vmap(self.first)(x), first=nn.Linear(8, 4), last=nn.Linear(8, 4))
+
+
+@pytest.mark.parametrize("execute", ["auto", "real"])
+@pytest.mark.parametrize("build", [scripted, with_global, returns_its_weight, with_own_function, mapped_layer])
+def test_no_gradient_is_stored(build: Any, execute: Any) -> None:
+    model, loss_weight = build(), torch.randn(4, requires_grad=True)
+    tensors = [loss_weight, *model.parameters(), *(cell.cell_contents for cell in _cells(model))]
+    trace = record(model, args=(torch.randn(5, 8),), backward=_summed, execute=execute)
+    assert macs(trace, "backward") > 0
+    assert all(tensor.grad is None for tensor in tensors)
+
+
+def _cells(model: Any) -> Any:
+    return getattr(model.body, "__closure__", None) or () if isinstance(model, Calls) else ()
+
+
+def _summed(output: Any) -> Any:
+    return [each.sum() for each in output] if isinstance(output, tuple) else output.sum()
+
+
+def test_a_state_with_a_graph_can_be_written_to() -> None:
+    first = nn.Linear(4, 4)
+    model = Calls(lambda self, x: self.last(self.state.add_(self.first(x))), first=first, last=nn.Linear(4, 2))
+    state = first(torch.zeros(2, 4)) * 1
+    model.state = state
+    before = state.clone()
+    both: tuple[Any, ...] = ("abstract", "real")
+    for execute in both:
+        # the last layer's two gradients, the first one's weight: its input needs none
+        trace = record(model, args=(torch.randn(2, 4),), backward=True, execute=execute)
+        assert macs(trace, "backward") == 2 * 2 * 8 + 2 * 16
+    assert torch.equal(before, state)
+
+
 class Memory(nn.Module):
     """Writes what has a gradient into a buffer, and keeps a state from pass to pass."""
 

@@ -27,8 +27,8 @@ def einsum(equation: str, tensors: Sequence[TensorSpec], *, path: Sequence[int] 
     macs = additions = 0
     for left, right in _order(len(operands), path):
         pair = [operands.pop(position) for position in sorted({left, right}, reverse=True)]
-        needed = set(result).union(*operands)
-        reduced = [_keep(each, needed.union(*(other for other in pair if other is not each))) for each in pair]
+        needed = set(result).union(*map(_real_indices, operands))
+        reduced = [_keep(each, needed.union(*(_real_indices(other) for other in pair if other is not each))) for each in pair]
         additions += sum(_count(each) - _count(kept) for each, kept in zip(pair, reduced, strict=True))
         merged = _merge(reduced)
         macs += _count(merged) if len(pair) == 2 else 0
@@ -71,6 +71,11 @@ def _order(operands: int, path: Sequence[int] | None) -> list[tuple[int, int]]:
     if path:
         return list(zip(path[::2], path[1::2], strict=True))
     return [(0, 1), *[(0, remaining - 1) for remaining in range(operands - 1, 1, -1)]]
+
+
+def _real_indices(sizes: Sizes) -> set[str]:
+    """An index of one element is none."""
+    return {index for index, size in sizes.items() if size != 1}
 
 
 def _keep(sizes: Sizes, needed: set[str]) -> Sizes:

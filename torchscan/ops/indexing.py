@@ -78,7 +78,7 @@ def index_put(
     out: TensorSpec,
 ) -> Work:
     """As many elements as the indices, broadcast together, name, times the dimensions that they leave whole."""
-    count = _named(self.shape, indices)
+    count = _named(self.shape, indices, values)
     return _put(self, values, _given(indices), count, accumulate, count if accumulate else 0)
 
 
@@ -139,20 +139,25 @@ def put_in_place(self: TensorSpec, index: TensorSpec, source: TensorSpec, accumu
     return _put(self, source, [index], index.numel, accumulate, index.numel if accumulate else 0)
 
 
-def _named(shape: Sequence[int], indices: Sequence[TensorSpec | None]) -> int:
-    """A mask goes over as many dimensions as it has, and names at most what stands beside other indices, alone all of it."""
-    whole, position = 1, 0
-    masks, others = [], []
+def _named(shape: Sequence[int], indices: Sequence[TensorSpec | None], values: TensorSpec) -> int:
+    """How many elements indices name; of masks the values tell how many, else at most all that they go over."""
+    masks = [each for each in _given(indices) if _is_mask(each)]
+    others = [each.shape for each in _given(indices) if not _is_mask(each)]
+    whole, position = [], 0
     for each in indices:
-        if each is None:
-            whole *= shape[position]
-        elif each.dtype in (torch.bool, torch.uint8):
-            masks.append(each.numel)
-        else:
-            others.append(each.shape)
-        position += len(each.shape) if each is not None and each.dtype in (torch.bool, torch.uint8) else 1
-    named = math.prod(torch.broadcast_shapes(*others)) if others else max(masks, default=1)
-    return named * whole * math.prod(shape[position:])
+        whole += [shape[position]] if each is None else []
+        position += len(each.shape) if each is not None and _is_mask(each) else 1
+    rest = [*whole, *shape[position:]]
+    beside = torch.broadcast_shapes(*others) if others else ()
+    named = math.prod(beside)
+    if masks and (not beside or beside[-1] == 1):
+        told = list(values.shape[1:]) == rest and not others
+        named *= values.shape[0] if told else max(each.numel for each in masks)
+    return named * math.prod(rest)
+
+
+def _is_mask(index: TensorSpec) -> bool:
+    return index.dtype in (torch.bool, torch.uint8)
 
 
 def _given(indices: Sequence[TensorSpec | None]) -> list[TensorSpec]:

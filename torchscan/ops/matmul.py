@@ -144,18 +144,22 @@ def trilinear(
     expand2: Sequence[int],
     expand3: Sequence[int],
     sumdim: Sequence[int],
-    *_: object,
+    unroll_dim: int = 1,
+    *,
     out: TensorSpec,
 ) -> Work:
-    """What bilinear and its gradients are made of: ``Σ i1·i2·i3`` over ``sumdim``.
+    """What bilinear and its gradients are made of: ``Σ i1·i2·i3`` over ``sumdim``, one slice of ``unroll_dim`` after the other.
 
     First i1·i2, summed over what i3 has no part in: a MAC for each combination of their dimensions. Then the result and i3.
     """
     left, middle, right = (_expanded(spec.shape, where) for spec, where in ((i1, expand1), (i2, expand2), (i3, expand3)))
+    slices = max(left[unroll_dim], middle[unroll_dim], right[unroll_dim])
+    for sizes in (left, middle, right):
+        sizes[unroll_dim] = 1
     pair = [one * other if 0 in (one, other) else max(one, other) for one, other in zip(left, middle, strict=True)]
     kept = [1 if dim in sumdim and dim in expand3 else size for dim, size in enumerate(pair)]
     together = [max(one, other) for one, other in zip(kept, right, strict=True)]
-    return Work(macs=real_products(out) * (math.prod(pair) + math.prod(together)))
+    return Work(macs=real_products(out) * slices * (math.prod(pair) + math.prod(together)))
 
 
 def _expanded(shape: Sequence[int], dims: Sequence[int]) -> list[int]:

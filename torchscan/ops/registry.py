@@ -48,11 +48,14 @@ class Work:
     bytes_written: int | None = None
 
     def __post_init__(self) -> None:
-        """Counts are whole numbers."""
+        """Counts are whole numbers, of whatever type."""
         for name in self.__slots__:
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 0):
+            if value is None and name not in ("macs", "other_flops"):
+                continue
+            if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
                 raise ValueError(f"{name} is {value!r}: give a whole number")
+            object.__setattr__(self, name, int(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +262,7 @@ def _name_of(operator: Operator) -> str:
         operator = operator._qualname
     if isinstance(operator, OpOverload | OpOverloadPacket):
         return str(operator)
-    if not isinstance(operator, str) or "::" not in operator:
+    if not isinstance(operator, str) or not all(operator.partition("::")):
         raise InputError(f"{operator!r} is no operator: give torch.ops.mylib.my_op, or its name, 'mylib::my_op'")
     return operator.replace("::", ".")
 

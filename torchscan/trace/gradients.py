@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
@@ -44,7 +45,7 @@ class Substitutes(TorchFunctionMode):
     def __init__(self, table: TensorTable, *, without_data: bool) -> None:
         super().__init__()
         self._table = table
-        self._without_data = without_data
+        self.without_data = without_data
         #: by the identity of the original, which is kept so that nobody else gets it
         self._substitutes: dict[int, tuple[Tensor, Tensor]] = {}
         self._begin = _next_node()
@@ -53,7 +54,7 @@ class Substitutes(TorchFunctionMode):
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call the function with substitutes."""
-        if func is _attention and self._without_data:
+        if func is _attention and self.without_data:
             func = attention
         return func(*self._swap(args), **{name: self._swap(value) for name, value in (kwargs or {}).items()})
 
@@ -66,18 +67,19 @@ class Substitutes(TorchFunctionMode):
 
     def _swap(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            return self._of(value)
+            return self.of(value)
         if type(value) in (list, tuple):
             return type(value)(self._swap(item) for item in value)
         return value
 
-    def _of(self, tensor: Tensor) -> Tensor:
+    def of(self, tensor: Tensor) -> Tensor:
+        """What functions are handed for a tensor: its substitute, or the tensor itself."""
         known = self._substitutes.get(id(tensor))
         if known is not None:
             return known[1]
         if not self._needs_one(tensor):
             return tensor
-        with _disable_current_modes(), torch.no_grad():  # no part of the pass
+        with _outside_of_everything():
             substitute = self._substitute(tensor)
             self._table.enter_substitute(substitute, tensor)
         self._substitutes[id(tensor)] = (tensor, substitute)
@@ -92,11 +94,22 @@ class Substitutes(TorchFunctionMode):
         return self._table.is_met_as_ours(tensor) or (node is not None and node._sequence_nr() >= self._begin)
 
     def _substitute(self, tensor: Tensor) -> Tensor:
-        if self._without_data:
+        if self.without_data:
             made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
         else:
             made = tensor.detach()
-        return made.requires_grad_(tensor.requires_grad)
+        made.requires_grad_(tensor.requires_grad)
+        if tensor.is_leaf:
+            return made
+        with torch.enable_grad():  # what is no leaf may be written to
+            return made.clone()
+
+
+@contextlib.contextmanager
+def _outside_of_everything() -> Iterator[None]:
+    """What is done here is no part of the pass, of no graph and of no transformation (vmap, grad)."""
+    with temporarily_clear_interpreter_stack(), _disable_current_modes(), torch.no_grad():
+        yield
 
 
 def is_ordinary(tensor: Tensor) -> bool:
@@ -174,9 +187,24 @@ def differentiable_outputs(loss: Any) -> list[Tensor]:
 
 
 def run_backward(outputs: Sequence[Tensor]) -> None:
-    """From a gradient of ones for each output to the leaves of the graph, all in this thread."""
-    with _disable_current_modes(), torch.no_grad():
+    """From a gradient of ones for each output to the leaves of the graph, all in this thread.
+
+    Leaves that are not ours, because autograd was handed them directly, have their ``.grad`` afterwards as before.
+    """
+    with _outside_of_everything(), torch._C.DisableTorchFunction():
         ones = [torch.ones_like(output) for output in outputs]
+        gradients = [(leaf, leaf.grad) for leaf in _leaves(outputs)]
+        for leaf, _ in gradients:
+            leaf.grad = None
+    try:
+        _run_engine(outputs, ones)
+    finally:
+        with torch._C.DisableTorchFunction():
+            for leaf, gradient in gradients:
+                leaf.grad = gradient
+
+
+def _run_engine(outputs: Sequence[Tensor], ones: Sequence[Tensor]) -> None:
     with torch.autograd.set_multithreading_enabled(
         False
     ):  # torch.autograd.backward would leave substitutes out of what it calls
@@ -186,9 +214,10 @@ def run_backward(outputs: Sequence[Tensor]) -> None:
 
 def require_hollow_leaves(outputs: Sequence[Tensor]) -> None:
     """On shapes alone: refuse a graph that ends at a tensor with data, whose gradient would have none."""
-    for leaf in _leaves(outputs):
-        if not leaf.is_meta:
-            raise NeedsValuesError(f"autograd was handed a tensor {list(leaf.shape)} directly, by C++ or a custom function")
+    with torch._C.DisableTorchFunction():
+        for leaf in _leaves(outputs):
+            if not leaf.is_meta:
+                raise NeedsValuesError(f"autograd was handed a tensor {list(leaf.shape)} directly, by C++ or a custom function")
 
 
 def _leaves(outputs: Sequence[Tensor]) -> Iterator[Tensor]:

@@ -191,8 +191,10 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
         with contextlib.ExitStack() as stack:
             stack.enter_context(attempt.grad_mode())
             stack.enter_context(flex_attention_runs_as_it_is())
+            substitutes = Substitutes(recorder.table, without_data=attempt.name == "abstract")
             if attempt.has_graph:
-                stack.enter_context(_substitutes(recorder, attempt))
+                stack.enter_context(substitutes)
+                stack.enter_context(attention_as_one())
             stack.enter_context(module_hooks(recorder))
             stack.enter_context(recorder)
             result = module(*args, **kwargs)
@@ -200,7 +202,7 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
                 recorder.resume()
                 deque(result, maxlen=0)
             if request.backward:
-                _backward(result, request, recorder, attempt)
+                _backward(result, request, recorder, substitutes)
     except BackwardError:
         raise
     except Exception as error:
@@ -214,17 +216,9 @@ def _with_graph() -> Iterator[None]:
         yield
 
 
-def _substitutes(recorder: Recorder, attempt: _Attempt) -> contextlib.ExitStack:
-    stack = contextlib.ExitStack()
-    stack.enter_context(Substitutes(recorder.table, without_data=attempt.name == "abstract"))
-    if attempt.name == "abstract":
-        stack.enter_context(attention_as_one())
-    return stack
-
-
-def _backward(result: Any, request: PassRequest, recorder: Recorder, attempt: _Attempt) -> None:
-    outputs = differentiable_outputs(loss_of(result, request.backward))
-    if attempt.name == "abstract":
+def _backward(result: Any, request: PassRequest, recorder: Recorder, substitutes: Substitutes) -> None:
+    outputs = [substitutes.of(output) for output in differentiable_outputs(loss_of(result, request.backward))]
+    if substitutes.without_data:
         require_hollow_leaves(outputs)
     recorder.begin_backward()
     run_backward(outputs)

@@ -37,7 +37,7 @@ def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any] = ()) ->
         stack.enter_context(_one_pass_at_a_time())
         stack.enter_context(_same_random_state())
         stack.enter_context(_same_flags())
-        snapshot = Snapshot(modules, arguments)
+        snapshot = Snapshot(modules, [*arguments, *inventory.tensors])  # a ScriptModule keeps its own out of sight
         stack.callback(snapshot.restore)
         _bypass_compilation(modules)
         stack.enter_context(training_flags(modules, mode))
