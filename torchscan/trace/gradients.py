@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchscan.errors import InputError, NeedsValuesError
 from torchscan.trace.containers import tensors_in
+from torchscan.trace.shape_rules import runs_in_one_kernel
 from torchscan.trace.tensors import TensorTable, is_plain
 
 #: True: a gradient for every output; a function: the loss that it makes of the output
@@ -137,24 +138,6 @@ def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: A
         return _attention(query, key, value, *args, **kwargs)
     rest = {name: options.get(name) for name in ("attn_mask", "scale")}
     return _flash_attention(query, key, value, 0.0, options.get("is_causal", False), **rest)[0]
-
-
-def runs_in_one_kernel(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,  # noqa: ARG001 - as torch's own function has it
-    *,
-    enable_gqa: bool = False,
-    **_: Any,
-) -> bool:
-    """What the fused kernel of the CPU takes."""
-    alike = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == key.shape[-1] == value.shape[-1]
-    alike = alike and key.shape == value.shape and query.shape[0] == key.shape[0] and 0 not in (*query.shape, *key.shape)
-    heads = alike and (query.shape[1] % key.shape[1] == 0 if enable_gqa else query.shape[1] == key.shape[1])
-    return heads and not dropout_p and query.stride(-1) == 1 and (attn_mask is None or not attn_mask.requires_grad)
 
 
 # -- the pass ------------------------------------------------------------------------------------------------------------

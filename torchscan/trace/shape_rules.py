@@ -38,14 +38,27 @@ def _linear(source: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return torch.empty((*source.shape[:-1], weight.shape[0]), dtype=source.dtype, device="meta")
 
 
-def _attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, *_: Any, **_kw: Any
-) -> Tensor | None:
+def runs_in_one_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    enable_gqa: bool = False,
+    **_: Any,
+) -> bool:
+    """What the fused kernel of the CPU takes."""
+    alike = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == key.shape[-1] == value.shape[-1]
+    alike = alike and key.shape == value.shape and query.shape[0] == key.shape[0] and 0 not in (*query.shape, *key.shape)
+    heads = alike and (query.shape[1] % key.shape[1] == 0 if enable_gqa else query.shape[1] == key.shape[1])
+    return heads and not dropout_p and query.stride(-1) == 1 and (attn_mask is None or not attn_mask.requires_grad)
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
     """The fused kernels return the layout of the query; without one torch computes step by step and returns another."""
-    sizes = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == key.shape[-1] == value.shape[-1]
-    fits = sizes and key.shape == value.shape and query.shape[0] == key.shape[0] and query.shape[1] % key.shape[1] == 0
-    fits = fits and query.stride(-1) == 1 and 0 not in (*query.shape, *key.shape)
-    return _like_input(query) if fits and not dropout_p else None
+    return _like_input(query) if runs_in_one_kernel(query, key, value, *args, **kwargs) else None
 
 
 def _like_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
