@@ -86,7 +86,7 @@ def crawl_module(
         backward=backward,
     )
     if strict:
-        require_prices(trace)
+        require_prices(trace, call_costs(trace))
     return info_of(trace, convention)
 
 

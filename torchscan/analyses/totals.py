@@ -6,7 +6,7 @@ all that is not of the forward, or of the backward pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -14,7 +14,7 @@ from torchscan.analyses.conventions import Convention
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.errors import InputError, UnpricedError
 from torchscan.ops import OpCost
-from torchscan.trace.events import OpCall, OpSignature, Phase
+from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
 
 
@@ -22,17 +22,18 @@ def total_cost(
     trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None, strict: bool = False
 ) -> OpCost:
     """The cost of the whole pass. With ``strict``, an operator whose cost is not known raises :class:`UnpricedError`."""
+    costs = call_costs(trace, convention)
     if strict:
-        require_prices(trace)
-    total = sum((cost for _, cost in _costs(trace, convention, phase)), OpCost())
+        require_prices(trace, costs)
+    total = sum((cost for _, cost in _of_phase(trace, costs, phase)), OpCost())
     return replace(total, is_complete=total.is_complete and not trace.provenance.missed)
 
 
 def by_operator(trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None) -> dict[str, OpCost]:
     """Operator (all overloads together) -> the cost of all its calls."""
     costs: dict[str, OpCost] = {}
-    for op, cost in _costs(trace, convention, phase):
-        _add(costs, operator_name(op.signature), cost)
+    for op, cost in _of_phase(trace, call_costs(trace, convention), phase):
+        _add(costs, op.signature.operator, cost)
     return costs
 
 
@@ -40,7 +41,7 @@ def by_module(trace: Trace, *, convention: Convention = "torchscan", phase: Phas
     """Path of a module -> the cost of all its calls with all that they call; ``""`` is the model."""
     around = _paths_around(trace)
     costs = {call.path: OpCost() for call in trace.modules}
-    for op, cost in _costs(trace, convention, phase):
+    for op, cost in _of_phase(trace, call_costs(trace, convention), phase):
         for path in around[op.module_call]:
             _add(costs, path, cost)
     return costs
@@ -52,15 +53,15 @@ def by_module_and_operator(
     """Path of a module -> operator -> the cost of all its calls in the module and in all that it calls."""
     around = _paths_around(trace)
     costs: dict[str, dict[str, OpCost]] = {call.path: {} for call in trace.modules}
-    for op, cost in _costs(trace, convention, phase):
+    for op, cost in _of_phase(trace, call_costs(trace, convention), phase):
         for path in around[op.module_call]:
-            _add(costs[path], operator_name(op.signature), cost)
+            _add(costs[path], op.signature.operator, cost)
     return costs
 
 
-def require_prices(trace: Trace) -> None:
+def require_prices(trace: Trace, costs: Sequence[OpCost]) -> None:
     """Raise unless every operator of the pass has a price, naming those that have none and where they ran."""
-    unknown = unpriced_operators(trace, call_costs(trace))
+    unknown = unpriced_operators(trace, costs)
     if trace.provenance.missed:
         raise UnpricedError(f"modules ran in other threads, unrecorded: {', '.join(trace.provenance.missed)}")
     if unknown:
@@ -68,18 +69,13 @@ def require_prices(trace: Trace) -> None:
         raise UnpricedError(f"the cost of these operators is not known: {places}. Without strict=True totals are lower bounds")
 
 
-def operator_name(signature: OpSignature) -> str:
-    """``aten.conv2d``: the operator without its overload."""
-    return str(signature.op.overloadpacket)
-
-
 def _add(costs: dict[str, OpCost], key: str, cost: OpCost) -> None:
     costs[key] = costs.get(key, OpCost()) + cost
 
 
-def _costs(trace: Trace, convention: Convention, phase: Phase | None) -> Iterator[tuple[OpCall, OpCost]]:
+def _of_phase(trace: Trace, costs: Sequence[OpCost], phase: Phase | None) -> Iterator[tuple[OpCall, OpCost]]:
     _require_phase(trace, phase)
-    for op, cost in zip(trace.ops, call_costs(trace, convention), strict=True):
+    for op, cost in zip(trace.ops, costs, strict=True):
         if phase is None or op.phase == phase:
             yield op, cost
 

@@ -102,6 +102,11 @@ class OpSignature:
         return self.outputs[0] if len(self.outputs) == 1 else self.outputs
 
     @property
+    def operator(self) -> str:
+        """``aten.conv2d``: the operator without its overload."""
+        return str(self.op.overloadpacket)
+
+    @property
     def all_written(self) -> tuple[TensorSpec, ...]:
         """The results, and the operands that are written to besides."""
         return (*self.outputs, *self.written)

@@ -105,7 +105,7 @@ def _attention(layer: Layer) -> int:
     """Scaling, three projections, scores, softmax, weighing, the output projection with its bias; per sample."""
     query, key, value = layer.inputs[:3]
     scores = layer.operator_among(_SCORES)
-    heads_of: TensorSpec = scores.args[_SCORES[str(scores.op.overloadpacket)]]
+    heads_of: TensorSpec = scores.args[_SCORES[scores.operator]]
     length, per_head = heads_of.shape[-2:]
     width, key_width, value_width = (each.shape[-1] for each in (query, key, value))
     samples = query.numel // (length * width)
@@ -172,7 +172,7 @@ _UNSEEN: Mapping[str, Container[str]] = {
 
 def _is_seen(trace: Trace, op: OpCall) -> bool:
     unseen = _UNSEEN.get(trace.modules[op.module_call].type_name, ())
-    return str(op.signature.op.overloadpacket) not in unseen
+    return op.signature.operator not in unseen
 
 
 _FUNCTIONS: Mapping[str, OperatorRule] = {

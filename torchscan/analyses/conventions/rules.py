@@ -70,7 +70,7 @@ def by_operator(trace: Trace, rules: OperatorRules) -> list[int]:
 
 def figure_of(signature: OpSignature, rules: OperatorRules) -> int:
     """The figure of one operator call; zero without a rule."""
-    name = str(signature.op.overloadpacket)
+    name = signature.operator
     rule = rules.get(name) or rules.get(name.removesuffix("_"))
     return 0 if rule is None else rule(signature)
 
@@ -114,7 +114,7 @@ class Layer:
     def operator_among(self, names: Container[str]) -> OpSignature:
         """The first of its own operators that has one of these names."""
         for signature in self.operators:
-            if str(signature.op.overloadpacket) in names:
+            if signature.operator in names:
                 return signature
         raise LookupError(f"{self.type_name} calls none of {names}")
 

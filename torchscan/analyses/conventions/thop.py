@@ -63,7 +63,7 @@ def _adaptive_average(layer: Layer) -> int:
 
 def _resize(layer: Layer) -> int:
     """The operator's name ends in the mode, the number of axes and ``d``: ``upsample_bilinear2d``."""
-    mode = str(layer.operators[0].op.overloadpacket).rpartition("upsample_")[2][:-2]
+    mode = layer.operators[0].operator.rpartition("upsample_")[2][:-2]
     return _PER_RESIZED.get(mode, 0) * layer.outputs[0].numel
 
 
