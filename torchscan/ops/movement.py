@@ -66,7 +66,7 @@ free(
     aten.resize_as_,
     aten.is_same_size,
 )
-free(aten._resize_output, aten.stride, aten.size, aten.dim, aten.numel, aten._lazy_clone, aten._fused_sdp_choice)
+free(aten._resize_output, aten._lazy_clone, aten._fused_sdp_choice)
 free(
     "aten::view_copy",
     "aten::expand_copy",

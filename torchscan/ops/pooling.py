@@ -90,7 +90,7 @@ def max_pool_backward(grad_output: TensorSpec, *_: object, out: Output, **_kwarg
 free(aten.max_unpool2d, aten.max_unpool3d)  # each element is copied to where it was
 
 
-@cost_of("torchvision::roi_align")
+@cost_of("torchvision::roi_align", "torchvision::ps_roi_align")
 def roi_align(
     input: TensorSpec,
     rois: TensorSpec,
@@ -99,33 +99,19 @@ def roi_align(
     pooled_width: int,
     sampling_ratio: int,
     *_: object,
-    out: TensorSpec,
+    out: Output,
 ) -> Work | None:
     """The mean of r² samples per output, each interpolated between four neighbours: 7 each, r² − 1 sums, a division.
 
-    A sample's place and the weights of its neighbours take 14, for all channels. Without a ratio (r ≤ 0) the number of samples
-    depends on how large the boxes are.
+    A sample's place and the weights of its neighbours take 14, for all channels that it has (position-sensitive: each part of a
+    box has channels of its own). Without a ratio (r ≤ 0) the number of samples depends on how large the boxes are.
     """
     if sampling_ratio <= 0:
         return None
     samples = sampling_ratio**2
+    results = first(out).numel
     places = rois.shape[0] * pooled_height * pooled_width * samples
-    return Work(other_flops=8 * samples * out.numel + 14 * places, elements_read=4 * samples * out.numel + rois.numel)
-
-
-@cost_of("torchvision::ps_roi_align")
-def position_sensitive_roi_align(
-    input: TensorSpec,
-    rois: TensorSpec,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    sampling_ratio: int,
-    *_: object,
-    out: tuple[TensorSpec, ...],
-) -> Work | None:
-    """As above; each part of a box has channels of its own."""
-    return roi_align(input, rois, spatial_scale, pooled_height, pooled_width, sampling_ratio, out=out[0])
+    return Work(other_flops=8 * samples * results + 14 * places, elements_read=4 * samples * results + rois.numel)
 
 
 @cost_of("torchvision::_roi_align_backward")
