@@ -803,6 +803,7 @@ LINALG = [
 
 OPTIMIZER = [
     case("aten._foreach_mul_.Scalar", LIST, 2.0, other=10, read=10, written=10),
+    case("aten._foreach_pow.ScalarAndTensor", 0.9, LIST, out=LIST, other=10),
     case("aten._foreach_add_.List", LIST, LIST, alpha=2, other=20, read=20, written=10),
     case("aten._foreach_addcdiv_.Scalar", LIST, LIST, LIST, 2.0, other=30, read=30, written=10),
     case("aten._foreach_zero_", LIST, read=0, written=10),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torchscan.ops.registry import Formula, Operator, Work, cost_of, elements
 from torchscan.trace.events import TensorSpec
@@ -28,10 +29,11 @@ def per_input(flops: int, *operators: Operator) -> None:
 
 
 def per_listed_element(flops: int, *operators: Operator) -> None:
-    """Declare operators on a list of tensors that spend ``flops`` on each element of it."""
+    """Declare operators on a list of tensors that spend ``flops`` on each element of it; a number may come before the list."""
 
-    def formula(self: Sequence[TensorSpec], *_: object, out: Output, **_kwargs: object) -> Work:
-        return Work(other_flops=flops * elements(self))
+    def formula(self: Sequence[TensorSpec] | float, *others: Any, out: Output, **_kwargs: object) -> Work:
+        listed = next(each for each in (self, *others) if isinstance(each, tuple))
+        return Work(other_flops=flops * elements(listed))
 
     cost_of(*operators)(formula)
 
