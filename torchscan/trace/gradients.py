@@ -153,7 +153,10 @@ def loss_of(result: Any, backward: Backward) -> Any:
     except (NeedsValuesError, NotImplementedError):
         raise
     except Exception as error:
-        raise BackwardError(f"backward: the loss failed on the model's output: {type(error).__name__}: {error}") from error
+        raise BackwardError(
+            f"backward: the loss failed on the model's output: {type(error).__name__}: {error}\n"
+            "  try: a function of the output alone, backward=lambda output: loss(output, target)"
+        ) from error
 
 
 def differentiable_outputs(loss: Any) -> list[Tensor]:

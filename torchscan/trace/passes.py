@@ -97,7 +97,7 @@ class _Attempt:
     @property
     def has_graph(self) -> bool:
         """Whether autograd watches."""
-        return self.grad_mode is _with_graph
+        return self.grad_mode is torch.enable_grad
 
     def execution(self) -> Execution:
         """With gradients, known floats are without data like all others: autograd compares devices."""
@@ -144,7 +144,7 @@ def _run_with_or_without_graph(request: PassRequest, inventory: Inventory, attem
                 raise
         attempt.reason = f"{attempt.reason}; the model computes gradients on its way".removeprefix("; ")
         attempt.assumptions.clear()
-    attempt.grad_mode = _with_graph
+    attempt.grad_mode = torch.enable_grad
     with torch.inference_mode(False):
         return _run(request, inventory, attempt, is_whole)
 
@@ -194,6 +194,7 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
             substitutes = Substitutes(recorder.table, without_data=attempt.name == "abstract")
             if attempt.has_graph:
                 stack.enter_context(substitutes)
+            if attempt.has_graph and substitutes.without_data:
                 stack.enter_context(attention_as_one())
             stack.enter_context(module_hooks(recorder))
             stack.enter_context(recorder)
@@ -208,12 +209,6 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
     except Exception as error:
         raise explain(error, recorder, module, inputs, request.input_shape) from error
     return inputs
-
-
-@contextlib.contextmanager
-def _with_graph() -> Iterator[None]:
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
 
 
 def _backward(result: Any, request: PassRequest, recorder: Recorder, substitutes: Substitutes) -> None:
