@@ -151,7 +151,7 @@ def _named(shape: Sequence[int], indices: Sequence[TensorSpec | None], values: T
     beside = torch.broadcast_shapes(*others) if others else ()
     named = math.prod(beside)
     if masks and (not beside or beside[-1] == 1):
-        told = list(values.shape[1:]) == rest and not others
+        told = not others and values.shape[:1] not in ((), (1,)) and list(values.shape[1:]) == rest  # one value goes to all
         named *= values.shape[0] if told else max(each.numel for each in masks)
     return named * math.prod(rest)
 

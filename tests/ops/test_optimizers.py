@@ -1,0 +1,50 @@
+"""A step of torch's optimizers, one tensor after the other, several at once, or fused: every operator has a price."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchscan
+from tests.trace.test_record import Calls
+from torchscan import OpCost
+
+OPTIMIZERS = [
+    *(torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad, torch.optim.Adadelta, torch.optim.Adamax),
+    *(torch.optim.NAdam, torch.optim.RAdam, torch.optim.RMSprop, torch.optim.ASGD, torch.optim.Rprop, torch.optim.Adafactor),
+]
+FUSED = {torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad}
+
+
+def second_step(kind: Any, **options: Any) -> OpCost:
+    """The cost of the second step, when its state is there, for 20 parameters."""
+    layer = nn.Linear(4, 5, bias=False)
+    optimizer = kind(layer.parameters(), lr=0.1, **options)
+    layer.weight.grad = torch.ones_like(layer.weight)
+    optimizer.step()
+    trace = torchscan.record(Calls(lambda _: optimizer.step()), args=(), execute="real")
+    return torchscan.total_cost(trace, strict=True)
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: kind.__name__)
+def test_every_operator_of_a_step_has_a_price(kind: Any, foreach: bool) -> None:
+    assert second_step(kind, foreach=foreach).flops >= 2 * 20
+
+
+@pytest.mark.parametrize("kind", FUSED, ids=lambda kind: kind.__name__)
+def test_every_operator_of_a_fused_step_has_a_price(kind: Any) -> None:
+    assert second_step(kind, fused=True).flops >= 2 * 20
+
+
+def test_a_fused_step_costs_what_its_equation_says() -> None:
+    """13 for each of 20 parameters, and one number is counted up by one."""
+    assert second_step(torch.optim.Adam, fused=True).flops == 13 * 20 + 1
+
+
+def test_gradient_descent_takes_a_product_and_a_difference() -> None:
+    assert second_step(torch.optim.SGD, foreach=False).flops == 2 * 20
+    assert second_step(torch.optim.SGD, foreach=True).flops == 2 * 20
