@@ -99,7 +99,7 @@ per_input(1, aten.replication_pad3d_backward, aten.col2im)
 free(aten._has_same_storage_numel, aten._new_zeros_with_same_feature_meta)
 
 
-@traffic_of(aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided)
+@traffic_of(aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided, aten.empty_permuted)
 def allocation(*, out: TensorSpec) -> Work:
     """Nothing is read; writing is left to whoever fills it."""
     return Work(elements_read=0, bytes_read=0, elements_written=0, bytes_written=0)

@@ -33,7 +33,7 @@ def batch_norm(
 
     Training: 4 more per element for the statistics, 6 per channel to update the running ones.
     """
-    channels = input.shape[1]
+    channels = input.shape[1] if len(input.shape) > 1 else 0  # without any there is nothing
     flops = 2 * input.numel + 2 * channels + _affine(input, weight, bias)
     if training:
         flops += 4 * input.numel + (6 * channels if running_mean is not None else 0)
