@@ -497,6 +497,7 @@ RECURRENT = [
 ]
 
 NORMALIZATION = [
+    case("aten.batch_norm", T(0), None, None, T(0), T(0), True, 0.1, 1e-5, True, out=T(0)),  # of nothing: nothing
     # 512 elements, 4 channels: 2 per element, 2 per channel, 2 more for weight and bias
     case("aten.batch_norm", IMAGE, T(4), T(4), T(4), T(4), False, 0.1, 1e-5, False, out=IMAGE, other=4 * 512 + 8),
     case(
