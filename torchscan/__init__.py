@@ -2,23 +2,36 @@
 
 from torchscan._version import __version__
 from torchscan.analyses.conventions import Convention
+from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
 from torchscan.analyses.totals import by_module, by_module_and_operator, by_operator, total_cost
-from torchscan.crawler import crawl_module, module_dmas, module_flops, module_macs, record, summary
+from torchscan.crawler import (
+    crawl_module,
+    module_dmas,
+    module_flops,
+    module_macs,
+    module_rf,
+    receptive_field,
+    record,
+    summary,
+)
 from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError, UnpricedError
-from torchscan.ops import OpCost, Work, cost_of
+from torchscan.ops import OpCost, Work, cost_of, window_of
 from torchscan.report.aggregate import aggregate_info
 from torchscan.report.text import format_info
 from torchscan.trace.events import ModuleCall, OpCall, OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
 
 __all__ = [
+    "AxisField",
     "Convention",
     "InputError",
+    "LayerField",
     "ModuleCall",
     "NeedsValuesError",
     "OpCall",
     "OpCost",
     "OpSignature",
+    "ReceptiveField",
     "RecordError",
     "TensorSpec",
     "TorchscanError",
@@ -36,7 +49,10 @@ __all__ = [
     "module_dmas",
     "module_flops",
     "module_macs",
+    "module_rf",
+    "receptive_field",
     "record",
     "summary",
     "total_cost",
+    "window_of",
 ]

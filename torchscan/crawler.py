@@ -10,12 +10,14 @@ from torch import Tensor, nn
 
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
+from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
+from torchscan.analyses.receptive_field.result import Short
 from torchscan.analyses.totals import require_prices, total_cost
-from torchscan.errors import InputError, TorchscanError
+from torchscan.errors import TorchscanError
 from torchscan.ops import OpCost, is_known
 from torchscan.report.aggregate import aggregate_info
 from torchscan.report.info import Info, info_of
-from torchscan.report.text import WrapMode, check_layout, format_info
+from torchscan.report.text import DEFAULT_COLUMNS, WrapMode, check_layout, format_info
 from torchscan.trace.example_inputs import DTypes, Shapes
 from torchscan.trace.gradients import Backward
 from torchscan.trace.passes import Execute, Mode, PassRequest, record_pass
@@ -68,11 +70,13 @@ def crawl_module(
     backward: Backward = False,
     strict: bool = False,
     convention: Convention = "torchscan",
+    receptive_field: bool = True,
 ) -> Info:
     """Record one pass and return what it costs, per layer and overall, as plain JSON-serialisable data.
 
     Takes the arguments of :func:`record`; with ``strict`` an operator whose cost is not known raises. With another
-    ``convention``, ``macs`` is what that tool would have reported. docs/info.md describes the result.
+    ``convention``, ``macs`` is what that tool would have reported. Without ``receptive_field`` the layers go without theirs.
+    docs/info.md describes the result.
     """
     trace = record(
         module,
@@ -87,7 +91,7 @@ def crawl_module(
     )
     if strict:
         require_prices(trace, call_costs(trace))
-    return info_of(trace, convention)
+    return info_of(trace, convention, receptive_fields(trace) if receptive_field else None)
 
 
 def summary(
@@ -113,12 +117,12 @@ def summary(
     """Print the table of :func:`crawl_module`: layers as a tree, then the totals.
 
     ``max_depth`` folds deeper layers into their parents (a model that is less deep is shown whole), ``columns`` chooses
-    what is shown of each layer, ``wrap_mode`` says where names that do not fit ``width`` are cut: at the head, in the middle
+    what is shown of each layer, ``receptive_field`` adds its receptive field and ``effective_rf_stats`` its stride and padding
+    in terms of the input, ``wrap_mode`` says where names that do not fit ``width`` are cut: at the head, in the middle
     or at the tail. Shapes and numbers are never cut. ``convention`` is that of :func:`crawl_module`.
     """
-    if receptive_field or effective_rf_stats:
-        raise InputError("the receptive field is not implemented yet: leave out receptive_field and effective_rf_stats")
     check_layout(columns, wrap_mode, width)
+    shown = _columns(receptive_field, effective_rf_stats) if columns is None else columns
     info = crawl_module(
         module,
         input_shape,
@@ -131,11 +135,50 @@ def summary(
         backward=backward,
         strict=strict,
         convention=convention,
+        receptive_field=not {"rf", "s", "p"}.isdisjoint(shown),
     )
     if max_depth is not None:
         deepest = max(layer["depth"] for layer in info["layers"])
         info = aggregate_info(info, min(max_depth, deepest))
-    print(format_info(info, wrap_mode, columns=columns, width=width))  # noqa: T201 - printing is what it is for
+    print(format_info(info, wrap_mode, columns=shown, width=width))  # noqa: T201 - printing is what it is for
+
+
+def _columns(receptive_field: bool, effective_rf_stats: bool) -> list[str]:
+    """The usual ones and those asked for; all together they leave no room for the types in 80 columns."""
+    asked = [*(["rf"] if receptive_field else []), *(["s", "p"] if effective_rf_stats else [])]
+    return [name for name in DEFAULT_COLUMNS if name != "type" or len(asked) < 3] + asked
+
+
+def receptive_field(
+    module: nn.Module,
+    input_shape: Shapes | None = None,
+    dtype: DTypes | None = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    batch_size: int = 1,
+    mode: Mode = "eval",
+    execute: Execute = "auto",
+    strict_norm: bool = False,
+    axes: Mapping[str, Sequence[int]] | None = None,
+) -> ReceptiveField:
+    """Which part of each input one unit of each layer sees, per input and axis, and why where it is everything.
+
+    Takes the arguments of :func:`record`. ``strict_norm`` counts what the statistics of a normalisation are made from as seen.
+    ``axes`` names the spatial dimensions of inputs, ``{"args[0]": (1, 2)}``, where they are not found: by default they are all
+    but the batch and the channels, over which the first product sums.
+    """
+    trace = record(
+        module,
+        input_shape,
+        dtype,
+        args=args,
+        kwargs=kwargs,
+        batch_size=batch_size,
+        mode=mode,
+        execute=execute,
+    )
+    return receptive_fields(trace, strict_norm=strict_norm, axes=axes)
 
 
 def module_flops(module: nn.Module, inputs: Any, out: Any = None) -> int:  # noqa: ARG001 - a known signature
@@ -153,12 +196,21 @@ def module_dmas(module: nn.Module, inp: Any, out: Any = None) -> int:  # noqa: A
     return _cost_on(module, inp).dmas
 
 
+def module_rf(module: nn.Module, inp: Any, out: Any = None) -> tuple[Short, Short, Short]:  # noqa: ARG001 - a known signature
+    """Receptive field, stride and padding of one module on such inputs: numbers, or one per axis where they differ."""
+    field = receptive_fields(_record_on(module, inp)).output
+    return field.rf, field.stride, field.padding
+
+
+def _record_on(module: nn.Module, inputs: Any) -> Trace:
+    if isinstance(inputs, Mapping):
+        return record(module, kwargs=inputs, mode="same")
+    return record(module, args=(inputs,) if isinstance(inputs, Tensor) else tuple(inputs), mode="same")
+
+
 def _cost_on(module: nn.Module, inputs: Any) -> OpCost:
     try:
-        if isinstance(inputs, Mapping):
-            trace = record(module, kwargs=inputs, mode="same")
-        else:
-            trace = record(module, args=(inputs,) if isinstance(inputs, Tensor) else tuple(inputs), mode="same")
+        trace = _record_on(module, inputs)
     except TorchscanError as error:
         warnings.warn(f"no cost can be given, 0 is returned: {error}", stacklevel=3)
         return OpCost()

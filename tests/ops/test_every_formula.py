@@ -852,7 +852,9 @@ def test_count(case: Case) -> None:
 
 def test_no_formula_is_without_a_count() -> None:
     """Formulas made by one function for several operators (one price per element, say) are told by that function."""
-    counted = {_code_of(entry.formula) for each in ALL if (entry := registry._find(each.overload)) is not None}
+    counted = {
+        _code_of(entry.formula) for each in ALL if (entry := registry._find(registry._entries, each.overload)) is not None
+    }
     ours = {_code_of(entry.formula) for entry in registry._entries.values() if "torchscan.ops" in entry.formula.__module__}
     assert sorted(code.co_qualname for code in ours - counted) == []
 

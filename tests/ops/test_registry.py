@@ -191,7 +191,7 @@ def test_every_formula_fits_the_schema_of_every_overload_that_it_is_for() -> Non
     overloads = [each for each in _overloads() if each.namespace == "aten"]
     assert len(overloads) > 800
     for overload in overloads:
-        entry = registry._find(overload)
+        entry = registry._find(registry._entries, overload)
         assert entry is not None
         arguments = overload._schema.arguments
         for position, parameter in enumerate(inspect.signature(entry.formula).parameters.values()):

@@ -16,7 +16,7 @@ LAYER_KEYS = {
     *("name", "path", "depth", "type", "call", "input_shape", "output_shape"),
     *("grad_params", "nograd_params", "param_size", "num_buffers", "buffer_size"),
     *("macs", "flops", "dmas", "bytes_read", "bytes_written"),
-    *("rf", "s", "p", "is_shared", "is_leaf", "complete"),
+    *("receptive_field", "rf", "s", "p", "is_shared", "is_leaf", "complete"),
 }
 
 

@@ -76,9 +76,16 @@ def test_summary_folds_to_a_depth_and_shows_less_deep_models_whole(capsys: pytes
     assert "Flatten" in capsys.readouterr().out
 
 
-def test_summary_says_that_the_receptive_field_is_not_there_yet() -> None:
-    with pytest.raises(torchscan.InputError, match="not implemented yet"):
-        torchscan.summary(Block(), (3, 32, 32), receptive_field=True)
+def test_summary_shows_the_receptive_field_in_words_where_it_is_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, (3, 5), (1, 2)), nn.Upsample(scale_factor=3), nn.AdaptiveAvgPool2d(1))
+    torchscan.summary(model, (3, 32, 33), receptive_field=True, effective_rf_stats=True)
+    table = capsys.readouterr().out.splitlines()
+    assert table[1].split()[-3:] == ["RF", "Stride", "Padding"]
+    assert table[4].split()[-3:] == ["3×5", "1×2", "0"]
+    assert table[5].split()[-3:] == ["3×5", "1/3×2/3", "2/3×4/3"]
+    assert table[6].split()[-3:] == ["global", "–", "–"]
+    torchscan.summary(model, (3, 32, 32))
+    assert "RF" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("wrap_mode", ["head", "mid", "tail"])

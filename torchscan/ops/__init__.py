@@ -22,7 +22,7 @@ from torchscan.ops import (
     resize,
     vision,
 )
-from torchscan.ops.registry import OpCost, Price, Work, cost_of, free, is_known, price, traffic_of
+from torchscan.ops.registry import OpCost, Price, Work, cost_of, free, is_known, price, traffic_of, window_of
 
 __all__ = [
     "OpCost",
@@ -53,4 +53,5 @@ __all__ = [
     "resize",
     "traffic_of",
     "vision",
+    "window_of",
 ]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 
 from torchscan.ops.elementwise import Output, first, per_element
-from torchscan.ops.registry import Work, cost_of
+from torchscan.ops.registry import Work, cost_of, pointwise, window_of
+from torchscan.ops.windows import HERE, Along, Look, Looks, Way, here, mixed, shifted
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -20,11 +21,11 @@ per_element(6, aten.elu, aten.selu, aten.celu)
 per_element(4, aten.sigmoid, aten.hardsigmoid, aten.softplus)
 per_element(6, aten.tanh)
 per_element(5, aten.silu, aten.hardswish, aten.log_sigmoid, aten.log_sigmoid_forward)
-per_element(5, aten.softmax, aten._softmax, aten._safe_softmax, aten._masked_softmax)
-per_element(5, aten.log_softmax, aten._log_softmax)
+per_element(5, aten.softmax, aten._softmax, aten._safe_softmax, aten._masked_softmax, mixes=True)
+per_element(5, aten.log_softmax, aten._log_softmax, mixes=True)
 per_element(11, aten.mish)
 per_element(2, aten.hardshrink, aten.softshrink)  # compare, select (subtract)
-per_element(5, aten.glu)  # a sigmoid of one half, times the other
+per_element(5, aten.glu, mixes=True)  # a sigmoid of one half, times the other
 per_element(4, aten.rrelu, aten.rrelu_with_noise)
 
 per_element(2, aten.threshold_backward, aten.hardshrink_backward, aten.softshrink_backward)  # compare, select
@@ -39,10 +40,30 @@ per_element(6, aten.softplus_backward)  # z = exp(β·x), 2; g · z / (z + 1), 3
 per_element(6, aten.log_sigmoid_backward)  # compare, |x|, exponential, a sum, a quotient, a product
 per_element(20, aten.mish_backward)  # tanh(softplus(x)), 10; sigmoid(x), 4; g · (t + x · s · (1 − t²)), 6
 per_element(7, aten.logit_backward)
-per_element(4, aten._softmax_backward_data)  # y · (g − Σ g·y)
-per_element(4, aten._log_softmax_backward_data)  # g − exp(y) · Σ g
-per_element(4, aten._masked_softmax_backward)
+per_element(4, aten._softmax_backward_data, mixes=True)  # y · (g − Σ g·y)
+per_element(4, aten._log_softmax_backward_data, mixes=True)  # g − exp(y) · Σ g
+per_element(4, aten._masked_softmax_backward, mixes=True)
 per_element(2, aten.native_dropout_backward, aten._masked_scale)  # g · mask · scale
+
+pointwise(aten.gelu, aten.dropout, aten.feature_dropout, aten.alpha_dropout, aten.feature_alpha_dropout)
+pointwise(aten.native_dropout, aten._fused_dropout)
+
+
+@window_of(aten.softmax, aten._softmax, aten._safe_softmax, aten.log_softmax, aten._log_softmax)
+def softmax_window(self: TensorSpec, dim: int, *_: object, out: TensorSpec) -> Looks:
+    """Each element is made from all along the dimension."""
+    return (mixed(self, dim, out),)
+
+
+@window_of(aten.glu)
+def glu_window(self: TensorSpec, dim: int = -1, *, out: TensorSpec) -> Looks:
+    """The element at the same place of each half."""
+    rank = len(self.shape)
+    dim %= rank
+    halves = (HERE, shifted(out.shape[dim]))
+    dims = ((Along(at, half) if at == dim else here(at) for at in range(rank)) for half in halves)
+    return (tuple(Way((Look(tuple(each), out.shape),)) for each in dims),)
+
 
 _GELU = {"none": 5, "tanh": 14}
 # cdf = ½ (1 + erf(x/√2)), 4; pdf = c · exp(−½ x²), 4; g · (cdf + x · pdf), 3

@@ -19,7 +19,9 @@ from typing import Any
 
 import torch
 
-from torchscan.ops.registry import Work, cost_of
+from torchscan.ops.elementwise import first
+from torchscan.ops.registry import Work, cost_of, window_of
+from torchscan.ops.windows import WHOLE, Dim, Looks, Ways, broadcast_dims, here, look
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -42,6 +44,37 @@ def scaled_dot_product_attention(
 ) -> Work:
     """The operator that picks a kernel, and what it picks. Operands are (…, heads, length, width)."""
     return _forward(_scores(query, key), query, value, attn_mask or attn_bias, dropout_p)
+
+
+@window_of(aten.scaled_dot_product_attention, aten._scaled_dot_product_flash_attention_for_cpu)
+@window_of(aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_efficient_attention)
+@window_of(aten._scaled_dot_product_cudnn_attention, aten._scaled_dot_product_fused_attention_overrideable)
+@window_of("torchscan::flex_attention")
+def attention_window(
+    query: TensorSpec,
+    key: TensorSpec,
+    value: TensorSpec,
+    *_: object,
+    attn_mask: TensorSpec | None = None,
+    attn_bias: TensorSpec | None = None,
+    out: TensorSpec | tuple[TensorSpec, ...],
+) -> Looks:
+    """Its own query with all keys and values, also where they are masked; of a mask its own row."""
+    result, mask = first(out), attn_mask if attn_mask is not None else attn_bias
+    batch = len(result.shape) - 2
+    masked: list[Ways] = [] if mask is None else [look(result, *broadcast_dims(mask.shape[:-1], result.shape[:-1]), WHOLE)]
+    return (
+        look(result, *_heads(query, result), here(batch), WHOLE),
+        look(result, *_heads(key, result), WHOLE, WHOLE),
+        look(result, *_heads(value, result), WHOLE, here(batch + 1)),
+        *masked,
+    )
+
+
+def _heads(spec: TensorSpec, out: TensorSpec) -> list[Dim]:
+    """Heads that several queries share are taken together."""
+    sizes = zip(spec.shape[:-2], out.shape[:-2], strict=True)
+    return [here(dim) if size == full else WHOLE for dim, (size, full) in enumerate(sizes)]
 
 
 @cost_of(aten._scaled_dot_product_flash_attention_backward, aten._scaled_dot_product_flash_attention_for_cpu_backward)

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 
 from torchscan.ops.elementwise import Output, first
-from torchscan.ops.registry import Work, cost_of, elements
+from torchscan.ops.registry import Work, cost_of, elements, window_of
+from torchscan.ops.windows import WHOLE, Along, Dim, Looks, Taps, along_last, groups, per_axis, spread, window
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -81,6 +82,79 @@ def time_batch_channel_convolution(
 ) -> Work:
     """MACs = numel(out) · kernel · C_in. ``weight`` is (kernel, C_in, C_out)."""
     return _windowed(out.numel * math.prod(weight.shape[:2]), weight, bias)
+
+
+Sizes = Sequence[int] | int
+
+
+@window_of(aten.conv1d, aten.conv2d, aten.conv3d, aten._convolution_mode, aten.cudnn_convolution, aten._conv_depthwise2d)
+@window_of(aten.conv_depthwise3d, aten.mkldnn_convolution, aten.miopen_convolution, aten.miopen_depthwise_convolution)
+@window_of(aten.thnn_conv2d, aten._slow_conv2d_forward, aten.slow_conv3d, aten.slow_conv3d_forward)
+@window_of(aten.slow_conv_dilated2d, aten.slow_conv_dilated3d, aten._nnpack_spatial_convolution)
+@window_of(aten.cudnn_convolution_relu, aten.miopen_convolution_relu)
+def convolution_window(
+    input: TensorSpec,
+    weight: TensorSpec,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    out: Output,
+) -> Looks:
+    """Place j looks at ``s·j − p + d·t`` for the taps t, of the channels of its group."""
+    kernel = weight.shape[2:]
+    steps, spacing = (per_axis(value, len(kernel)) for value in (stride, dilation))
+    if isinstance(padding, str):  # of an odd number the larger half is behind
+        padding = [d * (k - 1) // 2 if padding == "same" else 0 for k, d in zip(kernel, spacing, strict=True)]
+    each = zip(kernel, steps, per_axis(padding, len(kernel)), spacing, strict=True)
+    per_group = max(weight.shape[1], 1)
+    return _along_channels(
+        input, [window(*numbers) for numbers in each], input.shape[-len(kernel) - 1] // per_group, first(out)
+    )
+
+
+@window_of(aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d, aten.cudnn_convolution_transpose)
+@window_of(aten.miopen_convolution_transpose, aten.slow_conv_transpose2d, aten.slow_conv_transpose3d)
+def transposed_convolution_window(
+    input: TensorSpec,
+    weight: TensorSpec,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    out: TensorSpec,
+) -> Looks:
+    """Place j looks at the whole numbers among ``(j + p − d·t) / s``."""
+    kernel = weight.shape[2:]
+    each = zip(kernel, *(per_axis(value, len(kernel)) for value in (stride, padding, dilation)), strict=True)
+    return _along_channels(input, [spread(*numbers) for numbers in each], groups, out)
+
+
+@window_of(aten.convolution, aten._convolution, aten.convolution_overrideable)
+def general_convolution_window(
+    input: TensorSpec,
+    weight: TensorSpec,
+    *,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    transposed: bool,
+    groups: int,
+    out: TensorSpec,
+) -> Looks:
+    """One of the two above, as ``transposed`` says."""
+    if not transposed:
+        return convolution_window(input, weight, stride=stride, padding=padding, dilation=dilation, out=out)
+    return transposed_convolution_window(
+        input, weight, stride=stride, padding=padding, dilation=dilation, groups=groups, out=out
+    )
+
+
+def _along_channels(input: TensorSpec, taps: Sequence[Taps], count: int, out: TensorSpec) -> Looks:
+    at = len(input.shape) - len(taps) - 1
+    channels: Dim = WHOLE if count == 1 else Along(at, groups(input.shape[at], out.shape[at], count))
+    return (along_last(input, taps, out, channels),)
 
 
 @cost_of(aten.convolution_backward, aten.convolution_backward_overrideable)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import torch
 
 from torchscan.ops.matmul import real_products
-from torchscan.ops.registry import Work, cost_of
+from torchscan.ops.registry import Work, cost_of, window_of
+from torchscan.ops.windows import WHOLE, At, Dim, Looks, here, look
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -36,17 +37,39 @@ def einsum(equation: str, tensors: Sequence[TensorSpec], *, path: Sequence[int] 
     return Work(macs=real_products(out) * macs, other_flops=additions)
 
 
+@window_of(aten.einsum.default)
+def einsum_window(equation: str, tensors: Sequence[TensorSpec], *, out: TensorSpec) -> Looks:
+    """An index of the result is that of the operand; over the others all is summed up."""
+    terms, result = _spelt(equation, [spec.shape for spec in tensors])
+    where = {index: position for position, index in enumerate(result)}
+    return tuple(
+        look(out, *(_read(where.get(index), size, out) for index, size in zip(term, spec.shape, strict=True)))
+        for term, spec in zip(terms, tensors, strict=True)
+    )
+
+
+def _read(position: int | None, size: int, out: TensorSpec) -> Dim:
+    if position is None:
+        return WHOLE
+    return here(position) if size == out.shape[position] else At(0)
+
+
 def parse(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[Sizes], str]:
     """The sizes of each operand's indices, and the indices of the result; ``...`` stands for digits, counted from the right."""
+    named, result = _spelt(equation, shapes)
+    return [_sizes(term, shape) for term, shape in zip(named, shapes, strict=True)], result
+
+
+def _spelt(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[str], str]:
+    """The indices of each operand and those of the result."""
     inputs, arrow, result = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")
     hidden = [len(shape) - len(term.replace("...", "")) for term, shape in zip(terms, shapes, strict=True)]
     named = [_spell_out(term, count) for term, count in zip(terms, hidden, strict=True)]
-    operands = [_sizes(term, shape) for term, shape in zip(named, shapes, strict=True)]
-    if not arrow:
-        letters = "".join(terms).replace("...", "")
-        return operands, "".join(sorted(each for each in set(letters) if letters.count(each) == 1)) + _digits(max(hidden))
-    return operands, _spell_out(result, max(hidden))
+    if arrow:
+        return named, _spell_out(result, max(hidden))
+    letters = "".join(terms).replace("...", "")
+    return named, _digits(max(hidden)) + "".join(sorted(each for each in set(letters) if letters.count(each) == 1))
 
 
 def _digits(count: int) -> str:

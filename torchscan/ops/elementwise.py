@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torchscan.ops.registry import Formula, Operator, Work, cost_of, elements
+from torchscan.ops.registry import Formula, Operator, Work, cost_of, elements, pointwise
 from torchscan.trace.events import TensorSpec
 
 Output = TensorSpec | tuple[TensorSpec, ...]
 
 
-def per_element(flops: int, *operators: Operator, complex_flops: int | None = None) -> None:
+def per_element(flops: int, *operators: Operator, complex_flops: int | None = None, mixes: bool = False) -> None:
     """Declare operators that spend ``flops`` on each element that they return: FLOPs = flops · numel(out).
 
-    On complex numbers they spend ``complex_flops``; by default twice as much, once for each part.
+    On complex numbers they spend ``complex_flops``; by default twice as much, once for each part. An element is made from the
+    operands at its place, unless the operator ``mixes`` them.
     """
     cost_of(*operators)(_formula(flops, 2 * flops if complex_flops is None else complex_flops))
+    if not mixes:
+        pointwise(*operators)
 
 
 def per_input(flops: int, *operators: Operator) -> None:

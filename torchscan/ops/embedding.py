@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchscan.ops.elementwise import Output, first
-from torchscan.ops.registry import Work, cost_of, traffic_of
+from torchscan.ops.registry import Work, cost_of, traffic_of, window_of
+from torchscan.ops.windows import Looks, here, look
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -16,6 +17,12 @@ _SUM, _MEAN, _MAX = 0, 1, 2  # as torch numbers what a bag does
 def embedding(weight: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
     """Reads the indices and one row for each, at most the whole table."""
     return Work(elements_read=indices.numel + out.numel, bytes_read=_rows_read(weight, out.numel) + indices.stored_bytes)
+
+
+@window_of(aten.embedding)
+def embedding_window(weight: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Looks:
+    """A row for each index."""
+    return (None, look(out, *map(here, range(len(indices.shape)))))
 
 
 @cost_of(aten._embedding_bag, aten._embedding_bag_forward_only, aten.embedding_bag)

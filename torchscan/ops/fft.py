@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import torch
 
-from torchscan.ops.registry import Work, cost_of
+from torchscan.ops.registry import Work, cost_of, window_of
+from torchscan.ops.windows import Looks, mixed
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -33,6 +34,12 @@ def transform_of_real(self: TensorSpec, dim: Sequence[int], normalization: int, 
 def transform_to_real(self: TensorSpec, dim: Sequence[int], *_: object, out: TensorSpec) -> Work:
     """The same, backwards."""
     return Work(other_flops=_real(out, dim) + _transforms(self, dim[:-1]))
+
+
+@window_of(aten._fft_c2c, aten._fft_r2c, aten._fft_c2r)
+def transform_window(self: TensorSpec, dim: Sequence[int], *_: object, out: TensorSpec) -> Looks:
+    """All along the transformed dimensions."""
+    return (mixed(self, dim, out),)
 
 
 def _real(signal: TensorSpec, dims: Sequence[int]) -> int:

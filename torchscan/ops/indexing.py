@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import torch
 
-from torchscan.ops.registry import Work, cost_of, elements, free, stored_bytes, traffic_of
+from torchscan.ops.registry import Work, cost_of, elements, free, stored_bytes, traffic_of, window_of
+from torchscan.ops.windows import WHOLE, Dim, Look, Looks, Ways, here, look, way, wrapped
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -32,6 +33,53 @@ def gather(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: Tenso
 def index(self: TensorSpec, indices: Sequence[TensorSpec | None], *, out: TensorSpec) -> Work:
     """Reads the indices and one element for each output."""
     return _picked(self, _given(indices), out)
+
+
+@window_of(aten.index, aten._unsafe_index)
+def index_window(self: TensorSpec, indices: Sequence[TensorSpec | None], *, out: TensorSpec) -> Looks:
+    """Any place along the dimensions that have indices: a record does not keep which."""
+    given = list(indices) + [None] * len(self.shape)
+    dims: list[Dim] = []
+    for index in given:
+        if len(dims) < len(self.shape):
+            dims += [here(0)] if index is None else [WHOLE] * (len(index.shape) if _is_mask(index) else 1)
+    named = [at for at, dim in enumerate(dims) if dim is WHOLE]
+    added = len(out.shape) - (len(self.shape) - len(named))
+    is_together = named == list(range(named[0], named[-1] + 1)) if named else True
+    first = named[0] if named and is_together else 0
+    kept = iter([*range(first), *range(first + added, len(out.shape))])
+    return (way(Look(tuple(dim if dim is WHOLE else here(next(kept)) for dim in dims), out.shape), note="hull"),)
+
+
+@window_of(aten.gather, aten.take_along_dim)
+def gather_window(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec) -> Looks:
+    """Any place along the dimension, by the index at the same place."""
+    return (_anywhere(self, dim, out), look(out, *map(here, range(len(index.shape)))))
+
+
+@window_of(aten.index_select)
+def index_select_window(self: TensorSpec, dim: int, *_: object, out: TensorSpec) -> Looks:
+    """Any place along the dimension."""
+    return (_anywhere(self, dim, out),)
+
+
+@window_of(aten.index_copy, aten.index_add, aten.index_fill, aten.index_reduce, aten.scatter, aten.scatter_add)
+@window_of(aten.scatter_reduce)
+def put_along_window(self: TensorSpec, dim: int, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks:
+    """What was there, and any place along the dimension of what is put."""
+    others = (_anywhere(spec, dim, out) if len(spec.shape) == len(out.shape) else None for spec in inputs[1:])
+    return (look(out, *map(here, range(len(self.shape)))), *others)
+
+
+@window_of(aten.index_put, "aten::_index_put_impl", "aten::_unsafe_index_put")
+def index_put_window(self: TensorSpec, *_: object, out: TensorSpec) -> Looks:
+    """What was there, and everything that is put."""
+    return (look(out, *map(here, range(len(self.shape)))),)
+
+
+def _anywhere(spec: TensorSpec, dim: int, out: TensorSpec) -> Ways:
+    along = wrapped(dim, len(spec.shape))
+    return way(Look(tuple(WHOLE if at == along else here(at) for at in range(len(spec.shape))), out.shape), note="hull")
 
 
 @cost_of("aten::_unsafe_masked_index")

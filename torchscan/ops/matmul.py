@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 
 from torchscan.ops.elementwise import per_element
-from torchscan.ops.registry import Work, cost_of, free
+from torchscan.ops.registry import Work, cost_of, free, window_of
+from torchscan.ops.windows import WHOLE, Dim, Looks, broadcast, broadcast_dims, here, look
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -30,6 +31,34 @@ def linear(input: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None
     if weight.sparsity is not None:
         return Work(macs=input.numel // max(input.shape[-1], 1) * weight.sparsity.stored)
     return Work(macs=real_products(out) * out.numel * weight.shape[-1])
+
+
+@window_of(aten.linear, aten.mkldnn_linear, "quantized::linear", "quantized::linear_relu", "quantized::linear_dynamic")
+def linear_window(input: TensorSpec, *_: object, out: TensorSpec) -> Looks:
+    """All along the last dimension."""
+    return (look(out, *map(here, range(len(input.shape) - 1)), WHOLE),)
+
+
+@window_of(aten.mm, aten.bmm, aten.matmul, aten.mv, aten.dot, aten.vdot, aten._int_mm)
+def matmul_window(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Looks:
+    """A row of the one and a column of the other."""
+    rows, columns = len(self.shape) > 1, len(other.shape) > 1
+    batch = out.shape[: len(out.shape) - rows - columns]
+    left: list[Dim] = [*broadcast_dims(self.shape[:-2], batch), *([here(len(batch))] if rows else []), WHOLE]
+    last: list[Dim] = [WHOLE, *([here(len(batch) + rows)] if columns else [])]
+    return (look(out, *left), look(out, *broadcast_dims(other.shape[:-2], batch), *last))
+
+
+@window_of(aten.addmm, aten.baddbmm, aten.addmv, aten._addmm_activation)
+def addmm_window(self: TensorSpec, left: TensorSpec, right: TensorSpec, *, out: TensorSpec) -> Looks:
+    """As above, and what is added."""
+    return (broadcast(self, out), *matmul_window(left, right, out=out))
+
+
+@window_of(aten.outer, aten.ger)
+def outer_window(self: TensorSpec, vec2: TensorSpec, *, out: TensorSpec) -> Looks:
+    """An element of each."""
+    return (look(out, here(0)), look(out, here(1)))
 
 
 @cost_of(aten.mm, aten.bmm, aten.matmul, aten.mv, aten.dot, aten.vdot, aten._sparse_mm)
@@ -308,7 +337,8 @@ per_element(1, "aten::fake_quantize_per_channel_affine_cachemask_backward")
 per_element(7, "quantized::add", "quantized::mul", "quantized::add_relu", "quantized::mul_relu")  # two unpacked, one packed
 per_element(2, "quantized::add_scalar", "quantized::mul_scalar", "quantized::relu6")
 per_element(4, "quantized::leaky_relu", "quantized::sigmoid")
-per_element(5, "quantized::hardswish", "quantized::softmax")
+per_element(5, "quantized::hardswish")
+per_element(5, "quantized::softmax", mixes=True)
 per_element(6, "quantized::elu", "quantized::celu")
 free("aten::int_repr", "aten::q_scale", "aten::q_zero_point", "quantized::cat", "quantized::linear_prepack")
 free("aten::_convert_weight_to_int4pack", "aten::_convert_weight_to_int4pack_for_cpu")

@@ -12,10 +12,76 @@ from dataclasses import replace
 import torch
 
 from torchscan.ops.elementwise import Output, first, per_input
-from torchscan.ops.registry import Work, cost_of
+from torchscan.ops.registry import Work, cost_of, window_of
+from torchscan.ops.windows import HERE, NOT_READ, WHOLE, Along, Dim, Look, Looks, Taps, Way, Ways, groups, here
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
+
+
+def _normalised(input: TensorSpec, *statistics: Dim) -> Ways:
+    """Each element by itself, and the statistics of what is normalised together."""
+    return (_by_itself(input), Way((Look(statistics, input.shape),), note="norm-stats"))
+
+
+def _by_itself(input: TensorSpec) -> Way:
+    return Way((Look(tuple(map(here, range(len(input.shape)))), input.shape),))
+
+
+@window_of(aten.batch_norm, aten.native_batch_norm, aten._native_batch_norm_legit, aten.cudnn_batch_norm)
+@window_of(aten.miopen_batch_norm)
+def batch_norm_window(
+    input: TensorSpec,
+    *_: object,
+    training: bool,
+    weight: TensorSpec | None = None,
+    bias: TensorSpec | None = None,
+    out: Output,
+) -> Looks:
+    """By itself in evaluation; in training with the statistics of its channel, and running ones are not read."""
+    if not training:
+        return ((_by_itself(input),),)
+    affine: list[Ways] = [None] * ((weight is not None) + (bias is not None))
+    return (_normalised(input, *_per_channel(input, HERE)), *affine, NOT_READ, NOT_READ)
+
+
+@window_of("aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update")
+def batch_norm_without_training_window(input: TensorSpec, *_: object, out: Output) -> Looks:
+    """By itself."""
+    return ((_by_itself(input),),)
+
+
+@window_of(aten._native_batch_norm_legit.no_stats, "aten::_batch_norm_with_update")
+def batch_norm_with_statistics_window(input: TensorSpec, *_: object, out: Output) -> Looks:
+    """With the statistics of its channel."""
+    return (_normalised(input, *_per_channel(input, HERE)),)
+
+
+@window_of(aten.instance_norm)
+def instance_norm_window(input: TensorSpec, *_: object, use_input_stats: bool, out: TensorSpec) -> Looks:
+    """With the statistics of its channel in its sample, unless running ones are used."""
+    if not use_input_stats:
+        return ((_by_itself(input),),)
+    return (_normalised(input, here(0), *_per_channel(input, HERE)[1:]),)
+
+
+@window_of(aten.group_norm, aten.native_group_norm)
+def group_norm_window(input: TensorSpec, *_: object, num_groups: int = 0, group: int = 0, out: Output) -> Looks:
+    """With the statistics of its group of channels in its sample."""
+    channels = input.shape[1]
+    return (_normalised(input, here(0), *_per_channel(input, groups(channels, channels, num_groups or group))[1:]),)
+
+
+@window_of(aten.layer_norm, aten.native_layer_norm, aten.rms_norm, aten._fused_rms_norm)
+def layer_norm_window(input: TensorSpec, normalized_shape: Sequence[int], *_: object, out: Output) -> Looks:
+    """With the statistics of the last dimensions."""
+    kept = len(input.shape) - len(normalized_shape)
+    return (_normalised(input, *map(here, range(kept)), *[WHOLE] * len(normalized_shape)),)
+
+
+def _per_channel(input: TensorSpec, channels: Taps) -> list[Dim]:
+    """All of a sample along its dimensions but the channels."""
+    return [Along(1, channels) if dim == 1 else WHOLE for dim in range(len(input.shape))]
 
 
 @cost_of(aten.batch_norm)

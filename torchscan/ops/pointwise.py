@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 
 from torchscan.ops.elementwise import per_element, real_parts
-from torchscan.ops.registry import Work, cost_of, free
+from torchscan.ops.registry import Work, cost_of, free, pointwise, window_of
+from torchscan.ops.windows import WHOLE, Looks, here, look
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -51,6 +52,18 @@ per_element(1, aten._conj_physical, "prims::add", "prims::sub", "prims::mul", "p
 
 free(aten.view_as_complex, aten.view_as_real, aten.complex, aten.real, aten.imag, aten.frexp)
 free(aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor, aten.bitwise_not, aten.bitwise_left_shift, aten.bitwise_right_shift)
+
+
+pointwise(aten.complex, aten.real, aten.imag, aten.frexp, aten.addcmul, aten.addcdiv, aten.add, aten.sub, aten.subtract)
+pointwise(aten.rsub, aten.bitwise_and, aten.bitwise_or, aten.bitwise_xor, aten.bitwise_not)
+pointwise(aten.bitwise_left_shift, aten.bitwise_right_shift)
+
+
+@window_of(aten.view_as_real, aten.view_as_complex)
+def complex_parts_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
+    """The last dimension of the real tensor has the two parts."""
+    both = min(len(self.shape), len(out.shape))
+    return (look(out, *map(here, range(both)), *[WHOLE] * (len(self.shape) - both)),)
 
 
 @cost_of(aten.addcmul, aten.addcdiv)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from torchscan.ops.elementwise import Output, first
-from torchscan.ops.registry import Formula, Work, cost_of, free
+from torchscan.ops.registry import Formula, Operator, Work, cost_of, free, window_of
+from torchscan.ops.windows import WHOLE, Along, Dim, Looks, along_last, bins, here, look, per_axis, window
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -77,6 +78,43 @@ for _axes in (2, 3):
     cost_of(getattr(aten, f"avg_pool{_axes}d_backward"))(_avg_pool_backward(_axes))
     cost_of(getattr(aten, f"_adaptive_avg_pool{_axes}d_backward"))(_adaptive_avg_pool_backward(_axes))
 cost_of(aten.adaptive_avg_pool3d_backward)(_adaptive_avg_pool_backward(3))
+
+
+def _declare_windows(axes: int, *operators: Operator) -> None:
+    @window_of(*operators)
+    def pool_window(
+        self: TensorSpec,
+        kernel_size: Sizes,
+        *_: object,
+        stride: Sizes = (),
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        out: Output,
+        **_kwargs: object,
+    ) -> Looks:
+        """Place j looks at ``s·j − p + d·t`` for the taps t; the stride is the window's size, if none is given."""
+        steps = stride if isinstance(stride, int) or stride else kernel_size
+        each = zip(*(per_axis(value, axes) for value in (kernel_size, steps, padding, dilation)), strict=True)
+        return (along_last(self, [window(*numbers) for numbers in each], first(out)),)
+
+
+def _declare_bins(axes: int, *operators: Operator) -> None:
+    @window_of(*operators)
+    def adaptive_pool_window(self: TensorSpec, *_: object, out: Output) -> Looks:
+        """Place j looks at its bin; a single one holds everything."""
+        result, outer = first(out), len(self.shape) - axes
+        sizes = zip(self.shape[outer:], result.shape[outer:], strict=True)
+        dims: list[Dim] = [
+            WHOLE if count == 1 else Along(outer + at, bins(size, count)) for at, (size, count) in enumerate(sizes)
+        ]
+        return (look(result, *map(here, range(outer)), *dims),)
+
+
+for _axes in (1, 2, 3):
+    _declare_windows(_axes, f"aten::max_pool{_axes}d", f"aten::avg_pool{_axes}d", f"aten::quantized_max_pool{_axes}d")
+    _declare_windows(_axes, f"aten::max_pool{_axes}d_with_indices", f"aten::mkldnn_max_pool{_axes}d")
+    _declare_bins(_axes, f"aten::adaptive_avg_pool{_axes}d", f"aten::adaptive_max_pool{_axes}d")
+    _declare_bins(_axes, f"aten::_adaptive_avg_pool{_axes}d")
 
 
 @cost_of(aten.max_pool2d_with_indices_backward, aten.max_pool3d_with_indices_backward)

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from torchscan.ops.elementwise import Output, first
-from torchscan.ops.registry import Formula, Operator, Work, cost_of
+from torchscan.ops.registry import Formula, Operator, Work, cost_of, window_of
+from torchscan.ops.windows import WHOLE, EachOutput, Looks, Windows, here, look
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -59,6 +60,24 @@ _declare(_LSTM, aten.lstm.input, aten.lstm.data)
 _declare(_GRU, aten.gru.input, aten.gru.data)
 _declare(_TANH, aten.rnn_tanh.input, aten.rnn_tanh.data)
 _declare(_RELU, aten.rnn_relu.input, aten.rnn_relu.data)
+
+
+@window_of(aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
+def recurrent_window(input: TensorSpec, *_: object, batch_first: bool, out: Output) -> Windows:
+    """All steps and channels of its sample, though in one direction it looks only back; states come after all steps."""
+    steps, *states = out if isinstance(out, tuple) else (out,)
+    batch = 0 if batch_first else 1
+    over_time = look(steps, *(here(batch) if dim == batch else WHOLE for dim in range(3)))
+    final = [look(state, *(here(1) if dim == batch else WHOLE for dim in range(3))) for state in states]
+    return EachOutput(((over_time,), *((each,) for each in final)))
+
+
+@window_of(aten.lstm_cell, aten.gru_cell, aten.rnn_tanh_cell, aten.rnn_relu_cell)
+def cell_window(input: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: Output) -> Looks:
+    """All channels of its row, of the input and of the state."""
+    result = first(out)
+    rows = [spec for spec in inputs if len(spec.shape) == 2 and spec.shape[0] == result.shape[0]]
+    return tuple(look(result, here(0), WHOLE) for _ in rows[: 1 + len(out if isinstance(out, tuple) else (out,))])
 
 
 def _declare_cell(cell: _Cell, operator: Operator) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from torchscan.ops.elementwise import Output, first, per_element, per_input, real_parts
-from torchscan.ops.registry import Formula, Operator, Work, cost_of, traffic_of
+from torchscan.ops.registry import Formula, Operator, Work, cost_of, traffic_of, window_of
+from torchscan.ops.windows import Looks, elementwise, mixed, reduced
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -25,6 +27,12 @@ def _reduction(per_input: int, per_output: int, of_complex: int = 2) -> Formula:
 
 def _declare(per_input: int, per_output: int, *operators: Operator) -> None:
     cost_of(*operators)(_reduction(per_input, per_output))
+    window_of(*operators)(reduction_window)
+
+
+def reduction_window(self: TensorSpec, *_: object, dim: Sequence[int] | int | None = None, out: Output) -> Looks:
+    """All along the named dimensions; along all, if none are named."""
+    return (reduced(self, dim, first(out)),)
 
 
 # n inputs per output: n − 1 steps
@@ -36,6 +44,7 @@ _declare(2, -1, aten.nansum)
 _declare(2, -2, aten.aminmax, aten._aminmax)
 # of complex numbers a product takes 3 times what a sum takes
 cost_of(aten.prod)(_reduction(1, -1, of_complex=6))
+window_of(aten.prod, aten.median, aten.nanmedian, aten.kthvalue, aten.mode)(reduction_window)
 # n − 1 additions and a division
 _declare(1, 0, aten.mean)
 # mean and centring, square, sum
@@ -44,9 +53,9 @@ _declare(4, 1, aten.std, aten.std_mean)
 # square or absolute value, n − 1 additions, a root
 _declare(2, 0, aten.linalg_vector_norm, aten.norm, aten.frobenius_norm, aten.native_norm)
 # differences besides
-_declare(3, 0, aten.dist)
+cost_of(aten.dist)(_reduction(3, 0))
 # the norm of each slice, and a product
-_declare(3, 0, aten.renorm)
+cost_of(aten.renorm)(_reduction(3, 0))
 # exponential, n − 1 additions, logarithm; shifted by the largest, which takes n − 1 comparisons, n subtractions, one addition
 _declare(4, 0, aten.logsumexp)
 # the bin of each: subtract the lower end, divide by the width
@@ -59,6 +68,21 @@ def extreme(self: TensorSpec, *others: Any, out: Output) -> Work | None:
     if others and isinstance(others[0], TensorSpec):
         return Work(other_flops=first(out).numel)
     return _reduction(1, -1)(self, out=out)
+
+
+@window_of(aten.max, aten.min)
+def extreme_window(self: TensorSpec, *others: Any, inputs: tuple[TensorSpec, ...], out: Output) -> Looks:
+    """Over a dimension or everything, or element by element."""
+    if len(inputs) > 1:
+        return elementwise(inputs=inputs, out=out)
+    return reduction_window(self, dim=next((each for each in others if type(each) is int), None), out=out)
+
+
+@window_of(aten.cumsum, aten.cumprod, aten.cummax, aten.cummin, aten.logcumsumexp, aten._logcumsumexp)
+@window_of(aten.sort, aten.argsort, aten.topk, aten.renorm)
+def along_dimension_window(self: TensorSpec, *_: object, dim: int = -1, out: Output) -> Looks:
+    """All along the dimension, though a running sum looks only back."""
+    return (mixed(self, dim, first(out)) if self.shape else None,)
 
 
 @cost_of(aten.cumprod)

@@ -1,4 +1,4 @@
-"""Which operator costs what: formulas are registered here and looked up here.
+"""Which operator costs what and looks where: formulas and window rules are registered here and looked up here.
 
 A formula is a function of the operator's arguments, as its schema names them, with a :class:`TensorSpec` for each tensor,
 and of ``out``, the spec (or specs) of what it returned::
@@ -8,7 +8,8 @@ and of ``out``, the spec (or specs) of what it returned::
         '''MACs = numel(out) · in_features.'''
         return Work(macs=out.numel * weight.shape[-1])
 
-Whatever a formula leaves out follows from the specs: see :class:`Work`.
+Whatever a formula leaves out follows from the specs: see :class:`Work`. A window rule takes the same arguments and says
+which elements of the operands a result is made from: see :mod:`torchscan.ops.windows`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import dataclasses
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -25,6 +26,7 @@ from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
 from torchscan.errors import InputError
+from torchscan.ops.windows import Windows, elementwise
 from torchscan.trace.events import OpSignature, TensorSpec
 
 #: an overload, all overloads of a packet, the name of either, or what ``torch.library.custom_op`` made
@@ -98,7 +100,11 @@ class Price:
 
 #: None: what this call costs cannot be told from shapes
 Formula = Callable[..., Work | None]
+#: where an operator looks; None: this call cannot be told
+WindowRule = Callable[..., Windows | None]
 F = TypeVar("F", bound=Formula)
+W = TypeVar("W", bound=WindowRule)
+T = TypeVar("T")
 
 _NOTHING = OpCost()
 _UNPRICED = Price("unpriced", OpCost(is_complete=False))
@@ -115,6 +121,7 @@ class _Entry:
 
 
 _entries: dict[str, _Entry] = {}
+_window_rules: dict[str, WindowRule] = {}
 
 
 def cost_of(*operators: Operator, of_integers: bool = False, replace: bool = False) -> Callable[[F], F]:
@@ -130,7 +137,7 @@ def cost_of(*operators: Operator, of_integers: bool = False, replace: bool = Fal
     """
 
     def register(formula: F) -> F:
-        _register(operators, _Entry(formula, "priced", of_integers), replace)
+        _register(_entries, operators, _Entry(formula, "priced", of_integers), replace)
         return formula
 
     return register
@@ -140,7 +147,7 @@ def traffic_of(*operators: Operator) -> Callable[[F], F]:
     """Register a formula for operators that do no arithmetic, but move other data than their operands and results."""
 
     def register(formula: F) -> F:
-        _register(operators, _Entry(formula, "free"), replace=False)
+        _register(_entries, operators, _Entry(formula, "free"), replace=False)
         return formula
 
     return register
@@ -151,16 +158,45 @@ def free(*operators: Operator) -> None:
     traffic_of(*operators)(_copies)
 
 
+def window_of(*operators: Operator, replace: bool = False) -> Callable[[W], W]:
+    """Register a window rule for operators, which are named as for :func:`cost_of`."""
+
+    def register(rule: W) -> W:
+        any_rule: WindowRule = rule
+        _register(_window_rules, operators, any_rule, replace)
+        return rule
+
+    return register
+
+
+def pointwise(*operators: Operator) -> None:
+    """Declare operators whose result at a place is made from the operands at that place."""
+    window_of(*operators)(elementwise)
+
+
 def is_known(operator: OpOverload) -> bool:
     """Whether calls of this operator can be priced as a whole."""
-    return _find(operator) is not None
+    return _find(_entries, operator) is not None
+
+
+def windows(signature: OpSignature) -> Windows | None:
+    """Where a call looks at its operands; None: not known. A rule that fails must not cost the user the other figures."""
+    rule = _find(_window_rules, signature.op)
+    if rule is None:
+        return None
+    try:
+        return _apply(rule, signature)
+    except Exception as error:
+        call = f"{signature.op}({', '.join(map(str, signature.args))})"
+        warnings.warn(f"the window rule {rule.__qualname__} failed on {call}: {error!r}; it counts as unknown", stacklevel=2)
+        return None
 
 
 def price(signature: OpSignature) -> Price:
     """What a call costs. Views cost nothing; integer arithmetic counts for traffic only."""
     if signature.is_view:
         return Price("free", _NOTHING)
-    entry = _find(signature.op)
+    entry = _find(_entries, signature.op)
     if not _is_integer_arithmetic(signature):
         return _UNPRICED if entry is None else _priced(entry, signature)
     if entry is None:
@@ -189,11 +225,11 @@ def _is_integer_arithmetic(signature: OpSignature) -> bool:
     return is_torchs and not any(spec.is_arithmetic for spec in (*signature.inputs, *signature.outputs))
 
 
-def _apply(formula: Formula, signature: OpSignature) -> Work | None:
-    """Call a formula with what it has parameters for.
+def _apply(formula: Callable[..., T], signature: OpSignature) -> T:
+    """Call a formula or a rule with what it has parameters for.
 
     Its positional parameters are the operator's first arguments, whatever the overload calls them; keyword parameters go by
-    the schema's names, wherever an overload has them.
+    the schema's names, wherever an overload has them; ``inputs`` are all operands.
     """
     layout = _layout(formula)
     names = [argument.name for argument in signature.op._schema.arguments]
@@ -202,6 +238,8 @@ def _apply(formula: Formula, signature: OpSignature) -> Work | None:
     if layout.takes_rest:
         positional += signature.args[layout.positional :]
     keywords = {name: value for name, value in named.items() if name in layout.keywords}
+    if layout.takes_inputs:
+        keywords["inputs"] = signature.inputs
     return formula(*positional, **keywords, out=signature.out)
 
 
@@ -211,17 +249,20 @@ class _Layout:
 
     positional: int
     takes_rest: bool
+    takes_inputs: bool
     keywords: frozenset[str]
 
 
 @functools.cache
-def _layout(formula: Formula) -> _Layout:
+def _layout(formula: Callable[..., object]) -> _Layout:
     parameters = inspect.signature(formula).parameters.values()
     kinds = [parameter.kind for parameter in parameters]
+    by_keyword = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
     return _Layout(
         positional=kinds.count(inspect.Parameter.POSITIONAL_ONLY) + kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD),
         takes_rest=inspect.Parameter.VAR_POSITIONAL in kinds,
-        keywords=frozenset(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY) - {"out"},
+        takes_inputs="inputs" in by_keyword,
+        keywords=frozenset(by_keyword) - {"out", "inputs"},
     )
 
 
@@ -267,24 +308,25 @@ def _name_of(operator: Operator) -> str:
     return operator.replace("::", ".")
 
 
-def _register(operators: tuple[Operator, ...], entry: _Entry, replace: bool) -> None:
+def _register(entries: dict[str, T], operators: tuple[Operator, ...], entry: T, replace: bool) -> None:
     if not operators:
         raise InputError("no operator was given: @cost_of(torch.ops.mylib.my_op)")
     names = [_name_of(operator) for operator in operators]
-    taken = [name for name in names if name in _entries]
+    taken = [name for name in names if name in entries]
     if taken and not replace:
-        raise ValueError(f"{taken[0]} has a cost already: one operator, one formula, unless you pass replace=True")
+        kind = "a cost" if isinstance(entry, _Entry) else "a window rule"
+        raise ValueError(f"{taken[0]} has {kind} already: one operator, one formula, unless you pass replace=True")
     for name in names:
-        for narrower in [each for each in _entries if each.startswith(f"{name}.")] if replace else ():
-            del _entries[narrower]
-        _entries[name] = entry
+        for narrower in [each for each in entries if each.startswith(f"{name}.")] if replace else ():
+            del entries[narrower]
+        entries[name] = entry
 
 
-def _find(operator: OpOverload) -> _Entry | None:
-    """By overload, then by packet; an in-place operator costs what its functional twin does."""
+def _find(entries: Mapping[str, T], operator: OpOverload) -> T | None:
+    """By overload, then by packet; an in-place operator is what its functional twin is."""
     overload, packet = str(operator), str(operator.overloadpacket)
     for name in (overload, packet, packet.removesuffix("_")):
-        entry = _entries.get(name)
+        entry = entries.get(name)
         if entry is not None:
             return entry
     return None

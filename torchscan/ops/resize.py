@@ -8,21 +8,26 @@ added (and in several axes the weights are multiplied before).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from fractions import Fraction
 
 import torch
 
 from torchscan.ops.elementwise import per_element, per_input
-from torchscan.ops.registry import Formula, Work, cost_of, free
+from torchscan.ops.registry import Formula, Operator, Work, cost_of, free, window_of
+from torchscan.ops.windows import Looks, along_last, interpolated, nearest
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
+#: a factor for one axis, or for each
+Factors = float | None | Sequence[float]
 
 free(aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d)
 free(aten._upsample_nearest_exact1d, aten._upsample_nearest_exact2d, aten._upsample_nearest_exact3d)
-per_element(3, aten.upsample_linear1d)
-per_element(7, aten.upsample_bilinear2d)
-per_element(15, aten.upsample_trilinear3d)
-per_element(31, aten.upsample_bicubic2d)
+per_element(3, aten.upsample_linear1d, mixes=True)
+per_element(7, aten.upsample_bilinear2d, mixes=True)
+per_element(15, aten.upsample_trilinear3d, mixes=True)
+per_element(31, aten.upsample_bicubic2d, mixes=True)
 
 # per gradient: a sum each (nearest); 2 neighbours · 2; 4 · 2; 8 · 2; 16 · 3
 per_input(1, aten.upsample_nearest1d_backward, aten.upsample_nearest2d_backward, aten.upsample_nearest3d_backward)
@@ -65,6 +70,59 @@ def _taps(size: int, resized: int, reach: int) -> int:
     support = reach * max(scale, 1.0)
     centres = (scale * (index + 0.5) for index in range(resized))
     return sum(min(int(at + support + 0.5), size) - max(int(at - support + 0.5), 0) for at in centres)
+
+
+def _scales(self: TensorSpec, out: TensorSpec, axes: int, given: Sequence[float | None]) -> list[Fraction]:
+    """Along each axis how far apart two neighbours are in the input: as the factor says, else as the sizes do."""
+    sizes = zip(self.shape[-axes:], out.shape[-axes:], given, strict=True)
+    return [Fraction(size, resized) if not factor else _simple(1 / Fraction(factor)) for size, resized, factor in sizes]
+
+
+def _simple(scale: Fraction) -> Fraction:
+    """A factor such as 1.3 is meant as 13/10."""
+    return scale.limit_denominator(1000)
+
+
+def _aligned(self: TensorSpec, out: TensorSpec, axes: int) -> list[Fraction]:
+    """With the corners on each other, so that the sizes less one count."""
+    sizes = zip(self.shape[-axes:], out.shape[-axes:], strict=True)
+    return [Fraction(size - 1, resized - 1) if resized > 1 else Fraction(0) for size, resized in sizes]
+
+
+def _declare_nearest(axes: int, centre: Fraction, *operators: Operator) -> None:
+    @window_of(*operators)
+    def nearest_window(self: TensorSpec, output_size: object, *scales: Factors, out: TensorSpec) -> Looks:
+        """The nearest place: ``⌊j·s⌋``, or ``⌊(j + ½)·s⌋`` where it is exact."""
+        return (along_last(self, [nearest(s, centre) for s in _scales(self, out, axes, _factors(scales, axes))], out),)
+
+
+def _declare_interpolation(axes: int, kernel: str, antialias: bool, *operators: Operator) -> None:
+    @window_of(*operators)
+    def interpolation_window(
+        self: TensorSpec, output_size: object, align_corners: bool, *scales: Factors, out: TensorSpec
+    ) -> Looks:
+        """The neighbours of ``(j + ½)·s − ½``, with aligned corners of ``j·s``, that have a weight."""
+        steps = _aligned(self, out, axes) if align_corners else _scales(self, out, axes, _factors(scales, axes))
+        centre = Fraction(0) if align_corners else Fraction(1, 2)
+        return (along_last(self, [interpolated(step, centre, kernel, antialias) for step in steps], out),)
+
+
+def _factors(scales: Sequence[Factors], axes: int) -> Sequence[float | None]:
+    """Given as a list, one by one, or not at all."""
+    if scales and isinstance(scales[0], Sequence):
+        return scales[0]
+    given = [each for each in scales if not isinstance(each, Sequence)]
+    return given if len(given) == axes else [None] * axes
+
+
+for _axes, _linear in ((1, "linear"), (2, "bilinear"), (3, "trilinear")):
+    _declare_nearest(_axes, Fraction(0), f"aten::upsample_nearest{_axes}d")
+    _declare_nearest(_axes, Fraction(1, 2), f"aten::_upsample_nearest_exact{_axes}d")
+    _declare_interpolation(_axes, "linear", False, f"aten::upsample_{_linear}{_axes}d")
+_declare_interpolation(2, "cubic", False, "aten::upsample_bicubic2d")
+_declare_interpolation(2, "linear", True, "aten::_upsample_bilinear2d_aa")
+_declare_interpolation(2, "cubic", True, "aten::_upsample_bicubic2d_aa")
+_declare_interpolation(2, "lanczos", True, "aten::_upsample_lanczos2d_aa")
 
 
 # -- sampling at given places --------------------------------------------------------------------------------------------

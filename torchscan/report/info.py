@@ -7,6 +7,8 @@ from typing import Any
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.module_costs import call_costs, module_costs, unpriced_operators
 from torchscan.analyses.parameters import ParameterCount, parameters_by_call, unused_parameters
+from torchscan.analyses.receptive_field import LayerField, ReceptiveField
+from torchscan.analyses.receptive_field.result import plain_short
 from torchscan.ops import OpCost
 from torchscan.trace.events import ModuleCall, Provenance
 from torchscan.trace.trace import Trace
@@ -19,11 +21,13 @@ PARAMETER_SUMS = ("grad_params", "nograd_params", "param_size", "num_buffers", "
 COST_SUMS = ("flops", "macs", "dmas", "bytes_read", "bytes_written")
 
 
-def info_of(trace: Trace, convention: Convention = "torchscan") -> Info:
+def info_of(trace: Trace, convention: Convention = "torchscan", fields: ReceptiveField | None = None) -> Info:
     """Everything that :func:`torchscan.crawl_module` returns."""
     costs = call_costs(trace, convention)
     own = zip(trace.modules, module_costs(trace, costs), parameters_by_call(trace), strict=True)
     layers = [_layer(trace, *each) for each in own]
+    for layer, field in zip(layers, fields or (), strict=bool(fields)):
+        layer.update(_field(field))
     overall = {key: sum(layer[key] for layer in layers) for key in (*PARAMETER_SUMS, *COST_SUMS)}
     return {
         "overheads": {"cuda": {"pre": 0.0, "fwd": 0.0}, "framework": {"pre": 0.0, "fwd": 0.0}},
@@ -46,13 +50,20 @@ def _layer(trace: Trace, call: ModuleCall, cost: OpCost, parameters: ParameterCo
         "output_shape": _shapes(trace, call.outputs),
         **{key: getattr(parameters, key) for key in PARAMETER_SUMS},
         **{key: getattr(cost, key) for key in COST_SUMS},
-        "rf": None,
-        "s": None,
-        "p": None,
+        **_NO_FIELD,
         "is_shared": parameters.is_shared,
         "is_leaf": not call.children,
         "complete": cost.is_complete,
     }
+
+
+_NO_FIELD: Layer = {"rf": None, "s": None, "p": None, "receptive_field": None}
+
+
+def _field(field: LayerField) -> Layer:
+    """In short, and in full: of each output, of each input, of each axis."""
+    short = {"rf": plain_short(field.rf), "s": plain_short(field.stride), "p": plain_short(field.padding)}
+    return {**short, "receptive_field": [axis.as_dict() for axis in field.axes]}
 
 
 def _name(trace: Trace, call: ModuleCall) -> str:

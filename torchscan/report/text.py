@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal, get_args
 
 from tabulate import DataRow, Line, TableFormat, tabulate
@@ -42,6 +43,9 @@ _COLUMNS: Mapping[str, _Column] = {
     "flops": _Column("FLOPs", lambda layer: _cost_text(layer, "flops")),
     "dmas": _Column("DMAs", lambda layer: _cost_text(layer, "dmas")),
     "bytes_read": _Column("Read", lambda layer: _memory_text(layer["bytes_read"])),
+    "rf": _Column("RF", lambda layer: _field_text(layer["rf"])),
+    "s": _Column("Stride", lambda layer: _field_text(layer["s"])),
+    "p": _Column("Padding", lambda layer: _field_text(layer["p"])),
     "bytes_written": _Column("Written", lambda layer: _memory_text(layer["bytes_written"])),
 }
 _NAME = _Column("Layer", lambda layer: str(layer["name"]), is_number=False, narrowest=16)
@@ -197,6 +201,15 @@ def _memory_text(size: int) -> str:
 def _cost_text(layer: Layer, key: str) -> str:
     bound = "" if layer["complete"] else "≥ "
     return f"{bound}{units.count(layer[key])}" if layer[key] or bound else _NONE
+
+
+def _field_text(value: Any) -> str:
+    """A number, one per axis, or in words; of several inputs one after the other."""
+    if isinstance(value, dict):
+        return ", ".join(_field_text(each) for each in value.values())
+    if isinstance(value, list):
+        return "×".join(_field_text(each) for each in value)
+    return _NONE if value is None else str(Fraction(value).limit_denominator(1000) if isinstance(value, float) else value)
 
 
 # -- the totals ----------------------------------------------------------------------------------------------------------

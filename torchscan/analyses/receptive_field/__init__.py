@@ -1,0 +1,102 @@
+"""The receptive field of the graph that ran: which part of each input one unit of each layer sees.
+
+Every operator call says how its result looks at its operands (:mod:`torchscan.ops.windows`); here what the operands see is
+followed through that, along each spatial axis of each input (:mod:`~torchscan.analyses.receptive_field.sights`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torchscan.analyses.receptive_field.result import AxisField, LayerField, Places, ReceptiveField, axis_field
+from torchscan.analyses.receptive_field.sights import Reason, Sight
+from torchscan.analyses.receptive_field.walk import Axis, State, Walk
+from torchscan.errors import InputError
+from torchscan.trace.events import ModuleCall
+from torchscan.trace.trace import Trace
+
+__all__ = ["AxisField", "LayerField", "Reason", "ReceptiveField", "receptive_fields"]
+
+
+def receptive_fields(
+    trace: Trace, *, strict_norm: bool = False, axes: Mapping[str, Sequence[int]] | None = None
+) -> ReceptiveField:
+    """The receptive field of each module call of a record.
+
+    ``strict_norm`` counts the statistics of group and instance norms as seen, and ``axes`` names the spatial dimensions of
+    inputs. By default they are all but the batch and the channels, which are the dimension that the first product sums over.
+    """
+    inputs = _inputs(trace)
+    given = _checked(axes or {}, {trace.tensors[index].name: len(trace.tensors[index].spec.shape) for index in inputs})
+    tracked: list[Axis] = []
+    undecided: set[int] = set()
+    for index in inputs:
+        record = trace.tensors[index]
+        tracked += [(index, dim) for dim in given.get(record.name, range(1, len(record.spec.shape)))]
+        if record.name not in given and record.spec.is_arithmetic:
+            undecided.add(index)
+    walk = Walk(trace, tracked, undecided, strict_norm=strict_norm)
+    seen = walk.outputs_by_call()
+    spatial = [_is_spatial(trace, axis, walk.channels, given) for axis in tracked]
+    return ReceptiveField(tuple(_layer(trace, call, seen[call.index], tracked, spatial) for call in trace.modules))
+
+
+def _inputs(trace: Trace) -> list[int]:
+    found = {record.name: index for index, record in reversed(list(enumerate(trace.tensors))) if record.kind == "input"}
+    return sorted(found.values())
+
+
+def _checked(axes: Mapping[str, Sequence[int]], ranks: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    for name, dims in axes.items():
+        if name not in ranks:
+            raise InputError(f"axes names {name!r}, which is no input of this pass: there are {', '.join(ranks)}")
+        if not all(-ranks[name] <= dim < ranks[name] for dim in dims):
+            raise InputError(f"axes of {name!r} are {tuple(dims)}, but it has {ranks[name]} dimensions")
+    return {name: tuple(dim % ranks[name] for dim in dims) for name, dims in axes.items()}
+
+
+def _is_spatial(trace: Trace, axis: Axis, channels: Mapping[int, int], given: Mapping[str, Sequence[int]]) -> bool:
+    """Not told and not seen, the channels are dimension 1 of an input that has more."""
+    tensor, dim = axis
+    record = trace.tensors[tensor]
+    if record.name in given or not record.spec.is_arithmetic:
+        return True
+    default = 1 if len(record.spec.shape) > 2 else None
+    return dim != channels.get(tensor, default)
+
+
+def _layer(
+    trace: Trace, call: ModuleCall, states: Sequence[State], axes: Sequence[Axis], spatial: Sequence[bool]
+) -> LayerField:
+    outputs = []
+    for tensor, state in zip(call.outputs, states, strict=True):
+        shape = trace.tensors[tensor].spec.shape
+        kept = [(axis, sight) for axis, sight, is_kept in zip(axes, state, spatial, strict=True) if is_kept]
+        outputs.append(tuple(_axis(trace, axis, sight, shape, kept) for axis, sight in kept))
+    return LayerField(call.path, call.type_name, call.call, tuple(outputs))
+
+
+def _axis(
+    trace: Trace, axis: Axis, sight: Sight | None, shape: tuple[int, ...], kept: Sequence[tuple[Axis, Sight | None]]
+) -> AxisField:
+    record = trace.tensors[axis[0]]
+    places = _places(axis, len(record.spec.shape), {each: _followed(seen) for each, seen in kept if seen}, shape)
+    return axis_field(record.name, axis[1], record.spec.shape[axis[1]], sight, shape, places)
+
+
+def _places(axis: Axis, rank: int, followed: Mapping[Axis, set[int]], shape: tuple[int, ...]) -> Places:
+    """The dimensions of an output that are places along an axis, and not channels that something of it went into.
+
+    It is the axis's own, if the output has as many dimensions as the input; else those that no other axis shares. If all are
+    shared, places of several axes are written one after the other there, as in a sequence of patches.
+    """
+    own = followed.get(axis, set())
+    if axis[1] in own and len(shape) == rank:
+        return Places({axis[1]}, are_shared=False)
+    others = (dims for each, dims in followed.items() if each != axis and each[0] == axis[0])
+    unshared = own.difference(*others)
+    return Places(unshared or own, are_shared=not unshared)
+
+
+def _followed(sight: Sight) -> set[int]:
+    return {dim for term in (*sight.low, *sight.high) for dim, digits in enumerate(term.dims) if digits is not None}

@@ -1,0 +1,189 @@
+"""Periodic-affine functions of one index: ``f(i) = table[i mod P] + (i div P) · rise``, with P entries in the table.
+
+Such functions are closed under all that an operator does along one dimension: a window, a slice, a stretch, a split of the
+dimension in two. They go on beyond the ends of the dimension, as if the tensor had none, which is what makes a receptive field
+a property of the model and not of the size of its input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from torchscan.ops.windows import Taps
+
+#: larger than any place: the value of a minimum over nothing
+NOTHING = 1 << 60
+#: what is at least this is nothing, also after some numbers were added to it
+LEAST_NOTHING = NOTHING >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A periodic-affine function of an index, of whole numbers; see the module."""
+
+    table: tuple[int, ...]
+    rise: int
+
+    def at(self, index: int) -> int:
+        """The value at an index, which may be negative."""
+        blocks, place = divmod(index, len(self.table))
+        value = self.table[place]
+        return NOTHING if value >= LEAST_NOTHING else value + blocks * self.rise
+
+    @property
+    def slope(self) -> Fraction:
+        """How much it rises from one index to the next, on the average."""
+        return Fraction(self.rise, len(self.table))
+
+
+_ZERO = Line((0,), 0)
+
+
+def shortest(table: Sequence[int], rise: int) -> Line:
+    """The line of this table with the shortest period that there is."""
+    full = len(table)
+    for period in range(1, full // 2 + 1):
+        if full % period == 0 and rise * period % full == 0:
+            step = rise * period // full
+            if all(_continues(table[i], table[i + period], step) for i in range(full - period)):
+                return Line(tuple(table[:period]), step)
+    return Line(tuple(table), rise)
+
+
+def _continues(value: int, later: int, step: int) -> bool:
+    if value >= LEAST_NOTHING or later >= LEAST_NOTHING:
+        return value >= LEAST_NOTHING and later >= LEAST_NOTHING
+    return later - value == step
+
+
+def split_off_start(line: Line) -> tuple[int, Line | None]:
+    """The line less its first value, and that value; None for the line that is zero everywhere."""
+    start = next((value for value in line.table if value < LEAST_NOTHING), NOTHING)
+    if start == NOTHING:
+        return NOTHING, None
+    if len(line.table) == 1:
+        return start, Line((0,), line.rise) if line.rise else None
+    table = tuple([value if value >= LEAST_NOTHING else value - start for value in line.table])
+    return start, None if not line.rise and not any(table) else Line(table, line.rise)
+
+
+def through(line: Line | None, taps: Taps) -> Line:
+    """The least value among the places that each index looks at: ``g(j) = min f(i)`` over the taps i of j."""
+    if line is None:
+        return shortest([0 if places else NOTHING for places in taps.table], 0)
+    if len(line.table) == 1:
+        return shortest([_least_of_straight(line, places) for places in taps.table], line.rise * taps.rise)
+    period = len(line.table)
+    blocks = period // math.gcd(period, taps.rise)  # until the places fall on the same entries again; gcd(P, 0) = P
+    table = [
+        min((line.at(place + block * taps.rise) for place in places), default=NOTHING)
+        for block in range(blocks)
+        for places in taps.table
+    ]
+    return shortest(table, blocks * taps.rise // period * line.rise)
+
+
+def _least_of_straight(line: Line, places: Sequence[int]) -> int:
+    if not places:
+        return NOTHING
+    return line.table[0] + line.rise * (min(places) if line.rise >= 0 else max(places))
+
+
+def least(line: Line | None, size: int) -> int:
+    """The least value among the first ``size`` indices."""
+    if line is None:
+        return 0
+    return min(line.table[:size]) if size <= len(line.table) else min(_ends(line, size))
+
+
+def greatest(line: Line | None, size: int) -> int:
+    """The greatest value among the first ``size`` indices, leaving out nothing."""
+    return 0 if line is None else max((value for value in _ends(line, size) if value < LEAST_NOTHING), default=NOTHING)
+
+
+def _ends(line: Line, size: int) -> Iterable[int]:
+    """The values at the first and the last index of each phase."""
+    period = len(line.table)
+    for phase in range(min(period, size)):
+        yield line.at(phase)
+        yield line.at(phase + (size - 1 - phase) // period * period)
+
+
+def minimum(one: Line | None, other: Line | None) -> Line:
+    """The lesser of two lines of equal slope at each index."""
+    first, second = one or _ZERO, other or _ZERO
+    if len(first.table) == len(second.table):
+        return shortest(tuple(map(min, first.table, second.table)), first.rise)
+    period = math.lcm(len(first.table), len(second.table))
+    table = [min(first.at(index), second.at(index)) for index in range(period)]
+    return shortest(table, first.rise * period // len(first.table))
+
+
+def total(one: Line | None, other: Line | None) -> Line | None:
+    """The sum of two lines."""
+    if one is None or other is None:
+        return one or other
+    period = math.lcm(len(one.table), len(other.table))
+    table = [min(one.at(index) + other.at(index), NOTHING) for index in range(period)]
+    rise = one.rise * period // len(one.table) + other.rise * period // len(other.table)
+    return shortest(table, rise)
+
+
+#: an index made of digits, the outermost first: how many values each has, and the line of it
+Digits = tuple[tuple[int, Line | None], ...]
+
+
+def joined(digits: Digits) -> Line | None:
+    """One line of the whole index: ``f(i) = Σ f_d(d-th digit of i)``."""
+    if len(digits) == 1:
+        return digits[0][1]
+    *outer, (size, inner) = digits
+    above = joined(tuple(outer))
+    if above is None and inner is None:
+        return None
+    period = 1 if above is None else len(above.table)
+    rise = 0 if above is None else above.rise
+    low = [0 if inner is None else inner.at(index) for index in range(size)]
+    high = [0 if above is None else above.at(index) for index in range(period)]
+    return shortest([min(one + other, NOTHING) for one in high for other in low], rise)
+
+
+def split(line: Line, inner_size: int, step: int, spacing: int) -> list[tuple[Line, Line]]:
+    """``f(step·j + spacing·k)`` for k < inner_size as sums of a line of j and one of k: their least is the value.
+
+    If the period divides the step there is one such sum. Else one for each phase of j, which is nothing at the other phases.
+    """
+    if len(line.table) == 1:
+        return [(Line((0,), line.rise * step), Line(line.table, line.rise * spacing))]
+    period = len(line.table)
+    phases = period // math.gcd(period, step)
+    rise = phases * step // period * line.rise
+    inner = [_continued(through(line, Taps(((step * phase,),), spacing)), inner_size) for phase in range(phases)]
+    starts, bare = zip(*map(_apart, inner), strict=True)
+    if all(each == bare[0] for each in bare):
+        return [(shortest(starts, rise), bare[0])]
+    return [
+        (Line(tuple(starts[each] if each == phase else NOTHING for each in range(phases)), rise), bare[phase])
+        for phase in range(phases)
+        if starts[phase] < LEAST_NOTHING
+    ]
+
+
+def _apart(line: Line) -> tuple[int, Line]:
+    start, bare = split_off_start(line)
+    return (start, bare or _ZERO) if start < LEAST_NOTHING else (NOTHING, _ZERO)
+
+
+def _continued(line: Line, size: int) -> Line:
+    """The first ``size`` values, gone on with by the shortest period that they show."""
+    if size > len(line.table):
+        return line
+    values = [line.at(index) for index in range(size)]
+    for period in range(1, size // 2 + 1):
+        step = values[period] - values[0]
+        if all(_continues(values[i], values[i + period], step) for i in range(size - period)):
+            return Line(tuple(values[:period]), step)
+    return line

@@ -1,0 +1,394 @@
+"""Following what is seen of the inputs through the record, call by call, also through memory that is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torchscan.analyses.receptive_field.sights import Glance, Reason, Shape, Sight, blind, everything, follow, identity, united
+from torchscan.ops.registry import windows
+from torchscan.ops.windows import (
+    HERE,
+    Along,
+    At,
+    EachOutput,
+    Look,
+    Looks,
+    Note,
+    Piece,
+    Reshape,
+    Taps,
+    Way,
+    Ways,
+    Windows,
+    shifted,
+)
+from torchscan.trace.events import OpCall, OpSignature
+from torchscan.trace.trace import Trace
+
+#: a dimension of an input: the index of the tensor in the record, and the dimension
+Axis = tuple[int, int]
+#: what a tensor sees of each axis; None: nothing
+State = tuple[Sight | None, ...]
+#: operators that sum over the channels of what they are given
+_PRODUCTS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        *("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "lstm", "gru", "rnn_tanh", "rnn_relu"),
+    )
+)
+_UNKNOWN_WRITE = "a write through another tensor"
+
+
+class Walk:
+    """One way through a record. What a view sees is derived again from what it looks into, if that was written to."""
+
+    def __init__(self, trace: Trace, axes: Sequence[Axis], undecided: set[int], *, strict_norm: bool) -> None:
+        #: by input the dimension that turned out to be its channels, which is not followed any further
+        self.channels: dict[int, int] = {}
+        self._undecided = set(undecided)
+        self._trace = trace
+        self._axes = axes
+        self._sizes = [trace.tensors[tensor].spec.shape[dim] for tensor, dim in axes]
+        self._strict_norm = strict_norm
+        self._blind: State = (None,) * len(axes)
+        self._states: dict[int, State] = {}
+        self._windows: dict[int, Windows | None] = {}
+        #: of a view: what it is a view of, by which call, as which of its results
+        self._derived: dict[int, tuple[int, OpCall, int]] = {}
+        #: by memory: how often it was written, what the tensor that has all of it sees now, and which versions of it there are
+        self._writes: dict[int, int] = {}
+        self._memory: dict[int, State] = {}
+        self._owners: dict[int, set[int]] = {}
+        #: after how many writes the state of a tensor was right
+        self._stamps: dict[int, int] = {}
+        for tensor in {tensor for tensor, _ in axes}:
+            rank = len(trace.tensors[tensor].spec.shape)
+            self._own(tensor, tuple(identity(rank, dim) if tensor == of else None for of, dim in axes))
+
+    def outputs_by_call(self) -> dict[int, tuple[State, ...]]:
+        """What the outputs of each call of ``trace.modules`` see when it ends."""
+        ends = _last_operators(self._trace)
+        closing: dict[int, list[int]] = {}
+        for call, end in ends.items():
+            closing.setdefault(end, []).append(call)
+        seen: dict[int, tuple[State, ...]] = {}
+        for position, op in enumerate(self._trace.ops):
+            if op.phase == "forward":
+                self._run(op)
+            for call in closing.get(position, ()):
+                seen[call] = self._states_of(self._trace.modules[call].outputs)
+        for module in self._trace.modules:
+            if module.index not in seen:
+                seen[module.index] = tuple(self._states.get(tensor, self._blind) for tensor in module.outputs)
+        return seen
+
+    def _states_of(self, tensors: Sequence[int]) -> tuple[State, ...]:
+        return tuple(self.read(tensor) for tensor in tensors)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def read(self, tensor: int) -> State:
+        """What a tensor sees now."""
+        storage = self._trace.tensors[tensor].storage
+        writes = self._writes.get(storage, 0)
+        if writes == self._stamps.get(tensor, 0):
+            return self._states.get(tensor, self._blind)
+        if tensor in self._derived:
+            parent, op, position = self._derived[tensor]
+            state = self._results(op, {parent: self.read(parent)})[position]
+        elif tensor in self._owners.get(storage, ()):
+            state = self._memory[storage]
+        else:
+            state = self._merged(self._memory[storage], Reason(_UNKNOWN_WRITE, ""))
+        self._states[tensor], self._stamps[tensor] = state, writes
+        return state
+
+    def _own(self, tensor: int, state: State) -> None:
+        """Enter a tensor that has all of its memory."""
+        storage = self._trace.tensors[tensor].storage
+        self._states[tensor], self._memory[storage] = state, state
+        self._owners.setdefault(storage, set()).add(tensor)
+        self._stamps[tensor] = self._writes.get(storage, 0)
+
+    def _write(self, target: int, written: int, state: State) -> None:
+        """``target`` is written to, and from then on is ``written``: what shares its memory sees what it sees."""
+        storage = self._trace.tensors[target].storage
+        whole = state
+        tensor = target
+        while tensor in self._derived:
+            parent, op, position = self._derived[tensor]
+            whole = self._put(whole, self.read(parent), parent, op, position)
+            tensor = parent
+        self._owners.setdefault(storage, set()).add(tensor)
+        self._writes[storage] = self._writes.get(storage, 0) + 1
+        self._memory[storage] = whole
+        if target in self._derived:
+            self._derived[written] = self._derived[target]
+        else:
+            self._owners[storage].add(written)
+        self._states[written], self._stamps[written] = state, self._writes[storage]
+
+    def _put(self, state: State, old: State, parent: int, op: OpCall, position: int) -> State:
+        """What a tensor sees after a view of it was written to."""
+        if state == old == self._blind:
+            return self._blind
+        shape = self._trace.tensors[parent].spec.shape
+        ways = _looks_of(self._rule(op.signature), position, op)[0]
+        step = ways[0].steps[0] if ways and len(ways) == 1 and len(ways[0].steps) == 1 else None
+        region = _region(step) if isinstance(step, Look) else None
+        if isinstance(step, Reshape):
+            back = Way((Reshape(shape),))
+            return tuple(s and follow(s, step.shape, back, self._glance(op, at))[1] for at, s in enumerate(state))
+        if not isinstance(step, Look) or region is None:
+            both = tuple(united([(None, s) for s in pair if s], shape) for pair in zip(state, old, strict=True))
+            return self._merged(both, Reason(_UNKNOWN_WRITE, self._trace.path_of(op)))
+        return tuple(
+            _put_back(new, before, step, region, shape, self._glance(op, at))
+            for at, (new, before) in enumerate(zip(state, old, strict=True))
+        )
+
+    def _merged(self, state: State, reason: Reason) -> State:
+        return tuple(sight and blind(sight, reason) for sight in state)
+
+    # -- operators ---------------------------------------------------------------------------------------------------
+
+    def _run(self, op: OpCall) -> None:
+        signature = op.signature
+        operands = {tensor: self.read(tensor) for tensor in op.inputs}
+        mutable = signature.op._schema.is_mutable
+        if not mutable and all(state is self._blind for state in operands.values()):
+            self._enter_unseeing(op)
+            return
+        results = self._results(op, operands)
+        storages = [self._trace.tensors[tensor].storage for tensor in op.inputs]
+        returned = set()
+        for position, (tensor, state) in enumerate(zip(op.outputs, results, strict=True)):
+            storage = self._trace.tensors[tensor].storage
+            target = op.inputs[storages.index(storage)] if storage in storages else None
+            if target is None:
+                self._own(tensor, state)
+            elif signature.is_view:
+                self._derived[tensor] = (target, op, position)
+                self._states[tensor], self._stamps[tensor] = state, self._writes.get(storage, 0)
+            else:
+                returned.add(storage)
+                self._write(target, tensor, state)
+        if mutable:
+            self._write_silently(op, operands, returned)
+
+    def _enter_unseeing(self, op: OpCall) -> None:
+        """Results of operands that see nothing; views are kept, because what they look into may be written later."""
+        if op.signature.is_view:
+            for position, tensor in enumerate(op.outputs):
+                self._derived[tensor] = (op.inputs[0], op, position)
+                self._stamps[tensor] = self._writes.get(self._trace.tensors[tensor].storage, 0)
+        else:
+            for tensor in op.outputs:
+                self._own(tensor, self._blind)
+
+    def _write_silently(self, op: OpCall, operands: Mapping[int, State], returned: set[int]) -> None:
+        """Operands that are written to and not returned may see all that the operator looks at."""
+        for tensor in _written(op):
+            if self._trace.tensors[tensor].storage in returned or all(state is self._blind for state in operands.values()):
+                continue
+            seen = [state for state in operands.values() if state is not self._blind]
+            mixed = tuple(united([(None, s) for s in each if s], ()) if any(each) else None for each in zip(*seen, strict=True))
+            self._write(tensor, tensor, self._merged(mixed, self._reason(op)))
+
+    def _results(self, op: OpCall, operands: Mapping[int, State]) -> list[State]:
+        rule = self._rule(op.signature)
+        specs = op.signature.inputs
+        seeing = [
+            (position, tensor, operands[tensor])
+            for position, tensor in enumerate(op.inputs[: len(specs)])
+            if operands[tensor] is not self._blind
+        ]
+        if rule is None:
+            return [self._unknown(op, [state for _, _, state in seeing])] * len(op.outputs)
+        shapes = [spec.shape for spec in specs]
+        found: list[State] = []
+        for output, spec in enumerate(op.signature.outputs):
+            looks = _looks_of(rule, output, op)
+            state = tuple(
+                self._sight(op, at, looks, [(position, state[at]) for position, _, state in seeing], shapes, spec.shape)
+                for at in range(len(self._axes))
+            )
+            found.append(state if any(state) else self._blind)
+        if self._undecided and op.signature.operator in _PRODUCTS:
+            found = self._without_channels(found, [state for _, _, state in seeing])
+        return found
+
+    def _without_channels(self, found: list[State], operands: Sequence[State]) -> list[State]:
+        """The first product that sums over exactly one dimension of an input sums over its channels."""
+        summed: dict[int, list[int]] = {}
+        for at, (tensor, _) in enumerate(self._axes):
+            before, after = (state[at] for state in operands), found[0][at] if found else None
+            if after is not None and not after.is_local and any(sight and sight.is_local for sight in before):
+                summed.setdefault(tensor, []).append(at)
+        for tensor, axes in summed.items():
+            if tensor in self._undecided:
+                self._undecided.discard(tensor)
+                if len(axes) == 1:
+                    self.channels[tensor] = self._axes[axes[0]][1]
+        dropped = {at for at, (tensor, dim) in enumerate(self._axes) if self.channels.get(tensor) == dim}
+        return [tuple(None if at in dropped else sight for at, sight in enumerate(state)) for state in found]
+
+    def _sight(
+        self,
+        op: OpCall,
+        axis: int,
+        looks: Looks,
+        seeing: Sequence[tuple[int, Sight | None]],
+        shapes: Sequence[Shape],
+        shape: Shape,
+    ) -> Sight | None:
+        """What a result sees of one axis."""
+        glance: Glance | None = None
+        parts: list[tuple[Piece | None, Sight]] = []
+        for position, sight in seeing:
+            if sight is None:
+                continue
+            ways: Ways = looks[position] if position < len(looks) else None
+            if ways is not None and len(ways) == 1 and ways[0].is_identity:
+                parts.append((None, sight))
+                continue
+            glance = glance or self._glance(op, axis)
+            if ways is None:
+                parts.append((None, everything(sight, shapes[position], glance)))
+            else:
+                parts += [follow(sight, shapes[position], each, glance) for each in ways]
+        return united(parts, shape) if parts else None
+
+    def _unknown(self, op: OpCall, seeing: Sequence[State]) -> State:
+        if not seeing:
+            return self._blind
+        mixed = tuple(united([(None, s) for s in each if s], ()) if any(each) else None for each in zip(*seeing, strict=True))
+        return self._merged(mixed, self._reason(op))
+
+    def _rule(self, signature: OpSignature) -> Windows | None:
+        key = id(signature)
+        if key not in self._windows:
+            self._windows[key] = windows(signature)
+        return self._windows[key]
+
+    def _glance(self, op: OpCall, axis: int) -> Glance:
+        return Glance(self._sizes[axis], self._reason(op), self._strict_norm)
+
+    def _reason(self, op: OpCall) -> Reason:
+        return Reason(op.signature.operator, self._trace.path_of(op))
+
+
+def _looks_of(rule: Windows | None, output: int, op: OpCall) -> Looks:
+    """How one result looks at the operands; what is said of one result holds for those of the same shape."""
+    if rule is None:
+        return (None,)
+    if isinstance(rule, EachOutput):
+        return rule.looks[output] if output < len(rule.looks) else ()
+    same = op.signature.outputs[output].shape == op.signature.outputs[0].shape
+    return rule if same else ()
+
+
+def _last_operators(trace: Trace) -> dict[int, int]:
+    """The position of the last operator of each module call that has any."""
+    last: dict[int, int] = {}
+    for call in reversed(trace.modules):
+        forward = [op for op in call.ops if trace.ops[op].phase == "forward"]
+        ends = [last[child] for child in call.children if child in last] + forward[-1:]
+        if ends:
+            last[call.index] = max(ends)
+    return last
+
+
+def _written(op: OpCall) -> list[int]:
+    """The operands that an operator writes to, as its schema says."""
+    signature = op.signature
+    tensors = iter(op.inputs)
+    written: list[int] = []
+    for position, argument in enumerate(signature.op._schema.arguments):
+        if position < len(signature.args):
+            value = signature.args[position]
+        else:
+            value = signature.kwargs.get(argument.name)
+        here = [next(tensors, None) for _ in range(_count_tensors(value))]
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written += [tensor for tensor in here if tensor is not None]
+    return written
+
+
+def _count_tensors(value: object) -> int:
+    if isinstance(value, tuple):
+        return sum(_count_tensors(each) for each in value)
+    return int(hasattr(value, "stored_numel"))
+
+
+# -- writing into a part ---------------------------------------------------------------------------------------------------
+
+#: along each dimension of what is written into: from where, how many places, how far apart
+Region = tuple[tuple[int, int, int], ...]
+
+
+def _region(look: Look) -> Region | None:
+    """Which part of a tensor a view of it shows; None if it is more than slices and single places."""
+    region: list[tuple[int, int, int]] = []
+    for how in look.dims:
+        if isinstance(how, At):
+            region.append((how.index, 1, 1))
+        elif isinstance(how, Along) and len(how.taps.table) == 1 and len(how.taps.table[0]) == 1 and how.taps.rise > 0:
+            region.append((how.taps.table[0][0], look.shape[how.dim], how.taps.rise))
+        else:
+            return None
+    shown = {how.dim for how in look.dims if isinstance(how, Along)}
+    return None if any(size > 1 and dim not in shown for dim, size in enumerate(look.shape)) else tuple(region)
+
+
+def _put_back(new: Sight | None, old: Sight | None, look: Look, region: Region, shape: Shape, glance: Glance) -> Sight | None:
+    """``new`` where the region is, ``old`` elsewhere."""
+    partial = [dim for dim, (start, count, step) in enumerate(region) if (start, count, step) != (0, shape[dim], 1)]
+    if not partial:
+        old = None
+    single = partial[0] if len(partial) == 1 else None
+    parts: list[tuple[Piece | None, Sight]] = []
+    if new is not None:
+        aligned = {single} if single is not None and region[single][2] == 1 else set()
+        back = _back(look, region, shape, aligned)
+        piece = Piece(single, region[single][0], sum(region[single][:2])) if single in aligned and single is not None else None
+        parts.append(follow(new, look.shape, Way((back, piece) if piece else (back,)), glance))
+    if old is None:
+        return united(parts, shape) if parts else None
+    if single is None:
+        return united([*parts, (None, Sight(old.low, old.high, old.reasons, old.notes | frozenset[Note](("hull",))))], shape)
+    return united([*parts, *_rest(old, single, region[single], shape, glance)], shape)
+
+
+def _back(look: Look, region: Region, shape: Shape, aligned: set[int]) -> Look:
+    """From the view to what it is a view of."""
+    sources: dict[int, Along] = {}
+    for dim, (how, (start, _, step)) in enumerate(zip(look.dims, region, strict=True)):
+        if isinstance(how, Along):
+            sources[how.dim] = Along(dim, HERE if dim in aligned else _inverse(start, step))
+    rank = len(look.shape)
+    return Look(tuple(sources.get(dim, At(0)) for dim in range(rank)), shape)
+
+
+def _inverse(start: int, step: int) -> Taps:
+    if step == 1:
+        return shifted(-start)
+    return Taps(tuple(((place - start) // step,) if (place - start) % step == 0 else () for place in range(step)), 1)
+
+
+def _rest(old: Sight, dim: int, where: tuple[int, int, int], shape: Shape, glance: Glance) -> list[tuple[Piece | None, Sight]]:
+    """What was there, beside a region along one dimension."""
+    start, count, step = where
+    if step > 1:
+        others = Taps(tuple(() if (place - start) % step == 0 else (place,) for place in range(step)), step)
+        is_all = count == len(range(start % step, shape[dim], step))
+        return [follow(old, shape, Way((_along(dim, others if is_all else HERE, shape),)), glance)]
+    stop = start + count
+    before = [(Piece(dim, 0, start), old)] if start else []
+    after = Way((_along(dim, shifted(stop), shape), Piece(dim, stop, shape[dim])))
+    return [*before, *([follow(old, shape, after, glance)] if stop < shape[dim] else [])]
+
+
+def _along(dim: int, taps: Taps, shape: Shape) -> Look:
+    return Look(tuple(Along(at, taps if at == dim else HERE) for at in range(len(shape))), shape)

@@ -1,0 +1,295 @@
+"""How a result looks at its operands: the words in which window rules are written.
+
+A rule (:func:`torchscan.ops.registry.window_of`) says for each operand which of its elements one element of the result is made
+from, as a chain of steps from the operand to the result::
+
+    @window_of(aten.conv1d)
+    def conv1d(input, weight, bias=None, stride=(1,), padding=(0,), dilation=(1,), groups=1, *, out):
+        along = window(weight.shape[-1], stride[0], padding[0], dilation[0])
+        return (looks(out, along_dim(0), WHOLE, Along(2, along)),)
+
+What a rule leaves out is taken to be looked at as a whole, so that it can be too large, never too small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
+from typing import Literal
+
+from torchscan.trace.events import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """The places i that place j looks at: ``table[j mod P] + (j div P) · rise``, for P entries in the table.
+
+    A convolution is one entry, ``−p + d·t`` for its taps t, and rises by the stride; a transposed one has an entry per phase.
+    """
+
+    table: tuple[tuple[int, ...], ...]
+    rise: int
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """A dimension of the operand that is read as a dimension of the result tells."""
+
+    dim: int
+    taps: Taps
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A dimension of the operand that is read at one place."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A dimension of the operand that is read from end to end: contracted, averaged, normalised over."""
+
+
+WHOLE = Whole()
+HERE = Taps(((0,),), 1)
+Dim = Along | At | Whole
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One step: how each dimension of what was there is read, and the shape of what comes of it."""
+
+    dims: tuple[Dim, ...]
+    shape: tuple[int, ...]
+    is_identity: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Whether nothing is moved or mixed."""
+        same = all(isinstance(each, Along) and each.dim == dim and each.taps is HERE for dim, each in enumerate(self.dims))
+        object.__setattr__(self, "is_identity", same and len(self.dims) == len(self.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """One step: the same elements in the same order, in other dimensions."""
+
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unfold:
+    """One step: the windows of a dimension, as a new dimension at the end: i = step · j + spacing · k for k < size."""
+
+    dim: int
+    size: int
+    step: int
+    spacing: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Last step: only the places from ``start`` to ``stop`` of a dimension of the result come from here."""
+
+    dim: int
+    start: int
+    stop: int
+
+
+Step = Look | Reshape | Unfold | Piece
+#: what a way may say of itself: a normalisation's statistics; a border that continues at the other side, or is made otherwise;
+#: a box that may be larger than what is seen
+Note = Literal["norm-stats", "wraps", "padded", "hull"]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way from an operand to the result."""
+
+    steps: tuple[Step, ...]
+    note: Note | None = None
+    is_identity: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Whether nothing happens on the way."""
+        same = all(isinstance(step, Look) and step.is_identity for step in self.steps)
+        object.__setattr__(self, "is_identity", same)
+
+
+#: the ways from one operand; none where its values are not read; None: as a whole
+Ways = tuple[Way, ...] | None
+#: by operand, in the order of ``signature.inputs``; operands that are left out are looked at as a whole
+Looks = tuple[Ways, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EachOutput:
+    """What a rule returns where its results look differently at the operands."""
+
+    looks: tuple[Looks, ...]
+
+
+Windows = Looks | EachOutput
+NOT_READ: Ways = ()
+
+
+def way(*steps: Step, note: Note | None = None) -> Ways:
+    """The only way from an operand."""
+    return (Way(steps, note),)
+
+
+# -- along one dimension -------------------------------------------------------------------------------------------------
+
+
+@cache
+def window(size: int, step: int = 1, padding: int = 0, spacing: int = 1) -> Taps:
+    """A convolution's or a pool's: ``i = step·j − padding + spacing·t`` for t < size."""
+    return Taps((tuple(spacing * tap - padding for tap in range(size)),), step)
+
+
+@cache
+def spread(size: int, step: int, padding: int, spacing: int) -> Taps:
+    """A transposed convolution's: the whole numbers among ``i = (j + padding − spacing·t) / step``."""
+    places = ([(phase + padding - spacing * tap) for tap in range(size)] for phase in range(step))
+    return Taps(tuple(tuple(place // step for place in each if place % step == 0) for each in places), 1)
+
+
+@cache
+def shifted(start: int, step: int = 1) -> Taps:
+    """A slice's or a padding's: ``i = step·j + start``."""
+    return HERE if (start, step) == (0, 1) else Taps(((start,),), step)
+
+
+@cache
+def repeated(size: int) -> Taps:
+    """The dimension over and over again: ``i = j mod size``."""
+    return Taps(tuple((place,) for place in range(size)), 0)
+
+
+@cache
+def drawn_out(times: int) -> Taps:
+    """Each element several times: ``i = j div times``."""
+    return Taps(((0,),) * times, 1)
+
+
+@cache
+def bins(size: int, count: int) -> Taps:
+    """An adaptive pool's: from ``⌊j·size/count⌋`` to before ``⌈(j + 1)·size/count⌉``."""
+    common = math.gcd(size, count)
+    size, count = size // common, count // common
+    return Taps(tuple(tuple(range(j * size // count, -(-(j + 1) * size // count))) for j in range(count)), size)
+
+
+@cache
+def groups(inside: int, outside: int, count: int) -> Taps:
+    """The channels of a grouped convolution: those of its own group."""
+    size, per_group = inside // count, outside // count
+    if size == per_group == 1:
+        return HERE
+    return Taps((tuple(range(size)),) * per_group, size)
+
+
+#: the largest distance at which a kernel of interpolation is not zero
+_REACH = {"linear": 1, "cubic": 2, "lanczos": 3}
+
+
+@cache
+def nearest(scale: Fraction, centre: Fraction) -> Taps:
+    """The nearest neighbour: ``i = ⌊(j + centre) · scale⌋``."""
+    return Taps(tuple((math.floor((j + centre) * scale),) for j in range(scale.denominator)), scale.numerator)
+
+
+@cache
+def interpolated(scale: Fraction, centre: Fraction, kernel: str, antialias: bool) -> Taps:
+    """The neighbours of ``(j + centre) · scale − centre`` whose weight is not zero."""
+    stretch = max(scale, Fraction(1)) if antialias else Fraction(1)
+    places = ((j + centre) * scale - centre for j in range(scale.denominator))
+    return Taps(tuple(_neighbours(place, kernel, stretch) for place in places), scale.numerator)
+
+
+def _neighbours(place: Fraction, kernel: str, stretch: Fraction) -> tuple[int, ...]:
+    """Kernels are zero from their reach on, and the cubic and Lanczos ones at whole distances but 0."""
+    reach = _REACH[kernel] * stretch
+    near = range(math.floor(place - reach) + 1, math.ceil(place + reach))
+    distances = {at: abs(at - place) / stretch for at in near}
+    return tuple(at for at in near if distances[at] == 0 or kernel == "linear" or distances[at].denominator != 1)
+
+
+# -- whole operands ------------------------------------------------------------------------------------------------------
+
+
+def look(out: TensorSpec, *dims: Dim) -> Ways:
+    """One step to the result."""
+    return way(Look(dims, out.shape))
+
+
+def here(dim: int) -> Along:
+    """Read at the place of a dimension of the result."""
+    return Along(dim, HERE)
+
+
+def broadcast(spec: TensorSpec, out: TensorSpec) -> Ways:
+    """Element by element: what has one place along a dimension is read there."""
+    return way(Look(broadcast_dims(spec.shape, out.shape), out.shape))
+
+
+def broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> tuple[Dim, ...]:
+    """Dimensions from the right, each along its own or read at its one place."""
+    missing = len(out) - len(shape)
+    sizes = zip(shape, out[missing:], strict=True)
+    return tuple(here(dim + missing) if size == full else At(0) for dim, (size, full) in enumerate(sizes))
+
+
+def elementwise(*, inputs: tuple[TensorSpec, ...], out: TensorSpec | tuple[TensorSpec, ...]) -> Looks:
+    """Each element of the result is made from those at its place."""
+    result = out[0] if isinstance(out, tuple) else out
+    return tuple(broadcast(spec, result) if len(spec.shape) <= len(result.shape) else None for spec in inputs)
+
+
+def wrapped(dim: int, rank: int) -> int:
+    """A dimension counted from the front."""
+    return dim % rank if rank else 0
+
+
+def reduced(spec: TensorSpec, dims: Sequence[int] | int | None, out: TensorSpec) -> Ways:
+    """Some dimensions as a whole (all, if none are named); the result keeps them with one place, or goes without them."""
+    rank = len(spec.shape)
+    named = [dims] if isinstance(dims, int) else dims
+    over = {wrapped(dim, rank) for dim in named} if named else set(range(rank))
+    keeps = len(out.shape) == rank
+    left = [dim for dim in range(rank) if dim not in over]
+    places = {dim: dim if keeps else place for place, dim in enumerate(left)}
+    return look(out, *(WHOLE if dim in over else here(places[dim]) for dim in range(rank)))
+
+
+def mixed(spec: TensorSpec, dims: Sequence[int] | int, out: TensorSpec) -> Ways:
+    """Some dimensions as a whole, for each place along them: softmax, a normalisation, an attention."""
+    rank = len(spec.shape)
+    over = {wrapped(dim, rank) for dim in ([dims] if isinstance(dims, int) else dims)}
+    return look(out, *(WHOLE if dim in over else here(dim) for dim in range(rank)))
+
+
+def along_last(spec: TensorSpec, taps: Sequence[Taps], out: TensorSpec, channels: Dim | None = None) -> Ways:
+    """The last dimensions by taps each, the one before them as told, the others as they are."""
+    first = len(spec.shape) - len(taps)
+    dims: list[Dim] = [here(dim) for dim in range(first)]
+    if channels is not None:
+        dims[first - 1] = channels
+    return look(out, *dims, *(Along(first + axis, each) for axis, each in enumerate(taps)))
+
+
+def permuted(spec: TensorSpec, order: Sequence[int]) -> Look:
+    """The dimensions in another order: dimension k of the result is ``order[k]``."""
+    rank = len(spec.shape)
+    order = [wrapped(dim, rank) for dim in order]
+    return Look(tuple(here(order.index(dim)) for dim in range(rank)), tuple(spec.shape[dim] for dim in order))
+
+
+def per_axis(value: Sequence[int] | int, axes: int) -> tuple[int, ...]:
+    """One number for each axis, where one may stand for all."""
+    if isinstance(value, int):
+        return (value,) * axes
+    return tuple(value) * axes if len(value) == 1 else tuple(value)
