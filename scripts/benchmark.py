@@ -42,25 +42,32 @@ def main() -> None:
 
 
 def compare_times(only: str) -> None:
-    """Time crawl_module against a bare forward pass of the same model on the meta device, the faster of two grad modes."""
-    print(f"{'model':18}{'crawl ms':>10}{'bare ms':>10}{'ratio':>8}   (bare: {'inference_mode':>14} {'no_grad':>8})")
+    """Time crawl_module against a bare forward pass of the same model on the meta device, the faster of two grad modes.
+
+    The receptive field is timed against crawl_module without it.
+    """
+    fields = f"{'with rf ms':>12}{'ratio':>8}"
+    print(f"{'model':18}{'crawl ms':>10}{'bare ms':>10}{'ratio':>8}{fields}   (bare: {'inference_mode':>14} {'no_grad':>8})")
     ratios = [_compare(name, case) for name, case in TIMED.items() if only.lower() in name.lower()]
     if ratios:
-        print(f"{'median':38}{statistics.median(ratios):8.2f}")
+        of_crawl, of_field = (statistics.median(each) for each in zip(*ratios, strict=True))
+        print(f"{'median':38}{of_crawl:8.2f}{'':12}{of_field:8.2f}")
     if only.lower() in "llama-3.1-405b":
         before = _resident_memory()
         _compare("Llama-3.1-405B", LLAMA_3_1_405B, lambda: print(f"{'':18}memory added: {_resident_memory() - before} MiB"))
 
 
-def _compare(name: str, case: Case, after_crawl: Callable[[], None] = lambda: None) -> float:
+def _compare(name: str, case: Case, after_crawl: Callable[[], None] = lambda: None) -> tuple[float, float]:
     model = case.on_meta()
-    crawl = _best_of(lambda: crawl_module(model, **case.inputs))
+    crawl = _best_of(lambda: crawl_module(model, **case.inputs, receptive_field=False))
+    with_field = _best_of(lambda: crawl_module(model, **case.inputs))
     bare = {mode: _bare(model, case, mode) for mode in (torch.inference_mode, torch.no_grad)}
     ratio = crawl / min(bare.values())
     times = " ".join(f"{1000 * seconds:11.1f}" for seconds in bare.values())
-    print(f"{name:18}{1000 * crawl:10.1f}{1000 * min(bare.values()):10.1f}{ratio:8.2f}   ({times})")
+    fields = f"{1000 * with_field:12.1f}{with_field / crawl:8.2f}"
+    print(f"{name:18}{1000 * crawl:10.1f}{1000 * min(bare.values()):10.1f}{ratio:8.2f}{fields}   ({times})")
     after_crawl()
-    return ratio
+    return ratio, with_field / crawl
 
 
 def _bare(model: nn.Module, case: Case, mode: Any) -> float:

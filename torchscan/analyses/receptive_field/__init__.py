@@ -38,7 +38,8 @@ def receptive_fields(
     walk = Walk(trace, tracked, undecided, strict_norm=strict_norm)
     seen = walk.outputs_by_call()
     spatial = [_is_spatial(trace, axis, walk.channels, given) for axis in tracked]
-    return ReceptiveField(tuple(_layer(trace, call, seen[call.index], tracked, spatial) for call in trace.modules))
+    describe = _Describer(trace, tracked, spatial)
+    return ReceptiveField(tuple(describe.layer(call, seen[call.index]) for call in trace.modules))
 
 
 def _inputs(trace: Trace) -> list[int]:
@@ -65,23 +66,33 @@ def _is_spatial(trace: Trace, axis: Axis, channels: Mapping[int, int], given: Ma
     return dim != channels.get(tensor, default)
 
 
-def _layer(
-    trace: Trace, call: ModuleCall, states: Sequence[State], axes: Sequence[Axis], spatial: Sequence[bool]
-) -> LayerField:
-    outputs = []
-    for tensor, state in zip(call.outputs, states, strict=True):
-        shape = trace.tensors[tensor].spec.shape
-        kept = [(axis, sight) for axis, sight, is_kept in zip(axes, state, spatial, strict=True) if is_kept]
-        outputs.append(tuple(_axis(trace, axis, sight, shape, kept) for axis, sight in kept))
-    return LayerField(call.path, call.type_name, call.call, tuple(outputs))
+class _Describer:
+    """Says what layers see. Much of a model passes on what it is given, which is described once."""
 
+    def __init__(self, trace: Trace, axes: Sequence[Axis], spatial: Sequence[bool]) -> None:
+        self._trace = trace
+        self._axes = axes
+        self._spatial = [at for at, is_spatial in enumerate(spatial) if is_spatial]
+        self._described: dict[tuple[object, ...], tuple[AxisField, ...]] = {}
 
-def _axis(
-    trace: Trace, axis: Axis, sight: Sight | None, shape: tuple[int, ...], kept: Sequence[tuple[Axis, Sight | None]]
-) -> AxisField:
-    record = trace.tensors[axis[0]]
-    places = _places(axis, len(record.spec.shape), {each: _followed(seen) for each, seen in kept if seen}, shape)
-    return axis_field(record.name, axis[1], record.spec.shape[axis[1]], sight, shape, places)
+    def layer(self, call: ModuleCall, states: Sequence[State]) -> LayerField:
+        """Of each output the axes that are spatial."""
+        shapes = (self._trace.tensors[tensor].spec.shape for tensor in call.outputs)
+        outputs = tuple(self._output(state, shape) for state, shape in zip(states, shapes, strict=True))
+        return LayerField(call.path, call.type_name, call.call, outputs)
+
+    def _output(self, state: State, shape: tuple[int, ...]) -> tuple[AxisField, ...]:
+        key = (shape, *map(id, state))
+        if key not in self._described:
+            kept = {self._axes[at]: state[at] for at in self._spatial}
+            followed = {axis: _followed(sight) for axis, sight in kept.items() if sight is not None}
+            self._described[key] = tuple(self._axis(axis, sight, shape, followed) for axis, sight in kept.items())
+        return self._described[key]
+
+    def _axis(self, axis: Axis, sight: Sight | None, shape: tuple[int, ...], followed: Mapping[Axis, set[int]]) -> AxisField:
+        record = self._trace.tensors[axis[0]]
+        places = _places(axis, len(record.spec.shape), followed, shape)
+        return axis_field(record.name, axis[1], record.spec.shape[axis[1]], sight, shape, places)
 
 
 def _places(axis: Axis, rank: int, followed: Mapping[Axis, set[int]], shape: tuple[int, ...]) -> Places:

@@ -99,6 +99,15 @@ def least(line: Line | None, size: int) -> int:
     return min(line.table[:size]) if size <= len(line.table) else min(_ends(line, size))
 
 
+def values_of(line: Line | None, count: int, base: int) -> list[int]:
+    """The first values of ``base + f(i)``."""
+    if line is None:
+        return [base] * count
+    if len(line.table) < count:
+        return [base + line.at(index) for index in range(count)]
+    return [base + value for value in line.table[:count]]
+
+
 def greatest(line: Line | None, size: int) -> int:
     """The greatest value among the first ``size`` indices, leaving out nothing."""
     return 0 if line is None else max((value for value in _ends(line, size) if value < LEAST_NOTHING), default=NOTHING)

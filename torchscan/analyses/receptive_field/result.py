@@ -32,20 +32,14 @@ class AxisField:
     #: the most that a unit sees; None: nothing, or nothing but what is seen as a whole
     size: int | None = None
     #: from unit to unit, on the average; None: it is the same for all
-    stride: Fraction | None = None
+    stride: int | Fraction | None = None
+    #: how far a unit reaches ahead of its place, ``stride · i − start``; the most of all phases
+    padding: int | Fraction | None = None
     #: by phase; empty where more than one dimension of the layer's output follows the axis
     starts: tuple[int | None, ...] = ()
     sizes: tuple[int, ...] = ()
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @property
-    def padding(self) -> int | Fraction | None:
-        """How far a unit reaches ahead of its place, ``stride · i − start``; the most of all phases."""
-        if self.stride is None or not self.starts:
-            return None
-        ahead = [self.stride * phase - start for phase, start in enumerate(self.starts) if start is not None]
-        return _plain(max(ahead)) if ahead else None
 
     def interval(self, unit: int) -> tuple[int, int] | None:
         """The first and the last place that a unit sees along its ways that are local; None: it sees nothing there."""
@@ -65,8 +59,8 @@ class AxisField:
             "axis": self.axis,
             "status": self.status,
             "rf": self.size,
-            "stride": _number(self.stride),
-            "padding": _number(self.padding),
+            "stride": plain_short(self.stride),
+            "padding": plain_short(self.padding),
             "starts": list(self.starts),
             "sizes": list(self.sizes),
             "reasons": [{"operator": each.operator, "path": each.path} for each in self.reasons],
@@ -98,7 +92,7 @@ class LayerField:
     @property
     def stride(self) -> Short:
         """The effective stride, likewise."""
-        return self._short(lambda axis: _plain(axis.stride))
+        return self._short(lambda axis: axis.stride)
 
     @property
     def padding(self) -> Short:
@@ -159,7 +153,7 @@ class ReceptiveField:
         return {"layers": layers}
 
 
-def _plain(number: Fraction | int | None) -> int | Fraction | None:
+def _whole(number: Fraction | int | None) -> int | Fraction | None:
     """Whole numbers as such."""
     return int(number) if number is not None and number.denominator == 1 else number
 
@@ -171,11 +165,6 @@ def plain_short(value: Short) -> Any:
     if isinstance(value, tuple):
         return [plain_short(each) for each in value]
     return float(value) if isinstance(value, Fraction) else value
-
-
-def _number(number: Fraction | int | None) -> int | float | None:
-    plain = _plain(number)
-    return float(plain) if isinstance(plain, Fraction) else plain
 
 
 # -- from what is seen to what is said -----------------------------------------------------------------------------------
@@ -200,7 +189,16 @@ def axis_field(name: str, axis: int, length: int, sight: Sight | None, shape: Sh
         return AxisField(name, axis, length, status, reasons=sight.reasons, notes=notes)
     low, high = (_over_the_rest(envelope, shape, places) for envelope in (sight.low, sight.high))
     size, stride, starts, sizes = _along_one(low, high) or _along_several(low, high)
-    return AxisField(name, axis, length, status, size, stride, starts, sizes, sight.reasons, notes)
+    padding = _reach(stride, starts)
+    return AxisField(name, axis, length, status, size, _whole(stride), padding, starts, sizes, sight.reasons, notes)
+
+
+def _reach(stride: Fraction | None, starts: Sequence[int | None]) -> int | Fraction | None:
+    if stride is None or not starts:
+        return None
+    by, per = stride.numerator, stride.denominator
+    ahead = [by * phase - per * start for phase, start in enumerate(starts) if start is not None]
+    return _whole(Fraction(max(ahead), per)) if ahead else None
 
 
 #: a term as a number and the lines of the digits that it depends on: (dimension, digit, size, line)

@@ -28,6 +28,7 @@ from torchscan.analyses.receptive_field.lines import (
     split_off_start,
     through,
     total,
+    values_of,
 )
 from torchscan.ops.windows import HERE, WHOLE, Along, At, Look, Note, Piece, Reshape, Step, Unfold, Way, shifted
 
@@ -465,17 +466,16 @@ def _laid_out(terms: Sequence[tuple[Piece, Term]], size: int) -> list[Term]:
     rises: dict[tuple[Digits | None, ...], int] = {}
     dim = terms[0][0].dim
     for piece, term in terms:
-        digits = term.dims[dim]
         count = piece.stop - piece.start
+        digits = term.dims[dim]
         line = joined(sized(digits, count)) if digits else None
-        others = tuple(None if at == dim else each for at, each in enumerate(term.dims))
+        others = (*term.dims[:dim], None, *term.dims[dim + 1 :])
         table = tables.setdefault(others, [NOTHING] * size)
         rises.setdefault(others, 0 if line is None else math.floor(line.slope * size))
-        values = [term.base if line is None else term.base + line.at(index) for index in range(count)]
-        table[piece.start : piece.stop] = map(min, table[piece.start : piece.stop], values)
+        here = table[piece.start : piece.stop]
+        values = values_of(line, count, term.base)
+        table[piece.start : piece.stop] = values if here == [NOTHING] * count else map(min, here, values)
     found: list[Term] = []
     for others, table in tables.items():
-        clipped = tuple([min(value, NOTHING) for value in table])
-        line = Line(clipped, rises[others])
-        found += _normal(0, [((0, line),) if at == dim else each for at, each in enumerate(others)])
+        found += _normal(0, (*others[:dim], ((0, Line(tuple(table), rises[others])),), *others[dim + 1 :]))
     return found
