@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.analyses import gradient_oracle as oracle
+from torchscan.analyses.receptive_field import receptive_fields
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth" / "receptive_field.json"
 
@@ -291,3 +293,295 @@ def test_a_flipped_branch_sees_the_mirrored_place() -> None:
         return net.after(x.flip(-1))
 
     agrees(Net(forward, after=nn.Conv1d(1, 1, 3, padding=1)), [(1, 41)])
+
+
+# -- published figures ---------------------------------------------------------------------------------------------------
+
+
+class SlimUnit(nn.Module):
+    """A bottleneck as TF-slim builds it: the stride is in the 3×3 convolution, and in a pool of one place beside it."""
+
+    def __init__(self, stride: int) -> None:
+        super().__init__()
+        self.beside = nn.MaxPool2d(1, stride)
+        self.body = nn.Sequential(nn.Conv2d(1, 1, 1), nn.Conv2d(1, 1, 3, stride, 1), nn.Conv2d(1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.beside(x) + self.body(x))
+
+
+def slim_resnet(*units: int) -> nn.Module:
+    """The *last* unit of each block but the last block has the stride; in torchvision it is the first one of the next."""
+    strides = [[1] * (count - 1) + [2 if at < 3 else 1] for at, count in enumerate(units)]
+    body = [SlimUnit(stride) for each in strides for stride in each]
+    # TensorFlow pads an even map before a pool of 3 and stride 2 behind only
+    return nn.Sequential(nn.Conv2d(1, 1, 7, 2, 3), nn.ZeroPad2d((0, 1, 0, 1)), nn.MaxPool2d(3, 2), *body)
+
+
+# Araujo, Norris, Sim: Computing Receptive Fields of Convolutional Neural Networks, Distill 2019
+@pytest.mark.parametrize(
+    ("units", "published"),
+    [((3, 4, 6, 3), (483, 32, 239)), ((3, 4, 23, 3), (1027, 32, 511)), ((3, 8, 36, 3), (1507, 32, 751))],
+)
+def test_residual_networks_of_the_distill_article(units: tuple[int, ...], published: tuple[int, int, int]) -> None:
+    field = torchscan.receptive_field(slim_resnet(*units), (1, 224, 224)).output
+    assert (field.rf, field.stride, field.padding) == published
+
+
+def test_other_networks_of_the_distill_article() -> None:
+    torchvision = pytest.importorskip("tests.torchvision_cpu").torchvision
+    vgg = torchscan.receptive_field(torchvision.models.vgg16(), (3, 224, 224))["features"]
+    assert (vgg.rf, vgg.stride, vgg.padding) == (212, 32, 90)
+    inception = torchvision.models.inception_v3(init_weights=False)
+    last = torchscan.receptive_field(inception, (3, 299, 299))["Mixed_7c"]
+    assert (last.rf, last.stride, last.padding) == (1311, 32, 618)
+
+
+def test_where_the_stride_stands_makes_the_difference() -> None:
+    """torchvision's ResNet-50 strides in the first unit of a block, so that fewer convolutions see the finer map."""
+    torchvision = pytest.importorskip("tests.torchvision_cpu").torchvision
+    last = torchscan.receptive_field(torchvision.models.resnet50(), (3, 224, 224))["layer4"]
+    assert (last.rf, last.stride, last.padding) == (427, 32, 213)
+
+
+def _published() -> dict[str, Any]:
+    return json.loads(TRUTH.read_text()) if TRUTH.exists() else {}
+
+
+@pytest.mark.skipif(not TRUTH.exists(), reason="the published figures are not at hand")
+@pytest.mark.parametrize("name", _published())
+def test_published_receptive_fields(name: str) -> None:
+    field = torchscan.receptive_field(_zoo_model(name), _large_input(name))
+    for path, axes in _published()[name]["layers"].items():
+        found = {axis.axis - 2: axis for axis in field[path].axes}
+        for at, expected in axes.items():
+            axis = found[int(at)]
+            assert axis.status == expected["status"], (path, axis)
+            if axis.status == "local":
+                said = (axis.size, str(axis.stride), list(axis.starts), len(axis.starts))
+                assert said == (expected["rf"], expected["stride"], expected["start"], expected["period"]), (path, axis)
+
+
+def _zoo_model(name: str) -> nn.Module:
+    torchvision = pytest.importorskip("tests.torchvision_cpu").torchvision
+    models = torchvision.models
+    if name == "r3d_18":
+        return models.video.r3d_18()
+    if name == "deeplabv3_resnet50":
+        return models.segmentation.deeplabv3_resnet50(weights=None, weights_backbone=None)
+    if name == "googlenet":
+        return models.googlenet(init_weights=False, aux_logits=False)
+    model: nn.Module = getattr(models, name.removesuffix("-noSE"))()
+    return without_gates(model, torchvision.ops.SqueezeExcitation) if name.endswith("-noSE") else model
+
+
+def without_gates(model: nn.Module, gate: type[nn.Module]) -> nn.Module:
+    for module in model.modules():
+        for name, child in list(module.named_children()):
+            if isinstance(child, gate):
+                setattr(module, name, nn.Identity())
+    return model
+
+
+def _large_input(name: str) -> tuple[int, ...]:
+    """So large that no window is as large as the map: of Swin's last stage, which is 1/32 of it, there are 10 of 7 places."""
+    return (3, 64, 224, 224) if name == "r3d_18" else (3, 2240, 2240) if name == "swin_t" else (3, 1024, 1024)
+
+
+@pytest.mark.parametrize("paths", [("layer1", "layer2", "layer3")])
+def test_a_real_model_agrees_with_back_propagation(paths: tuple[str, ...]) -> None:
+    torchvision = pytest.importorskip("tests.torchvision_cpu").torchvision
+    agrees(torchvision.models.resnet18(width_per_group=64), [(3, 480, 480)], paths, units=2)
+
+
+# -- what is seen as a whole ---------------------------------------------------------------------------------------------
+
+
+class Gate(nn.Module):
+    """Squeeze and excitation."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.excite = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(self.excite(x.mean((2, 3), keepdim=True)))
+
+
+def test_a_gate_makes_units_global_and_leaves_their_local_part() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 5, 2, 2), Gate(4), nn.Conv2d(4, 4, 3, padding=1))
+    layer = torchscan.receptive_field(model, (3, 33, 33))["2"]
+    for axis in layer.axes:
+        assert (axis.status, axis.size, axis.stride, axis.padding) == ("global", 9, 2, 4)
+        assert [(reason.operator, reason.path) for reason in axis.reasons] == [("aten.mean", "1")]
+    assert layer.rf == "global"
+
+
+def test_attention_is_global_beside_what_is_passed_by_it() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Linear(3, 8)
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.embed(x)
+            return x + self.attention(x, x, x, need_weights=False)[0]
+
+    field = torchscan.receptive_field(Block(), (10, 3))
+    (axis,) = field.output.axes
+    assert (axis.axis, axis.status, axis.size, axis.stride) == (1, "global", 1, 1)
+    assert axis.reasons[0].operator == "aten.scaled_dot_product_attention"
+    assert field["attention"].axes[0].size == 1  # its own query
+
+
+def test_only_the_pooled_axis_is_global() -> None:
+    layer = torchscan.receptive_field(nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d((1, None))), (1, 20, 20)).output
+    assert layer.rf == ("global", 3)
+    assert layer.stride == (None, 1)
+
+
+def test_a_recurrent_layer_sees_all_steps() -> None:
+    field = torchscan.receptive_field(nn.LSTM(3, 4, batch_first=True), (12, 3))
+    (axis,) = field.output.axes
+    assert (axis.axis, axis.status, axis.reasons[0].operator) == (1, "global", "aten.lstm")
+
+
+@pytest.mark.parametrize("norm", [nn.GroupNorm(2, 4), nn.InstanceNorm2d(4), nn.LayerNorm([4, 18, 18])])
+def test_statistics_of_a_norm_are_a_note_unless_they_count(norm: nn.Module) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), norm)
+    for axis in torchscan.receptive_field(model, (3, 20, 20)).output.axes:
+        assert (axis.status, axis.size, axis.notes) == ("local", 3, ("norm-stats",))
+    for axis in torchscan.receptive_field(model, (3, 20, 20), strict_norm=True).output.axes:
+        assert (axis.status, axis.size, axis.notes) == ("global", 3, ())
+
+
+def test_norms_of_channels_and_batch_norms_in_evaluation_see_nothing_more() -> None:
+    class Channels(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), Channels())
+    for axis in torchscan.receptive_field(model, (3, 20, 20), strict_norm=True).output.axes:
+        assert (axis.status, axis.size, axis.notes) == ("local", 3, ())
+    trained = torchscan.receptive_field(model, (3, 20, 20), mode="train").output
+    assert [axis.notes for axis in trained.axes] == [("norm-stats",), ("norm-stats",)]
+
+
+def test_an_operator_without_a_rule_is_global_and_named() -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        grid = F.affine_grid(torch.eye(2, 3)[None], [1, 3, 20, 20], align_corners=False)
+        return F.grid_sample(net.first(x), grid, align_corners=False)
+
+    for axis in torchscan.receptive_field(Net(forward, first=nn.Conv2d(3, 3, 3, padding=1)), (3, 20, 20)).output.axes:
+        assert (axis.status, axis.size) == ("global", None)
+        assert [reason.operator for reason in axis.reasons] == ["aten.grid_sampler_2d"]
+
+
+def test_a_weight_that_depends_on_the_input_is_seen_through() -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        kernel = x.mean((2, 3)).view(3, 1, 1, 1)
+        return F.conv2d(x, kernel.expand(3, 1, 3, 3), padding=1, groups=3)
+
+    layer = torchscan.receptive_field(Net(forward), (3, 20, 20)).output
+    assert [(axis.status, axis.size) for axis in layer.axes] == [("global", 3)] * 2
+
+
+# -- memory that is shared -----------------------------------------------------------------------------------------------
+
+
+def shifted_through_a_view(net: Any, x: Tensor) -> Tensor:
+    x = net.first(x)
+    out = torch.zeros_like(x)
+    out[..., 1:] = x[..., :-1]
+    return out + x
+
+
+def doubled_in_a_view(net: Any, x: Tensor) -> Tensor:
+    y = net.first(x)
+    wide = net.second(x)
+    y[:, :1].add_(wide[:, :1])
+    return y
+
+
+def interleaved(net: Any, x: Tensor) -> Tensor:
+    first = net.first(x)
+    out = first.new_empty(*first.shape[:-1], 2 * x.shape[-1])
+    out[..., ::2] = first
+    out[..., 1::2] = net.second(x)
+    return out
+
+
+def written_by_channel(net: Any, x: Tensor) -> Tensor:
+    out = x.new_zeros(x.shape[0], 2, x.shape[-1])
+    out[:, :1] = net.first(x)[:, :1]
+    out[:, 1] = net.second(x)[:, 0]
+    return out
+
+
+def written_to_a_base_by_its_transpose(net: Any, x: Tensor) -> Tensor:
+    y = net.first(x).clone()
+    y.transpose(1, 2)[:, :, 1] = net.second(x)[:, 1]
+    return y
+
+
+def seen_by_a_view_taken_before(net: Any, x: Tensor) -> Tensor:
+    y = net.first(x).clone()
+    view = y[..., 2:]
+    y += net.second(x)
+    return view
+
+
+SHARED = [
+    shifted_through_a_view,
+    doubled_in_a_view,
+    interleaved,
+    written_by_channel,
+    written_to_a_base_by_its_transpose,
+    seen_by_a_view_taken_before,
+]
+
+
+@pytest.mark.parametrize("forward", SHARED, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("after", [False, True])
+def test_what_is_written_through_a_view_is_seen(forward: Callable[[Any, Tensor], Tensor], after: bool) -> None:
+    def further(net: Any, x: Tensor) -> Tensor:
+        return net.after(forward(net, x)) if after else forward(net, x)
+
+    layers = {"first": nn.Conv1d(1, 2, 3, padding=1), "second": nn.Conv1d(1, 2, 7, padding=3), "after": nn.Conv1d(2, 2, 3)}
+    agrees(Net(further, **layers), [(1, 60)], units=12)
+
+
+@pytest.mark.parametrize("padded", ["module", "gradients", "by hand"])
+def test_a_border_of_the_other_side_is_noted(padded: str) -> None:
+    layer = nn.Conv1d(1, 1, 5, padding=2, padding_mode="circular")
+    if padded == "by hand":
+        layer = nn.Sequential(Net(lambda _, x: torch.cat([x[..., -2:], x, x[..., :2]], -1)), nn.Conv1d(1, 1, 5))
+    trace = torchscan.record(layer, (1, 30), backward=padded == "gradients")
+    (axis,) = receptive_fields(trace).output.axes
+    assert (axis.size, axis.stride, axis.padding, axis.notes) == (5, 1, 2, ("wraps",))
+
+
+def test_values_put_at_unknown_places_are_loud() -> None:
+    def forward(net: Any, x: Tensor, at: Tensor) -> Tensor:
+        y = net.first(x).clone()
+        y[:, :, at] = net.first(x)[..., :4]
+        return y
+
+    field = torchscan.receptive_field(Net(forward, first=nn.Conv1d(1, 2, 3, padding=1)), args=(torch.rand(1, 1, 20), torch.arange(4)))
+    axis = field.output.axes[0]
+    assert axis.status == "global" or "hull" in axis.notes
+    assert axis.size is None or axis.size >= 6
+
+
+def test_places_picked_by_unknown_indices_are_loud() -> None:
+    def forward(net: Any, x: Tensor, at: Tensor) -> Tensor:
+        return net.first(x)[..., at]
+
+    field = torchscan.receptive_field(Net(forward, first=nn.Conv1d(1, 2, 3, padding=1)), args=(torch.rand(1, 1, 20), torch.arange(4)))
+    axis = field.output.axes[0]
+    assert (axis.status, axis.reasons[0].operator) == ("global", "aten.index")

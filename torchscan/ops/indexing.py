@@ -72,9 +72,10 @@ def put_along_window(self: TensorSpec, dim: int, *_: object, inputs: tuple[Tenso
 
 
 @window_of(aten.index_put, "aten::_index_put_impl", "aten::_unsafe_index_put")
-def index_put_window(self: TensorSpec, *_: object, out: TensorSpec) -> Looks:
+def index_put_window(self: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks:
     """What was there, and everything that is put."""
-    return (look(out, *map(here, range(len(self.shape)))),)
+    others = (way(Look((WHOLE,) * len(spec.shape), out.shape), note="hull") for spec in inputs[1:])
+    return (look(out, *map(here, range(len(self.shape)))), *others)
 
 
 def _anywhere(spec: TensorSpec, dim: int, out: TensorSpec) -> Ways:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from torchscan.analyses.receptive_field.lines import (
     LEAST_NOTHING,
@@ -105,14 +106,24 @@ def _only(note: Note) -> frozenset[Note]:
     return frozenset((note,))
 
 
-def everything(sight: Sight, shape: Shape, glance: Glance) -> Sight:
-    """All of an operand in each element of the result."""
-    return _step(sight, shape, Look((WHOLE,) * len(shape), ()), glance)
+def everything(sight: Sight, shape: Shape, result: Shape, glance: Glance) -> Sight:
+    """All of an operand in each element of a result of this shape."""
+    return _step(sight, shape, Look((WHOLE,) * len(shape), result), glance)
 
 
-def blind(sight: Sight, reason: Reason) -> Sight:
+def blind(sights: Sequence[Sight | None], reason: Reason) -> Sight | None:
     """Through an operator of which nothing is known."""
-    return Sight((), (), _with_reason(sight.reasons, reason), sight.notes)
+    seeing = [sight for sight in sights if sight is not None]
+    notes = frozenset[Note]().union(*(sight.notes for sight in seeing))
+    return Sight((), (), _with_reason(_all_reasons(seeing), reason), notes) if seeing else None
+
+
+def _all_reasons(sights: Iterable[Sight]) -> tuple[Reason, ...]:
+    reasons: tuple[Reason, ...] = ()
+    for sight in sights:
+        for reason in sight.reasons:
+            reasons = _with_reason(reasons, reason)
+    return reasons
 
 
 def shape_after(shape: Shape, step: Step) -> Shape:
@@ -380,8 +391,8 @@ def _hull(terms: Sequence[Term], shape: Shape) -> Term:
     return Term(min(_bottom(term, shape) for term in rest), tuple(common))
 
 
-def united(parts: Sequence[tuple[Piece | None, Sight]], shape: Shape) -> Sight | None:
-    """All that is seen along several ways, some of them leading to a piece of the result only."""
+def united(parts: Sequence[tuple[Piece | None, Sight]], shape: Shape, length: int) -> Sight | None:
+    """All that is seen along several ways of an axis of this length, some of them leading to a piece of the result only."""
     if len(parts) == 1 and parts[0][0] is None:
         return parts[0][1] if parts[0][1].low or parts[0][1].reasons else None
     pieces = [(piece, sight) for piece, sight in parts if piece is not None and sight.low]
@@ -389,43 +400,40 @@ def united(parts: Sequence[tuple[Piece | None, Sight]], shape: Shape) -> Sight |
     low = [term for piece, sight in parts if piece is None for term in sight.low]
     high = [term for piece, sight in parts if piece is None for term in sight.high]
     if pieces:
-        placed, wraps = _placed(pieces, shape)
+        placed, wraps = _placed(pieces, shape, length)
         notes |= _only("wraps") if wraps else frozenset()
         low += placed[0]
         high += placed[1]
     (lows, low_is_hull), (highs, high_is_hull) = fused(low, shape), fused(high, shape)
     if low_is_hull or high_is_hull:
         notes |= _only("hull")
-    reasons: tuple[Reason, ...] = ()
-    for _, sight in parts:
-        for reason in sight.reasons:
-            reasons = _with_reason(reasons, reason)
+    reasons = _all_reasons(sight for _, sight in parts)
     return Sight(lows, highs, reasons, notes) if lows or reasons else None
 
 
-def _placed(pieces: Sequence[tuple[Piece, Sight]], shape: Shape) -> tuple[tuple[list[Term], list[Term]], bool]:
+def _placed(pieces: Sequence[tuple[Piece, Sight]], shape: Shape, length: int) -> tuple[tuple[list[Term], list[Term]], bool]:
     """The terms of pieces in the result, and whether one piece goes on where the far side of another ends.
 
     Along a dimension that follows the axis a single large piece goes on beyond its ends, as a padded map does. So does the
     largest of several, if the others are what is at its other side. Otherwise each piece ends where it ends.
     """
     dim = pieces[0][0].dim
-    if not any(_is_sloped(sight, dim) for _, sight in pieces):
+    if not any(_slopes(sight, dim) for _, sight in pieces):
         return _restricted(pieces, shape[dim]), False
     main, seen = max(pieces, key=lambda each: each[0].stop - each[0].start)
-    length = main.stop - main.start
     low, high = _moved(seen, main)
     others = [moved for moved in (_moved(sight, piece) for piece, sight in pieces) if moved != (low, high)]
-    spans = {length, shape[dim]}
+    spans = {main.stop - main.start, shape[dim], *(round(length / slope) for slope in _slopes(seen, dim))}
     is_most = 2 * sum(piece.stop - piece.start for piece, _ in pieces) > shape[dim]
     if is_most and all(_is_displaced(each, (low, high), dim, spans) for each in others):
         return (list(low), list(high)), bool(others)
     return _restricted(pieces, shape[dim]), False
 
 
-def _is_sloped(sight: Sight, dim: int) -> bool:
+def _slopes(sight: Sight, dim: int) -> set[Fraction]:
+    """How fast what is seen moves along a dimension."""
     lines = (line for term in sight.low for _, line in term.dims[dim] or () if line)
-    return any(line.rise for line in lines)
+    return {abs(line.slope) for line in lines if line.rise}
 
 
 def _moved(sight: Sight, piece: Piece) -> tuple[Envelope, Envelope]:

@@ -29,14 +29,14 @@ from torchscan.trace.trace import Trace
 Axis = tuple[int, int]
 #: what a tensor sees of each axis; None: nothing
 State = tuple[Sight | None, ...]
-#: operators that sum over the channels of what they are given
-_PRODUCTS = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-        *("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "lstm", "gru", "rnn_tanh", "rnn_relu"),
-    )
-)
+#: operators that sum over channels: which operand, and over which dimension of it; None: the one before the kernel's
+_SUMMED: Mapping[str, tuple[int, int | None]] = {
+    **{f"aten.conv{axes}d": (0, None) for axes in (1, 2, 3)},
+    **{f"aten.conv_transpose{axes}d": (0, None) for axes in (1, 2, 3)},
+    **{f"aten.{name}": (0, -1) for name in ("linear", "matmul", "mm", "bmm", "lstm", "gru", "rnn_tanh", "rnn_relu")},
+    **{f"aten.{name}": (1, -1) for name in ("addmm", "baddbmm")},
+    "aten.convolution": (0, None),
+}
 _UNKNOWN_WRITE = "a write through another tensor"
 
 
@@ -100,7 +100,7 @@ class Walk:
         elif tensor in self._owners.get(storage, ()):
             state = self._memory[storage]
         else:
-            state = self._merged(self._memory[storage], Reason(_UNKNOWN_WRITE, ""))
+            state = self._blinded([self._memory[storage]], Reason(_UNKNOWN_WRITE, ""))
         self._states[tensor], self._stamps[tensor] = state, writes
         return state
 
@@ -141,15 +141,16 @@ class Walk:
             back = Way((Reshape(shape),))
             return tuple(s and follow(s, step.shape, back, self._glance(op, at))[1] for at, s in enumerate(state))
         if not isinstance(step, Look) or region is None:
-            both = tuple(united([(None, s) for s in pair if s], shape) for pair in zip(state, old, strict=True))
-            return self._merged(both, Reason(_UNKNOWN_WRITE, self._trace.path_of(op)))
+            return self._blinded([state, old], Reason(_UNKNOWN_WRITE, self._trace.path_of(op)))
         return tuple(
             _put_back(new, before, step, region, shape, self._glance(op, at))
             for at, (new, before) in enumerate(zip(state, old, strict=True))
         )
 
-    def _merged(self, state: State, reason: Reason) -> State:
-        return tuple(sight and blind(sight, reason) for sight in state)
+    def _blinded(self, states: Sequence[State], reason: Reason) -> State:
+        """All of several tensors, by a way of which nothing is known."""
+        state = tuple(blind(sights, reason) for sights in zip(*states, strict=True))
+        return state if any(state) else self._blind
 
     # -- operators ---------------------------------------------------------------------------------------------------
 
@@ -160,6 +161,8 @@ class Walk:
         if not mutable and all(state is self._blind for state in operands.values()):
             self._enter_unseeing(op)
             return
+        if self._undecided and signature.operator in _SUMMED:
+            self._find_channels(op, operands)
         results = self._results(op, operands)
         storages = [self._trace.tensors[tensor].storage for tensor in op.inputs]
         returned = set()
@@ -192,9 +195,7 @@ class Walk:
         for tensor in _written(op):
             if self._trace.tensors[tensor].storage in returned or all(state is self._blind for state in operands.values()):
                 continue
-            seen = [state for state in operands.values() if state is not self._blind]
-            mixed = tuple(united([(None, s) for s in each if s], ()) if any(each) else None for each in zip(*seen, strict=True))
-            self._write(tensor, tensor, self._merged(mixed, self._reason(op)))
+            self._write(tensor, tensor, self._blinded(list(operands.values()), self._reason(op)))
 
     def _results(self, op: OpCall, operands: Mapping[int, State]) -> list[State]:
         rule = self._rule(op.signature)
@@ -205,34 +206,34 @@ class Walk:
             if operands[tensor] is not self._blind
         ]
         if rule is None:
-            return [self._unknown(op, [state for _, _, state in seeing])] * len(op.outputs)
+            return [self._blinded([state for _, _, state in seeing] or [self._blind], self._reason(op))] * len(op.outputs)
         shapes = [spec.shape for spec in specs]
         found: list[State] = []
         for output, spec in enumerate(op.signature.outputs):
             looks = _looks_of(rule, output, op)
             state = tuple(
-                self._sight(op, at, looks, [(position, state[at]) for position, _, state in seeing], shapes, spec.shape)
-                for at in range(len(self._axes))
+                None
+                if self.channels.get(tensor) == dim
+                else self._sight(op, at, looks, [(position, state[at]) for position, _, state in seeing], shapes, spec.shape)
+                for at, (tensor, dim) in enumerate(self._axes)
             )
             found.append(state if any(state) else self._blind)
-        if self._undecided and op.signature.operator in _PRODUCTS:
-            found = self._without_channels(found, [state for _, _, state in seeing])
         return found
 
-    def _without_channels(self, found: list[State], operands: Sequence[State]) -> list[State]:
-        """The first product that sums over exactly one dimension of an input sums over its channels."""
-        summed: dict[int, list[int]] = {}
-        for at, (tensor, _) in enumerate(self._axes):
-            before, after = (state[at] for state in operands), found[0][at] if found else None
-            if after is not None and not after.is_local and any(sight and sight.is_local for sight in before):
-                summed.setdefault(tensor, []).append(at)
-        for tensor, axes in summed.items():
-            if tensor in self._undecided:
-                self._undecided.discard(tensor)
-                if len(axes) == 1:
-                    self.channels[tensor] = self._axes[axes[0]][1]
-        dropped = {at for at, (tensor, dim) in enumerate(self._axes) if self.channels.get(tensor) == dim}
-        return [tuple(None if at in dropped else sight for at, sight in enumerate(state)) for state in found]
+    def _find_channels(self, op: OpCall, operands: Mapping[int, State]) -> None:
+        """The first product that sums over a dimension in which there is one axis of an input alone sums over its channels."""
+        position, dim = _SUMMED[op.signature.operator]
+        specs = op.signature.inputs
+        rank = len(specs[position].shape)
+        summed = rank - len(specs[position + 1].shape) + 1 if dim is None else rank - 1
+        followed: dict[int, list[int]] = {}
+        for (tensor, axis), sight in zip(self._axes, operands[op.inputs[position]], strict=True):
+            if sight is not None and any(term.dims[summed] is not None for term in sight.low):
+                followed.setdefault(tensor, []).append(axis)
+        for tensor in self._undecided & followed.keys():
+            self._undecided.discard(tensor)
+            if len(followed[tensor]) == 1:
+                self.channels[tensor] = followed[tensor][0]
 
     def _sight(
         self,
@@ -255,16 +256,10 @@ class Walk:
                 continue
             glance = glance or self._glance(op, axis)
             if ways is None:
-                parts.append((None, everything(sight, shapes[position], glance)))
+                parts.append((None, everything(sight, shapes[position], shape, glance)))
             else:
                 parts += [follow(sight, shapes[position], each, glance) for each in ways]
-        return united(parts, shape) if parts else None
-
-    def _unknown(self, op: OpCall, seeing: Sequence[State]) -> State:
-        if not seeing:
-            return self._blind
-        mixed = tuple(united([(None, s) for s in each if s], ()) if any(each) else None for each in zip(*seeing, strict=True))
-        return self._merged(mixed, self._reason(op))
+        return united(parts, shape, self._sizes[axis]) if parts else None
 
     def _rule(self, signature: OpSignature) -> Windows | None:
         key = id(signature)
@@ -355,10 +350,12 @@ def _put_back(new: Sight | None, old: Sight | None, look: Look, region: Region, 
         piece = Piece(single, region[single][0], sum(region[single][:2])) if single in aligned and single is not None else None
         parts.append(follow(new, look.shape, Way((back, piece) if piece else (back,)), glance))
     if old is None:
-        return united(parts, shape) if parts else None
+        return united(parts, shape, glance.size) if parts else None
     if single is None:
-        return united([*parts, (None, Sight(old.low, old.high, old.reasons, old.notes | frozenset[Note](("hull",))))], shape)
-    return united([*parts, *_rest(old, single, region[single], shape, glance)], shape)
+        return united(
+            [*parts, (None, Sight(old.low, old.high, old.reasons, old.notes | frozenset[Note](("hull",))))], shape, glance.size
+        )
+    return united([*parts, *_rest(old, single, region[single], shape, glance)], shape, glance.size)
 
 
 def _back(look: Look, region: Region, shape: Shape, aligned: set[int]) -> Look:
