@@ -572,7 +572,9 @@ def test_values_put_at_unknown_places_are_loud() -> None:
         y[:, :, at] = net.first(x)[..., :4]
         return y
 
-    field = torchscan.receptive_field(Net(forward, first=nn.Conv1d(1, 2, 3, padding=1)), args=(torch.rand(1, 1, 20), torch.arange(4)))
+    field = torchscan.receptive_field(
+        Net(forward, first=nn.Conv1d(1, 2, 3, padding=1)), args=(torch.rand(1, 1, 20), torch.arange(4))
+    )
     axis = field.output.axes[0]
     assert axis.status == "global" or "hull" in axis.notes
     assert axis.size is None or axis.size >= 6
@@ -582,6 +584,8 @@ def test_places_picked_by_unknown_indices_are_loud() -> None:
     def forward(net: Any, x: Tensor, at: Tensor) -> Tensor:
         return net.first(x)[..., at]
 
-    field = torchscan.receptive_field(Net(forward, first=nn.Conv1d(1, 2, 3, padding=1)), args=(torch.rand(1, 1, 20), torch.arange(4)))
+    field = torchscan.receptive_field(
+        Net(forward, first=nn.Conv1d(1, 2, 3, padding=1)), args=(torch.rand(1, 1, 20), torch.arange(4))
+    )
     axis = field.output.axes[0]
     assert (axis.status, axis.reasons[0].operator) == ("global", "aten.index")

@@ -89,11 +89,12 @@ def _aligned(self: TensorSpec, out: TensorSpec, axes: int) -> list[Fraction]:
     return [Fraction(size - 1, resized - 1) if resized > 1 else Fraction(0) for size, resized in sizes]
 
 
-def _declare_nearest(axes: int, centre: Fraction, *operators: Operator) -> None:
+def _declare_nearest(axes: int, centre: float, *operators: Operator) -> None:
     @window_of(*operators)
     def nearest_window(self: TensorSpec, output_size: object, *scales: Factors, out: TensorSpec) -> Looks:
         """The nearest place: ``⌊j·s⌋``, or ``⌊(j + ½)·s⌋`` where it is exact."""
-        return (along_last(self, [nearest(s, centre) for s in _scales(self, out, axes, _factors(scales, axes))], out),)
+        each = zip(self.shape[-axes:], out.shape[-axes:], _factors(scales, axes), strict=True)
+        return (along_last(self, [nearest(*sizes, centre) for sizes in each], out),)
 
 
 def _declare_interpolation(axes: int, kernel: str, antialias: bool, *operators: Operator) -> None:
@@ -116,8 +117,8 @@ def _factors(scales: Sequence[Factors], axes: int) -> Sequence[float | None]:
 
 
 for _axes, _linear in ((1, "linear"), (2, "bilinear"), (3, "trilinear")):
-    _declare_nearest(_axes, Fraction(0), f"aten::upsample_nearest{_axes}d")
-    _declare_nearest(_axes, Fraction(1, 2), f"aten::_upsample_nearest_exact{_axes}d")
+    _declare_nearest(_axes, 0, f"aten::upsample_nearest{_axes}d")
+    _declare_nearest(_axes, 0.5, f"aten::_upsample_nearest_exact{_axes}d")
     _declare_interpolation(_axes, "linear", False, f"aten::upsample_{_linear}{_axes}d")
 _declare_interpolation(2, "cubic", False, "aten::upsample_bicubic2d")
 _declare_interpolation(2, "linear", True, "aten::_upsample_bilinear2d_aa")

@@ -14,6 +14,7 @@ What a rule leaves out is taken to be looked at as a whole, so that it can be to
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -116,7 +117,7 @@ class Way:
     def __post_init__(self) -> None:
         """Whether nothing happens on the way."""
         same = all(isinstance(step, Look) and step.is_identity for step in self.steps)
-        object.__setattr__(self, "is_identity", same)
+        object.__setattr__(self, "is_identity", same and self.note is None)
 
 
 #: the ways from one operand; none where its values are not read; None: as a whole
@@ -197,9 +198,24 @@ _REACH = {"linear": 1, "cubic": 2, "lanczos": 3}
 
 
 @cache
-def nearest(scale: Fraction, centre: Fraction) -> Taps:
-    """The nearest neighbour: ``i = ⌊(j + centre) · scale⌋``."""
-    return Taps(tuple((math.floor((j + centre) * scale),) for j in range(scale.denominator)), scale.numerator)
+def nearest(size: int, resized: int, factor: float | None, centre: float) -> Taps:
+    """The nearest neighbour: ``i = ⌊(j + centre) · scale⌋``, rounded as the kernels do it, in 32 bits.
+
+    Where a quotient is a whole number they may so come out one lower. If they do not, the places repeat themselves.
+    """
+    exact = Fraction(size, resized) if not factor else 1 / Fraction(factor)
+    scale = _single(1 / factor if factor else size / resized)
+    by_halves = resized == 2 * size and not centre
+    places = [min(j // 2 if by_halves else math.floor(_single((j + centre) * scale)), size - 1) for j in range(resized)]
+    period, rise = exact.denominator, exact.numerator
+    if period < resized and all(places[j] + rise == places[j + period] for j in range(resized - period)):
+        return Taps(tuple((place,) for place in places[:period]), rise)
+    return Taps(tuple((place,) for place in places), round(exact * resized))
+
+
+def _single(number: float) -> float:
+    rounded: float = struct.unpack("f", struct.pack("f", number))[0]
+    return rounded
 
 
 @cache

@@ -93,13 +93,28 @@ def follow(sight: Sight, shape: Shape, way: Way, glance: Glance) -> tuple[Piece 
     *steps, last = way.steps
     piece = last if isinstance(last, Piece) else None
     seen = sight
+    is_concerned = False
     for step in steps if piece else way.steps:
+        is_concerned |= way.note is not None and _is_concerned(seen, shape, step)
         seen, shape = _step(seen, shape, step, glance), shape_after(shape, step)
-    if way.note is None or (seen.low == sight.low and seen.high == sight.high):
+    if way.note is None or not is_concerned:
         return piece, seen
-    if way.note == "norm-stats" and not glance.strict_norm and seen.reasons != sight.reasons:
-        return piece, Sight((), (), sight.reasons, sight.notes | _only(way.note))
-    return piece, seen if way.note == "norm-stats" else replace(seen, notes=seen.notes | _only(way.note))
+    if way.note != "norm-stats":
+        return piece, replace(seen, notes=seen.notes | _only(way.note))
+    if glance.strict_norm or seen.reasons == sight.reasons:
+        return piece, seen
+    return piece, Sight((), (), sight.reasons, sight.notes | _only(way.note))
+
+
+def _is_concerned(sight: Sight, shape: Shape, step: Step) -> bool:
+    """Whether a step moves or mixes along a dimension along which different things are seen."""
+    if not isinstance(step, Look):
+        return True
+    stays = [
+        isinstance(how, Along) and how.taps is HERE and step.shape[how.dim] == size
+        for how, size in zip(step.dims, shape, strict=True)
+    ]
+    return any(term.dims[dim] is not None for dim, stay in enumerate(stays) if not stay for term in (*sight.low, *sight.high))
 
 
 def _only(note: Note) -> frozenset[Note]:
@@ -425,6 +440,7 @@ def _placed(pieces: Sequence[tuple[Piece, Sight]], shape: Shape, length: int) ->
     others = [moved for moved in (_moved(sight, piece) for piece, sight in pieces) if moved != (low, high)]
     spans = {main.stop - main.start, shape[dim], *(round(length / slope) for slope in _slopes(seen, dim))}
     is_most = 2 * sum(piece.stop - piece.start for piece, _ in pieces) > shape[dim]
+    is_most &= all(2 * (piece.stop - piece.start) <= main.stop - main.start for piece, _ in pieces if piece is not main)
     if is_most and all(_is_displaced(each, (low, high), dim, spans) for each in others):
         return (list(low), list(high)), bool(others)
     return _restricted(pieces, shape[dim]), False

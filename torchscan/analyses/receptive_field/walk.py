@@ -377,14 +377,14 @@ def _inverse(start: int, step: int) -> Taps:
 def _rest(old: Sight, dim: int, where: tuple[int, int, int], shape: Shape, glance: Glance) -> list[tuple[Piece | None, Sight]]:
     """What was there, beside a region along one dimension."""
     start, count, step = where
+    stop = start + (count - 1) * step + 1
+    parts: list[tuple[Piece | None, Sight]] = [(Piece(dim, 0, start), old)] if start else []
     if step > 1:
         others = Taps(tuple(() if (place - start) % step == 0 else (place,) for place in range(step)), step)
-        is_all = count == len(range(start % step, shape[dim], step))
-        return [follow(old, shape, Way((_along(dim, others if is_all else HERE, shape),)), glance)]
-    stop = start + count
-    before = [(Piece(dim, 0, start), old)] if start else []
-    after = Way((_along(dim, shifted(stop), shape), Piece(dim, stop, shape[dim])))
-    return [*before, *([follow(old, shape, after, glance)] if stop < shape[dim] else [])]
+        parts.append(follow(old, shape, Way((_along(dim, others, shape),)), glance))
+    if stop < shape[dim]:
+        parts.append(follow(old, shape, Way((_along(dim, shifted(stop), shape), Piece(dim, stop, shape[dim]))), glance))
+    return parts
 
 
 def _along(dim: int, taps: Taps, shape: Shape) -> Look:
