@@ -170,7 +170,7 @@ def split(line: Line, inner_size: int, step: int, spacing: int) -> list[tuple[Li
     period = len(line.table)
     phases = period // math.gcd(period, step)
     rise = phases * step // period * line.rise
-    inner = [_continued(through(line, Taps(((step * phase,),), spacing)), inner_size) for phase in range(phases)]
+    inner = [_from(line, step * phase, spacing, inner_size) for phase in range(phases)]
     starts, bare = zip(*map(_apart, inner), strict=True)
     if all(each == bare[0] for each in bare):
         return [(shortest(starts, rise), bare[0])]
@@ -186,13 +186,13 @@ def _apart(line: Line) -> tuple[int, Line]:
     return (start, bare or _ZERO) if start < LEAST_NOTHING else (NOTHING, _ZERO)
 
 
-def _continued(line: Line, size: int) -> Line:
-    """The first ``size`` values, gone on with by the shortest period that they show."""
+def _from(line: Line, start: int, step: int, size: int) -> Line:
+    """Every ``step``-th value from ``start`` on; of fewer than a period, gone on with by the shortest period that they show."""
     if size > len(line.table):
-        return line
-    values = [line.at(index) for index in range(size)]
+        return through(line, Taps(((start,),), step))
+    values = [line.at(start + step * index) for index in range(size)]
     for period in range(1, size // 2 + 1):
-        step = values[period] - values[0]
-        if all(_continues(values[i], values[i + period], step) for i in range(size - period)):
-            return Line(tuple(values[:period]), step)
-    return line
+        rise = values[period] - values[0]
+        if all(_continues(values[i], values[i + period], rise) for i in range(size - period)):
+            return Line(tuple(values[:period]), rise)
+    return Line(tuple(values), math.floor(line.slope * step * size))

@@ -20,7 +20,7 @@ Short = int | Fraction | str | tuple[Any, ...] | dict[str, Any] | None
 class AxisField:
     """What the units of a layer see of one axis of one input.
 
-    Unit i sees ``sizes[i mod P]`` places from ``starts[i mod P] + (i div P) · P · stride`` on, with P entries in ``starts``.
+    Unit i sees ``sizes[i mod P]`` places from ``starts[i mod P] + (i div P) · P · stride`` on, for P entries in ``starts``.
     Places outside the input are padding. Where ``status`` is "global", everything is seen, for the ``reasons``; what is seen
     besides, along the other ways, is still told.
     """
@@ -35,8 +35,9 @@ class AxisField:
     stride: int | Fraction | None = None
     #: how far a unit reaches ahead of its place, ``stride · i − start``; the most of all phases
     padding: int | Fraction | None = None
-    #: by phase; empty where more than one dimension of the layer's output follows the axis
+    #: by phase, or for each unit where nothing repeats; empty where more than one dimension of the output follows the axis
     starts: tuple[int | None, ...] = ()
+    #: by phase; one number where all are of one size
     sizes: tuple[int, ...] = ()
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
@@ -50,7 +51,7 @@ class AxisField:
         if start is None:
             return None
         start += int(blocks * len(self.starts) * (self.stride or 0))
-        return start, start + self.sizes[phase] - 1
+        return start, start + self.sizes[phase % len(self.sizes)] - 1
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data."""
@@ -236,7 +237,8 @@ def _along_one(low: Sequence[_Flat], high: Sequence[_Flat]) -> _Said | None:
     if len(slopes) > 1 or {lines[0][3].slope if lines else Fraction(0) for _, lines in high} != {-each for each in slopes}:
         return None
     period = math.lcm(*(len(lines[0][3].table) if lines else 1 for _, lines in flats))
-    starts, sizes = _phases(low, high, range(period))
+    count = max((lines[0][2] for _, lines in flats if lines), default=1)
+    starts, sizes = _phases(low, high, range(min(period, count)))
     stride = slopes.pop()
     return max(sizes), stride if deciding and (stride or period > 1) else None, starts, sizes
 
@@ -249,7 +251,7 @@ def _phases(low: Sequence[_Flat], high: Sequence[_Flat], units: Sequence[int]) -
         last = -min(base + (lines[0][3].at(unit) if lines else 0) for base, lines in high)
         starts.append(first if first < LEAST_NOTHING else None)
         sizes.append(last - first + 1 if first < LEAST_NOTHING else 0)
-    return tuple(starts), tuple(sizes)
+    return tuple(starts), tuple(sizes) if len(set(sizes)) > 1 else tuple(sizes[:1])
 
 
 def _along_several(low: Sequence[_Flat], high: Sequence[_Flat]) -> _Said:

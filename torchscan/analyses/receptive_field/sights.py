@@ -33,7 +33,9 @@ from torchscan.analyses.receptive_field.lines import (
 )
 from torchscan.ops.windows import HERE, WHOLE, Along, At, Look, Note, Piece, Reshape, Step, Unfold, Way, shifted
 
+#: how many terms an envelope may have, and how many are too many to look for some that are one
 _MOST_TERMS = 12
+_TOO_MANY_TERMS = 48
 _LONGEST_PERIOD = 1 << 14
 
 
@@ -154,14 +156,33 @@ def shape_after(shape: Shape, step: Step) -> Shape:
 def _step(sight: Sight, shape: Shape, step: Step, glance: Glance) -> Sight:
     if not sight.low or (isinstance(step, Look) and step.is_identity):
         return sight
-    low, low_is_hull = _envelope_after(sight.low, shape, step)
-    high, high_is_hull = _envelope_after(sight.high, shape, step)
-    notes = sight.notes | _only("hull") if low_is_hull or high_is_hull else sight.notes
-    if isinstance(step, Look) and low and _is_mixed(sight, step) and not _follows((*low, *high)):
-        slack = _slack(sight)
-        if _never_above(low, step.shape, slack) and _never_above(high, step.shape, slack + 1 - glance.size):
-            return Sight((), (), _with_reason(sight.reasons, glance.reason), notes)
-    return Sight(low, high, sight.reasons, notes)
+    whole = [dim for dim, how in enumerate(step.dims) if how is WHOLE] if isinstance(step, Look) else []
+    low, low_mixed = _apart_by(sight.low, whole)
+    high, high_mixed = _apart_by(sight.high, whole)
+    if low_mixed and high_mixed and _sees_all(low_mixed, high_mixed, shape, step, glance):
+        reasons = _with_reason(sight.reasons, glance.reason)
+    else:
+        reasons, low, high = sight.reasons, (*low, *low_mixed), (*high, *high_mixed)
+    low, low_is_hull = _envelope_after(low, shape, step)
+    high, high_is_hull = _envelope_after(high, shape, step)
+    return Sight(low, high, reasons, sight.notes | _only("hull") if low_is_hull or high_is_hull else sight.notes)
+
+
+def _apart_by(envelope: Envelope, dims: Sequence[int]) -> tuple[Envelope, Envelope]:
+    """The terms that are the same all along some dimensions, and those that are not."""
+    varies = [any(term.dims[dim] is not None for dim in dims) for term in envelope]
+    same = tuple(term for term, each in zip(envelope, varies, strict=True) if not each)
+    return same, tuple(term for term, each in zip(envelope, varies, strict=True) if each)
+
+
+def _sees_all(low: Envelope, high: Envelope, shape: Shape, step: Step, glance: Glance) -> bool:
+    """Whether what is mixed covers the whole input then, up to what strides leave over at its ends, and moves no more."""
+    slack = _slack((*low, *high))
+    low, high = (_envelope_after(each, shape, step)[0] for each in (low, high))
+    if not low or not high or _follows((*low, *high)):
+        return False
+    shape = shape_after(shape, step)
+    return _never_above(low, shape, slack) and _never_above(high, shape, slack + 1 - glance.size)
 
 
 def _with_reason(reasons: tuple[Reason, ...], reason: Reason) -> tuple[Reason, ...]:
@@ -169,20 +190,14 @@ def _with_reason(reasons: tuple[Reason, ...], reason: Reason) -> tuple[Reason, .
     return reasons if any(each.operator == reason.operator for each in reasons) else (*reasons, reason)
 
 
-def _is_mixed(sight: Sight, step: Look) -> bool:
-    """Whether a dimension is read as a whole along which different things are seen."""
-    whole = [dim for dim, how in enumerate(step.dims) if how is WHOLE]
-    return any(term.dims[dim] is not None for term in (*sight.low, *sight.high) for dim in whole)
-
-
 def _follows(terms: Iterable[Term]) -> bool:
     """Whether what is seen still moves from place to place."""
     return any(line is not None and line.rise for term in terms for digits in term.dims if digits for _, line in digits)
 
 
-def _slack(sight: Sight) -> int:
+def _slack(terms: Iterable[Term]) -> int:
     """What strides may leave over at an end of the input: less than one step from unit to unit."""
-    lines = (line for term in sight.low for digits in term.dims if digits for _, line in digits if line)
+    lines = (line for term in terms for digits in term.dims if digits for _, line in digits if line)
     return max(math.ceil(max((abs(line.slope) for line in lines), default=1)) - 1, 0)
 
 
@@ -359,6 +374,8 @@ def fused(terms: Iterable[Term], shape: Shape) -> tuple[Envelope, bool]:
     left = [Term(base, dims) for dims, base in by_dims.items()]
     if len(left) == 1:
         return tuple(left), False
+    if len(left) > _TOO_MANY_TERMS:
+        return (_hull(left, shape),), True
     done: list[Term] = []
     while left:
         term = left.pop()
@@ -429,11 +446,11 @@ def united(parts: Sequence[tuple[Piece | None, Sight]], shape: Shape, length: in
 def _placed(pieces: Sequence[tuple[Piece, Sight]], shape: Shape, length: int) -> tuple[tuple[list[Term], list[Term]], bool]:
     """The terms of pieces in the result, and whether one piece goes on where the far side of another ends.
 
-    Along a dimension that follows the axis a single large piece goes on beyond its ends, as a padded map does. So does the
+    Along a dimension of places a single large piece goes on beyond its ends, as a padded map does. So does the
     largest of several, if the others are what is at its other side. Otherwise each piece ends where it ends.
     """
     dim = pieces[0][0].dim
-    if not any(_slopes(sight, dim) for _, sight in pieces):
+    if not any(_goes_on(sight, piece) for piece, sight in pieces):
         return _restricted(pieces, shape[dim]), False
     main, seen = max(pieces, key=lambda each: each[0].stop - each[0].start)
     low, high = _moved(seen, main)
@@ -444,6 +461,13 @@ def _placed(pieces: Sequence[tuple[Piece, Sight]], shape: Shape, length: int) ->
     if is_most and all(_is_displaced(each, (low, high), dim, spans) for each in others):
         return (list(low), list(high)), bool(others)
     return _restricted(pieces, shape[dim]), False
+
+
+def _goes_on(sight: Sight, piece: Piece) -> bool:
+    """Whether what is seen along a dimension moves on or repeats itself, as it does along places, and not along channels."""
+    digits = [term.dims[piece.dim] for term in sight.low]
+    lines = (joined(sized(each, piece.stop - piece.start)) for each in digits if each)
+    return any(line is not None and (line.rise or 2 * len(line.table) <= piece.stop - piece.start) for line in lines)
 
 
 def _slopes(sight: Sight, dim: int) -> set[Fraction]:
