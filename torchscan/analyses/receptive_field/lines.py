@@ -40,6 +40,11 @@ class Line:
 
 
 _ZERO = Line((0,), 0)
+#: how many phases a split may have, and how many values are too many to look at
+_MOST_PHASES = 16
+_MOST_VALUES = 1 << 14
+#: how long a period may be that is longer than the dimension
+_LONGEST_PERIOD = 512
 
 
 def shortest(table: Sequence[int], rise: int) -> Line:
@@ -160,25 +165,40 @@ def joined(digits: Digits) -> Line | None:
     return shortest([min(one + other, NOTHING) for one in high for other in low], rise)
 
 
-def split(line: Line, inner_size: int, step: int, spacing: int) -> list[tuple[Line, Line]]:
-    """``f(step·j + spacing·k)`` for k < inner_size as sums of a line of j and one of k: their least is the value.
+def split(line: Line, outer_size: int, inner_size: int, step: int, spacing: int) -> tuple[list[tuple[Line, Line | None]], bool]:
+    """``f(step·j + spacing·k)`` for j < outer_size, k < inner_size as sums of a line of each: their least is the value.
 
-    If the period divides the step there is one such sum. Else one for each phase of j, which is nothing at the other phases.
+    If the period divides the step there is one such sum. Else one for each phase of j, which is nothing at the other phases;
+    for many phases one sum that is nowhere above the value, a hull, which the second result tells.
     """
     if len(line.table) == 1:
-        return [(Line((0,), line.rise * step), Line(line.table, line.rise * spacing))]
+        return [(Line((0,), line.rise * step), Line(line.table, line.rise * spacing))], False
     period = len(line.table)
     phases = period // math.gcd(period, step)
     rise = phases * step // period * line.rise
+    if phases > max(outer_size, _MOST_PHASES):
+        phases, rise = outer_size, math.floor(line.slope * step * outer_size)
+    if phases > _MOST_PHASES and phases * inner_size > _MOST_VALUES:
+        return [(_below(line, phases, step, spacing * (inner_size - 1)), None)], True
     inner = [_from(line, step * phase, spacing, inner_size) for phase in range(phases)]
     starts, bare = zip(*map(_apart, inner), strict=True)
     if all(each == bare[0] for each in bare):
-        return [(shortest(starts, rise), bare[0])]
+        return [(shortest(starts, rise), bare[0])], False
+    if phases > _MOST_PHASES:
+        return [(shortest([least(each, inner_size) for each in inner], rise), None)], True
     return [
         (Line(tuple(starts[each] if each == phase else NOTHING for each in range(phases)), rise), bare[phase])
         for phase in range(phases)
         if starts[phase] < LEAST_NOTHING
-    ]
+    ], False
+
+
+def _below(line: Line, phases: int, step: int, reach: int) -> Line:
+    """A line of j that is nowhere above ``f(step·j + k)`` for k up to ``reach``: by the slope and what falls below it most."""
+    slope = line.slope
+    dips = [value - slope * index for index, value in enumerate(line.table)]
+    dip = min(dips) + min(slope * reach, Fraction(0))
+    return Line(tuple(math.floor(slope * step * phase + dip) for phase in range(phases)), int(phases * step * slope))
 
 
 def _apart(line: Line) -> tuple[int, Line]:
@@ -196,3 +216,10 @@ def _from(line: Line, start: int, step: int, size: int) -> Line:
         if all(_continues(values[i], values[i + period], rise) for i in range(size - period)):
             return Line(tuple(values[:period]), rise)
     return Line(tuple(values), math.floor(line.slope * step * size))
+
+
+def cut(line: Line | None, size: int) -> Line | None:
+    """A long table no longer than the dimension is."""
+    if line is None or len(line.table) <= max(size, _LONGEST_PERIOD):
+        return line
+    return Line(line.table[:size], math.floor(line.slope * size))

@@ -21,6 +21,7 @@ from torchscan.analyses.receptive_field.lines import (
     NOTHING,
     Digits,
     Line,
+    cut,
     greatest,
     joined,
     least,
@@ -237,16 +238,25 @@ def sized(digits: Digits | None, size: int) -> Digits:
 # -- steps of an envelope ------------------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class _Loss:
+    """Whether something was put down as less than it is, on the way through a step."""
+
+    is_hull: bool = False
+
+
 def _envelope_after(envelope: Envelope, shape: Shape, step: Step) -> tuple[Envelope, bool]:
     terms: list[Term] = []
+    loss = _Loss()
     for term in envelope:
         if isinstance(step, Look):
             terms += _looked_at(term, shape, step)
         elif isinstance(step, Reshape):
-            terms += _reshaped(term, shape, step.shape)
+            terms += _reshaped(term, shape, step.shape, loss)
         elif isinstance(step, Unfold):
-            terms += _unfolded(term, step)
-    return fused(terms, shape_after(shape, step))
+            terms += _unfolded(term, shape, step, loss)
+    after, is_hull = fused(terms, shape_after(shape, step))
+    return after, is_hull or loss.is_hull
 
 
 def _looked_at(term: Term, shape: Shape, step: Look) -> list[Term]:
@@ -254,7 +264,7 @@ def _looked_at(term: Term, shape: Shape, step: Look) -> list[Term]:
     dims: list[Digits | None] = [None] * len(step.shape)
     for how, digits, size in zip(step.dims, term.dims, shape, strict=True):
         if isinstance(how, Along):
-            _enter_dim(dims, how, digits, size)
+            _enter_dim(dims, how, digits, size, step.shape[how.dim])
         elif digits is not None:
             base += _met(how, digits, size)
     return _normal(base, dims)
@@ -268,12 +278,12 @@ def _met(how: object, digits: Digits, size: int) -> int:
     return sum(least(line, count) for count, line in sized(digits, size))
 
 
-def _enter_dim(dims: list[Digits | None], how: Along, digits: Digits | None, size: int) -> None:
+def _enter_dim(dims: list[Digits | None], how: Along, digits: Digits | None, size: int, full: int) -> None:
     here = dims[how.dim]
     if how.taps is HERE and here is None:
         dims[how.dim] = digits
     elif digits is not None or not all(how.taps.table):
-        line = through(joined(sized(digits, size)), how.taps)
+        line = cut(through(joined(sized(digits, size)), how.taps), full)
         dims[how.dim] = ((0, total(line, joined(here)) if here else line),)
 
 
@@ -291,19 +301,21 @@ def _normal(base: int, dims: Sequence[Digits | None]) -> list[Term]:
     return [] if base >= LEAST_NOTHING else [Term(base, tuple(kept))]
 
 
-def _unfolded(term: Term, step: Unfold) -> list[Term]:
+def _unfolded(term: Term, shape: Shape, step: Unfold, loss: _Loss) -> list[Term]:
     digits = term.dims[step.dim]
     line = joined(digits) if digits else None
     if line is None:
         return [Term(term.base, (*term.dims, None))]
     found: list[Term] = []
-    for outer, inner in split(line, step.size, step.step, step.spacing):
+    pairs, is_hull = split(line, shape[step.dim], step.size, step.step, step.spacing)
+    loss.is_hull |= is_hull
+    for outer, inner in pairs:
         dims = (*term.dims[: step.dim], ((0, outer),), *term.dims[step.dim + 1 :], ((step.size, inner),))
         found += _normal(term.base, dims)
     return found
 
 
-def _reshaped(term: Term, shape: Shape, new: Shape) -> list[Term]:
+def _reshaped(term: Term, shape: Shape, new: Shape, loss: _Loss) -> list[Term]:
     """Dimensions are joined by writing their digits one after the other, and split between digits or within one."""
     terms: list[tuple[int, list[Digits | None]]] = [(term.base, [])]
     if 0 in shape:
@@ -312,7 +324,7 @@ def _reshaped(term: Term, shape: Shape, new: Shape) -> list[Term]:
         digits = [each for dim in old_dims for each in sized(term.dims[dim], shape[dim])]
         sizes = [new[dim] for dim in new_dims]
         if any(line for _, line in digits) and sizes:
-            splits = _regrouped(digits, sizes)
+            splits = _regrouped(digits, sizes, loss)
         else:  # at its only place a dimension of one element has its first value, which is zero
             splits = [[None] * len(sizes)]
         terms = [(base, [*dims, *each]) for base, dims in terms for each in splits]
@@ -338,16 +350,16 @@ def _blocks(shape: Shape, new: Shape) -> Iterable[tuple[list[int], list[int]]]:
         yield [], [dim]
 
 
-def _regrouped(digits: Sequence[tuple[int, Line | None]], sizes: Sequence[int]) -> list[list[Digits | None]]:
+def _regrouped(digits: Sequence[tuple[int, Line | None]], sizes: Sequence[int], loss: _Loss) -> list[list[Digits | None]]:
     """The same digits for dimensions of these sizes, each way to write them as a sum."""
     *outer, size = sizes
     if not outer:
         return [[tuple(digits)]]
-    ways = _last_digits(tuple(digits), size)
-    return [[*rest, last] for remaining, last in ways for rest in _regrouped(remaining, outer)]
+    ways = _last_digits(tuple(digits), size, loss)
+    return [[*rest, last] for remaining, last in ways for rest in _regrouped(remaining, outer, loss)]
 
 
-def _last_digits(digits: Digits, size: int) -> list[tuple[Digits, Digits]]:
+def _last_digits(digits: Digits, size: int, loss: _Loss) -> list[tuple[Digits, Digits]]:
     """Take as many of the innermost digits as make up ``size``, and what is left of them."""
     taken: Digits = ()
     left = size
@@ -359,7 +371,8 @@ def _last_digits(digits: Digits, size: int) -> list[tuple[Digits, Digits]]:
     if digits[-1][0] % left:  # it ends within another digit: only all of them together can be split there
         digits, taken, left = ((math.prod(each for each, _ in (*digits, *taken)), joined((*digits, *taken))),), (), size
     count, line = digits[-1]
-    pairs = [(None, None)] if line is None else split(line, left, left, 1)
+    pairs, is_hull = ([(None, None)], False) if line is None else split(line, count // left, left, left, 1)
+    loss.is_hull |= is_hull
     return [((*digits[:-1], (count // left, outer)), ((left, inner), *taken)) for outer, inner in pairs]
 
 
@@ -478,28 +491,29 @@ def _slopes(sight: Sight, dim: int) -> set[Fraction]:
 
 def _moved(sight: Sight, piece: Piece) -> tuple[Envelope, Envelope]:
     """A piece of the result goes on in both directions."""
-    return tuple(_shifted(term, piece) for term in sight.low), tuple(_shifted(term, piece) for term in sight.high)
+    low, high = (tuple(_shifted(term, piece.dim, piece.start, piece.stop) for term in each) for each in (sight.low, sight.high))
+    return low, high
 
 
-def _shifted(term: Term, piece: Piece) -> Term:
-    digits = term.dims[piece.dim]
-    if digits is None or piece.start == 0:
+def _shifted(term: Term, dim: int, start: int, stop: int) -> Term:
+    """What was at place 0 of a dimension is at ``start``."""
+    digits = term.dims[dim]
+    if digits is None or start == 0:
         return term
-    line = through(joined(sized(digits, piece.stop - piece.start)), shifted(-piece.start))
-    return _normal(term.base, [((0, line),) if at == piece.dim else each for at, each in enumerate(term.dims)])[0]
+    line = cut(through(joined(sized(digits, stop - start)), shifted(-start)), stop)
+    return _normal(term.base, (*term.dims[:dim], ((0, line),), *term.dims[dim + 1 :]))[0]
 
 
 def _is_displaced(one: tuple[Envelope, Envelope], other: tuple[Envelope, Envelope], dim: int, spans: set[int]) -> bool:
     """Whether one is the other from one of these spans further along the dimension, as at the far side of a border."""
     return any(
-        all(tuple(_displaced(term, dim, span) for term in each) == against for each, against in zip(other, one, strict=True))
+        all(
+            tuple(_shifted(term, dim, span, abs(span)) for term in each) == against
+            for each, against in zip(other, one, strict=True)
+        )
         for size in spans
-        for span in (size, -size)
+        for span in (-size, size)
     )
-
-
-def _displaced(term: Term, dim: int, span: int) -> Term:
-    return _shifted(term, Piece(dim, -span, 0)) if term.dims[dim] is not None else term
 
 
 def _restricted(pieces: Sequence[tuple[Piece, Sight]], size: int) -> tuple[list[Term], list[Term]]:
