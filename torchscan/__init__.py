@@ -17,6 +17,7 @@ from torchscan.crawler import (
 from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError, UnpricedError
 from torchscan.ops import OpCost, Work, cost_of, window_of
 from torchscan.report.aggregate import aggregate_info
+from torchscan.report.drawing import draw_receptive_field
 from torchscan.report.text import format_info
 from torchscan.trace.events import ModuleCall, OpCall, OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
@@ -45,6 +46,7 @@ __all__ = [
     "by_operator",
     "cost_of",
     "crawl_module",
+    "draw_receptive_field",
     "format_info",
     "module_dmas",
     "module_flops",

@@ -338,7 +338,7 @@ def test_other_networks_of_the_distill_article() -> None:
 
 
 def test_where_the_stride_stands_makes_the_difference() -> None:
-    """torchvision's ResNet-50 strides in the first unit of a block, so that fewer convolutions see the finer map."""
+    """Torchvision's ResNet-50 strides in the first unit of a block, so that fewer convolutions see the finer map."""
     torchvision = pytest.importorskip("tests.torchvision_cpu").torchvision
     last = torchscan.receptive_field(torchvision.models.resnet50(), (3, 224, 224))["layer4"]
     assert (last.rf, last.stride, last.padding) == (427, 32, 213)
@@ -558,7 +558,7 @@ def test_what_is_written_through_a_view_is_seen(forward: Callable[[Any, Tensor],
 
 @pytest.mark.parametrize("padded", ["module", "gradients", "by hand"])
 def test_a_border_of_the_other_side_is_noted(padded: str) -> None:
-    layer = nn.Conv1d(1, 1, 5, padding=2, padding_mode="circular")
+    layer: nn.Module = nn.Conv1d(1, 1, 5, padding=2, padding_mode="circular")
     if padded == "by hand":
         layer = nn.Sequential(Net(lambda _, x: torch.cat([x[..., -2:], x, x[..., :2]], -1)), nn.Conv1d(1, 1, 5))
     trace = torchscan.record(layer, (1, 30), backward=padded == "gradients")

@@ -27,8 +27,11 @@ class AxisField:
 
     input: str
     axis: int
+    #: of the input along the axis
     length: int
     status: Literal["local", "global", "none"]
+    #: how many units there are along it in the layer's output; None where more than one dimension follows it, or none
+    units: int | None = None
     #: the most that a unit sees; None: nothing, or nothing but what is seen as a whole
     size: int | None = None
     #: from unit to unit, on the average; None: it is the same for all
@@ -59,6 +62,7 @@ class AxisField:
             "input": self.input,
             "axis": self.axis,
             "status": self.status,
+            "units": self.units,
             "rf": self.size,
             "stride": plain_short(self.stride),
             "padding": plain_short(self.padding),
@@ -188,10 +192,11 @@ def axis_field(name: str, axis: int, length: int, sight: Sight | None, shape: Sh
     notes = tuple(sorted(sight.notes))
     if not sight.is_local:
         return AxisField(name, axis, length, status, reasons=sight.reasons, notes=notes)
+    units = shape[next(iter(places.dims))] if len(places.dims) == 1 and not places.are_shared else None
     low, high = (_over_the_rest(envelope, shape, places) for envelope in (sight.low, sight.high))
     size, stride, starts, sizes = _along_one(low, high) or _along_several(low, high)
     padding = _reach(stride, starts)
-    return AxisField(name, axis, length, status, size, _whole(stride), padding, starts, sizes, sight.reasons, notes)
+    return AxisField(name, axis, length, status, units, size, _whole(stride), padding, starts, sizes, sight.reasons, notes)
 
 
 def _reach(stride: Fraction | None, starts: Sequence[int | None]) -> int | Fraction | None:

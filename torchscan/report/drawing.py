@@ -1,0 +1,140 @@
+"""Pictures of results. matplotlib is an extra, ``pip install torchscan[plot]``, and imported where it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from torchscan.analyses.receptive_field import AxisField, LayerField
+from torchscan.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLOUR = "#d62728"
+
+
+def draw_receptive_field(
+    layer: LayerField,
+    unit: Sequence[int] | None = None,
+    picture: Any = None,
+    *,
+    name: str | None = None,
+    dims: Sequence[int] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw which part of an input one unit of a layer sees, over a picture of that input.
+
+    What is seen along local ways is framed, also where it reaches beyond the border, into the padding. Where everything is
+    seen, all is tinted and the title says why.
+
+    Args:
+        layer: of ``torchscan.receptive_field(model, …)["layer4"]``.
+        unit: its place in the layer's output, one number per axis; by default in the middle.
+        picture: what matplotlib can show, as high and wide as the input: an array or tensor of (height, width) or (height,
+            width, colours), a PIL image. By default the area is left blank.
+        name: of the input that is drawn; by default the first that is seen.
+        dims: which two of its dimensions are drawn downwards and to the right, or which one to the right; by default the last
+            two.
+        ax: where to draw; by default in a new figure.
+
+    """
+    axes = _axes_drawn(layer, name, dims)
+    places = _places(axes, unit)
+    if ax is None:
+        ax = _pyplot().subplots()[1]
+    height, width = (axes[0].length if len(axes) == 2 else 1), axes[-1].length
+    _show(ax, picture, height, width)
+    top, tall = _span(axes[0], places[0]) if len(axes) == 2 else (0, 1)
+    left, wide = _span(axes[-1], places[-1])
+    _frame(ax, left, top, wide, tall, axes)
+    ax.set_title(_title(layer, places, axes), wrap=True, fontsize="medium")
+    return ax
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise ImportError("drawing needs matplotlib: pip install 'torchscan[plot]'") from error
+    return plt
+
+
+def _axes_drawn(layer: LayerField, name: str | None, dims: Sequence[int] | None) -> list[AxisField]:
+    """One or two axes of one input."""
+    seen = [axis for axis in layer.axes if axis.status != "none"]
+    known = list(dict.fromkeys(axis.input for axis in seen))
+    if not known:
+        raise InputError(f"{layer.path or 'the model'} sees no axis of any input: there is nothing to draw")
+    if name is not None and name not in known:
+        raise InputError(f"{layer.path or 'the model'} sees no input {name!r}: it sees {', '.join(known)}")
+    of_input = {axis.axis: axis for axis in seen if axis.input == (name or known[0])}
+    wanted = list(of_input)[-2:] if dims is None else list(dims)
+    if not 1 <= len(wanted) <= 2 or not of_input.keys() >= set(wanted):
+        raise InputError(f"dims is {dims}: name one or two of the dimensions {', '.join(map(str, of_input))}")
+    return [of_input[dim] for dim in wanted]
+
+
+def _places(axes: Sequence[AxisField], unit: Sequence[int] | None) -> list[int]:
+    """The unit's place along each axis; without units along it there is one place."""
+    if unit is None:
+        return [(axis.units or 1) // 2 for axis in axes]
+    if len(unit) != len(axes):
+        raise InputError(f"unit is {tuple(unit)}: give {len(axes)} numbers, one per axis that is drawn")
+    for axis, place in zip(axes, unit, strict=True):
+        if not 0 <= place < (axis.units or 1):
+            raise InputError(f"unit is {tuple(unit)}: along dimension {axis.axis} there are {axis.units or 1} units, from 0 on")
+    return list(unit)
+
+
+def _span(axis: AxisField, place: int) -> tuple[int, int]:
+    """From where, and how much; nothing where there is no local way."""
+    interval = axis.interval(place)
+    if interval is None and axis.size is not None and not axis.starts:
+        raise InputError(
+            f"the units of dimension {axis.axis} lie along more than one dimension of the output: they are not drawn"
+        )
+    return (0, 0) if interval is None else (interval[0], interval[1] - interval[0] + 1)
+
+
+def _show(ax: Axes, picture: Any, height: int, width: int) -> None:
+    """Pixel (y, x) is the square from (x, y) to (x + 1, y + 1)."""
+    if picture is not None:
+        ax.imshow(
+            picture.detach().cpu().numpy() if isinstance(picture, Tensor) else picture,
+            extent=(0, width, height, 0),
+            aspect="equal" if height > 1 else "auto",
+        )
+    ax.set_facecolor("#f4f4f4")
+    ax.set_xlim(0, width)
+    ax.set_ylim(height, 0)
+    if height > 1:
+        ax.set_aspect("equal")
+    else:
+        ax.set_yticks([])
+
+
+def _frame(ax: Axes, left: int, top: int, wide: int, tall: int, axes: Sequence[AxisField]) -> None:
+    from matplotlib.patches import Rectangle
+
+    height, width = (axes[0].length if len(axes) == 2 else 1), axes[-1].length
+    if any(axis.status == "global" for axis in axes):
+        ax.add_patch(Rectangle((0, 0), width, height, facecolor=_COLOUR, alpha=0.12, label="seen as a whole"))
+    if not wide or not tall:
+        return
+    ax.add_patch(Rectangle((left, top), wide, tall, fill=False, edgecolor=_COLOUR, linewidth=2, label="receptive field"))
+    reach = (min(left, 0), max(left + wide, width), min(top, 0), max(top + tall, height))
+    if reach != (0, width, 0, height):  # into the padding, beyond the input's own frame
+        ax.add_patch(Rectangle((0, 0), width, height, fill=False, edgecolor="0.4", linestyle=":", label="input"))
+        ax.set_xlim(reach[0], reach[1])
+        ax.set_ylim(reach[3], reach[2])
+
+
+def _title(layer: LayerField, places: Sequence[int], axes: Sequence[AxisField]) -> str:
+    unit = places[0] if len(places) == 1 else tuple(places)
+    sizes = "×".join("–" if axis.size is None else str(axis.size) for axis in axes)
+    reasons = dict.fromkeys(f"{each.operator} in {each.path or 'the model'}" for axis in axes for each in axis.reasons)
+    seen = f"unit {unit} of {layer.path or layer.type_name}: {sizes}"
+    return f"{seen}, and everything by {', '.join(reasons)}" if reasons else seen
