@@ -46,7 +46,8 @@ def test_what_reaches_into_the_padding_is_shown() -> None:
     layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
     ax = torchscan.draw_receptive_field(layer, (0, 0))
     assert drawn(ax) == {"receptive field": (-3, -4, 7, 9), "input": (0, 0, 48, 64)}
-    assert (ax.get_xlim(), ax.get_ylim()) == ((-3, 48), (64, -4))
+    assert ax.get_xlim()[0] < -3
+    assert ax.get_ylim()[1] < -4
 
 
 def test_what_is_seen_as_a_whole_is_tinted_and_said() -> None:

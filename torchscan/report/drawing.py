@@ -128,8 +128,9 @@ def _frame(ax: Axes, left: int, top: int, wide: int, tall: int, axes: Sequence[A
     reach = (min(left, 0), max(left + wide, width), min(top, 0), max(top + tall, height))
     if reach != (0, width, 0, height):  # into the padding, beyond the input's own frame
         ax.add_patch(Rectangle((0, 0), width, height, fill=False, edgecolor="0.4", linestyle=":", label="input"))
-        ax.set_xlim(reach[0], reach[1])
-        ax.set_ylim(reach[3], reach[2])
+        room = (reach[1] - reach[0]) / 50
+        ax.set_xlim(reach[0] - room, reach[1] + room)
+        ax.set_ylim(reach[3] + room, reach[2] - room)
 
 
 def _title(layer: LayerField, places: Sequence[int], axes: Sequence[AxisField]) -> str:
