@@ -206,6 +206,8 @@ def _compare(axis: torchscan.AxisField, unit: int, seen: tuple[int, int] | None,
         assert axis.size >= seen[1] - seen[0] + 1 or "wraps" in axis.notes
         return
     said = axis.interval(unit)
+    if said is None and "wraps" in axis.notes and not is_interior:
+        return
     assert said is not None
     is_inside = is_interior and said[0] >= 12 and said[1] <= LENGTH - 13
     if is_inside or "wraps" not in axis.notes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchscan.ops.elementwise import Output, first, per_element
-from torchscan.ops.registry import Formula, Operator, Work, cost_of
+from torchscan.ops.registry import Formula, Operator, Work, cost_of, window_of
+from torchscan.ops.windows import Looks, elementwise
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -19,6 +20,12 @@ def _reduction(count: int, reduction: int) -> int:
 
 def _declare(per_element: int, *operators: Operator) -> None:
     cost_of(*operators)(_loss(per_element))
+    window_of(*operators)(loss_window)
+
+
+def loss_window(self: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks:
+    """Element by element, if there is no reduction."""
+    return elementwise(inputs=inputs, out=out) if out.shape == self.shape else ()
 
 
 def _loss(per_element: int) -> Formula:

@@ -14,7 +14,7 @@ import torch
 
 from torchscan.ops.elementwise import per_element
 from torchscan.ops.registry import Work, cost_of, free, window_of
-from torchscan.ops.windows import WHOLE, Dim, Looks, broadcast, broadcast_dims, here, look
+from torchscan.ops.windows import WHOLE, Dim, Looks, broadcast, broadcast_dims, here, look, reduced
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -53,6 +53,12 @@ def matmul_window(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Lo
 def addmm_window(self: TensorSpec, left: TensorSpec, right: TensorSpec, *, out: TensorSpec) -> Looks:
     """As above, and what is added."""
     return (broadcast(self, out), *matmul_window(left, right, out=out))
+
+
+@window_of(aten.linalg_vecdot)
+def dot_along_window(x: TensorSpec, y: TensorSpec, *, dim: int = -1, out: TensorSpec) -> Looks | None:
+    """All along the dimension."""
+    return (reduced(x, dim, out), reduced(y, dim, out)) if x.shape == y.shape else None
 
 
 @window_of(aten.outer, aten.ger)

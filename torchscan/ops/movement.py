@@ -294,6 +294,47 @@ def unfold_window(self: TensorSpec, dimension: int, size: int, step: int, *, out
     return (way(Unfold(wrapped(dimension, len(self.shape)), size, step)),) if self.shape else (None,)
 
 
+@window_of(aten.hsplit, aten.vsplit, aten.dsplit)
+def split_along_window(self: TensorSpec, *_: object, out: Output) -> EachOutput:
+    """The same along the dimension in which the pieces are not as large as the whole."""
+    pieces = out if isinstance(out, tuple) else (out,)
+    dims = (dim for dim, size in enumerate(self.shape) if any(each.shape[dim] != size for each in pieces))
+    return split_window(self, dim=next(dims, 0), out=out)
+
+
+@window_of(aten.meshgrid.default)
+def meshgrid_window(tensors: Sequence[TensorSpec], *, out: Output) -> EachOutput:
+    """Each result follows one operand along one dimension."""
+    results = out if isinstance(out, tuple) else (out,)
+    others: list[Ways] = [NOT_READ] * len(tensors)
+    looks = (look(each, *([here(dim)] if tensors[dim].shape else [])) for dim, each in enumerate(results))
+    return EachOutput(tuple((*others[:at], each, *others[at + 1 :]) for at, each in enumerate(looks)))
+
+
+@window_of(aten.broadcast_tensors)
+def broadcast_window(tensors: Sequence[TensorSpec], *, out: Output) -> EachOutput:
+    """Each result is its operand."""
+    results = out if isinstance(out, tuple) else (out,)
+    others: list[Ways] = [NOT_READ] * len(tensors)
+    looks = (broadcast(spec, each) for spec, each in zip(tensors, results, strict=True))
+    return EachOutput(tuple((*others[:at], each, *others[at + 1 :]) for at, each in enumerate(looks)))
+
+
+@window_of(aten.rot90)
+def rotation_window(self: TensorSpec, k: int = 1, dims: Sequence[int] = (0, 1), *, out: TensorSpec) -> Looks:
+    """By quarter turns: the two dimensions change places, or are read backwards, or both."""
+    first_dim, second = (wrapped(dim, len(self.shape)) for dim in dims)
+    backwards = [Taps(((self.shape[dim] - 1,),), -1) for dim in (first_dim, second)]
+    turns: list[tuple[Dim, Dim]] = [
+        (here(first_dim), here(second)),
+        (here(second), Along(first_dim, backwards[1])),
+        (Along(first_dim, backwards[0]), Along(second, backwards[1])),
+        (Along(second, backwards[0]), here(first_dim)),
+    ]
+    turned = dict(zip((first_dim, second), turns[k % 4], strict=True))
+    return (look(out, *(turned.get(dim, here(dim)) for dim in range(len(self.shape)))),)
+
+
 def _moved(self: TensorSpec, taps: dict[int, Taps], out: TensorSpec, note: Note | None = None) -> Ways:
     dims = tuple(Along(dim, taps[dim]) if dim in taps else here(dim) for dim in range(len(self.shape)))
     return way(Look(dims, out.shape), note=note)

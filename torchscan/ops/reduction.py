@@ -79,10 +79,22 @@ def extreme_window(self: TensorSpec, *others: Any, inputs: tuple[TensorSpec, ...
 
 
 @window_of(aten.cumsum, aten.cumprod, aten.cummax, aten.cummin, aten.logcumsumexp, aten._logcumsumexp)
-@window_of(aten.sort, aten.argsort, aten.topk, aten.renorm)
+@window_of(aten.sort, aten.argsort, aten.topk)
 def along_dimension_window(self: TensorSpec, *_: object, dim: int = -1, out: Output) -> Looks:
     """All along the dimension, though a running sum looks only back."""
     return (mixed(self, dim, first(out)) if self.shape else None,)
+
+
+@window_of(aten.renorm)
+def renorm_window(self: TensorSpec, p: float, dim: int, *_: object, out: TensorSpec) -> Looks:
+    """All of the slice at its place along the dimension."""
+    return (mixed(self, [each for each in range(len(self.shape)) if each != dim % len(self.shape)], out),)
+
+
+@window_of(aten.msort)
+def sort_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
+    """All along the first dimension."""
+    return (mixed(self, 0, out) if self.shape else None,)
 
 
 @cost_of(aten.cumprod)
