@@ -20,6 +20,7 @@ from torchscan.ops import (
     recurrent,
     reduction,
     resize,
+    views,
     vision,
 )
 from torchscan.ops.registry import OpCost, Price, Work, cost_of, free, is_known, price, traffic_of, window_of
@@ -52,6 +53,7 @@ __all__ = [
     "reduction",
     "resize",
     "traffic_of",
+    "views",
     "vision",
     "window_of",
 ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -297,11 +297,17 @@ def along_last(spec: TensorSpec, taps: Sequence[Taps], out: TensorSpec, channels
     return look(out, *dims, *(Along(first + axis, each) for axis, each in enumerate(taps)))
 
 
-def permuted(spec: TensorSpec, order: Sequence[int]) -> Look:
+def permuted(shape: Sequence[int], order: Sequence[int]) -> Look:
     """The dimensions in another order: dimension k of the result is ``order[k]``."""
-    rank = len(spec.shape)
+    rank = len(shape)
     order = [wrapped(dim, rank) for dim in order]
-    return Look(tuple(here(order.index(dim)) for dim in range(rank)), tuple(spec.shape[dim] for dim in order))
+    return Look(tuple(here(order.index(dim)) for dim in range(rank)), tuple(shape[dim] for dim in order))
+
+
+def moved(spec: TensorSpec, taps: Mapping[int, Taps], out: TensorSpec, note: Note | None = None) -> Ways:
+    """Some dimensions by taps, the others as they are."""
+    dims = tuple(Along(dim, taps[dim]) if dim in taps else here(dim) for dim in range(len(spec.shape)))
+    return way(Look(dims, out.shape), note=note)
 
 
 def per_axis(value: Sequence[int] | int, axes: int) -> tuple[int, ...]:
