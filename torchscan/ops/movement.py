@@ -151,12 +151,15 @@ def overwritten_window(*, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Lo
     return (*[NOT_READ] * (len(inputs) - 1), broadcast(inputs[-1], out)) if len(inputs) > 1 else (NOT_READ,) * len(inputs)
 
 
-@window_of(aten.meshgrid.default)
-def meshgrid_window(tensors: Sequence[TensorSpec], *, out: Output) -> EachOutput:
-    """Each result follows one operand along one dimension."""
+@window_of(aten.meshgrid)
+def meshgrid_window(tensors: Sequence[TensorSpec], *, indexing: str = "ij", out: Output) -> EachOutput:
+    """Each result follows one operand along one dimension; by "xy" the first two change places."""
     results = out if isinstance(out, tuple) else (out,)
     others: list[Ways] = [NOT_READ] * len(tensors)
-    looks = (look(each, *([here(dim)] if tensors[dim].shape else [])) for dim, each in enumerate(results))
+    dims = list(range(len(tensors)))
+    if indexing == "xy":
+        dims[:2] = dims[:2][::-1]
+    looks = (look(each, *map(here, dims[at : at + len(tensors[at].shape)])) for at, each in enumerate(results))
     return EachOutput(tuple((*others[:at], each, *others[at + 1 :]) for at, each in enumerate(looks)))
 
 

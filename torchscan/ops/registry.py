@@ -324,8 +324,9 @@ def _register(entries: dict[str, T], operators: tuple[Operator, ...], entry: T, 
 
 def _find(entries: Mapping[str, T], operator: OpOverload) -> T | None:
     """By overload, then by packet; an in-place operator is what its functional twin is."""
-    overload, packet = str(operator), str(operator.overloadpacket)
-    for name in (overload, packet, packet.removesuffix("_")):
+    packet = str(operator.overloadpacket)
+    twin = packet.removesuffix("_")
+    for name in (str(operator), packet, f"{twin}.{operator._overloadname}", twin):
         entry = entries.get(name)
         if entry is not None:
             return entry
