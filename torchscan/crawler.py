@@ -91,7 +91,16 @@ def crawl_module(
     )
     if strict:
         require_prices(trace, call_costs(trace))
-    return info_of(trace, convention, receptive_fields(trace) if receptive_field else None)
+    return info_of(trace, convention, _fields(trace) if receptive_field else None)
+
+
+def _fields(trace: Trace) -> ReceptiveField | None:
+    """A mistake of ours in following the windows must not cost the user the other figures."""
+    try:
+        return receptive_fields(trace)
+    except Exception as error:
+        warnings.warn(f"the receptive field could not be followed, layers go without it: {error!r}", stacklevel=3)
+        return None
 
 
 def summary(

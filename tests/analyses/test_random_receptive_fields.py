@@ -28,11 +28,20 @@ class Step:
     other: int
 
 
-STEPS: dict[str, Callable[[list[Tensor], tuple[int, ...], int], Tensor]] = {}
+#: the newest map, an earlier one, some numbers
+Operation = Callable[[Tensor, Tensor, tuple[int, ...]], Tensor]
+SIGNAL_STEPS: dict[str, Operation] = {}
+IMAGE_STEPS: dict[str, Operation] = {}
 
 
-def step(function: Callable[[Tensor, Tensor, tuple[int, ...]], Tensor]) -> None:
-    STEPS[function.__name__] = lambda maps, numbers, other: function(maps[-1], maps[other % len(maps)], numbers)
+def step(function: Operation) -> Operation:
+    SIGNAL_STEPS[function.__name__] = function
+    return function
+
+
+def image_step(function: Operation) -> Operation:
+    IMAGE_STEPS[function.__name__] = function
+    return function
 
 
 def _weight(*shape: int) -> Tensor:
@@ -161,43 +170,150 @@ def gated(x: Tensor, other: Tensor, n: tuple[int, ...]) -> Tensor:
     return x * other.mean(-1, keepdim=True)
 
 
+# -- of images -----------------------------------------------------------------------------------------------------------
+
+
+def _kernel(groups: int, height: int, width: int) -> Tensor:
+    return _weight(CHANNELS, CHANNELS // groups, height * width).view(CHANNELS, CHANNELS // groups, height, width)
+
+
+@image_step
+def convolution_of_image(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
+    return F.conv2d(x, _kernel(1, 1 + n[0] % 3, 1 + n[1] % 4), None, (1 + n[2] % 2, 1), (n[3] % 2, n[0] % 2))
+
+
+@image_step
+def depthwise_convolution_of_image(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
+    return F.conv2d(x, _kernel(4, 1 + n[0] % 3, 1 + n[1] % 3), None, 1, (n[2] % 2, n[3] % 2), 1, 4)
+
+
+@image_step
+def pool_of_image(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
+    return F.avg_pool2d(x, (1 + n[0] % 3, 1 + n[1] % 3), (1 + n[2] % 2, 1 + n[3] % 2))
+
+
+@image_step
+def resized(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
+    scales = (1 + n[0] % 2, 1 + n[1] % 2)
+    return F.interpolate(x, scale_factor=scales, mode=("nearest", "bilinear")[n[2] % 2])
+
+
+@image_step
+def cropped(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
+    return x[:, :, n[0] % 3 :: 1 + n[1] % 2, n[2] % 3 : x.shape[-1] - n[3] % 3]
+
+
+@image_step
+def channels_last(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
+    mixed = F.linear(x.permute(0, 2, 3, 1), _weight(CHANNELS, CHANNELS, 1)[..., 0])
+    return mixed.permute(0, 3, 1, 2)
+
+
+@image_step
+def as_tokens(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
+    """A class token before them, some arithmetic, the token away again."""
+    tokens = torch.cat([x.new_ones(1, 1, CHANNELS), x.flatten(2).transpose(1, 2)], 1)
+    tokens = tokens * 2
+    return tokens[:, 1:].transpose(1, 2).reshape(x.shape)
+
+
+@image_step
+def mixed_along_rows(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
+    return x + x.mean(3, keepdim=True) if n[0] % 2 else x.softmax(2)
+
+
+@image_step
+def mixed_in_windows_of_image(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
+    tall, wide = 2 + n[0] % 3, 2 + n[1] % 3
+    rows, columns = x.shape[2] // tall, x.shape[3] // wide
+    parts = x[..., : rows * tall, : columns * wide].reshape(1, CHANNELS, rows, tall, columns, wide)
+    windows = parts.permute(0, 2, 4, 3, 5, 1).reshape(rows * columns, tall * wide, CHANNELS)
+    windows = windows + windows @ windows.transpose(1, 2) @ windows
+    parts = windows.view(1, rows, columns, tall, wide, CHANNELS).permute(0, 5, 1, 3, 2, 4)
+    return parts.reshape(1, CHANNELS, rows * tall, columns * wide)
+
+
+@image_step
+def pixels_to_channels_and_back(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
+    deep = F.pixel_unshuffle(x[..., : x.shape[2] // 2 * 2, : x.shape[3] // 2 * 2], 2)
+    kernel = _weight(4 * CHANNELS, 1, 9).view(4 * CHANNELS, 1, 3, 3)
+    return F.pixel_shuffle(F.conv2d(deep, kernel, None, 1, n[0] % 2, 1, 4 * CHANNELS), 2)
+
+
+@image_step
+def rolled_image(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
+    return x.roll((n[0] % 5 - 2, n[1] % 3 - 1), (2, 3))
+
+
+@image_step
+def added_image(x: Tensor, other: Tensor, n: tuple[int, ...]) -> Tensor:
+    height, width = (min(sizes) for sizes in zip(x.shape[2:], other.shape[2:], strict=True))
+    return x[..., :height, :width] + other[..., -height:, -width:]
+
+
+@image_step
+def joined_image_channels(x: Tensor, other: Tensor, n: tuple[int, ...]) -> Tensor:
+    height, width = (min(sizes) for sizes in zip(x.shape[2:], other.shape[2:], strict=True))
+    return torch.stack([x[:, :2, :height, :width], other[:, 2:, :height, :width]], 1 + n[0] % 2).flatten(1, 2)
+
+
+@image_step
+def taken_apart_and_put_together(x: Tensor, _: Tensor, n: tuple[int, ...]) -> Tensor:
+    columns = F.unfold(x, 3, padding=1, stride=1 + n[0] % 2)
+    return F.fold(columns, (x.shape[2], x.shape[3]), 3, padding=1, stride=1 + n[0] % 2)
+
+
 class Graph(nn.Module):
     """A chain of random steps, some of which look back."""
 
-    def __init__(self, steps: list[Step]) -> None:
+    def __init__(self, steps: list[Step], kinds: dict[str, Operation], least: int) -> None:
         super().__init__()
         self.steps = steps
+        self.kinds = kinds
+        self.least = least
 
     def forward(self, x: Tensor) -> Tensor:
         maps = [x]
         for each in self.steps:
-            new = STEPS[each.name](maps, each.numbers, each.other)
-            if 16 <= new.shape[-1] <= 4 * LENGTH:
+            new = self.kinds[each.name](maps[-1], maps[each.other % len(maps)], each.numbers)
+            if self.least <= min(new.shape[2:]) and max(new.shape[2:]) <= 4 * LENGTH:
                 maps.append(new)
         return maps[-1]
 
 
-STEPS_DRAWN = st.builds(Step, st.sampled_from(sorted(STEPS)), st.tuples(*[st.integers(0, 11)] * 4), st.integers(0, 5))
+def steps_of(kinds: dict[str, Operation]) -> st.SearchStrategy[list[Step]]:
+    step = st.builds(Step, st.sampled_from(sorted(kinds)), st.tuples(*[st.integers(0, 11)] * 4), st.integers(0, 5))
+    return st.lists(step, min_size=1, max_size=6)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(STEPS_DRAWN, min_size=1, max_size=6))
-def test_random_graphs(steps: list[Step]) -> None:
-    model = Graph(steps)
-    (x,) = oracle.fresh_inputs([(CHANNELS, LENGTH)])
-    field = torchscan.receptive_field(model, args=(x,), axes={"args[0]": (2,)})
-    (axis,) = field.output.axes
+@given(steps_of(SIGNAL_STEPS))
+def test_random_graphs_of_signals(steps: list[Step]) -> None:
+    _agrees(Graph(steps, SIGNAL_STEPS, 16), (CHANNELS, LENGTH), margin=12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps_of(IMAGE_STEPS))
+def test_random_graphs_of_images(steps: list[Step]) -> None:
+    _agrees(Graph(steps, IMAGE_STEPS, 8), (CHANNELS, 48, 40), margin=8)
+
+
+def _agrees(model: Graph, shape: tuple[int, ...], margin: int) -> None:
+    (x,) = oracle.fresh_inputs([shape])
+    dims = tuple(range(2, x.dim()))
+    field = torchscan.receptive_field(model, args=(x,), axes={"args[0]": dims})
     output = model(x)
-    middle = range(output.shape[-1] * 2 // 5, output.shape[-1] * 3 // 5)
-    if "wraps" in axis.notes and any(each.name == "joined_end_to_end" for each in steps):
-        return  # borders that wrap may have been moved inside
-    for unit in range(output.shape[-1]):
-        (boxes,) = oracle.seen_by(output, 2, unit, [x])
-        _compare(axis, unit, boxes[2], is_interior=unit in middle)
+    for axis in field.output.axes:
+        if "wraps" in axis.notes and any(each.name == "joined_end_to_end" for each in model.steps):
+            continue  # borders that wrap may have been moved inside
+        size = output.shape[axis.axis]
+        for unit in range(size):
+            (boxes,) = oracle.seen_by(output, axis.axis, unit, [x])
+            _compare(axis, unit, boxes[axis.axis], margin if size * 2 // 5 <= unit < size * 3 // 5 else None)
 
 
-def _compare(axis: torchscan.AxisField, unit: int, seen: tuple[int, int] | None, *, is_interior: bool) -> None:
-    """Near a border what is said goes on beyond it; where a border wraps, only the interior is said."""
+def _compare(axis: torchscan.AxisField, unit: int, seen: tuple[int, int] | None, margin: int | None) -> None:
+    """Near a border what is said goes on beyond it, and where a border wraps, only the interior is said."""
     if axis.status == "global" or seen is None:
         return
     assert axis.status == "local"
@@ -206,10 +322,10 @@ def _compare(axis: torchscan.AxisField, unit: int, seen: tuple[int, int] | None,
         assert axis.size >= seen[1] - seen[0] + 1 or "wraps" in axis.notes
         return
     said = axis.interval(unit)
-    if said is None and "wraps" in axis.notes and not is_interior:
+    if said is None and "wraps" in axis.notes and margin is None:
         return
     assert said is not None
-    is_inside = is_interior and said[0] >= 12 and said[1] <= LENGTH - 13
+    is_inside = margin is not None and margin <= said[0] and said[1] < axis.length - margin
     if is_inside or "wraps" not in axis.notes:
         assert said[0] <= seen[0] <= seen[1] <= said[1]
     if is_inside and "hull" not in axis.notes:
