@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from torchscan.analyses.receptive_field.result import AxisField, LayerField, Places, ReceptiveField, axis_field
-from torchscan.analyses.receptive_field.sights import Reason, Sight
+from torchscan.analyses.receptive_field.sights import Reason, Sight, dims_of_places
 from torchscan.analyses.receptive_field.walk import Axis, State, Walk
 from torchscan.errors import InputError
 from torchscan.trace.events import ModuleCall
@@ -85,7 +85,7 @@ class _Describer:
         key = (shape, *map(id, state))
         if key not in self._described:
             kept = {self._axes[at]: state[at] for at in self._spatial}
-            followed = {axis: _followed(sight) for axis, sight in kept.items() if sight is not None}
+            followed = {axis: dims_of_places(sight, shape) for axis, sight in kept.items() if sight is not None}
             self._described[key] = tuple(self._axis(axis, sight, shape, followed) for axis, sight in kept.items())
         return self._described[key]
 
@@ -107,7 +107,3 @@ def _places(axis: Axis, rank: int, followed: Mapping[Axis, set[int]], shape: tup
     others = (dims for each, dims in followed.items() if each != axis and each[0] == axis[0])
     unshared = own.difference(*others)
     return Places(unshared or own, are_shared=not unshared)
-
-
-def _followed(sight: Sight) -> set[int]:
-    return {dim for term in (*sight.low, *sight.high) for dim, digits in enumerate(term.dims) if digits is not None}

@@ -463,7 +463,7 @@ def _placed(pieces: Sequence[tuple[Piece, Sight]], shape: Shape, length: int) ->
     largest of several, if the others are what is at its other side. Otherwise each piece ends where it ends.
     """
     dim = pieces[0][0].dim
-    if not any(_goes_on(sight, piece) for piece, sight in pieces):
+    if not any(_goes_on(sight, dim, piece.stop - piece.start) for piece, sight in pieces):
         return _restricted(pieces, shape[dim]), False
     main, seen = max(pieces, key=lambda each: each[0].stop - each[0].start)
     low, high = _moved(seen, main)
@@ -476,11 +476,15 @@ def _placed(pieces: Sequence[tuple[Piece, Sight]], shape: Shape, length: int) ->
     return _restricted(pieces, shape[dim]), False
 
 
-def _goes_on(sight: Sight, piece: Piece) -> bool:
+def _goes_on(sight: Sight, dim: int, size: int) -> bool:
     """Whether what is seen along a dimension moves on or repeats itself, as it does along places, and not along channels."""
-    digits = [term.dims[piece.dim] for term in sight.low]
-    lines = (joined(sized(each, piece.stop - piece.start)) for each in digits if each)
-    return any(line is not None and (line.rise or 2 * len(line.table) <= piece.stop - piece.start) for line in lines)
+    lines = (joined(sized(digits, size)) for term in (*sight.low, *sight.high) if (digits := term.dims[dim]))
+    return any(line is not None and (line.rise != 0 or 2 * len(line.table) <= size) for line in lines)
+
+
+def dims_of_places(sight: Sight, shape: Shape) -> set[int]:
+    """The dimensions that follow the axis, and are not channels of which some see other things than others."""
+    return {dim for dim, size in enumerate(shape) if sight.low and _goes_on(sight, dim, size)}
 
 
 def _slopes(sight: Sight, dim: int) -> set[Fraction]:
