@@ -589,3 +589,180 @@ def test_places_picked_by_unknown_indices_are_loud() -> None:
     )
     axis = field.output.axes[0]
     assert (axis.status, axis.reasons[0].operator) == ("global", "aten.index")
+
+
+def smooth(x: Tensor, kernel: int) -> Tensor:
+    return F.conv1d(x, torch.ones(2, 2, kernel).double() / kernel, padding=kernel // 2)
+
+
+def image_smooth(x: Tensor) -> Tensor:
+    return F.avg_pool2d(x, 7, 1, 3)
+
+
+def through_a_diagonal(x: Tensor) -> Tensor:
+    y = image_smooth(x)
+    y.diagonal(0, 2, 3).zero_()
+    return y
+
+
+def into_the_real_part(x: Tensor) -> Tensor:
+    y = torch.complex(smooth(x, 5), smooth(x, 5))
+    y.real.copy_(x)
+    return y.imag + y.real
+
+
+def expanded_before_a_write(x: Tensor) -> Tensor:
+    y = x * 1
+    view = y[:, :1].expand_as(x)
+    y += smooth(x, 3)
+    return view * 1
+
+
+def some_tokens(x: Tensor) -> Tensor:
+    return x.flatten(2)[..., :20].mean(-1, keepdim=True).unsqueeze(-1)
+
+
+def few_tokens(x: Tensor) -> Tensor:
+    return x.flatten(2)[..., :6].softmax(-1).mean(-1)[..., None, None]
+
+
+def rolled_twice_at_once(x: Tensor) -> Tensor:
+    return torch.roll(x, (1, 2), (2, 2))
+
+
+def resized_by_an_odd_factor(x: Tensor) -> Tensor:
+    return F.interpolate(x, scale_factor=0.3333, mode="linear")
+
+
+def mixed_after_a_roll(x: Tensor) -> Tensor:
+    return torch.roll(x, 15, 2).mean(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (through_a_diagonal, (2, 12, 12)),
+        (into_the_real_part, (2, 20)),
+        (expanded_before_a_write, (2, 20)),
+        (some_tokens, (2, 8, 8)),
+        (few_tokens, (2, 8, 8)),
+        (rolled_twice_at_once, (2, 20)),
+        (resized_by_an_odd_factor, (2, 1000)),
+        (mixed_after_a_roll, (2, 40)),
+    ],
+)
+def test_nothing_is_said_to_see_less_than_it_does(function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> None:
+    (x,) = oracle.fresh_inputs([shape])
+    output = function(x)
+    dims = tuple(range(2, x.dim()))
+    field = torchscan.receptive_field(Net(lambda _, each: function(each)), args=(x,), axes={"args[0]": dims})
+    for axis in field.output.axes:
+        for unit in range(output.shape[axis.axis]):
+            (boxes,) = oracle.seen_by(output, axis.axis, unit, [x])
+            seen = boxes[axis.axis]
+            if axis.status == "global" or seen is None or ("wraps" in axis.notes and unit < 3):
+                continue
+            said = axis.interval(unit)
+            if said is None:
+                assert axis.size is not None and axis.size > seen[1] - seen[0]  # noqa: PT018
+            else:
+                assert said[0] <= seen[0] <= seen[1] <= said[1], (axis, unit)
+
+
+def test_a_target_that_shares_memory_with_an_operand_is_the_one_that_is_written() -> None:
+    def forward(_: Any, x: Tensor) -> Tensor:
+        y = x * 1
+        torch.add(y[:, :, 10:20], x[:, :, :10], out=y[:, :, 0:10])
+        return y
+
+    (axis,) = torchscan.receptive_field(Net(forward), (2, 20), axes={"args[0]": (2,)}).output.axes
+    assert [axis.interval(unit) for unit in (5, 15)] == [(5, 15), (15, 15)]
+
+
+def test_an_operator_over_everything_after_a_roll_is_global() -> None:
+    (axis,) = torchscan.receptive_field(Net(lambda _, x: mixed_after_a_roll(x)), (2, 40)).output.axes
+    assert (axis.status, axis.reasons[0].operator) == ("global", "aten.mean")
+
+
+def test_a_dimension_of_one_place_leaves_no_mark() -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        y = net.first(x).squeeze(1).unsqueeze_(1)
+        z = torch.zeros_like(y)
+        z[:] = y
+        return z.squeeze(1)
+
+    layer = torchscan.receptive_field(Net(forward, first=nn.Conv2d(3, 1, 3, padding=1)), (3, 32, 32)).output
+    assert (layer.rf, layer.stride) == (3, 1)
+
+
+class Token(nn.Module):
+    """A class token before patches; what is made of each of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 4, 4, 4)
+        self.token = nn.Parameter(torch.rand(1, 1, 4))
+        self.all = nn.Identity()
+        self.first = nn.Identity()
+        self.others = nn.Identity()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = torch.cat([self.token, self.patches(x).flatten(2).transpose(1, 2)], 1) * 1
+        tokens = self.all(tokens)
+        return self.first(tokens[:, 0] * 1), self.others(tokens[:, 1:] * 1)
+
+
+def test_a_class_token_sees_nothing_and_tokens_are_counted_one_by_one() -> None:
+    field = torchscan.receptive_field(Token(), (3, 32, 48))  # 8 rows of 12 patches
+    assert [axis.status for axis in field["first"].axes] == ["none", "none"]
+    rows, columns = field["all"].axes
+    assert (rows.units, rows.stride, rows.padding, rows.size) == (97, 4, 0, 4)
+    assert (columns.units, columns.stride, columns.padding, columns.size) == (97, 4, 0, 4)
+    assert rows.interval(0) is columns.interval(0) is None
+    assert (rows.interval(1 + 12 + 3), columns.interval(1 + 12 + 3)) == ((4, 7), (12, 15))
+    assert (field["others"].axes[0].interval(15), field["others"].axes[1].interval(15)) == ((4, 7), (12, 15))
+
+
+CHANNELS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], dict[int, int]]] = {
+    # what is done, to what, and the receptive fields of the axes that are found
+    "an image": (lambda x: F.conv2d(x, torch.ones(4, 3, 3, 5)), (3, 20, 20), {2: 3, 3: 5}),
+    "a sequence": (lambda x: F.linear(x, torch.ones(4, 3)), (20, 3), {1: 1}),
+    "windows of a signal": (lambda x: F.linear(x.unfold(-1, 16, 8), torch.ones(4, 16)), (3, 96), {2: 16}),
+    "windows of plain audio": (lambda x: F.linear(x.unfold(-1, 16, 8), torch.ones(4, 16)), (96,), {1: 16}),
+    "a spectrogram": (lambda x: F.conv2d(x.unsqueeze(1), torch.ones(4, 1, 3, 5)), (40, 60), {1: 3, 2: 5}),
+    "a volume of one channel": (lambda x: F.conv3d(x[:, None], torch.ones(4, 1, 3, 3, 3)), (12, 12, 12), {1: 3, 2: 3, 3: 3}),
+    "depthwise first": (lambda x: F.conv1d(x, torch.ones(3, 1, 5), groups=3), (3, 30), {2: 5}),
+}
+
+
+@pytest.mark.parametrize("name", CHANNELS)
+def test_channels_are_found(name: str) -> None:
+    function, shape, expected = CHANNELS[name]
+    layer = torchscan.receptive_field(Net(lambda _, x: function(x)), shape).output
+    assert {axis.axis: axis.size for axis in layer.axes if axis.status == "local"} == expected
+
+
+def test_wrong_use_is_said() -> None:
+    model = nn.Sequential(nn.Conv1d(1, 1, 3), nn.Conv1d(1, 1, 3))
+    field = torchscan.receptive_field(model, (1, 20))
+    with pytest.raises(torchscan.InputError, match="no layer '2' was called: did you mean one of"):
+        field["2"]
+    with pytest.raises(torchscan.InputError, match="no layer '0' was called 2 times"):
+        field["0", 1]
+    wrong: Any = (2,)
+    with pytest.raises(torchscan.InputError, match="give a dictionary"):
+        torchscan.receptive_field(model, (1, 20), axes=wrong)
+    with pytest.raises(torchscan.InputError, match="give a tuple"):
+        torchscan.receptive_field(model, (1, 20), axes={"args[0]": wrong[0]})
+    with pytest.raises(torchscan.InputError, match="no input of this pass"):
+        torchscan.receptive_field(model, (1, 20), axes={"x": (2,)})
+    with pytest.raises(torchscan.InputError, match="it has 3 dimensions"):
+        torchscan.receptive_field(model, (1, 20), axes={"args[0]": (3,)})
+
+
+def test_a_second_call_has_a_field_of_its_own() -> None:
+    def forward(net: Any, x: Tensor) -> Tensor:
+        return net.shared(net.shared(x))
+
+    field = torchscan.receptive_field(Net(forward, shared=nn.Conv1d(1, 1, 3)), (1, 20))
+    assert (field["shared"].rf, field["shared", 1].rf) == (3, 5)

@@ -170,6 +170,10 @@ CASES: dict[str, Case] = {
     "index with a gap": case(lambda x: x[picked([0, 1]), :, picked([3, 5])], SIGNAL, may_be_less=True),
     "index by matrices": case(lambda x: x[:, picked([[0, 1, 2]]), picked([[3], [5]])], SIGNAL, may_be_less=True),
     "gather": case(lambda x: x.gather(1, torch.zeros(2, 2, 8, dtype=torch.long)), SIGNAL, may_be_less=True),
+    "take along a dimension": case(
+        lambda x: torch.take_along_dim(x, torch.zeros(2, 2, 1, dtype=torch.long), 1), SIGNAL, may_be_less=True
+    ),
+    "prelu": case(lambda x, w: F.prelu(x - 0.5, w), (2, 2, 3), (2,), may_be_less=True),
     "index select": case(lambda x: x.index_select(2, picked([1, 1])), SIGNAL, may_be_less=True),
     "index add": case(lambda x, y: x.index_add(2, picked([1, 4]), y), SIGNAL, (2, 3, 2), may_be_less=True),
     "scatter": case(lambda x, y: x.scatter(1, torch.zeros(2, 3, 8, dtype=torch.long), y), SIGNAL, SIGNAL, may_be_less=True),

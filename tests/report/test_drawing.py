@@ -73,9 +73,9 @@ def test_two_axes_of_three_and_one_of_several_inputs() -> None:
 
 def test_what_cannot_be_drawn_is_said() -> None:
     layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
-    with pytest.raises(torchscan.InputError, match="there are 16 units"):
+    with pytest.raises(torchscan.InputError, match="none of the 16 units"):
         torchscan.draw_receptive_field(layer, (16, 0))
-    with pytest.raises(torchscan.InputError, match="give 2 numbers"):
+    with pytest.raises(torchscan.InputError, match="as many numbers as dimensions of the output are drawn, 2"):
         torchscan.draw_receptive_field(layer, (1,))
     with pytest.raises(torchscan.InputError, match=r"it sees args\[0\]"):
         torchscan.draw_receptive_field(layer, name="x")

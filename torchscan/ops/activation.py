@@ -9,14 +9,15 @@ import torch
 
 from torchscan.ops.elementwise import Output, first, per_element
 from torchscan.ops.registry import Work, cost_of, pointwise, window_of
-from torchscan.ops.windows import HERE, Along, Look, Looks, Way, here, mixed, shifted
+from torchscan.ops.windows import HERE, Along, Look, Looks, Way, broadcast, here, mixed, shifted
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
 
 per_element(1, aten.relu, aten.threshold)
 per_element(2, aten.relu6, aten.hardtanh)
-per_element(4, aten.leaky_relu, aten.prelu, aten._prelu_kernel)
+per_element(4, aten.leaky_relu, aten._prelu_kernel)
+per_element(4, aten.prelu, mixes=True)
 per_element(6, aten.elu, aten.selu, aten.celu)
 per_element(4, aten.sigmoid, aten.hardsigmoid, aten.softplus)
 per_element(6, aten.tanh)
@@ -53,6 +54,12 @@ pointwise(aten.native_dropout, aten._fused_dropout)
 def softmax_window(self: TensorSpec, dim: int, *_: object, out: TensorSpec) -> Looks:
     """Each element is made from all along the dimension."""
     return (mixed(self, dim, out),)
+
+
+@window_of(aten.prelu)
+def prelu_window(self: TensorSpec, weight: TensorSpec, *, out: TensorSpec) -> Looks:
+    """At its place, with some weight."""
+    return (broadcast(self, out),)
 
 
 @window_of(aten.glu)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from torchscan.ops.registry import Work, cost_of, elements, free, stored_bytes, traffic_of, window_of
-from torchscan.ops.windows import WHOLE, Dim, Look, Looks, Ways, here, look, way, wrapped
+from torchscan.ops.windows import WHOLE, Dim, Look, Looks, Ways, broadcast, broadcast_dims, here, look, way, wrapped
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
@@ -51,10 +51,21 @@ def index_window(self: TensorSpec, indices: Sequence[TensorSpec | None], *, out:
     return (way(Look(tuple(dim if dim is WHOLE else here(next(kept)) for dim in dims), out.shape), note="hull"),)
 
 
-@window_of(aten.gather, aten.take_along_dim)
+@window_of(aten.gather)
 def gather_window(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec) -> Looks:
     """Any place along the dimension, by the index at the same place."""
     return (_anywhere(self, dim, out), look(out, *map(here, range(len(index.shape)))))
+
+
+@window_of(aten.take_along_dim)
+def take_along_window(self: TensorSpec, indices: TensorSpec, dim: int | None = None, *, out: TensorSpec) -> Looks:
+    """The same; without a dimension, any place at all."""
+    if dim is None or len(self.shape) != len(indices.shape):
+        return ()
+    dims = broadcast_dims(self.shape, out.shape)
+    along = wrapped(dim, len(self.shape))
+    looked = Look(tuple(WHOLE if at == along else how for at, how in enumerate(dims)), out.shape)
+    return (way(looked, note="hull"), broadcast(indices, out))
 
 
 @window_of(aten.index_select)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -133,7 +134,7 @@ Sizes = Sequence[int] | int
 pointwise(aten.contiguous, aten.clone, aten.to, aten._to_copy, aten.detach, aten.alias, aten.lift_fresh, aten.lift)
 pointwise(aten.lift_fresh_copy, aten.positive, aten.data, aten._conj, aten.conj, aten.resolve_conj, aten.resolve_neg)
 pointwise(aten._neg_view, aten.tril, aten.triu, aten.bernoulli, "aten::detach_copy", "aten::alias_copy", aten.to_dense)
-pointwise(aten._lazy_clone, aten.pin_memory, aten._pin_memory, "quantized::relu")
+pointwise(aten._lazy_clone, aten.pin_memory, aten._pin_memory)
 
 
 @window_of(aten.empty_like, aten.new_empty, aten.new_empty_strided, aten.zeros_like, aten.ones_like, aten.full_like)
@@ -195,7 +196,10 @@ def roll_window(self: TensorSpec, shifts: Sizes, dims: Sizes = (), *, out: Tenso
     if not at:
         return (None,)
     rank = len(self.shape)
-    taps = {wrapped(dim, rank): shifted(-_shorter_way(shift, self.shape[dim])) for dim, shift in zip(at, by, strict=True)}
+    total: Counter[int] = Counter()
+    for dim, shift in zip(at, by, strict=True):
+        total[wrapped(dim, rank)] += shift
+    taps = {dim: shifted(-_shorter_way(shift, self.shape[dim])) for dim, shift in total.items()}
     return (moved(self, taps, out, "wraps"),)
 
 

@@ -112,8 +112,10 @@ def _declare_bins(axes: int, *operators: Operator) -> None:
 
 for _axes in (1, 2, 3):
     _declare_windows(_axes, f"aten::max_pool{_axes}d", f"aten::avg_pool{_axes}d", f"aten::quantized_max_pool{_axes}d")
-    _declare_windows(_axes, f"aten::max_pool{_axes}d_with_indices", f"aten::mkldnn_max_pool{_axes}d")
     _declare_bins(_axes, f"aten::adaptive_avg_pool{_axes}d", f"aten::adaptive_max_pool{_axes}d")
+_declare_windows(1, "aten::max_pool1d_with_indices")
+for _axes in (2, 3):
+    _declare_windows(_axes, f"aten::max_pool{_axes}d_with_indices", f"aten::mkldnn_max_pool{_axes}d")
     _declare_bins(_axes, f"aten::_adaptive_avg_pool{_axes}d")
 
 

@@ -26,7 +26,7 @@ from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
 from torchscan.errors import InputError
-from torchscan.ops.windows import Windows, elementwise
+from torchscan.ops.windows import Windows, checked, elementwise
 from torchscan.trace.events import OpSignature, TensorSpec
 
 #: an overload, all overloads of a packet, the name of either, or what ``torch.library.custom_op`` made
@@ -185,7 +185,7 @@ def windows(signature: OpSignature) -> Windows | None:
     if rule is None:
         return None
     try:
-        return _apply(rule, signature)
+        return checked(_apply(rule, signature), signature)
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
         warnings.warn(f"the window rule {rule.__qualname__} failed on {call}: {error!r}; it counts as unknown", stacklevel=2)

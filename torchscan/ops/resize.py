@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 
 import torch
 
@@ -72,23 +71,6 @@ def _taps(size: int, resized: int, reach: int) -> int:
     return sum(min(int(at + support + 0.5), size) - max(int(at - support + 0.5), 0) for at in centres)
 
 
-def _scales(self: TensorSpec, out: TensorSpec, axes: int, given: Sequence[float | None]) -> list[Fraction]:
-    """Along each axis how far apart two neighbours are in the input: as the factor says, else as the sizes do."""
-    sizes = zip(self.shape[-axes:], out.shape[-axes:], given, strict=True)
-    return [Fraction(size, resized) if not factor else _simple(1 / Fraction(factor)) for size, resized, factor in sizes]
-
-
-def _simple(scale: Fraction) -> Fraction:
-    """A factor such as 1.3 is meant as 13/10."""
-    return scale.limit_denominator(1000)
-
-
-def _aligned(self: TensorSpec, out: TensorSpec, axes: int) -> list[Fraction]:
-    """With the corners on each other, so that the sizes less one count."""
-    sizes = zip(self.shape[-axes:], out.shape[-axes:], strict=True)
-    return [Fraction(size - 1, resized - 1) if resized > 1 else Fraction(0) for size, resized in sizes]
-
-
 def _declare_nearest(axes: int, centre: float, *operators: Operator) -> None:
     @window_of(*operators)
     def nearest_window(self: TensorSpec, output_size: object, *scales: Factors, out: TensorSpec) -> Looks:
@@ -103,9 +85,9 @@ def _declare_interpolation(axes: int, kernel: str, antialias: bool, *operators: 
         self: TensorSpec, output_size: object, align_corners: bool, *scales: Factors, out: TensorSpec
     ) -> Looks:
         """The neighbours of ``(j + ½)·s − ½``, with aligned corners of ``j·s``, that have a weight."""
-        steps = _aligned(self, out, axes) if align_corners else _scales(self, out, axes, _factors(scales, axes))
-        centre = Fraction(0) if align_corners else Fraction(1, 2)
-        return (along_last(self, [interpolated(step, centre, kernel, antialias) for step in steps], out),)
+        each = zip(self.shape[-axes:], out.shape[-axes:], _factors(scales, axes), strict=True)
+        taps = [interpolated(*sizes, kernel, aligned=align_corners, antialias=antialias) for sizes in each]
+        return (along_last(self, taps, out),)
 
 
 def _factors(scales: Sequence[Factors], axes: int) -> Sequence[float | None]:

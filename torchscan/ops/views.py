@@ -83,7 +83,7 @@ def permute_window(self: TensorSpec, dims: Sequence[int], *, out: TensorSpec) ->
     return (way(permuted(self.shape, dims)),)
 
 
-@window_of(aten.transpose.int, aten.swapaxes, aten.swapdims, "aten::transpose_copy")
+@window_of("aten::transpose_", aten.transpose.int, aten.swapaxes, aten.swapdims, "aten::transpose_copy")
 def transpose_window(self: TensorSpec, dim0: int, dim1: int, *, out: TensorSpec) -> Looks:
     """Two dimensions change places."""
     rank = len(self.shape)

@@ -21,7 +21,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Literal
 
-from torchscan.trace.events import TensorSpec
+from torchscan.trace.events import OpSignature, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Look:
     is_identity: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Whether nothing is moved or mixed."""
+        """Whether nothing is moved or mixed, if the shape stays, too."""
         same = all(isinstance(each, Along) and each.dim == dim and each.taps is HERE for dim, each in enumerate(self.dims))
         object.__setattr__(self, "is_identity", same and len(self.dims) == len(self.shape))
 
@@ -115,7 +115,7 @@ class Way:
     is_identity: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Whether nothing happens on the way."""
+        """Whether nothing happens on the way, if the shape stays."""
         same = all(isinstance(step, Look) and step.is_identity for step in self.steps)
         object.__setattr__(self, "is_identity", same and self.note is None)
 
@@ -140,6 +140,30 @@ NOT_READ: Ways = ()
 def way(*steps: Step, note: Note | None = None) -> Ways:
     """The only way from an operand."""
     return (Way(steps, note),)
+
+
+def checked(windows: Windows | None, signature: OpSignature) -> Windows | None:
+    """What a rule returned, if it can be followed."""
+    every = windows.looks if isinstance(windows, EachOutput) else (windows,)
+    for looks in every:
+        if looks is not None and not isinstance(looks, tuple):
+            raise TypeError(f"it returned {looks!r}: give a tuple, with what look(…) returns for each operand")
+        for ways, spec in zip(looks or (), signature.inputs, strict=False):
+            if ways is not None and not (isinstance(ways, tuple) and all(isinstance(each, Way) for each in ways)):
+                raise TypeError(f"it returned {ways!r} for an operand: give what look(…) returns, or None for all of it")
+            for step in (each.steps[0] for each in ways or () if each.steps):
+                _check_step(step, spec)
+    return windows
+
+
+def _check_step(step: Step, spec: TensorSpec) -> None:
+    if not isinstance(step, Look):
+        return
+    if len(step.dims) != len(spec.shape):
+        raise ValueError(f"it says how {len(step.dims)} dimensions are read of an operand that has {len(spec.shape)}")
+    for how in step.dims:
+        if isinstance(how, Along) and not 0 <= how.dim < len(step.shape):
+            raise ValueError(f"it reads along dimension {how.dim} of a result that has {len(step.shape)}")
 
 
 # -- along one dimension -------------------------------------------------------------------------------------------------
@@ -203,7 +227,7 @@ def nearest(size: int, resized: int, factor: float | None, centre: float) -> Tap
 
     Where a quotient is a whole number they may so come out one lower. If they do not, the places repeat themselves.
     """
-    exact = Fraction(size, resized) if not factor else 1 / Fraction(factor)
+    exact = _scale(size, resized, factor)
     scale = _single(1 / factor if factor else size / resized)
     by_halves = resized == 2 * size and not centre
     places = [min(j // 2 if by_halves else math.floor(_single((j + centre) * scale)), size - 1) for j in range(resized)]
@@ -219,11 +243,24 @@ def _single(number: float) -> float:
 
 
 @cache
-def interpolated(scale: Fraction, centre: Fraction, kernel: str, antialias: bool) -> Taps:
-    """The neighbours of ``(j + centre) · scale − centre`` whose weight is not zero."""
+def interpolated(size: int, resized: int, factor: float | None, kernel: str, *, aligned: bool, antialias: bool) -> Taps:
+    """The neighbours of ``(j + ½) · scale − ½``, with aligned corners of ``j · scale``, whose weight is not zero."""
+    scale, centre = _scale(size, resized, factor), Fraction(1, 2)
+    if aligned:
+        scale, centre = Fraction(size - 1, resized - 1) if resized > 1 else Fraction(0), Fraction(0)
     stretch = max(scale, Fraction(1)) if antialias else Fraction(1)
-    places = ((j + centre) * scale - centre for j in range(scale.denominator))
-    return Taps(tuple(_neighbours(place, kernel, stretch) for place in places), scale.numerator)
+    period = min(scale.denominator, resized)
+    places = ((j + centre) * scale - centre for j in range(period))
+    return Taps(tuple(_neighbours(place, kernel, stretch) for place in places), round(scale * period))
+
+
+def _scale(size: int, resized: int, factor: float | None) -> Fraction:
+    """By the factor, if there is one; one such as 1.3 is meant as 13/10, if that makes no difference."""
+    if not factor:
+        return Fraction(size, resized)
+    exact = 1 / Fraction(factor)
+    simple = exact.limit_denominator(1000)
+    return simple if abs(simple - exact) * resized < Fraction(1, 10**6) else exact
 
 
 def _neighbours(place: Fraction, kernel: str, stretch: Fraction) -> tuple[int, ...]:
@@ -256,7 +293,9 @@ def broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> tuple[Dim, ...]:
     """Dimensions from the right, each along its own or read at its one place."""
     missing = len(out) - len(shape)
     sizes = zip(shape, out[missing:], strict=True)
-    return tuple(here(dim + missing) if size == full else At(0) for dim, (size, full) in enumerate(sizes))
+    return tuple(
+        here(dim + missing) if size == full else At(0) if size == 1 else WHOLE for dim, (size, full) in enumerate(sizes)
+    )
 
 
 def elementwise(*, inputs: tuple[TensorSpec, ...], out: TensorSpec | tuple[TensorSpec, ...]) -> Looks:

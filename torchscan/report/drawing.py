@@ -18,7 +18,7 @@ _COLOUR = "#d62728"
 
 def draw_receptive_field(
     layer: LayerField,
-    unit: Sequence[int] | None = None,
+    unit: Sequence[int] | int | None = None,
     picture: Any = None,
     *,
     name: str | None = None,
@@ -32,15 +32,18 @@ def draw_receptive_field(
 
     Args:
         layer: of ``torchscan.receptive_field(model, …)["layer4"]``.
-        unit: its place in the layer's output, one number per axis; by default in the middle.
-        picture: what matplotlib can show, as high and wide as the input: an array or tensor of (height, width) or (height,
-            width, colours), a PIL image. By default the area is left blank.
+        unit: its place in the layer's output, one number per axis that is drawn, or one number where a dimension of the output
+            holds the places along both, as tokens do; by default in the middle.
+        picture: as high and wide as the input: an array or tensor of (height, width), (height, width, colours) or (colours,
+            height, width), a PIL image. By default the area is left blank.
         name: of the input that is drawn; by default the first that is seen.
         dims: which two of its dimensions are drawn downwards and to the right, or which one to the right; by default the last
             two.
         ax: where to draw; by default in a new figure.
 
     """
+    if not isinstance(layer, LayerField):
+        raise InputError(f"this is the field of {type(layer).__name__}: choose a layer of it, field['layer4'] or field.output")
     axes = _axes_drawn(layer, name, dims)
     places = _places(axes, unit)
     if ax is None:
@@ -77,16 +80,17 @@ def _axes_drawn(layer: LayerField, name: str | None, dims: Sequence[int] | None)
     return [of_input[dim] for dim in wanted]
 
 
-def _places(axes: Sequence[AxisField], unit: Sequence[int] | None) -> list[int]:
-    """The unit's place along each axis; without units along it there is one place."""
-    if unit is None:
-        return [(axis.units or 1) // 2 for axis in axes]
-    if len(unit) != len(axes):
-        raise InputError(f"unit is {tuple(unit)}: give {len(axes)} numbers, one per axis that is drawn")
-    for axis, place in zip(axes, unit, strict=True):
-        if not 0 <= place < (axis.units or 1):
-            raise InputError(f"unit is {tuple(unit)}: along dimension {axis.axis} there are {axis.units or 1} units, from 0 on")
-    return list(unit)
+def _places(axes: Sequence[AxisField], unit: Sequence[int] | int | None) -> list[int]:
+    """The unit's place along each axis: one for all where a dimension of tokens holds them, and 0 where there is but one."""
+    are_tokens = len(axes) > 1 and axes[0].dim is not None and axes[0].dim == axes[1].dim
+    counts = [axis.units or 1 for axis in (axes[:1] if are_tokens else axes)]
+    given = [count // 2 for count in counts] if unit is None else [unit] if isinstance(unit, int) else list(unit)
+    if len(given) != len(counts):
+        raise InputError(f"unit is {unit}: give as many numbers as dimensions of the output are drawn, {len(counts)}")
+    for place, count in zip(given, counts, strict=True):
+        if not isinstance(place, int) or not 0 <= place < count:
+            raise InputError(f"unit is {unit}: {place} is none of the {count} units, which count from 0")
+    return given * len(axes) if are_tokens else given
 
 
 def _span(axis: AxisField, place: int) -> tuple[int, int]:
@@ -103,7 +107,7 @@ def _show(ax: Axes, picture: Any, height: int, width: int) -> None:
     """Pixel (y, x) is the square from (x, y) to (x + 1, y + 1)."""
     if picture is not None:
         ax.imshow(
-            picture.detach().cpu().numpy() if isinstance(picture, Tensor) else picture,
+            _pixels(picture, height, width),
             extent=(0, width, height, 0),
             aspect="equal" if height > 1 else "auto",
         )
@@ -114,6 +118,17 @@ def _show(ax: Axes, picture: Any, height: int, width: int) -> None:
         ax.set_aspect("equal")
     else:
         ax.set_yticks([])
+
+
+def _pixels(picture: Any, height: int, width: int) -> Any:
+    """Colours last."""
+    pixels = picture.detach().cpu().numpy() if isinstance(picture, Tensor) else picture
+    shape = tuple(getattr(pixels, "shape", (height, width)))
+    if len(shape) == 3 and shape[1:] == (height, width):
+        pixels, shape = pixels.transpose(1, 2, 0), (height, width)
+    if shape[:2] != (height, width):
+        raise InputError(f"the picture has shape {shape}, but what is drawn of the input is {height} high and {width} wide")
+    return pixels
 
 
 def _frame(ax: Axes, left: int, top: int, wide: int, tall: int, axes: Sequence[AxisField]) -> None:

@@ -48,15 +48,19 @@ def _inputs(trace: Trace) -> list[int]:
 
 
 def _checked(axes: Mapping[str, Sequence[int]], ranks: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    if not isinstance(axes, Mapping):
+        raise InputError(f"axes is {axes!r}: give a dictionary of dimensions by input, {{'args[0]': (2, 3)}}")
     for name, dims in axes.items():
         if name not in ranks:
             raise InputError(f"axes names {name!r}, which is no input of this pass: there are {', '.join(ranks)}")
+        if not isinstance(dims, Sequence) or not all(isinstance(dim, int) for dim in dims):
+            raise InputError(f"axes of {name!r} are {dims!r}: give a tuple of dimensions, (2, 3)")
         if not all(-ranks[name] <= dim < ranks[name] for dim in dims):
             raise InputError(f"axes of {name!r} are {tuple(dims)}, but it has {ranks[name]} dimensions")
     return {name: tuple(dim % ranks[name] for dim in dims) for name, dims in axes.items()}
 
 
-def _is_spatial(trace: Trace, axis: Axis, channels: Mapping[int, int], given: Mapping[str, Sequence[int]]) -> bool:
+def _is_spatial(trace: Trace, axis: Axis, channels: Mapping[int, int | None], given: Mapping[str, Sequence[int]]) -> bool:
     """Not told and not seen, the channels are dimension 1 of an input that has more."""
     tensor, dim = axis
     record = trace.tensors[tensor]

@@ -43,8 +43,8 @@ _ZERO = Line((0,), 0)
 #: how many phases a split may have, and how many values are too many to look at
 _MOST_PHASES = 16
 _MOST_VALUES = 1 << 14
-#: how long a period may be that is longer than the dimension
-_LONGEST_PERIOD = 512
+#: how long a table may be that is longer than the dimension
+_LONGEST_TABLE = 512
 
 
 def shortest(table: Sequence[int], rise: int) -> Line:
@@ -220,6 +220,6 @@ def _from(line: Line, start: int, step: int, size: int) -> Line:
 
 def cut(line: Line | None, size: int) -> Line | None:
     """A long table no longer than the dimension is."""
-    if line is None or len(line.table) <= max(size, _LONGEST_PERIOD):
+    if line is None or len(line.table) <= max(size, _LONGEST_TABLE):
         return line
     return Line(line.table[:size], math.floor(line.slope * size))

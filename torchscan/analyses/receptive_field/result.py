@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -20,7 +22,7 @@ Short = int | Fraction | str | tuple[Any, ...] | dict[str, Any] | None
 class AxisField:
     """What the units of a layer see of one axis of one input.
 
-    Unit i sees ``sizes[i mod P]`` places from ``starts[i mod P] + (i div P) · P · stride`` on, for P entries in ``starts``.
+    Unit i sees ``sizes[i mod P]`` places from ``starts[i mod P] + (i div P) · rise`` on, for P entries in ``starts``.
     Places outside the input are padding. Where ``status`` is "global", everything is seen, for the ``reasons``; what is seen
     besides, along the other ways, is still told.
     """
@@ -30,7 +32,9 @@ class AxisField:
     #: of the input along the axis
     length: int
     status: Literal["local", "global", "none"]
-    #: how many units there are along it in the layer's output; None where more than one dimension follows it, or none
+    #: the dimension of the layer's output that follows it; None where several do, or none
+    dim: int | None = None
+    #: how many units there are along that dimension
     units: int | None = None
     #: the most that a unit sees; None: nothing, or nothing but what is seen as a whole
     size: int | None = None
@@ -38,22 +42,26 @@ class AxisField:
     stride: int | Fraction | None = None
     #: how far a unit reaches ahead of its place, ``stride · i − start``; the most of all phases
     padding: int | Fraction | None = None
+    #: how much further the starts are after all of them
+    rise: int = 0
     #: by phase, or for each unit where nothing repeats; empty where more than one dimension of the output follows the axis
     starts: tuple[int | None, ...] = ()
     #: by phase; one number where all are of one size
     sizes: tuple[int, ...] = ()
+    #: the first unit that sees anything, and the one after the last; None: all do
+    inside: tuple[int, int] | None = None
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
 
     def interval(self, unit: int) -> tuple[int, int] | None:
         """The first and the last place that a unit sees along its ways that are local; None: it sees nothing there."""
-        if not self.starts:
+        if not self.starts or (self.inside is not None and not self.inside[0] <= unit < self.inside[1]):
             return None
         blocks, phase = divmod(unit, len(self.starts))
         start = self.starts[phase]
         if start is None:
             return None
-        start += int(blocks * len(self.starts) * (self.stride or 0))
+        start += blocks * self.rise
         return start, start + self.sizes[phase % len(self.sizes)] - 1
 
     def as_dict(self) -> dict[str, Any]:
@@ -62,10 +70,13 @@ class AxisField:
             "input": self.input,
             "axis": self.axis,
             "status": self.status,
+            "dim": self.dim,
             "units": self.units,
+            "inside": None if self.inside is None else list(self.inside),
             "rf": self.size,
             "stride": plain_short(self.stride),
             "padding": plain_short(self.padding),
+            "rise": self.rise,
             "starts": list(self.starts),
             "sizes": list(self.sizes),
             "reasons": [{"operator": each.operator, "path": each.path} for each in self.reasons],
@@ -118,7 +129,7 @@ class LayerField:
 
 @dataclass(frozen=True, slots=True)
 class ReceptiveField:
-    """The receptive fields of all layers of a model, in the order of their calls; ``["layer4"]`` is the first of that path."""
+    """The receptive fields of all layer calls: ``["layer4"]`` is a layer's first call, ``["layer4", 1]`` its second."""
 
     layers: tuple[LayerField, ...]
 
@@ -127,13 +138,15 @@ class ReceptiveField:
         """That of the model's own output."""
         return self.layers[0]
 
-    def __getitem__(self, path: str) -> LayerField:
+    def __getitem__(self, key: str | tuple[str, int]) -> LayerField:
+        path, call = (key, 0) if isinstance(key, str) else key
         for layer in self.layers:
-            if layer.path == path:
+            if (layer.path, layer.call) == (path, call):
                 return layer
-        raise InputError(
-            f"no layer {path!r} was called: there are {', '.join(repr(each.path) for each in self.layers[1:6])}, …"
-        )
+        known = list(dict.fromkeys(each.path for each in self.layers))
+        near = difflib.get_close_matches(str(path), known, 5, 0) or known[:5]
+        times = f" {call + 1} times" if call else ""
+        raise InputError(f"no layer {path!r} was called{times}: did you mean one of {', '.join(map(repr, near))}?")
 
     def __iter__(self) -> Iterator[LayerField]:
         return iter(self.layers)
@@ -189,80 +202,98 @@ def axis_field(name: str, axis: int, length: int, sight: Sight | None, shape: Sh
     if sight is None:
         return AxisField(name, axis, length, "none")
     status: Literal["local", "global"] = "global" if sight.reasons else "local"
-    notes = tuple(sorted(sight.notes))
+    said = AxisField(name, axis, length, status, reasons=sight.reasons, notes=tuple(sorted(sight.notes)))
     if not sight.is_local:
-        return AxisField(name, axis, length, status, reasons=sight.reasons, notes=notes)
-    units = shape[next(iter(places.dims))] if len(places.dims) == 1 and not places.are_shared else None
+        return said
+    dim = next(iter(places.dims)) if len(places.dims) == 1 else None
+    if dim is not None:
+        spans = {each: (start, stop) for each, start, stop in sight.inside}
+        said = replace(said, dim=dim, units=shape[dim], inside=spans.get(dim))
     low, high = (_over_the_rest(envelope, shape, places) for envelope in (sight.low, sight.high))
-    size, stride, starts, sizes = _along_one(low, high) or _along_several(low, high)
-    padding = _reach(stride, starts)
-    return AxisField(name, axis, length, status, units, size, _whole(stride), padding, starts, sizes, sight.reasons, notes)
+    phases = _along_one(low, high)
+    if phases is None:
+        return replace(said, size=_widest(low, high), stride=_whole(_least_slope(low)))
+    said = replace(said, size=max(phases.sizes), starts=phases.starts, sizes=phases.sizes, rise=phases.rise)
+    if dim is None or (not phases.rise and len(phases.starts) == 1):
+        return said
+    return _with_steps(said) if places.are_shared else _with_slope(said, Fraction(phases.rise, phases.period))
 
 
-def _reach(stride: Fraction | None, starts: Sequence[int | None]) -> int | Fraction | None:
-    if stride is None or not starts:
-        return None
+def _with_slope(said: AxisField, stride: Fraction) -> AxisField:
+    """``padding = stride · i − start``, the most of all phases."""
     by, per = stride.numerator, stride.denominator
-    ahead = [by * phase - per * start for phase, start in enumerate(starts) if start is not None]
-    return _whole(Fraction(max(ahead), per)) if ahead else None
+    ahead = [by * phase - per * start for phase, start in enumerate(said.starts) if start is not None]
+    return replace(said, stride=_whole(stride), padding=_whole(Fraction(max(ahead), per)) if ahead else None)
 
 
-#: a term as a number and the lines of the digits that it depends on: (dimension, digit, size, line)
-_Flat = tuple[int, tuple[tuple[int, int, int, Line], ...]]
-#: starts and sizes, by phase
-_Phases = tuple[tuple[int | None, ...], tuple[int, ...]]
-_Said = tuple[int, Fraction | None, tuple[int | None, ...], tuple[int, ...]]
+def _with_steps(said: AxisField) -> AxisField:
+    """Where places of several axes lie one after the other, the stride is the least step from one to another."""
+    units = range(*(said.inside or (0, said.units or 0)))
+    starts = [interval[0] for unit in units if (interval := said.interval(unit))]
+    steps = {abs(later - start) for start, later in itertools.pairwise(starts)} - {0}
+    return replace(said, stride=min(steps, default=None), padding=-min(starts) if starts else None)
+
+
+#: a term as a number and the lines of the dimensions that it depends on: (dimension, size, line)
+_Flat = tuple[int, tuple[tuple[int, int, Line], ...]]
 
 
 def _over_the_rest(envelope: Envelope, shape: Shape, places: Places) -> list[_Flat]:
+    """Terms as they are along places, and with the least along all other dimensions."""
     flat: list[_Flat] = []
     for term in envelope:
         base, lines = term.base, []
         for dim, digits in enumerate(term.dims):
-            counted = sized(digits, shape[dim])
-            if dim in places.dims and not places.are_shared:
-                counted = ((shape[dim], joined(counted)),)
-            for at, (size, line) in enumerate(counted):
-                if line is not None and dim in places.dims:
-                    lines.append((dim, at - len(counted), size, line))
-                elif line is not None:
-                    base += least(line, size)
+            line = joined(sized(digits, shape[dim])) if digits else None
+            if line is not None and dim in places.dims:
+                lines.append((dim, shape[dim], line))
+            else:
+                base += least(line, shape[dim])
         if base < LEAST_NOTHING:
             flat.append((base, tuple(lines)))
     return flat
 
 
-def _along_one(low: Sequence[_Flat], high: Sequence[_Flat]) -> _Said | None:
-    """Where one digit of one dimension decides, and all terms rise alike with it."""
+@dataclass(frozen=True, slots=True)
+class _Phases:
+    """Starts and sizes by phase, how much further the starts are after the period, and how long that is."""
+
+    starts: tuple[int | None, ...]
+    sizes: tuple[int, ...]
+    rise: int
+    period: int
+
+
+def _along_one(low: Sequence[_Flat], high: Sequence[_Flat]) -> _Phases | None:
+    """Where one dimension decides, and all terms rise alike with it."""
     flats = (*low, *high)
-    deciding = {(dim, digit) for _, lines in flats for dim, digit, _, _ in lines}
-    if any(len(lines) > 1 for _, lines in flats) or len(deciding) > 1:
+    if any(len(lines) > 1 for _, lines in flats) or len({lines[0][0] for _, lines in flats if lines}) > 1:
         return None
-    slopes = {lines[0][3].slope if lines else Fraction(0) for _, lines in low}
-    if len(slopes) > 1 or {lines[0][3].slope if lines else Fraction(0) for _, lines in high} != {-each for each in slopes}:
+    slopes = {lines[0][2].slope if lines else Fraction(0) for _, lines in low}
+    if len(slopes) > 1 or {lines[0][2].slope if lines else Fraction(0) for _, lines in high} != {-each for each in slopes}:
         return None
-    period = math.lcm(*(len(lines[0][3].table) if lines else 1 for _, lines in flats))
-    count = max((lines[0][2] for _, lines in flats if lines), default=1)
-    starts, sizes = _phases(low, high, range(min(period, count)))
-    stride = slopes.pop()
-    return max(sizes), stride if deciding and (stride or period > 1) else None, starts, sizes
+    period = math.lcm(*(len(lines[0][2].table) if lines else 1 for _, lines in flats))
+    count = max((lines[0][1] for _, lines in flats if lines), default=1)
+    starts, sizes = _by_phase(low, high, range(min(period, count)))
+    return _Phases(starts, sizes, int(slopes.pop() * period), period)
 
 
-def _phases(low: Sequence[_Flat], high: Sequence[_Flat], units: Sequence[int]) -> _Phases:
+def _by_phase(
+    low: Sequence[_Flat], high: Sequence[_Flat], units: Sequence[int]
+) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
     starts: list[int | None] = []
     sizes: list[int] = []
     for unit in units:
-        first = min(base + (lines[0][3].at(unit) if lines else 0) for base, lines in low)
-        last = -min(base + (lines[0][3].at(unit) if lines else 0) for base, lines in high)
+        first = min(base + (lines[0][2].at(unit) if lines else 0) for base, lines in low)
+        last = -min(base + (lines[0][2].at(unit) if lines else 0) for base, lines in high)
         starts.append(first if first < LEAST_NOTHING else None)
         sizes.append(last - first + 1 if first < LEAST_NOTHING else 0)
     return tuple(starts), tuple(sizes) if len(set(sizes)) > 1 else tuple(sizes[:1])
 
 
-def _along_several(low: Sequence[_Flat], high: Sequence[_Flat]) -> _Said:
-    """Where several dimensions or digits decide, or ways that rise differently meet: the most that any unit sees."""
-    slopes = [abs(line.slope) for _, lines in low for *_, line in lines if line.slope]
-    return _widest(low, high), min(slopes, default=None), (), ()
+def _least_slope(low: Sequence[_Flat]) -> Fraction | None:
+    """Where several dimensions decide, or ways that rise differently meet."""
+    return min((abs(line.slope) for _, lines in low for *_, line in lines if line.slope), default=None)
 
 
 def _widest(low: Sequence[_Flat], high: Sequence[_Flat]) -> int:
@@ -271,9 +302,9 @@ def _widest(low: Sequence[_Flat], high: Sequence[_Flat]) -> int:
 
 
 def _span(one: _Flat, other: _Flat) -> int:
-    lines: dict[tuple[int, int], list[tuple[int, Line]]] = {}
-    for dim, digit, size, line in (*one[1], *other[1]):
-        lines.setdefault((dim, digit), []).append((size, line))
+    lines: dict[int, list[tuple[int, Line]]] = {}
+    for dim, size, line in (*one[1], *other[1]):
+        lines.setdefault(dim, []).append((size, line))
     return 1 - one[0] - other[0] + sum(_greatest_negated(each) for each in lines.values())
 
 

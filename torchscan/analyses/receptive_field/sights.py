@@ -12,7 +12,7 @@ operands sees.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -32,12 +32,12 @@ from torchscan.analyses.receptive_field.lines import (
     total,
     values_of,
 )
-from torchscan.ops.windows import HERE, WHOLE, Along, At, Look, Note, Piece, Reshape, Step, Unfold, Way, shifted
+from torchscan.ops.windows import HERE, WHOLE, Along, At, Look, Note, Piece, Reshape, Step, Unfold, Way, Whole, shifted
 
 #: how many terms an envelope may have, and how many are too many to look for some that are one
 _MOST_TERMS = 12
 _TOO_MANY_TERMS = 48
-_LONGEST_PERIOD = 1 << 14
+_LONGEST_FUSED_PERIOD = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,8 @@ class Sight:
     high: Envelope
     reasons: tuple[Reason, ...] = ()
     notes: frozenset[Note] = frozenset()
+    #: dimension, start, stop: at other places there is padding, which sees nothing, though the envelopes go on
+    inside: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def is_local(self) -> bool:
@@ -103,7 +105,7 @@ def follow(sight: Sight, shape: Shape, way: Way, glance: Glance) -> tuple[Piece 
     if way.note is None or not is_concerned:
         return piece, seen
     if way.note != "norm-stats":
-        return piece, replace(seen, notes=seen.notes | _only(way.note))
+        return piece, replace(seen, notes=seen.notes | _only(way.note), inside=())  # what is put around it sees something
     if glance.strict_norm or seen.reasons == sight.reasons:
         return piece, seen
     return piece, Sight((), (), sight.reasons, sight.notes | _only(way.note))
@@ -155,18 +157,47 @@ def shape_after(shape: Shape, step: Step) -> Shape:
 
 
 def _step(sight: Sight, shape: Shape, step: Step, glance: Glance) -> Sight:
-    if not sight.low or (isinstance(step, Look) and step.is_identity):
+    if not sight.low or (isinstance(step, Look) and step.is_identity and step.shape == shape):
         return sight
     whole = [dim for dim, how in enumerate(step.dims) if how is WHOLE] if isinstance(step, Look) else []
     low, low_mixed = _apart_by(sight.low, whole)
     high, high_mixed = _apart_by(sight.high, whole)
-    if low_mixed and high_mixed and _sees_all(low_mixed, high_mixed, shape, step, glance):
+    if low_mixed and high_mixed and _sees_all(low_mixed, high_mixed, shape, step, glance, wraps="wraps" in sight.notes):
         reasons = _with_reason(sight.reasons, glance.reason)
     else:
         reasons, low, high = sight.reasons, (*low, *low_mixed), (*high, *high_mixed)
     low, low_is_hull = _envelope_after(low, shape, step)
     high, high_is_hull = _envelope_after(high, shape, step)
-    return Sight(low, high, reasons, sight.notes | _only("hull") if low_is_hull or high_is_hull else sight.notes)
+    notes = sight.notes | _only("hull") if low_is_hull or high_is_hull else sight.notes
+    inside = _inside_after(sight, shape, step)
+    return Sight((), (), reasons, notes) if inside is None else Sight(low, high, reasons, notes, inside)
+
+
+def _inside_after(sight: Sight, shape: Shape, step: Step) -> tuple[tuple[int, int, int], ...] | None:
+    """Where something is seen after a step; None: nowhere. What a window has a part of is seen."""
+    known = {dim: (start, stop) for dim, start, stop in sight.inside}
+    if isinstance(step, Look):
+        return _inside_look(known, shape, step)
+    if isinstance(step, Reshape):
+        kept = {olds[0]: news[0] for olds, news in _blocks(shape, step.shape) if len(olds) == len(news) == 1}
+        return tuple((kept[dim], *known[dim]) for dim in known if dim in kept)
+    return tuple(each for each in sight.inside if not isinstance(step, Unfold) or each[0] != step.dim)
+
+
+def _inside_look(known: Mapping[int, tuple[int, int]], shape: Shape, step: Look) -> tuple[tuple[int, int, int], ...] | None:
+    inside: list[tuple[int, int, int]] = []
+    for dim, (how, size) in enumerate(zip(step.dims, shape, strict=True)):
+        start, stop = known.get(dim, (0, size))
+        if isinstance(how, At) and not start <= how.index < stop:
+            return None
+        if isinstance(how, Along) and len(how.taps.table) == len(how.taps.table[0]) == 1 and how.taps.rise > 0:
+            first, rise, full = how.taps.table[0][0], how.taps.rise, step.shape[how.dim]
+            start, stop = max(-((first - start) // rise), 0), min(-((first - stop) // rise), full)
+            if start >= stop:
+                return None
+            if (start, stop) != (0, full):
+                inside.append((how.dim, start, stop))
+    return tuple(inside)
 
 
 def _apart_by(envelope: Envelope, dims: Sequence[int]) -> tuple[Envelope, Envelope]:
@@ -176,14 +207,17 @@ def _apart_by(envelope: Envelope, dims: Sequence[int]) -> tuple[Envelope, Envelo
     return same, tuple(term for term, each in zip(envelope, varies, strict=True) if each)
 
 
-def _sees_all(low: Envelope, high: Envelope, shape: Shape, step: Step, glance: Glance) -> bool:
+def _sees_all(low: Envelope, high: Envelope, shape: Shape, step: Step, glance: Glance, *, wraps: bool) -> bool:
     """Whether what is mixed covers the whole input then, up to what strides leave over at its ends, and moves no more."""
     slack = _slack((*low, *high))
     low, high = (_envelope_after(each, shape, step)[0] for each in (low, high))
     if not low or not high or _follows((*low, *high)):
         return False
     shape = shape_after(shape, step)
-    return _never_above(low, shape, slack) and _never_above(high, shape, slack + 1 - glance.size)
+    if _never_above(low, shape, slack) and _never_above(high, shape, slack + 1 - glance.size):
+        return True
+    span = 1 - max(_top(term, shape) for term in low) - max(_top(term, shape) for term in high)
+    return wraps and span >= glance.size - slack  # as much as all of it, wherever it starts
 
 
 def _with_reason(reasons: tuple[Reason, ...], reason: Reason) -> tuple[Reason, ...]:
@@ -270,7 +304,7 @@ def _looked_at(term: Term, shape: Shape, step: Look) -> list[Term]:
     return _normal(base, dims)
 
 
-def _met(how: object, digits: Digits, size: int) -> int:
+def _met(how: At | Whole, digits: Digits, size: int) -> int:
     """The value at one place of a dimension, or the least along it."""
     if isinstance(how, At):
         line = joined(digits)
@@ -280,7 +314,7 @@ def _met(how: object, digits: Digits, size: int) -> int:
 
 def _enter_dim(dims: list[Digits | None], how: Along, digits: Digits | None, size: int, full: int) -> None:
     here = dims[how.dim]
-    if how.taps is HERE and here is None:
+    if how.taps is HERE and here is None and (size == full or digits is None or len(digits) == 1):
         dims[how.dim] = digits
     elif digits is not None or not all(how.taps.table):
         line = cut(through(joined(sized(digits, size)), how.taps), full)
@@ -322,6 +356,7 @@ def _reshaped(term: Term, shape: Shape, new: Shape, loss: _Loss) -> list[Term]:
         return []
     for old_dims, new_dims in _blocks(shape, new):
         digits = [each for dim in old_dims for each in sized(term.dims[dim], shape[dim])]
+        digits = [each for each in digits if each[0] != 1] or digits[:1]  # of one value only the first, which is zero, is met
         sizes = [new[dim] for dim in new_dims]
         if any(line for _, line in digits) and sizes:
             splits = _regrouped(digits, sizes, loss)
@@ -408,7 +443,7 @@ def _fused(one: Term, other: Term) -> Term | None:
         return Term(min(one.base, other.base), one.dims) if not differing else None
     dim = differing[0]
     first, second = (joined(digits) if digits else None for digits in (one.dims[dim], other.dims[dim]))
-    if _slope(first) != _slope(second) or math.lcm(_period(first), _period(second)) > _LONGEST_PERIOD:
+    if _slope(first) != _slope(second) or math.lcm(_period(first), _period(second)) > _LONGEST_FUSED_PERIOD:
         return None
     lower = minimum(_plus(first, one.base - other.base), second)
     merged = _normal(other.base, [((0, lower),) if at == dim else digits for at, digits in enumerate(other.dims)])
@@ -449,11 +484,27 @@ def united(parts: Sequence[tuple[Piece | None, Sight]], shape: Shape, length: in
         notes |= _only("wraps") if wraps else frozenset()
         low += placed[0]
         high += placed[1]
+    inside = _common_inside(parts, shape)
     (lows, low_is_hull), (highs, high_is_hull) = fused(low, shape), fused(high, shape)
     if low_is_hull or high_is_hull:
         notes |= _only("hull")
     reasons = _all_reasons(sight for _, sight in parts)
-    return Sight(lows, highs, reasons, notes) if lows or reasons else None
+    return Sight(lows, highs, reasons, notes, inside if lows else ()) if lows or reasons else None
+
+
+def _common_inside(parts: Sequence[tuple[Piece | None, Sight]], shape: Shape) -> tuple[tuple[int, int, int], ...]:
+    """Along each dimension the places at which any of the ways sees something."""
+    ranges: list[dict[int, tuple[int, int]]] = []
+    for piece, sight in parts:
+        known = {dim: (start, stop) for dim, start, stop in sight.inside}
+        if piece is not None:
+            start, stop = known.get(piece.dim, (0, piece.stop - piece.start))
+            known[piece.dim] = (piece.start + start, piece.start + stop)
+        if sight.low:
+            ranges.append(known)
+    common = set(ranges[0]).intersection(*ranges) if ranges else set()
+    spans = {dim: (min(each[dim][0] for each in ranges), max(each[dim][1] for each in ranges)) for dim in sorted(common)}
+    return tuple((dim, *span) for dim, span in spans.items() if span != (0, shape[dim]))
 
 
 def _placed(pieces: Sequence[tuple[Piece, Sight]], shape: Shape, length: int) -> tuple[tuple[list[Term], list[Term]], bool]:
@@ -502,7 +553,7 @@ def _moved(sight: Sight, piece: Piece) -> tuple[Envelope, Envelope]:
 def _shifted(term: Term, dim: int, start: int, stop: int) -> Term:
     """What was at place 0 of a dimension is at ``start``."""
     digits = term.dims[dim]
-    if digits is None or start == 0:
+    if digits is None or (start == 0 and len(digits) == 1):
         return term
     line = cut(through(joined(sized(digits, stop - start)), shifted(-start)), stop)
     return _normal(term.base, (*term.dims[:dim], ((0, line),), *term.dims[dim + 1 :]))[0]

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torchscan.analyses.receptive_field.sights import Glance, Reason, Shape, Sight, blind, everything, follow, identity, united
+from torchscan.analyses.receptive_field.lines import Line
+from torchscan.analyses.receptive_field.sights import (
+    Glance,
+    Reason,
+    Shape,
+    Sight,
+    Term,
+    blind,
+    everything,
+    follow,
+    identity,
+    united,
+)
 from torchscan.ops.registry import windows
 from torchscan.ops.windows import (
     HERE,
@@ -22,7 +34,7 @@ from torchscan.ops.windows import (
     Windows,
     shifted,
 )
-from torchscan.trace.events import OpCall, OpSignature
+from torchscan.trace.events import OpCall, OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
 
 #: a dimension of an input: the index of the tensor in the record, and the dimension
@@ -44,8 +56,8 @@ class Walk:
     """One way through a record. What a view sees is derived again from what it looks into, if that was written to."""
 
     def __init__(self, trace: Trace, axes: Sequence[Axis], undecided: set[int], *, strict_norm: bool) -> None:
-        #: by input the dimension that turned out to be its channels, which is not followed any further
-        self.channels: dict[int, int] = {}
+        #: by input the dimension that turned out to be its channels, which is not followed any further; None: it has none
+        self.channels: dict[int, int | None] = {}
         self._undecided = set(undecided)
         self._trace = trace
         self._axes = axes
@@ -136,7 +148,8 @@ class Walk:
         shape = self._trace.tensors[parent].spec.shape
         ways = _looks_of(self._rule(op.signature), position, op)[0]
         step = ways[0].steps[0] if ways and len(ways) == 1 and len(ways[0].steps) == 1 else None
-        region = _region(step) if isinstance(step, Look) else None
+        specs = (self._trace.tensors[parent].spec, op.signature.outputs[position])
+        region = _region(step) if isinstance(step, Look) and specs[0].dtype == specs[1].dtype else None  # not of real parts
         if isinstance(step, Reshape):
             back = Way((Reshape(shape),))
             return tuple(s and follow(s, step.shape, back, self._glance(op, at))[1] for at, s in enumerate(state))
@@ -165,10 +178,13 @@ class Walk:
             self._find_channels(op, operands)
         results = self._results(op, operands)
         storages = [self._trace.tensors[tensor].storage for tensor in op.inputs]
+        written = _written(op) if mutable else []
         returned = set()
         for position, (tensor, state) in enumerate(zip(op.outputs, results, strict=True)):
             storage = self._trace.tensors[tensor].storage
-            target = op.inputs[storages.index(storage)] if storage in storages else None
+            target = next((each for each in written if self._trace.tensors[each].storage == storage), None)
+            if target is None and storage in storages:
+                target = op.inputs[storages.index(storage)]
             if target is None:
                 self._own(tensor, state)
             elif signature.is_view:
@@ -177,22 +193,24 @@ class Walk:
             else:
                 returned.add(storage)
                 self._write(target, tensor, state)
-        if mutable:
-            self._write_silently(op, operands, returned)
+        if mutable and not signature.is_view:
+            self._write_silently(op, written, operands, returned)
 
     def _enter_unseeing(self, op: OpCall) -> None:
         """Results of operands that see nothing; views are kept, because what they look into may be written later."""
         if op.signature.is_view:
             for position, tensor in enumerate(op.outputs):
-                self._derived[tensor] = (op.inputs[0], op, position)
-                self._stamps[tensor] = self._writes.get(self._trace.tensors[tensor].storage, 0)
+                storage = self._trace.tensors[tensor].storage
+                parent = next(each for each in op.inputs if self._trace.tensors[each].storage == storage)
+                self._derived[tensor] = (parent, op, position)
+                self._stamps[tensor] = self._writes.get(storage, 0)
         else:
             for tensor in op.outputs:
                 self._own(tensor, self._blind)
 
-    def _write_silently(self, op: OpCall, operands: Mapping[int, State], returned: set[int]) -> None:
+    def _write_silently(self, op: OpCall, written: Sequence[int], operands: Mapping[int, State], returned: set[int]) -> None:
         """Operands that are written to and not returned may see all that the operator looks at."""
-        for tensor in _written(op):
+        for tensor in written:
             if self._trace.tensors[tensor].storage in returned or all(state is self._blind for state in operands.values()):
                 continue
             self._write(tensor, tensor, self._blinded(list(operands.values()), self._reason(op)))
@@ -200,10 +218,14 @@ class Walk:
     def _results(self, op: OpCall, operands: Mapping[int, State]) -> list[State]:
         rule = self._rule(op.signature)
         specs = op.signature.inputs
+
+        def state_of(tensor: int) -> State:
+            return operands[tensor] if tensor in operands else self._states.get(tensor, self._blind)
+
         seeing = [
-            (position, tensor, operands[tensor])
+            (position, tensor, state_of(tensor))
             for position, tensor in enumerate(op.inputs[: len(specs)])
-            if operands[tensor] is not self._blind
+            if state_of(tensor) is not self._blind
         ]
         if rule is None:
             return [self._blinded([state for _, _, state in seeing] or [self._blind], self._reason(op))] * len(op.outputs)
@@ -221,19 +243,26 @@ class Walk:
         return found
 
     def _find_channels(self, op: OpCall, operands: Mapping[int, State]) -> None:
-        """The first product that sums over a dimension in which there is one axis of an input alone sums over its channels."""
+        """The first product that sums over one axis of an input from end to end sums over its channels.
+
+        An input of which it sums over no axis has none.
+        """
         position, dim = _SUMMED[op.signature.operator]
         specs = op.signature.inputs
         rank = len(specs[position].shape)
         summed = rank - len(specs[position + 1].shape) + 1 if dim is None else rank - 1
-        followed: dict[int, list[int]] = {}
-        for (tensor, axis), sight in zip(self._axes, operands[op.inputs[position]], strict=True):
-            if sight is not None and any(term.dims[summed] is not None for term in sight.low):
-                followed.setdefault(tensor, []).append(axis)
-        for tensor in self._undecided & followed.keys():
-            self._undecided.discard(tensor)
-            if len(followed[tensor]) == 1:
-                self.channels[tensor] = followed[tensor][0]
+        seen: dict[int, list[tuple[int, bool]]] = {}
+        for (tensor, axis), size, sight in zip(self._axes, self._sizes, operands[op.inputs[position]], strict=True):
+            if sight is not None and tensor in self._undecided:
+                is_summed = any(term.dims[summed] is not None for term in sight.low)
+                is_all = specs[position].shape[summed] == size and all(_is_alone(term, summed) for term in sight.low)
+                seen.setdefault(tensor, []).extend([(axis, is_all)] if is_summed else [])
+        for tensor, axes in seen.items():
+            if not axes or (len(axes) == 1 and axes[0][1]):
+                self.channels[tensor] = axes[0][0] if axes else None
+                self._undecided.discard(tensor)
+            elif len(axes) > 1:
+                self._undecided.discard(tensor)
 
     def _sight(
         self,
@@ -251,7 +280,7 @@ class Walk:
             if sight is None:
                 continue
             ways: Ways = looks[position] if position < len(looks) else None
-            if ways is not None and len(ways) == 1 and ways[0].is_identity:
+            if ways is not None and len(ways) == 1 and ways[0].is_identity and shapes[position] == shape:
                 parts.append((None, sight))
                 continue
             glance = glance or self._glance(op, axis)
@@ -284,6 +313,13 @@ def _looks_of(rule: Windows | None, output: int, op: OpCall) -> Looks:
     return rule if same else ()
 
 
+def _is_alone(term: Term, dim: int) -> bool:
+    """Whether what is seen follows this dimension place by place, and no other."""
+    others = (digits for at, digits in enumerate(term.dims) if at != dim)
+    digits = term.dims[dim]
+    return digits is not None and len(digits) == 1 and digits[0][1] == Line((0,), 1) and not any(others)
+
+
 def _last_operators(trace: Trace) -> dict[int, int]:
     """The position of the last operator of each module call that has any."""
     last: dict[int, int] = {}
@@ -314,7 +350,7 @@ def _written(op: OpCall) -> list[int]:
 def _count_tensors(value: object) -> int:
     if isinstance(value, tuple):
         return sum(_count_tensors(each) for each in value)
-    return int(hasattr(value, "stored_numel"))
+    return int(isinstance(value, TensorSpec))
 
 
 # -- writing into a part ---------------------------------------------------------------------------------------------------
@@ -333,7 +369,9 @@ def _region(look: Look) -> Region | None:
             region.append((how.taps.table[0][0], look.shape[how.dim], how.taps.rise))
         else:
             return None
-    shown = {how.dim for how in look.dims if isinstance(how, Along)}
+    shown = [how.dim for how in look.dims if isinstance(how, Along)]
+    if len(set(shown)) < len(shown):
+        return None  # a diagonal
     return None if any(size > 1 and dim not in shown for dim, size in enumerate(look.shape)) else tuple(region)
 
 
