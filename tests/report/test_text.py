@@ -80,12 +80,24 @@ def test_summary_shows_the_receptive_field_in_words_where_it_is_everything(capsy
     model = nn.Sequential(nn.Conv2d(3, 4, (3, 5), (1, 2)), nn.Upsample(scale_factor=3), nn.AdaptiveAvgPool2d(1))
     torchscan.summary(model, (3, 32, 33), receptive_field=True, effective_rf_stats=True)
     table = capsys.readouterr().out.splitlines()
-    assert table[1].split()[-3:] == ["RF", "Stride", "Padding"]
+    assert table[1].split()[-3:] == ["RF", "Stride", "Pad"]
     assert table[4].split()[-3:] == ["3×5", "1×2", "0"]
     assert table[5].split()[-3:] == ["3×5", "1/3×2/3", "2/3×4/3"]
     assert table[6].split()[-3:] == ["global", "–", "–"]
+    assert "global: all of the input is seen, by aten.adaptive_avg_pool2d; stride and" in table
     torchscan.summary(model, (3, 32, 32))
     assert "RF" not in capsys.readouterr().out
+
+
+def test_the_table_says_where_receptive_fields_are_not_the_whole_truth(capsys: pytest.CaptureFixture[str]) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular"), nn.GroupNorm(2, 4))
+    torchscan.summary(model, (3, 32, 32), receptive_field=True)
+    text = capsys.readouterr().out
+    assert "(norm-stats)" in text
+    assert "(wraps)" in text
+    assert "(hull)" not in text
+    torchscan.summary(model, (3, 32, 32))
+    assert "norm-stats" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("wrap_mode", ["head", "mid", "tail"])

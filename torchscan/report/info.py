@@ -63,7 +63,7 @@ _NO_FIELD: Layer = {"rf": None, "s": None, "p": None, "receptive_field": None}
 def _field(field: LayerField) -> Layer:
     """In short, and in full: of each output, of each input, of each axis."""
     short = {"rf": plain_short(field.rf), "s": plain_short(field.stride), "p": plain_short(field.padding)}
-    return {**short, "receptive_field": [axis.as_dict() for axis in field.axes]}
+    return {**short, "receptive_field": [[axis.as_dict() for axis in axes] for axes in field.outputs]}
 
 
 def _name(trace: Trace, call: ModuleCall) -> str:

@@ -45,8 +45,15 @@ _COLUMNS: Mapping[str, _Column] = {
     "bytes_read": _Column("Read", lambda layer: _memory_text(layer["bytes_read"])),
     "rf": _Column("RF", lambda layer: _field_text(layer["rf"])),
     "s": _Column("Stride", lambda layer: _field_text(layer["s"])),
-    "p": _Column("Padding", lambda layer: _field_text(layer["p"])),
+    "p": _Column("Pad", lambda layer: _field_text(layer["p"])),
     "bytes_written": _Column("Written", lambda layer: _memory_text(layer["bytes_written"])),
+}
+_FIELDS = frozenset(("rf", "s", "p"))
+_NOTES: Mapping[str, str] = {
+    "norm-stats": "RF leaves out what the statistics of normalisations were made from (norm-stats).",
+    "wraps": "Units near a border also see the far side, which RF leaves out (wraps).",
+    "padded": "Units near a border see it once more, reflected or repeated (padded).",
+    "hull": "Some RF may be larger than what is seen (hull).",
 }
 _NAME = _Column("Layer", lambda layer: str(layer["name"]), is_number=False, narrowest=16)
 DEFAULT_COLUMNS = ("type", "output_shape", "params", "macs")
@@ -83,7 +90,7 @@ def format_info(
     chosen = {"layer": _NAME} | {name: _COLUMNS[name] for name in (DEFAULT_COLUMNS if columns is None else columns)}
     table = _table(info["layers"], chosen, wrap_mode, width)
     rule = table.partition("\n")[0]
-    return "\n".join([table, _totals(info), rule, *_remarks(info, width)])
+    return "\n".join([table, _totals(info), rule, *_remarks(info, width, with_fields=not _FIELDS.isdisjoint(chosen))])
 
 
 def check_layout(columns: Sequence[str] | None, wrap_mode: str, width: int) -> None:
@@ -243,7 +250,7 @@ def _overhead_text(overheads: Mapping[str, Mapping[str, float]]) -> str:
     return units.memory(total * 2**20) if total else "not measured"
 
 
-def _remarks(info: Info, width: int) -> list[str]:
+def _remarks(info: Info, width: int, *, with_fields: bool) -> list[str]:
     """What a reader must know to read the figures right."""
     remarks = [_pass_text(info["provenance"])]
     if info["provenance"]["convention"] != "torchscan":
@@ -259,7 +266,21 @@ def _remarks(info: Info, width: int) -> list[str]:
     if info["unused_parameters"]:
         names = ", ".join(f"{path} ({units.exact(numel)})" for path, numel in info["unused_parameters"].items())
         remarks.append(f"Parameters that this pass did not use: {names}.")
+    if with_fields:
+        remarks += _field_remarks(info["layers"])
     return [line for remark in remarks for line in textwrap.wrap(textwrap.shorten(remark, 6 * width), width)]
+
+
+def _field_remarks(layers: Sequence[Layer]) -> list[str]:
+    """Why something is global, and where the receptive fields are not the whole truth."""
+    axes = [axis for layer in layers for axes in layer["receptive_field"] or () for axis in axes]
+    if not axes:
+        return []
+    reasons = dict.fromkeys(reason["operator"] for axis in axes for reason in axis["reasons"])
+    beside = "global: all of the input is seen, by {}; stride and padding are of what is seen besides."
+    noted = {note for axis in axes for note in axis["notes"]}
+    remarks = [beside.format(", ".join(reasons))] if reasons else []
+    return remarks + [text for note, text in _NOTES.items() if note in noted]
 
 
 def _pass_text(provenance: Mapping[str, Any]) -> str:
