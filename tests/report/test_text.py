@@ -27,19 +27,19 @@ class Block(nn.Module):
 
 
 EXPECTED = """\
-──────────────────────────────────────────────────────────────────
-Layer      Type               Output shape        Params      MACs
-──────────────────────────────────────────────────────────────────
-Block      Block              (-1, 10)                 –         –
-├─conv     Conv2d             (-1, 16, 32, 32)       432  442.37 k
-├─norm     BatchNorm2d        (-1, 16, 32, 32)        32         –
-├─act      ReLU               (-1, 16, 32, 32)         –         –
-├─act (2)  ReLU               (-1, 16, 32, 32)         –         –
-└─head     Sequential         (-1, 10)                 –         –
-  ├─0      AdaptiveAvgPool2d  (-1, 16, 1, 1)           –         –
-  ├─1      Flatten            (-1, 16)                 –         –
-  └─2      Linear             (-1, 10)               170       160
-──────────────────────────────────────────────────────────────────
+────────────────────────────────────────────────────────────────
+Layer      Type               Output shape      Params      MACs
+────────────────────────────────────────────────────────────────
+Block      Block              (-1, 10)               –         –
+├─conv     Conv2d             (-1, 16, 32, 32)     432  442.37 k
+├─norm     BatchNorm2d        (-1, 16, 32, 32)      32         –
+├─act      ReLU               (-1, 16, 32, 32)       –         –
+├─act (2)  ReLU               (-1, 16, 32, 32)       –         –
+└─head     Sequential         (-1, 10)               –         –
+  ├─0      AdaptiveAvgPool2d  (-1, 16, 1, 1)         –         –
+  ├─1      Flatten            (-1, 16)               –         –
+  └─2      Linear             (-1, 10)             170       160
+────────────────────────────────────────────────────────────────
 Trainable parameters               624
 Non-trainable parameters           10
 Total parameters                   634
@@ -48,7 +48,7 @@ Framework & CUDA overhead          not measured
 Floating-point operations          999.78 kFLOPs
 Multiply-accumulations             442.53 kMACs
 Direct memory accesses             574.15 kDMAs
-──────────────────────────────────────────────────────────────────
+────────────────────────────────────────────────────────────────
 One pass in evaluation mode, on shapes alone, of float32 (1, 3, 32, 32)."""
 
 

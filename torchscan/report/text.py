@@ -61,13 +61,12 @@ DEFAULT_COLUMNS = ("type", "output_shape", "params", "macs")
 _NONE = "–"
 _ELLIPSIS = "…"
 _GAP = 2
-_HEADING_PADDING = 2  # tabulate's own
 _RULES = TableFormat(
     lineabove=Line("", "─", "──", ""),
-    linebelowheader=Line("", "─", "──", ""),
+    linebelowheader=None,
     linebetweenrows=None,
     linebelow=Line("", "─", "──", ""),
-    headerrow=DataRow("", "  ", ""),
+    headerrow=None,
     datarow=DataRow("", "  ", ""),
     padding=0,
     with_header_hide=None,
@@ -116,14 +115,16 @@ def _table(layers: Sequence[Layer], columns: Mapping[str, _Column], wrap_mode: W
         name: [_cut(text, widths[name], wrap_mode, _indent_of(text) if name == "layer" else 0) for text in texts]
         for name, texts in cells.items()
     }
-    return tabulate(
-        list(zip(*fitted.values(), strict=True)),
-        headers=[column.heading for column in columns.values()],
+    headings = [column.heading for column in columns.values()]
+    table = tabulate(
+        [headings, *zip(*fitted.values(), strict=True)],  # tabulate would make columns wider for headings of its own
         tablefmt=_RULES,
         colalign=["right" if column.is_number else "left" for column in columns.values()],
         disable_numparse=True,
         preserve_whitespace=True,
     )
+    rule, heading, *rows = table.split("\n")
+    return "\n".join([rule, heading, rule, *rows])
 
 
 def _tree(layers: Sequence[Layer]) -> list[str]:
@@ -162,7 +163,7 @@ def _indent_of(text: str) -> int:
 
 def _fitting_widths(cells: Mapping[str, Sequence[str]], columns: Mapping[str, _Column], width: int) -> dict[str, int]:
     """Columns as wide as their texts; if that is too wide, what may be cut gives way, the widest first."""
-    widths = {name: max(len(columns[name].heading) + _HEADING_PADDING, *map(len, texts)) for name, texts in cells.items()}
+    widths = {name: max(len(columns[name].heading), *map(len, texts)) for name, texts in cells.items()}
     spare = {name: widths[name] - column.narrowest for name, column in columns.items() if column.narrowest is not None}
     excess = sum(widths.values()) + _GAP * (len(widths) - 1) - width
     while excess > 0 and max(spare.values()) > 0:

@@ -179,9 +179,17 @@ def _inside_after(sight: Sight, shape: Shape, step: Step) -> tuple[tuple[int, in
     if isinstance(step, Look):
         return _inside_look(known, shape, step)
     if isinstance(step, Reshape):
-        kept = {olds[0]: news[0] for olds, news in _blocks(shape, step.shape) if len(olds) == len(news) == 1}
+        kept = dict(_unchanged(shape, step.shape))
         return tuple((kept[dim], *known[dim]) for dim in known if dim in kept)
     return tuple(each for each in sight.inside if not isinstance(step, Unfold) or each[0] != step.dim)
+
+
+def _unchanged(shape: Shape, new: Shape) -> Iterable[tuple[int, int]]:
+    """The dimensions that a reshape leaves as they are, but for dimensions of one place beside them."""
+    for olds, news in _blocks(shape, new):
+        large, become = ([dim for dim in dims if sizes[dim] != 1] for dims, sizes in ((olds, shape), (news, new)))
+        if len(large) == len(become) == 1:
+            yield large[0], become[0]
 
 
 def _inside_look(known: Mapping[int, tuple[int, int]], shape: Shape, step: Look) -> tuple[tuple[int, int, int], ...] | None:
