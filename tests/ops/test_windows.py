@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchscan
-from torchscan.analyses.receptive_field.sights import shape_after
+from torchscan.analyses.receptive_field.envelopes import shape_after
 from torchscan.ops import registry
 from torchscan.ops.windows import Along, At, EachOutput, Look, Looks, Piece, Reshape, Unfold, Way, Ways
 from torchscan.trace.containers import tensors_in

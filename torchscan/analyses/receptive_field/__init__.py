@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from torchscan.analyses.receptive_field.pieces import dims_of_places
 from torchscan.analyses.receptive_field.result import AxisField, LayerField, Places, ReceptiveField, axis_field
-from torchscan.analyses.receptive_field.sights import Reason, Sight, dims_of_places
+from torchscan.analyses.receptive_field.sights import Reason, Sight
 from torchscan.analyses.receptive_field.walk import Axis, State, Walk
 from torchscan.errors import InputError
 from torchscan.trace.events import ModuleCall

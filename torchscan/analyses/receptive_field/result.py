@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
+from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, sized
 from torchscan.analyses.receptive_field.lines import LEAST_NOTHING, NOTHING, Line, joined, least
-from torchscan.analyses.receptive_field.sights import Envelope, Reason, Shape, Sight, sized
+from torchscan.analyses.receptive_field.sights import Reason, Sight
 from torchscan.errors import InputError
 
 #: one number for all axes; one per axis; by input, where there are several

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from torchscan.analyses.receptive_field.envelopes import Shape, Term
 from torchscan.analyses.receptive_field.lines import Line
-from torchscan.analyses.receptive_field.sights import (
-    Glance,
-    Reason,
-    Shape,
-    Sight,
-    Term,
-    blind,
-    everything,
-    follow,
-    identity,
-    united,
-)
+from torchscan.analyses.receptive_field.pieces import united
+from torchscan.analyses.receptive_field.sights import Glance, Reason, Sight, blind, everything, follow, identity, only
 from torchscan.ops.registry import windows
 from torchscan.ops.windows import (
     HERE,
@@ -25,7 +16,6 @@ from torchscan.ops.windows import (
     EachOutput,
     Look,
     Looks,
-    Note,
     Piece,
     Reshape,
     Taps,
@@ -390,9 +380,7 @@ def _put_back(new: Sight | None, old: Sight | None, look: Look, region: Region, 
     if old is None:
         return united(parts, shape, glance.size) if parts else None
     if single is None:
-        return united(
-            [*parts, (None, Sight(old.low, old.high, old.reasons, old.notes | frozenset[Note](("hull",))))], shape, glance.size
-        )
+        return united([*parts, (None, Sight(old.low, old.high, old.reasons, old.notes | only("hull")))], shape, glance.size)
     return united([*parts, *_rest(old, single, region[single], shape, glance)], shape, glance.size)
 
 

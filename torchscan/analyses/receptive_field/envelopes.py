@@ -1,0 +1,291 @@
+"""The ends of what is seen, as functions of a place in a tensor, and what each step of a way makes of them.
+
+An envelope is the least of some terms ``base + Σ_d f_d(i_d)`` at each place ``(i_0, i_1, …)``, where each ``f_d`` is a
+periodic-affine function (:mod:`~torchscan.analyses.receptive_field.lines`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torchscan.analyses.receptive_field.lines import (
+    LEAST_NOTHING,
+    NOTHING,
+    Digits,
+    Line,
+    cut,
+    greatest,
+    joined,
+    least,
+    minimum,
+    split,
+    split_off_start,
+    through,
+    total,
+)
+from torchscan.ops.windows import HERE, Along, At, Look, Reshape, Step, Unfold, Whole
+
+#: how many terms an envelope may have, and how many are too many to look for some that are one
+_MOST_TERMS = 12
+_TOO_MANY_TERMS = 48
+_LONGEST_FUSED_PERIOD = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """``base + Σ_d f_d(i_d)``; None for a dimension that it does not depend on."""
+
+    base: int
+    dims: tuple[Digits | None, ...]
+
+
+Envelope = tuple[Term, ...]
+Shape = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Loss:
+    """Whether something was put down as less than it is, on the way through a step."""
+
+    is_hull: bool = False
+
+
+def envelope_after(envelope: Envelope, shape: Shape, step: Step) -> tuple[Envelope, bool]:
+    """The envelope of what a step makes, and whether it is a hull."""
+    terms: list[Term] = []
+    loss = _Loss()
+    for term in envelope:
+        if isinstance(step, Look):
+            terms += _looked_at(term, shape, step)
+        elif isinstance(step, Reshape):
+            terms += _reshaped(term, shape, step.shape, loss)
+        elif isinstance(step, Unfold):
+            terms += _unfolded(term, shape, step, loss)
+    after, is_hull = fused(terms, shape_after(shape, step))
+    return after, is_hull or loss.is_hull
+
+
+def _looked_at(term: Term, shape: Shape, step: Look) -> list[Term]:
+    base = term.base
+    dims: list[Digits | None] = [None] * len(step.shape)
+    for how, digits, size in zip(step.dims, term.dims, shape, strict=True):
+        if isinstance(how, Along):
+            _enter_dim(dims, how, digits, size, step.shape[how.dim])
+        elif digits is not None:
+            base += _met(how, digits, size)
+    return normal(base, dims)
+
+
+def _met(how: At | Whole, digits: Digits, size: int) -> int:
+    """The value at one place of a dimension, or the least along it."""
+    if isinstance(how, At):
+        line = joined(digits)
+        return 0 if line is None else line.at(how.index)
+    return sum(least(line, count) for count, line in sized(digits, size))
+
+
+def _enter_dim(dims: list[Digits | None], how: Along, digits: Digits | None, size: int, full: int) -> None:
+    here = dims[how.dim]
+    if how.taps is HERE and here is None and (size == full or digits is None or len(digits) == 1):
+        dims[how.dim] = digits
+    elif digits is not None or not all(how.taps.table):
+        line = cut(through(joined(sized(digits, size)), how.taps), full)
+        dims[how.dim] = ((0, total(line, joined(here)) if here else line),)
+
+
+def normal(base: int, dims: Sequence[Digits | None]) -> list[Term]:
+    """The term with lines that start at zero; none if it sees nothing."""
+    kept: list[Digits | None] = []
+    for digits in dims:
+        if digits is None:
+            kept.append(None)
+            continue
+        started = [(count, *split_off_start(line)) if line else (count, 0, None) for count, line in digits]
+        base += sum(start for _, start, _ in started)
+        bare = tuple([(count if at else 0, line) for at, (count, _, line) in enumerate(started)])  # the outermost goes on
+        kept.append(bare if any(line for _, line in bare) else None)
+    return [] if base >= LEAST_NOTHING else [Term(base, tuple(kept))]
+
+
+def _unfolded(term: Term, shape: Shape, step: Unfold, loss: _Loss) -> list[Term]:
+    digits = term.dims[step.dim]
+    line = joined(digits) if digits else None
+    if line is None:
+        return [Term(term.base, (*term.dims, None))]
+    found: list[Term] = []
+    pairs, is_hull = split(line, shape[step.dim], step.size, step.step, step.spacing)
+    loss.is_hull |= is_hull
+    for outer, inner in pairs:
+        dims = (*term.dims[: step.dim], ((0, outer),), *term.dims[step.dim + 1 :], ((step.size, inner),))
+        found += normal(term.base, dims)
+    return found
+
+
+def _reshaped(term: Term, shape: Shape, new: Shape, loss: _Loss) -> list[Term]:
+    """Dimensions are joined by writing their digits one after the other, and split between digits or within one."""
+    terms: list[tuple[int, list[Digits | None]]] = [(term.base, [])]
+    if 0 in shape:
+        return []
+    for old_dims, new_dims in blocks(shape, new):
+        digits = [each for dim in old_dims for each in sized(term.dims[dim], shape[dim])]
+        digits = [each for each in digits if each[0] != 1] or digits[:1]  # of one value only the first, which is zero, is met
+        sizes = [new[dim] for dim in new_dims]
+        if any(line for _, line in digits) and sizes:
+            splits = _regrouped(digits, sizes, loss)
+        else:  # at its only place a dimension of one element has its first value, which is zero
+            splits = [[None] * len(sizes)]
+        terms = [(base, [*dims, *each]) for base, dims in terms for each in splits]
+    return [each for base, dims in terms for each in normal(base, dims)]
+
+
+def blocks(shape: Shape, new: Shape) -> Iterable[tuple[list[int], list[int]]]:
+    """Runs of old and new dimensions of equal product, as short as can be; what is left over has one element."""
+    old = new_at = 0
+    while old < len(shape) and new_at < len(new):
+        olds, news = [old], [new_at]
+        left, right = shape[old], new[new_at]
+        while left != right:
+            if left < right:
+                olds.append(olds[-1] + 1)
+                left *= shape[olds[-1]]
+            else:
+                news.append(news[-1] + 1)
+                right *= new[news[-1]]
+        old, new_at = olds[-1] + 1, news[-1] + 1
+        yield olds, news
+    for dim in range(new_at, len(new)):
+        yield [], [dim]
+
+
+def _regrouped(digits: Sequence[tuple[int, Line | None]], sizes: Sequence[int], loss: _Loss) -> list[list[Digits | None]]:
+    """The same digits for dimensions of these sizes, each way to write them as a sum."""
+    *outer, size = sizes
+    if not outer:
+        return [[tuple(digits)]]
+    ways = _last_digits(tuple(digits), size, loss)
+    return [[*rest, last] for remaining, last in ways for rest in _regrouped(remaining, outer, loss)]
+
+
+def _last_digits(digits: Digits, size: int, loss: _Loss) -> list[tuple[Digits, Digits]]:
+    """Take as many of the innermost digits as make up ``size``, and what is left of them."""
+    taken: Digits = ()
+    left = size
+    while left > 1 and left % digits[-1][0] == 0:
+        left //= digits[-1][0]
+        taken, digits = (digits[-1], *taken), digits[:-1]
+    if left == 1:
+        return [(digits or ((1, None),), taken or ((1, None),))]
+    if digits[-1][0] % left:  # it ends within another digit: only all of them together can be split there
+        digits, taken, left = ((math.prod(each for each, _ in (*digits, *taken)), joined((*digits, *taken))),), (), size
+    count, line = digits[-1]
+    pairs, is_hull = ([(None, None)], False) if line is None else split(line, count // left, left, left, 1)
+    loss.is_hull |= is_hull
+    return [((*digits[:-1], (count // left, outer)), ((left, inner), *taken)) for outer, inner in pairs]
+
+
+def fused(terms: Iterable[Term], shape: Shape) -> tuple[Envelope, bool]:
+    """Fewer terms of the same least value; if they stay too many, one that is nowhere above them, which is a hull."""
+    by_dims: dict[tuple[Digits | None, ...], int] = {}
+    for term in terms:
+        by_dims[term.dims] = min(term.base, by_dims.get(term.dims, NOTHING))
+    left = [Term(base, dims) for dims, base in by_dims.items()]
+    if len(left) == 1:
+        return tuple(left), False
+    if len(left) > _TOO_MANY_TERMS:
+        return (_hull(left, shape),), True
+    done: list[Term] = []
+    while left:
+        term = left.pop()
+        position, both = next(((at, both) for at, each in enumerate(left) if (both := _fused(term, each))), (0, None))
+        if both is None:
+            done.append(term)
+        else:
+            left[position] = both
+    done.reverse()
+    return (tuple(done), False) if len(done) <= _MOST_TERMS else ((_hull(done, shape),), True)
+
+
+def _fused(one: Term, other: Term) -> Term | None:
+    """One term for two, if they differ along one dimension at most, and rise alike there."""
+    differing = [dim for dim, (first, second) in enumerate(zip(one.dims, other.dims, strict=True)) if first != second]
+    if len(differing) != 1:
+        return Term(min(one.base, other.base), one.dims) if not differing else None
+    dim = differing[0]
+    first, second = (joined(digits) if digits else None for digits in (one.dims[dim], other.dims[dim]))
+    if _slope(first) != _slope(second) or math.lcm(_period(first), _period(second)) > _LONGEST_FUSED_PERIOD:
+        return None
+    lower = minimum(_plus(first, one.base - other.base), second)
+    merged = normal(other.base, [((0, lower),) if at == dim else digits for at, digits in enumerate(other.dims)])
+    return merged[0]
+
+
+def _plus(line: Line | None, number: int) -> Line:
+    line = line or Line((0,), 0)
+    return Line(tuple([value if value >= LEAST_NOTHING else value + number for value in line.table]), line.rise)
+
+
+def _slope(line: Line | None) -> object:
+    return 0 if line is None else line.slope
+
+
+def _period(line: Line | None) -> int:
+    return 1 if line is None else len(line.table)
+
+
+def _hull(terms: Sequence[Term], shape: Shape) -> Term:
+    common = [
+        each[0] if all(digits == each[0] for digits in each) else None for each in zip(*(t.dims for t in terms), strict=True)
+    ]
+    rest = (Term(t.base, tuple(None if kept else digits for kept, digits in zip(common, t.dims, strict=True))) for t in terms)
+    return Term(min(_bottom(term, shape) for term in rest), tuple(common))
+
+
+def top(term: Term, shape: Shape) -> int:
+    """The greatest value of a term."""
+    return term.base + sum(greatest(line, size) for size, line in _all_digits(term, shape))
+
+
+def _bottom(term: Term, shape: Shape) -> int:
+    return term.base + sum(least(line, size) for size, line in _all_digits(term, shape))
+
+
+def _all_digits(term: Term, shape: Shape) -> Iterable[tuple[int, Line | None]]:
+    for size, digits in zip(shape, term.dims, strict=True):
+        yield from sized(digits, size)
+
+
+def sized(digits: Digits | None, size: int) -> Digits:
+    """Digits of which the outermost has its size, too (it goes on, so that the digits need not say it)."""
+    if digits is None:
+        return ((size, None),)
+    inner = math.prod(count for count, _ in digits[1:])
+    return ((size // max(inner, 1), digits[0][1]), *digits[1:])
+
+
+def never_above(envelope: Envelope, shape: Shape, bound: int) -> bool:
+    """Whether the envelope is at most ``bound`` wherever it sees anything; one term suffices if it is everywhere."""
+    return all(top(term, shape) <= bound for term in envelope) or any(
+        top(term, shape) <= bound for term in envelope if not _has_gaps(term)
+    )
+
+
+def _has_gaps(term: Term) -> bool:
+    lines = (line for digits in term.dims if digits for _, line in digits if line)
+    return any(value >= LEAST_NOTHING for line in lines for value in line.table)
+
+
+def follows(terms: Iterable[Term]) -> bool:
+    """Whether what is seen still moves from place to place."""
+    return any(line is not None and line.rise for term in terms for digits in term.dims if digits for _, line in digits)
+
+
+def shape_after(shape: Shape, step: Step) -> Shape:
+    """The shape of what a step makes."""
+    if isinstance(step, Look | Reshape):
+        return step.shape
+    if isinstance(step, Unfold):
+        windows = (shape[step.dim] - step.spacing * (step.size - 1) - 1) // step.step + 1
+        return (*shape[: step.dim], windows, *shape[step.dim + 1 :], step.size)
+    return shape
