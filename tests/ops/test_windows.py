@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -243,6 +244,9 @@ def test_a_result_depends_on_what_it_looks_at(name: str) -> None:
         if result.requires_grad and index in looked_at:
             for place in _places(result.shape):
                 _compare(each, looked_at[index][place], _depends_on(result[place], operands))
+            if each.border:  # inside, each element is looked at by some result
+                middle = math.prod(operands[0].shape) // 2
+                assert len(frozenset[Any]().union(*looked_at[index].values())) >= middle
 
 
 def _compare(each: Case, said: frozenset[tuple[int, Index]], true: set[tuple[int, Index]]) -> None:

@@ -79,11 +79,11 @@ def follow(sight: Sight, shape: Shape, way: Way, glance: Glance) -> tuple[Piece 
     is_concerned = False
     for step in steps if piece else way.steps:
         is_concerned |= way.note is not None and _is_concerned(seen, shape, step)
-        seen, shape = _step(seen, shape, step, glance), shape_after(shape, step)
+        seen, shape = _step(seen, shape, step, glance, is_bordered=way.note in ("wraps", "padded")), shape_after(shape, step)
     if way.note is None or not is_concerned:
         return piece, seen
     if way.note != "norm-stats":
-        return piece, replace(seen, notes=seen.notes | only(way.note), inside=())  # what is put around it sees something
+        return piece, replace(seen, notes=seen.notes | only(way.note))
     if glance.strict_norm or seen.reasons == sight.reasons:
         return piece, seen
     return piece, Sight((), (), sight.reasons, sight.notes | only(way.note))
@@ -126,7 +126,8 @@ def all_reasons(sights: Iterable[Sight]) -> tuple[Reason, ...]:
     return reasons
 
 
-def _step(sight: Sight, shape: Shape, step: Step, glance: Glance) -> Sight:
+def _step(sight: Sight, shape: Shape, step: Step, glance: Glance, *, is_bordered: bool = False) -> Sight:
+    """After a step; what is put around a map by a bordered one sees something, too."""
     if not sight.low or (isinstance(step, Look) and step.is_identity and step.shape == shape):
         return sight
     whole = [dim for dim, how in enumerate(step.dims) if how is WHOLE] if isinstance(step, Look) else []
@@ -139,7 +140,7 @@ def _step(sight: Sight, shape: Shape, step: Step, glance: Glance) -> Sight:
     low, low_is_hull = envelope_after(low, shape, step)
     high, high_is_hull = envelope_after(high, shape, step)
     notes = sight.notes | only("hull") if low_is_hull or high_is_hull else sight.notes
-    inside = _inside_after(sight, shape, step)
+    inside = () if is_bordered else _inside_after(sight, shape, step)
     return Sight((), (), reasons, notes) if inside is None else Sight(low, high, reasons, notes, inside)
 
 
