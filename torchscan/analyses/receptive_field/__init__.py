@@ -78,7 +78,7 @@ class _Describer:
         self._trace = trace
         self._axes = axes
         self._spatial = [at for at, is_spatial in enumerate(spatial) if is_spatial]
-        self._described: dict[tuple[object, ...], tuple[AxisField, ...]] = {}
+        self._described: dict[tuple[tuple[int, ...], State], tuple[AxisField, ...]] = {}
 
     def layer(self, call: ModuleCall, states: Sequence[State]) -> LayerField:
         """Of each output the axes that are spatial."""
@@ -87,7 +87,7 @@ class _Describer:
         return LayerField(call.path, call.type_name, call.call, outputs)
 
     def _output(self, state: State, shape: tuple[int, ...]) -> tuple[AxisField, ...]:
-        key = (shape, *map(id, state))
+        key = (shape, state)
         if key not in self._described:
             kept = {self._axes[at]: state[at] for at in self._spatial}
             followed = {axis: dims_of_places(sight, shape) for axis, sight in kept.items() if sight is not None}
