@@ -144,7 +144,7 @@ class Walk:
             back = Way((Reshape(shape),))
             return tuple(s and follow(s, step.shape, back, self._glance(op, at))[1] for at, s in enumerate(state))
         if not isinstance(step, Look) or region is None:
-            return self._blinded([state, old], Reason(_UNKNOWN_WRITE, self._trace.path_of(op)))
+            return self._blinded([state, old], self._reason(op))
         return tuple(
             _put_back(new, before, step, region, shape, self._glance(op, at))
             for at, (new, before) in enumerate(zip(state, old, strict=True))
