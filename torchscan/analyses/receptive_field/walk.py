@@ -7,22 +7,19 @@ from collections.abc import Mapping, Sequence
 from torchscan.analyses.receptive_field.envelopes import Shape, Term
 from torchscan.analyses.receptive_field.lines import Line
 from torchscan.analyses.receptive_field.pieces import united
-from torchscan.analyses.receptive_field.sights import Glance, Reason, Sight, blind, everything, follow, identity, only
-from torchscan.ops.registry import windows
+from torchscan.analyses.receptive_field.sights import Glance, Reason, Sight, blind, everything, follow, identity
+from torchscan.analyses.receptive_field.writes import put_back, region_of
+from torchscan.ops.registry import price, windows
 from torchscan.ops.windows import (
-    HERE,
-    Along,
-    At,
+    WHOLE,
     EachOutput,
     Look,
     Looks,
     Piece,
     Reshape,
-    Taps,
     Way,
     Ways,
     Windows,
-    shifted,
 )
 from torchscan.trace.events import OpCall, OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
@@ -31,14 +28,6 @@ from torchscan.trace.trace import Trace
 Axis = tuple[int, int]
 #: what a tensor sees of each axis; None: nothing
 State = tuple[Sight | None, ...]
-#: operators that sum over channels: which operand, and over which dimension of it; None: the one before the kernel's
-_SUMMED: Mapping[str, tuple[int, int | None]] = {
-    **{f"aten.conv{axes}d": (0, None) for axes in (1, 2, 3)},
-    **{f"aten.conv_transpose{axes}d": (0, None) for axes in (1, 2, 3)},
-    **{f"aten.{name}": (0, -1) for name in ("linear", "matmul", "mm", "bmm", "lstm", "gru", "rnn_tanh", "rnn_relu")},
-    **{f"aten.{name}": (1, -1) for name in ("addmm", "baddbmm")},
-    "aten.convolution": (0, None),
-}
 _UNKNOWN_WRITE = "a write through another tensor"
 
 
@@ -79,14 +68,11 @@ class Walk:
             if op.phase == "forward":
                 self._run(op)
             for call in closing.get(position, ()):
-                seen[call] = self._states_of(self._trace.modules[call].outputs)
+                seen[call] = tuple(self.read(tensor) for tensor in self._trace.modules[call].outputs)
         for module in self._trace.modules:
             if module.index not in seen:
                 seen[module.index] = tuple(self._states.get(tensor, self._blind) for tensor in module.outputs)
         return seen
-
-    def _states_of(self, tensors: Sequence[int]) -> tuple[State, ...]:
-        return tuple(self.read(tensor) for tensor in tensors)
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
@@ -139,14 +125,14 @@ class Walk:
         ways = _looks_of(self._rule(op.signature), position, op)[0]
         step = ways[0].steps[0] if ways and len(ways) == 1 and len(ways[0].steps) == 1 else None
         specs = (self._trace.tensors[parent].spec, op.signature.outputs[position])
-        region = _region(step) if isinstance(step, Look) and specs[0].dtype == specs[1].dtype else None  # not of real parts
+        region = region_of(step) if isinstance(step, Look) and specs[0].dtype == specs[1].dtype else None  # not of real parts
         if isinstance(step, Reshape):
             back = Way((Reshape(shape),))
             return tuple(s and follow(s, step.shape, back, self._glance(op, at))[1] for at, s in enumerate(state))
         if not isinstance(step, Look) or region is None:
             return self._blinded([state, old], self._reason(op))
         return tuple(
-            _put_back(new, before, step, region, shape, self._glance(op, at))
+            put_back(new, before, step, region, shape, self._glance(op, at))
             for at, (new, before) in enumerate(zip(state, old, strict=True))
         )
 
@@ -158,52 +144,42 @@ class Walk:
     # -- operators ---------------------------------------------------------------------------------------------------
 
     def _run(self, op: OpCall) -> None:
-        signature = op.signature
         operands = {tensor: self.read(tensor) for tensor in op.inputs}
-        mutable = signature.op._schema.is_mutable
-        if not mutable and all(state is self._blind for state in operands.values()):
-            self._enter_unseeing(op)
+        written = _written(op)
+        if all(state is self._blind for state in operands.values()):
+            self._enter(op, [self._blind] * len(op.outputs), written)
             return
-        if self._undecided and signature.operator in _SUMMED:
+        if self._undecided:
             self._find_channels(op, operands)
-        results = self._results(op, operands)
-        storages = [self._trace.tensors[tensor].storage for tensor in op.inputs]
-        written = _written(op) if mutable else []
+        returned = self._enter(op, self._results(op, operands), written)
+        if not op.signature.is_view:
+            self._write_silently(op, written, operands, returned)
+
+    def _enter(self, op: OpCall, results: Sequence[State], written: Sequence[int]) -> set[int]:
+        """Enter what an operator returned: memory of its own, views, or what it wrote to, of which it returns the memory.
+
+        Views that see nothing are kept, too, because what they look into may be written later.
+        """
+        storages = {self._trace.tensors[tensor].storage: tensor for tensor in (*reversed(op.inputs), *reversed(written))}
         returned = set()
         for position, (tensor, state) in enumerate(zip(op.outputs, results, strict=True)):
             storage = self._trace.tensors[tensor].storage
-            target = next((each for each in written if self._trace.tensors[each].storage == storage), None)
-            if target is None and storage in storages:
-                target = op.inputs[storages.index(storage)]
+            target = storages.get(storage)
             if target is None:
                 self._own(tensor, state)
-            elif signature.is_view:
+            elif op.signature.is_view:
                 self._derived[tensor] = (target, op, position)
                 self._states[tensor], self._stamps[tensor] = state, self._writes.get(storage, 0)
             else:
                 returned.add(storage)
                 self._write(target, tensor, state)
-        if mutable and not signature.is_view:
-            self._write_silently(op, written, operands, returned)
-
-    def _enter_unseeing(self, op: OpCall) -> None:
-        """Results of operands that see nothing; views are kept, because what they look into may be written later."""
-        if op.signature.is_view:
-            for position, tensor in enumerate(op.outputs):
-                storage = self._trace.tensors[tensor].storage
-                parent = next(each for each in op.inputs if self._trace.tensors[each].storage == storage)
-                self._derived[tensor] = (parent, op, position)
-                self._stamps[tensor] = self._writes.get(storage, 0)
-        else:
-            for tensor in op.outputs:
-                self._own(tensor, self._blind)
+        return returned
 
     def _write_silently(self, op: OpCall, written: Sequence[int], operands: Mapping[int, State], returned: set[int]) -> None:
         """Operands that are written to and not returned may see all that the operator looks at."""
         for tensor in written:
-            if self._trace.tensors[tensor].storage in returned or all(state is self._blind for state in operands.values()):
-                continue
-            self._write(tensor, tensor, self._blinded(list(operands.values()), self._reason(op)))
+            if self._trace.tensors[tensor].storage not in returned:
+                self._write(tensor, tensor, self._blinded(list(operands.values()), self._reason(op)))
 
     def _results(self, op: OpCall, operands: Mapping[int, State]) -> list[State]:
         rule = self._rule(op.signature)
@@ -235,19 +211,27 @@ class Walk:
     def _find_channels(self, op: OpCall, operands: Mapping[int, State]) -> None:
         """The first product that sums over one axis of an input from end to end sums over its channels.
 
-        An input of which it sums over no axis has none.
+        An input of which it sums over no axis has none. Of several dimensions that an operator takes as a whole, as a recurrent
+        layer does with steps and channels, the channels are the last.
         """
-        position, dim = _SUMMED[op.signature.operator]
-        specs = op.signature.inputs
-        rank = len(specs[position].shape)
-        summed = rank - len(specs[position + 1].shape) + 1 if dim is None else rank - 1
-        seen: dict[int, list[tuple[int, bool]]] = {}
-        for (tensor, axis), size, sight in zip(self._axes, self._sizes, operands[op.inputs[position]], strict=True):
+        rule = self._rule(op.signature)
+        if rule is None or not price(op.signature).cost.macs:
+            return
+        looks = _looks_of(rule, 0, op)
+        for tensor, ways, spec in zip(op.inputs, looks, op.signature.inputs, strict=False):
+            step = ways[0].steps[0] if ways and ways[0].steps else None
+            summed = [dim for dim, how in enumerate(step.dims) if how is WHOLE] if isinstance(step, Look) else []
+            if summed:
+                self._decide(operands[tensor], summed[-1], spec.shape[summed[-1]])
+
+    def _decide(self, state: State, summed: int, length: int) -> None:
+        followed: dict[int, list[tuple[int, bool]]] = {}
+        for (tensor, axis), size, sight in zip(self._axes, self._sizes, state, strict=True):
             if sight is not None and tensor in self._undecided:
-                is_summed = any(term.dims[summed] is not None for term in sight.low)
-                is_all = specs[position].shape[summed] == size and all(_is_alone(term, summed) for term in sight.low)
-                seen.setdefault(tensor, []).extend([(axis, is_all)] if is_summed else [])
-        for tensor, axes in seen.items():
+                varies = any(term.dims[summed] is not None for term in sight.low)
+                is_all = length == size and all(_is_alone(term, summed) for term in sight.low)
+                followed.setdefault(tensor, []).extend([(axis, is_all)] if varies else [])
+        for tensor, axes in followed.items():
             if not axes or (len(axes) == 1 and axes[0][1]):
                 self.channels[tensor] = axes[0][0] if axes else None
                 self._undecided.discard(tensor)
@@ -324,6 +308,8 @@ def _last_operators(trace: Trace) -> dict[int, int]:
 def _written(op: OpCall) -> list[int]:
     """The operands that an operator writes to, as its schema says."""
     signature = op.signature
+    if not signature.op._schema.is_mutable:
+        return []
     tensors = iter(op.inputs)
     written: list[int] = []
     for position, argument in enumerate(signature.op._schema.arguments):
@@ -341,77 +327,3 @@ def _count_tensors(value: object) -> int:
     if isinstance(value, tuple):
         return sum(_count_tensors(each) for each in value)
     return int(isinstance(value, TensorSpec))
-
-
-# -- writing into a part ---------------------------------------------------------------------------------------------------
-
-#: along each dimension of what is written into: from where, how many places, how far apart
-Region = tuple[tuple[int, int, int], ...]
-
-
-def _region(look: Look) -> Region | None:
-    """Which part of a tensor a view of it shows; None if it is more than slices and single places."""
-    region: list[tuple[int, int, int]] = []
-    for how in look.dims:
-        if isinstance(how, At):
-            region.append((how.index, 1, 1))
-        elif isinstance(how, Along) and len(how.taps.table) == 1 and len(how.taps.table[0]) == 1 and how.taps.rise > 0:
-            region.append((how.taps.table[0][0], look.shape[how.dim], how.taps.rise))
-        else:
-            return None
-    shown = [how.dim for how in look.dims if isinstance(how, Along)]
-    if len(set(shown)) < len(shown):
-        return None  # a diagonal
-    return None if any(size > 1 and dim not in shown for dim, size in enumerate(look.shape)) else tuple(region)
-
-
-def _put_back(new: Sight | None, old: Sight | None, look: Look, region: Region, shape: Shape, glance: Glance) -> Sight | None:
-    """``new`` where the region is, ``old`` elsewhere."""
-    partial = [dim for dim, (start, count, step) in enumerate(region) if (start, count, step) != (0, shape[dim], 1)]
-    if not partial:
-        old = None
-    single = partial[0] if len(partial) == 1 else None
-    parts: list[tuple[Piece | None, Sight]] = []
-    if new is not None:
-        aligned = {single} if single is not None and region[single][2] == 1 else set()
-        back = _back(look, region, shape, aligned)
-        piece = Piece(single, region[single][0], sum(region[single][:2])) if single in aligned and single is not None else None
-        parts.append(follow(new, look.shape, Way((back, piece) if piece else (back,)), glance))
-    if old is None:
-        return united(parts, shape, glance.size) if parts else None
-    if single is None:
-        return united([*parts, (None, Sight(old.low, old.high, old.reasons, old.notes | only("hull")))], shape, glance.size)
-    return united([*parts, *_rest(old, single, region[single], shape, glance)], shape, glance.size)
-
-
-def _back(look: Look, region: Region, shape: Shape, aligned: set[int]) -> Look:
-    """From the view to what it is a view of."""
-    sources: dict[int, Along] = {}
-    for dim, (how, (start, _, step)) in enumerate(zip(look.dims, region, strict=True)):
-        if isinstance(how, Along):
-            sources[how.dim] = Along(dim, HERE if dim in aligned else _inverse(start, step))
-    rank = len(look.shape)
-    return Look(tuple(sources.get(dim, At(0)) for dim in range(rank)), shape)
-
-
-def _inverse(start: int, step: int) -> Taps:
-    if step == 1:
-        return shifted(-start)
-    return Taps(tuple(((place - start) // step,) if (place - start) % step == 0 else () for place in range(step)), 1)
-
-
-def _rest(old: Sight, dim: int, where: tuple[int, int, int], shape: Shape, glance: Glance) -> list[tuple[Piece | None, Sight]]:
-    """What was there, beside a region along one dimension."""
-    start, count, step = where
-    stop = start + (count - 1) * step + 1
-    parts: list[tuple[Piece | None, Sight]] = [(Piece(dim, 0, start), old)] if start else []
-    if step > 1:
-        others = Taps(tuple(() if (place - start) % step == 0 else (place,) for place in range(step)), step)
-        parts.append(follow(old, shape, Way((_along(dim, others, shape),)), glance))
-    if stop < shape[dim]:
-        parts.append(follow(old, shape, Way((_along(dim, shifted(stop), shape), Piece(dim, stop, shape[dim]))), glance))
-    return parts
-
-
-def _along(dim: int, taps: Taps, shape: Shape) -> Look:
-    return Look(tuple(Along(at, taps if at == dim else HERE) for at in range(len(shape))), shape)
