@@ -57,6 +57,21 @@ def test_what_is_seen_as_a_whole_is_tinted_and_said() -> None:
     assert "everything by aten.adaptive_avg_pool1d in 1" in ax.get_title()
 
 
+def test_of_tokens_one_number_says_which() -> None:
+    layer = torchscan.receptive_field(nn.Sequential(nn.Conv2d(3, 2, 4, 4), nn.Flatten(2)), (3, 32, 48)).output
+    ax = torchscan.draw_receptive_field(layer, 15, torch.rand(3, 32, 48))  # the fourth of 12 in the second row
+    assert drawn(ax) == {"receptive field": (12, 4, 4, 4)}
+    assert ax.get_title() == "unit 15 of Sequential: 4×4"
+
+
+def test_a_picture_of_another_size_is_refused() -> None:
+    layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
+    with pytest.raises(torchscan.InputError, match="64 high and 48 wide"):
+        torchscan.draw_receptive_field(layer, picture=torch.rand(48, 64, 3))
+    with pytest.raises(torchscan.InputError, match="choose a layer"):
+        torchscan.draw_receptive_field(torchscan.receptive_field(MODEL, (3, 64, 48)))  # type: ignore[arg-type]
+
+
 def test_two_axes_of_three_and_one_of_several_inputs() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:

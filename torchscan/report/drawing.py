@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOUR = "#d62728"
+#: characters, for one of three pictures beside each other
+_TITLE_WIDTH = 48
 
 
 def draw_receptive_field(
@@ -53,7 +56,7 @@ def draw_receptive_field(
     top, tall = _span(axes[0], places[0]) if len(axes) == 2 else (0, 1)
     left, wide = _span(axes[-1], places[-1])
     _frame(ax, left, top, wide, tall, axes)
-    ax.set_title(_title(layer, places, axes), wrap=True, fontsize="medium")
+    ax.set_title(_title(layer, places, axes), fontsize="medium")
     return ax
 
 
@@ -82,7 +85,7 @@ def _axes_drawn(layer: LayerField, name: str | None, dims: Sequence[int] | None)
 
 def _places(axes: Sequence[AxisField], unit: Sequence[int] | int | None) -> list[int]:
     """The unit's place along each axis: one for all where a dimension of tokens holds them, and 0 where there is but one."""
-    are_tokens = len(axes) > 1 and axes[0].dim is not None and axes[0].dim == axes[1].dim
+    are_tokens = _are_tokens(axes)
     counts = [axis.units or 1 for axis in (axes[:1] if are_tokens else axes)]
     given = [count // 2 for count in counts] if unit is None else [unit] if isinstance(unit, int) else list(unit)
     if len(given) != len(counts):
@@ -91,6 +94,11 @@ def _places(axes: Sequence[AxisField], unit: Sequence[int] | int | None) -> list
         if not isinstance(place, int) or not 0 <= place < count:
             raise InputError(f"unit is {unit}: {place} is none of the {count} units, which count from 0")
     return given * len(axes) if are_tokens else given
+
+
+def _are_tokens(axes: Sequence[AxisField]) -> bool:
+    """Whether one dimension of the output follows both axes."""
+    return len(axes) > 1 and axes[0].dim is not None and axes[0].dim == axes[1].dim
 
 
 def _span(axis: AxisField, place: int) -> tuple[int, int]:
@@ -149,8 +157,8 @@ def _frame(ax: Axes, left: int, top: int, wide: int, tall: int, axes: Sequence[A
 
 
 def _title(layer: LayerField, places: Sequence[int], axes: Sequence[AxisField]) -> str:
-    unit = places[0] if len(places) == 1 else tuple(places)
+    unit = places[0] if len(places) == 1 or _are_tokens(axes) else tuple(places)
     sizes = "×".join("–" if axis.size is None else str(axis.size) for axis in axes)
     reasons = dict.fromkeys(f"{each.operator} in {each.path or 'the model'}" for axis in axes for each in axis.reasons)
     seen = f"unit {unit} of {layer.path or layer.type_name}: {sizes}"
-    return f"{seen}, and everything by {', '.join(reasons)}" if reasons else seen
+    return "\n".join([seen, *textwrap.wrap(f"and everything by {', '.join(reasons)}", _TITLE_WIDTH)]) if reasons else seen

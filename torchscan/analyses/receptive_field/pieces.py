@@ -68,6 +68,7 @@ def _placed(pieces: Sequence[tuple[Piece, Sight]], shape: Shape, length: int) ->
     main, seen = max(pieces, key=lambda each: each[0].stop - each[0].start)
     low, high = _moved(seen, main)
     others = [moved for moved in (_moved(sight, piece) for piece, sight in pieces) if moved != (low, high)]
+    # how far a border may be from its far side: the length of the piece, of the map, or of the input in steps of the map
     spans = {main.stop - main.start, shape[dim], *(round(length / slope) for slope in _slopes(seen, dim))}
     is_most = 2 * sum(piece.stop - piece.start for piece, _ in pieces) > shape[dim]
     is_most &= all(2 * (piece.stop - piece.start) <= main.stop - main.start for piece, _ in pieces if piece is not main)
