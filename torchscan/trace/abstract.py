@@ -80,13 +80,17 @@ class AbstractExecution:
         self._largest_floats = largest_floats
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
+    def keep_known_floats(self) -> None:
+        """From now on, because autograd is done."""
+        self._largest_floats = CONCRETE_FLOATS
+
     def needs_standin(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
         """True for all but moderately sized integers, and small constants, on the CPU."""
         if tensor.is_meta:
             return False
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
             raise NeedsValuesError(f"a {_kind_of(tensor)} tensor has no data-less twin")
-        unknown = spec.is_arithmetic and kind != "constant"
+        unknown = spec.is_arithmetic and kind not in ("constant", "optimizer state")
         return tensor.device.type != "cpu" or unknown or not self._keeps_values(spec)
 
     def run(self, request: OpRequest) -> OpOutcome:
@@ -248,6 +252,8 @@ def _on_meta(request: OpRequest) -> Any:
     check(request)
     try:
         result = request.call(to_meta, op=SHAPE_RULES[request.op]) if request.op in SHAPE_RULES else None
+        if type(result) is tuple and not result:  # an operator that returns nothing
+            return None
         return request.call(to_meta, _META) if result is None else result
     except NotImplementedError as error:
         raise NeedsValuesError(f"{request.op} cannot run without data: {error}") from error

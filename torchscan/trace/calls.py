@@ -214,6 +214,9 @@ class Execution(Protocol):
     def needs_standin(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
         """Whether a tensor that comes from outside is to be replaced by a twin without data."""
 
+    def keep_known_floats(self) -> None:
+        """From now on small floating-point tensors made from known values keep theirs, if they did not before."""
+
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator."""
 

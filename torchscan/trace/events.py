@@ -16,8 +16,12 @@ from torch._ops import OpOverload
 _QUANTISED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 
 #: the backward pass holds all that runs while gradients are computed, also what is computed once more
-Phase = Literal["forward", "backward"]
-TensorKind = Literal["input", "parameter", "buffer", "constant", "intermediate"]
+Phase = Literal["forward", "backward", "optimizer"]
+#: who called it: a function or its gradient; autograd's engine, which adds up the gradients of what was used twice; or a
+#: function that a checkpoint runs once more while gradients are computed
+Origin = Literal["function", "engine", "checkpoint"]
+TensorKind = Literal["input", "parameter", "buffer", "constant", "optimizer state", "intermediate"]
+StorageKind = TensorKind | Literal["gradient"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +158,7 @@ class OpCall:
     outputs: tuple[int, ...]
     module_call: int
     phase: Phase = "forward"
+    origin: Origin = "function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +172,22 @@ class TensorRecord:
     name: str
     #: index of the operator call that made it, None if it was there before
     producer: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StorageRecord:
+    """One block of memory, of which tensors are views."""
+
+    #: bytes
+    size: int
+    #: index of the operator call that made it, None if it was there before
+    born: int | None
+    #: how many operator calls had been made when the last tensor let go of it, None if it was alive at the end
+    died: int | None
+    #: what it holds; "gradient" is that of a parameter, which stays until it is used
+    kind: StorageKind
+    #: the path of the parameter or buffer, of whose gradient or state it is, the position of an input, else ""
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +225,8 @@ class ParameterRecord:
     stored_bytes: int
     #: whether any operator of the pass read or wrote it
     is_used: bool
+    #: the memory that it occupies; several blocks for a subclass that wraps several tensors
+    storages: tuple[int, ...]
 
     @property
     def path(self) -> str:

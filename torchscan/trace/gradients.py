@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.graph import Node
@@ -26,14 +25,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchscan.errors import InputError, NeedsValuesError
 from torchscan.trace.containers import tensors_in
-from torchscan.trace.shape_rules import runs_in_one_kernel
+from torchscan.trace.kernels import Kernels
 from torchscan.trace.tensors import TensorTable, is_plain
 
 #: True: a gradient for every output; a function: the loss that it makes of the output
 Backward = bool | Callable[[Any], Tensor]
-
-_attention = torch._C._nn.scaled_dot_product_attention
-_flash_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 class BackwardError(InputError):
@@ -43,20 +39,22 @@ class BackwardError(InputError):
 class Substitutes(TorchFunctionMode):
     """While entered, functions get substitutes for the tensors that the pass has not made itself."""
 
-    def __init__(self, table: TensorTable, *, without_data: bool) -> None:
+    def __init__(self, table: TensorTable, kernels: Kernels, *, without_data: bool) -> None:
         super().__init__()
         self._table = table
+        self._kernels = kernels
         self.without_data = without_data
         #: by the identity of the original, which is kept so that nobody else gets it
         self._substitutes: dict[int, tuple[Tensor, Tensor]] = {}
+        self._are_these: set[int] = set()
         self._begin = _next_node()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call the function with substitutes."""
-        if func is _attention and self.without_data:
-            func = attention
+        if self.without_data:
+            func = self._kernels.of(func)
         return func(*self._swap(args), **{name: self._swap(value) for name, value in (kwargs or {}).items()})
 
     def __exit__(self, *exception: Any) -> None:
@@ -65,6 +63,7 @@ class Substitutes(TorchFunctionMode):
         for _, substitute in self._substitutes.values():
             substitute.grad = None
         self._substitutes.clear()
+        self._are_these.clear()
 
     def _swap(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -75,16 +74,26 @@ class Substitutes(TorchFunctionMode):
 
     def of(self, tensor: Tensor) -> Tensor:
         """What functions are handed for a tensor: its substitute, or the tensor itself."""
-        known = self._substitutes.get(id(tensor))
+        known = self.known(tensor)
         if known is not None:
-            return known[1]
+            return known
         if not self._needs_one(tensor):
             return tensor
-        with _outside_of_everything():
+        with outside_of_everything():
             substitute = self._substitute(tensor)
             self._table.enter_substitute(substitute, tensor)
         self._substitutes[id(tensor)] = (tensor, substitute)
+        self._are_these.add(id(substitute))
         return substitute
+
+    def known(self, tensor: Tensor) -> Tensor | None:
+        """The substitute that functions were handed for a tensor, if any was."""
+        pair = self._substitutes.get(id(tensor))
+        return None if pair is None else pair[1]
+
+    def are_these(self, tensor: Tensor) -> bool:
+        """Whether the tensor is one of them."""
+        return id(tensor) in self._are_these
 
     def _needs_one(self, tensor: Tensor) -> bool:
         differentiable = tensor.is_floating_point() or tensor.is_complex()
@@ -107,7 +116,7 @@ class Substitutes(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def _outside_of_everything() -> Iterator[None]:
+def outside_of_everything() -> Iterator[None]:
     """What is done here is no part of the pass, of no graph and of no transformation (vmap, grad)."""
     with temporarily_clear_interpreter_stack(), _disable_current_modes(), torch.no_grad():
         yield
@@ -116,28 +125,6 @@ def _outside_of_everything() -> Iterator[None]:
 def is_ordinary(tensor: Tensor) -> bool:
     """Neither a subclass nor what vmap and grad wrap around a tensor."""
     return is_plain(tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-
-
-# -- attention -----------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def attention_as_one() -> Iterator[None]:
-    """Also inside functions of torch's own, where substitutes are not asked for any more."""
-    F.scaled_dot_product_attention = attention
-    try:
-        yield
-    finally:
-        F.scaled_dot_product_attention = _attention
-
-
-def attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Attention. Where tensors have no data torch takes it apart, with gradients; let it be the kernel that runs on data."""
-    options = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
-    if not (query.is_meta and runs_in_one_kernel(query, key, value, **options)):
-        return _attention(query, key, value, *args, **kwargs)
-    rest = {name: options.get(name) for name in ("attn_mask", "scale")}
-    return _flash_attention(query, key, value, 0.0, options.get("is_causal", False), **rest)[0]
 
 
 # -- the pass ------------------------------------------------------------------------------------------------------------
@@ -172,14 +159,14 @@ def differentiable_outputs(loss: Any) -> list[Tensor]:
     return outputs
 
 
-def run_backward(outputs: Sequence[Tensor]) -> None:
+def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
     """From a gradient of ones for each output to the leaves of the graph, all in this thread.
 
     Leaves that are not ours, because autograd was handed them directly, have their ``.grad`` afterwards as before.
     """
-    with _outside_of_everything(), torch._C.DisableTorchFunction():
-        ones = [torch.ones_like(output) for output in outputs]
-        gradients = [(leaf, leaf.grad) for leaf in _leaves(outputs)]
+    ones = [torch.ones_like(output) for output in outputs]
+    with outside_of_everything(), torch._C.DisableTorchFunction():
+        gradients = [(leaf, leaf.grad) for leaf in _leaves(outputs) if not substitutes.are_these(leaf)]
         for leaf, _ in gradients:
             leaf.grad = None
     try:

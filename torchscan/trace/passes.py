@@ -25,14 +25,23 @@ from torchscan.trace.gradients import (
     Backward,
     BackwardError,
     Substitutes,
-    attention_as_one,
     differentiable_outputs,
     loss_of,
+    outside_of_everything,
     require_hollow_leaves,
     run_backward,
 )
 from torchscan.trace.higher_order import flex_attention_runs_as_it_is
 from torchscan.trace.inventory import Inventory, Slot
+from torchscan.trace.kernels import Kernels
+from torchscan.trace.optimizers import (
+    OptimizerChoice,
+    OptimizerError,
+    hollow_tensors_count_as,
+    optimizer_on,
+    state_of,
+    take_step,
+)
 from torchscan.trace.real import RealExecution
 from torchscan.trace.recorder import IsWhole, Recorder, module_hooks
 from torchscan.trace.state import original_of, training_flags, unchanged
@@ -58,6 +67,14 @@ class PassRequest:
     mode: Mode = "eval"
     execute: Execute = "auto"
     backward: Backward = False
+    #: also let an optimizer step
+    optimizer: OptimizerChoice | None = None
+    #: a batch whose gradients are added to those of one before
+    accumulates: bool = False
+    #: composite operators as what they are made of, also without gradients
+    in_pieces: bool = False
+    #: the kind of device whose kernels to assume where they differ
+    target: str = "cpu"
 
     @property
     def from_shapes(self) -> bool:
@@ -93,17 +110,14 @@ class _Attempt:
     device: torch.device
     assumptions: list[str] = field(default_factory=list)
     grad_mode: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
-
-    @property
-    def has_graph(self) -> bool:
-        """Whether autograd watches."""
-        return self.grad_mode is torch.enable_grad
+    #: whether operators arrive as what autograd sees: its tensors are ours, and composites come apart
+    in_pieces: bool = False
 
     def execution(self) -> Execution:
-        """With gradients, known floats are without data like all others: autograd compares devices."""
+        """In pieces, known floats are without data like all others: autograd and composites compare devices."""
         if self.name == "real":
             return RealExecution()
-        return AbstractExecution(largest_floats=0) if self.has_graph else AbstractExecution()
+        return AbstractExecution(largest_floats=0) if self.in_pieces else AbstractExecution()
 
     @contextlib.contextmanager
     def autocast(self) -> Iterator[None]:
@@ -137,6 +151,8 @@ def record_pass(request: PassRequest, is_whole: IsWhole) -> Trace:
 def _run_with_or_without_graph(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole: IsWhole) -> Trace:
     """In inference mode operators arrive whole; a model that differentiates inside its forward pass cannot run there."""
     if not request.backward:
+        if request.in_pieces:
+            attempt.grad_mode, attempt.in_pieces = torch.no_grad, True
         try:
             return _run(request, inventory, attempt, is_whole)
         except RecordError as error:
@@ -144,7 +160,7 @@ def _run_with_or_without_graph(request: PassRequest, inventory: Inventory, attem
                 raise
         attempt.reason = f"{attempt.reason}; the model computes gradients on its way".removeprefix("; ")
         attempt.assumptions.clear()
-    attempt.grad_mode = torch.enable_grad
+    attempt.grad_mode, attempt.in_pieces = torch.enable_grad, True
     with torch.inference_mode(False):
         return _run(request, inventory, attempt, is_whole)
 
@@ -171,9 +187,11 @@ def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole
     calls = tuple(call.closed() for call in recorder.calls)
     first: dict[int, int] = {}
     identities = [first.setdefault(slot.tensor._cdata, position) for position, slot in enumerate(inventory.slots)]
-    slots = zip(inventory.slots, identities, strict=True)
-    parameters = tuple(_parameter_record(slot, identity, recorder) for slot, identity in slots)
-    return Trace(calls, tuple(recorder.ops), tuple(recorder.table.records), parameters, provenance)
+    used = [recorder.table.is_used(slot.tensor) for slot in inventory.slots]
+    slots = zip(inventory.slots, identities, used, strict=True)
+    parameters = tuple(_parameter_record(*each, recorder) for each in slots)
+    table = recorder.table
+    return Trace(calls, tuple(recorder.ops), tuple(table.records), table.storages.records(), parameters, provenance)
 
 
 def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tuple[InputRecord, ...]:
@@ -191,32 +209,67 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
         with contextlib.ExitStack() as stack:
             stack.enter_context(attempt.grad_mode())
             stack.enter_context(flex_attention_runs_as_it_is())
-            substitutes = Substitutes(recorder.table, without_data=attempt.name == "abstract")
-            if attempt.has_graph:
+            kernels = Kernels(request.target)
+            substitutes = Substitutes(recorder.table, kernels, without_data=attempt.name == "abstract")
+            if attempt.in_pieces:
                 stack.enter_context(substitutes)
-            if attempt.has_graph and substitutes.without_data:
-                stack.enter_context(attention_as_one())
+            if attempt.in_pieces and substitutes.without_data:
+                stack.enter_context(kernels.inside_functions())
             stack.enter_context(module_hooks(recorder))
             stack.enter_context(recorder)
-            result = module(*args, **kwargs)
-            if isinstance(result, GeneratorType):  # nothing has run yet
-                recorder.resume()
-                deque(result, maxlen=0)
-            if request.backward:
-                _backward(result, request, recorder, substitutes)
-    except BackwardError:
+            for _ in range(2 if request.accumulates else 1):
+                recorder.begin("forward")
+                result = module(*args, **kwargs)
+                if isinstance(result, GeneratorType):  # nothing has run yet
+                    recorder.resume()
+                    deque(result, maxlen=0)
+                loss = _backward(result, request, recorder, substitutes) if request.backward else None
+                if request.accumulates:
+                    del result, loss
+            _name_gradients(recorder, substitutes)
+            if request.optimizer is not None:
+                _optimize(request.optimizer, recorder, substitutes, request.target)
+            recorder.table.storages.forget()
+    except (BackwardError, OptimizerError):
         raise
     except Exception as error:
         raise explain(error, recorder, module, inputs, request.input_shape) from error
     return inputs
 
 
-def _backward(result: Any, request: PassRequest, recorder: Recorder, substitutes: Substitutes) -> None:
-    outputs = [substitutes.of(output) for output in differentiable_outputs(loss_of(result, request.backward))]
+def _backward(result: Any, request: PassRequest, recorder: Recorder, substitutes: Substitutes) -> Any:
+    """Returns the loss, which a training loop has in its hands until the next one."""
+    loss = loss_of(result, request.backward)
+    outputs = [substitutes.of(output) for output in differentiable_outputs(loss)]
     if substitutes.without_data:
         require_hollow_leaves(outputs)
-    recorder.begin_backward()
-    run_backward(outputs)
+    recorder.begin("backward")
+    run_backward(outputs, substitutes)
+    return loss
+
+
+def _name_gradients(recorder: Recorder, substitutes: Substitutes) -> None:
+    for slot in recorder.inventory.slots:
+        known = substitutes.known(slot.tensor)
+        gradient = known.grad if known is not None and known.is_leaf else None
+        number = None if gradient is None else recorder.table.storages.find(gradient)
+        if number is not None:
+            recorder.table.storages.call_it(number, "gradient", slot.path)
+
+
+def _optimize(choice: OptimizerChoice, recorder: Recorder, substitutes: Substitutes, target: str) -> None:
+    """Make the optimizer and its state out of sight, and record the step that follows."""
+    slots = {id(slot.tensor): slot for slot in recorder.inventory.slots if not slot.is_buffer}
+    parameters = {identity: substitutes.of(slot.tensor) for identity, slot in slots.items()}
+    paths = {id(parameters[identity]): slot.path for identity, slot in slots.items()}
+    with hollow_tensors_count_as(target), torch._C.DisableTorchFunction():
+        with outside_of_everything():
+            optimizer = optimizer_on(choice, parameters)
+            take_step(optimizer)
+            for parameter, name, value in state_of(optimizer):
+                recorder.table.enter_state(value, f"{paths[id(parameter)]}.{name}")
+        recorder.begin("optimizer")
+        take_step(optimizer)
 
 
 def _check(request: PassRequest) -> None:
@@ -305,7 +358,7 @@ def _device_of(inventory: Inventory, request: PassRequest) -> torch.device:
     return torch.device("cpu")
 
 
-def _parameter_record(slot: Slot, identity: int, recorder: Recorder) -> ParameterRecord:
+def _parameter_record(slot: Slot, identity: int, is_used: bool, recorder: Recorder) -> ParameterRecord:
     tensor = slot.tensor
     return ParameterRecord(
         owner=slot.owner,
@@ -314,14 +367,15 @@ def _parameter_record(slot: Slot, identity: int, recorder: Recorder) -> Paramete
         is_buffer=slot.is_buffer,
         requires_grad=tensor.requires_grad,
         numel=tensor.numel(),
-        stored_bytes=_stored_bytes(tensor),
-        is_used=recorder.table.is_used(tensor),
+        stored_bytes=sum(part.numel() * part.element_size() for part in _parts_of(tensor)),
+        is_used=is_used,
+        storages=tuple(recorder.table.foreign_storage(part) for part in _parts_of(tensor)),
     )
 
 
-def _stored_bytes(tensor: Tensor) -> int:
-    """Bytes in memory; a tensor subclass (a quantised weight, say) is stored as the tensors that it wraps."""
+def _parts_of(tensor: Tensor) -> list[Tensor]:
+    """What is in memory: a tensor subclass (a quantised weight, say) is stored as the tensors that it wraps."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
-    if flatten is not None:
-        return sum(_stored_bytes(getattr(tensor, name)) for name in flatten()[0])
-    return tensor.numel() * tensor.element_size()
+    if flatten is None:
+        return [tensor]
+    return [part for name in flatten()[0] for part in _parts_of(getattr(tensor, name))]

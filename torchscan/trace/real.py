@@ -34,6 +34,9 @@ class RealExecution:
         """No: tensors are computed with as they are."""
         return False
 
+    def keep_known_floats(self) -> None:
+        """All values are known."""
+
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator."""
         if request.traits.written or request.traits.silently_written:

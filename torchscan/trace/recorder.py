@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchscan.trace.calls import Execution, OpOutcome, OpRequest, OpTraits, describe_outcome, traits_of
 from torchscan.trace.containers import tensors_in
-from torchscan.trace.events import ModuleCall, OpCall, Phase
+from torchscan.trace.events import ModuleCall, OpCall, Origin, Phase
 from torchscan.trace.higher_order import named_call
 from torchscan.trace.inventory import Inventory
 from torchscan.trace.tensors import TensorTable
@@ -32,6 +32,7 @@ _PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
 _LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # about to be initialised: no part of the pass
 
 _NUMBER_OF_LEAVES = 2**63  # the nodes that store gradients are numbered from the end
+_ADD = torch.ops.aten.add.Tensor
 _DETACH = torch.ops.aten.detach_.default
 _COMPATIBLE = torch.ops.aten._has_compatible_shallow_copy_type.default  # asked when somebody assigns ``.data``
 
@@ -143,6 +144,8 @@ class Recorder(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None,
     ) -> Any:
         """Tensor subclasses come first and are recorded as what they are made of."""
+        if self.failure is not None and sys.exception() is not self.failure.error:
+            self.failure = None  # somebody caught it; its frames hold tensors
         if isinstance(func, HigherOrderOperator):
             return self._run_with_functions(func, args, kwargs or {})
         if types and not _PLAIN_TYPES.issuperset(types) and not _LAZY_TYPES.issuperset(types):
@@ -187,7 +190,8 @@ class Recorder(TorchDispatchMode):
         result = self._with_originals(request, outcome) if request.has_standin else outcome.result
         outputs = self._enter_outputs(request, outcome, index)
         call = self._current or self._owner()
-        self.ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase))
+        self.ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, self._origin(request.op)))
+        self.table.storages.now = index + 1
         call.ops.append(index)
         for tracked in request.tracked:
             if tracked.assumption is not None:
@@ -216,9 +220,19 @@ class Recorder(TorchDispatchMode):
             return request.tensors[alias]
         return outcome.result
 
-    def begin_backward(self) -> None:
-        """The forward pass is over; gradients follow."""
-        self._phase = "backward"
+    def begin(self, phase: Phase) -> None:
+        """The forward pass is over and gradients follow, say."""
+        self._phase = phase
+        if phase == "optimizer":
+            self._execution.keep_known_floats()
+
+    def _origin(self, op: OpOverload) -> Origin:
+        if self._phase != "backward":
+            return "function"
+        if torch.is_grad_enabled():
+            return "checkpoint"
+        is_between_nodes = op is _ADD and torch._C._current_autograd_node() is None  # nothing else runs there
+        return "engine" if is_between_nodes else "function"
 
     def _owner(self) -> OpenCall:
         """The call whose gradient is being computed, else the model's: what a generator does after it was returned, say."""

@@ -119,11 +119,73 @@ def _fits(other: Any, target: Tensor) -> bool:
     return not isinstance(other, complex)
 
 
+def _lstm_layer(
+    source: Tensor, weight: Tensor, _hidden_weight: Tensor, _b1: Tensor, _b2: Tensor, hidden: Tensor, cell: Tensor, *rest: Any
+) -> tuple[Tensor, ...] | None:
+    """One layer of oneDNN's, of which torch does not tell how much memory it keeps for its gradient."""
+    steps, batch, width = source.shape
+    size, train = rest[3], rest[-1]
+    made = torch.empty(steps, batch, size, dtype=source.dtype, device="meta")
+    kept = _lstm_workspace(steps, batch, width, size) if train else 0
+    workspace = torch.empty(kept, dtype=torch.uint8, device="meta")
+    return made, torch.empty_like(hidden, device="meta"), torch.empty_like(cell, device="meta"), workspace
+
+
+def _lstm_workspace(steps: int, batch: int, width: int, size: int) -> int:
+    """What oneDNN keeps, in bytes, for rows of single precision: seven blocks of whole pages.
+
+    The gates (steps rows), three of states that are as wide as the wider of input and state (2·(steps+1) rows), two of states
+    (2·(steps+1) rows) and one of outputs (steps rows). Rows are padded to 64 bytes, and away from multiples of 1 KiB.
+    """
+
+    def pages(rows: int, columns: int) -> int:
+        return -(-rows * batch * columns * 4 // 4096) * 4096
+
+    def padded(columns: int) -> int:
+        columns = -(-columns // 16) * 16
+        return columns + 16 if columns % 256 == 0 else columns
+
+    gates, states = pages(steps, padded(4 * size)), pages(2 * (steps + 1), padded(max(width, size)))
+    return gates + 3 * states + 2 * pages(2 * (steps + 1), size) + pages(steps, padded(size))
+
+
+def _cudnn_rnn(
+    source: Tensor, weights: list[Tensor], _: int, buffer: Tensor | None, hidden: Tensor, cell: Tensor | None, *rest: Any
+) -> tuple[Tensor, ...]:
+    """What cuDNN keeps for its gradient is not documented. Assumed: all gates, the cell and the output of every step."""
+    mode, size, projected, layers, _batch_first, _dropout, train, bidirectional, *_rest = rest
+    directions = 2 if bidirectional else 1
+    made = source.new_empty(*source.shape[:2], (projected or size) * directions)
+    gates = (1, 1, 4, 3)[mode]
+    kept = source.shape[0] * source.shape[1] * size * layers * directions * (gates + 2) if train else 0
+    reserve = torch.empty(kept * source.element_size(), dtype=torch.uint8, device="meta")
+    none = source.new_empty(0)
+    cells = none if cell is None else torch.empty_like(cell)
+    return made, torch.empty_like(hidden), cells, reserve, none if buffer is None else buffer
+
+
+def _cudnn_rnn_backward(
+    source: Tensor, weights: list[Tensor], _: int, _buffer: Tensor, hidden: Tensor, cell: Tensor | None, *_rest: Any
+) -> tuple[Any, ...]:
+    none = source.new_empty(0)
+    cells = none if cell is None else torch.empty_like(cell)
+    return torch.empty_like(source), torch.empty_like(hidden), cells, [torch.empty_like(each) for each in weights]
+
+
+def _nothing(*_args: Any, **_kwargs: Any) -> tuple[Tensor, ...]:
+    """An update in place that returns nothing, of which torch has no shape function."""
+    return ()
+
+
 _UNARY = (aten.relu, aten.gelu, aten.silu, aten.sigmoid, aten.tanh, aten.hardswish, aten.hardsigmoid, aten.hardtanh)
 _UNARY_IN_PLACE = (aten.relu_, aten.silu_, aten.sigmoid_, aten.tanh_, aten.hardswish_, aten.hardsigmoid_, aten.hardtanh_)
 
 SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten._grouped_mm.default: _grouped_mm,
+    aten.mkldnn_rnn_layer.default: _lstm_layer,
+    aten._cudnn_rnn.default: _cudnn_rnn,
+    aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
+    **dict.fromkeys((aten._fused_sgd_.default, aten._fused_adagrad_.default), _nothing),
     aten.linear.default: _linear,
     aten.scaled_dot_product_attention.default: _attention,
     aten.batch_norm.default: _batch_norm,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Callable
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.trace.events import Sparsity, TensorKind, TensorRecord, TensorSpec
+from torchscan.trace.storages import Storages
 
 #: integers and booleans up to this many elements keep their values in a pass on shapes alone
 CONCRETE_INTEGERS = 2**22
@@ -51,18 +51,16 @@ class TensorTable:
 
     def __init__(self, needs_standin: Callable[[Tensor, TensorSpec, TensorKind], bool]) -> None:
         self.records: list[TensorRecord] = []
+        self.storages = Storages()
         self._needs_standin = needs_standin
         self._tracked: dict[int, Tracked] = {}
         self._by_storage: dict[int, list[Tracked]] = {}
         self._specs: dict[tuple[object, ...], TensorSpec] = {}
-        self._storage_of_pointer: dict[int, int] = {}
-        self._kept_storages: list[torch.UntypedStorage] = []
         self._names: dict[int, tuple[TensorKind, str]] = {}
         self._foreign: set[int] = set()
         #: memory that is not computed with: what stands in for it, None where only shapes do
         self._replaced: dict[int, torch.UntypedStorage | None] = {}
         self._generators: dict[torch.Generator, torch.Generator] = {}
-        self._storages = 0
 
     def name(self, tensor: Tensor, kind: TensorKind, name: str) -> None:
         """Say what a tensor is, should it turn up (the address of its C++ side survives a change of Python wrapper)."""
@@ -71,7 +69,15 @@ class TensorTable:
     def enter_input(self, tensor: Tensor, name: str) -> None:
         """Enter an argument of the pass that is a copy of our own, which the model may write to."""
         if id(tensor) not in self._tracked:
-            self._enter(tensor, self.spec_of(tensor), self._new_storage(), None, "input", name, None).is_ours = True
+            storage = self.storages.find(tensor)
+            storage = self.storages.add_foreign(tensor, "input", name) if storage is None else storage
+            self._enter(tensor, self.spec_of(tensor), storage, None, "input", name, None).is_ours = True
+
+    def enter_state(self, tensor: Tensor, name: str) -> None:
+        """Enter what an optimizer keeps: our own, since its step works on what stands for the parameters."""
+        if self.storages.find(tensor) is None:
+            storage = self.storages.add_foreign(tensor, "optimizer state", name)
+            self._enter(tensor, self.spec_of(tensor), storage, None, "optimizer state", name, None).is_ours = True
 
     def enter_substitute(self, substitute: Tensor, original: Tensor) -> None:
         """Enter a tensor of our own that functions are handed in place of one that is not."""
@@ -82,6 +88,7 @@ class TensorTable:
         tracked.is_ours = True
         self._tracked[id(substitute)] = tracked
         self._by_storage[known.storage].append(tracked)
+        self.storages.stands_for(substitute, known.storage)
 
     def is_met_as_ours(self, tensor: Tensor) -> bool:
         """Whether the pass made it, as a result or a substitute, or copied it for the model to have as an argument."""
@@ -95,7 +102,7 @@ class TensorTable:
 
     def is_used(self, tensor: Tensor) -> bool:
         """Whether an operator of the pass touched the memory of this tensor."""
-        return _storage_pointer(tensor) in self._storage_of_pointer
+        return self.storages.find(tensor) is not None
 
     def find(self, tensor: Tensor) -> Tracked:
         """The entry of a tensor; one that is met for the first time is foreign and gets its entry now."""
@@ -106,7 +113,7 @@ class TensorTable:
 
     def add(self, tensor: Tensor, spec: TensorSpec, producer: int, alias_of: Tracked | None) -> Tracked:
         """Enter what an operator of the pass returned; views have the storage of the tensor that they look into."""
-        storage = self._new_storage() if alias_of is None else alias_of.storage
+        storage = self.storages.add_made(tensor, spec.stored_bytes, producer) if alias_of is None else alias_of.storage
         tracked = self._enter(tensor, spec, storage, None, "intermediate", "", producer)
         tracked.is_made = tracked.is_ours = True
         return tracked
@@ -158,7 +165,7 @@ class TensorTable:
     def _adopt(self, tensor: Tensor) -> Tracked:
         spec = self.spec_of(tensor)
         kind, name = self._names.get(tensor._cdata, ("constant", ""))
-        storage = self._foreign_storage(tensor)
+        storage = self.foreign_storage(tensor)
         if storage in self._replaced:
             standin: Tensor | None = _standin(tensor, spec, self._replaced[storage])
         elif self._needs_standin(tensor, spec, kind):
@@ -182,21 +189,17 @@ class TensorTable:
         self.records.append(TensorRecord(spec, storage, kind, name, producer))
         self._tracked[id(tensor)] = tracked
         self._by_storage.setdefault(storage, []).append(tracked)
+        if standin is not None:
+            self.storages.stands_for(standin, storage)
         return tracked
 
-    def _foreign_storage(self, tensor: Tensor) -> int:
-        pointer = _storage_pointer(tensor)
-        storage = self._storage_of_pointer.get(pointer)
+    def foreign_storage(self, tensor: Tensor) -> int:
+        """The number of its memory; if that is met for the first time, it is the user's."""
+        storage = self.storages.find(tensor)
         if storage is None:
-            storage = self._storage_of_pointer[pointer] = self._new_storage()
-            with contextlib.suppress(NotImplementedError, RuntimeError):
-                self._kept_storages.append(tensor.untyped_storage())  # its address must not be used again meanwhile
+            storage = self.storages.add_foreign(tensor, *self._names.get(tensor._cdata, ("constant", "")))
             self._foreign.add(storage)
         return storage
-
-    def _new_storage(self) -> int:
-        self._storages += 1
-        return self._storages - 1
 
 
 def is_plain(tensor: Tensor) -> bool:
@@ -267,10 +270,3 @@ def _standin(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | N
 def share_memory(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors look into the same memory block."""
     return bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined] # it is missing in torch's stubs
-
-
-def _storage_pointer(tensor: Tensor) -> int:
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # sparse tensors, those inside vmap or grad: no storage of their own
-        return tensor._cdata

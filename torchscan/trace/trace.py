@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchscan.trace.events import ModuleCall, OpCall, ParameterRecord, Provenance, TensorRecord
+from torchscan.trace.events import ModuleCall, OpCall, ParameterRecord, Provenance, StorageRecord, TensorRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,7 @@ class Trace:
     modules: tuple[ModuleCall, ...]
     ops: tuple[OpCall, ...]
     tensors: tuple[TensorRecord, ...]
+    storages: tuple[StorageRecord, ...]
     parameters: tuple[ParameterRecord, ...]
     provenance: Provenance
 

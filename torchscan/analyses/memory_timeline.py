@@ -1,0 +1,183 @@
+"""How much memory is alive at each moment of a recorded pass, what it holds, and which layer is to blame for the most.
+
+A moment is an operator call: what is alive when it returns, its operands included. A block of memory is alive from the call
+that made it until the last tensor lets go of it, which the record has seen; views are not counted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Literal, get_args
+
+from torchscan.trace.events import Phase, StorageKind, StorageRecord
+from torchscan.trace.trace import Trace
+
+#: "activations" are kept for later: for the backward pass, or, without one, for other layers; "temporary" is all other
+#: memory that operators make
+MemoryKind = Literal["parameters", "buffers", "inputs", "gradients", "optimizer", "activations", "temporary"]
+KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
+
+_STANDING: Mapping[StorageKind, MemoryKind] = {
+    "parameter": "parameters",
+    "buffer": "buffers",
+    "constant": "buffers",
+    "input": "inputs",
+    "gradient": "gradients",
+    "optimizer state": "optimizer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of memory: its bytes, and the moments between which it is alive: from ``first`` up to before ``end``."""
+
+    size: int
+    first: int
+    end: int
+    kind: MemoryKind
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is alive when an operator call has returned."""
+
+    operator: str
+    #: path of the module that called it
+    layer: str
+    phase: Phase
+    bytes_by_kind: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Bytes alive."""
+        return sum(self.bytes_by_kind)
+
+    @property
+    def by_kind(self) -> dict[MemoryKind, int]:
+        """Bytes alive of each kind."""
+        return dict(zip(KINDS, self.bytes_by_kind, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMemory:
+    """The memory of one module, with all that is inside it."""
+
+    path: str
+    type_name: str
+    depth: int
+    #: bytes that its forward pass made and that are kept: until the backward pass, or, without one, when its call has ended
+    activation_bytes: int
+    #: the most that is alive, of everything, while one of its operators runs
+    peak_bytes: int
+
+
+class MemoryTimeline:
+    """The memory of a recorded pass over time.
+
+    Autograd adds up the gradients of a tensor that was used twice in place where nothing else holds one of them. While
+    operators are watched it does not, so a record has a new block there. With ``in_place_sums`` it takes the old one's place.
+    """
+
+    def __init__(self, trace: Trace, *, in_place_sums: bool = True) -> None:
+        self._trace = trace
+        self._in_place_sums = in_place_sums
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of memory with their lifetimes, in the order of ``trace.storages``."""
+        ends = [len(self._trace.ops) if each.died is None else each.died for each in self._trace.storages]
+        if self._in_place_sums:
+            _end_where_summed(self._trace, ends)
+        pairs = zip(self._trace.storages, ends, strict=True)
+        return tuple(Block(each.size, each.born or 0, end, self._kind(each, end)) for each, end in pairs)
+
+    @cached_property
+    def moments(self) -> tuple[Moment, ...]:
+        """What is alive at each operator call."""
+        columns = [_alive(len(self._trace.ops), [block for block in self.blocks if block.kind == kind]) for kind in KINDS]
+        paths = map(self._trace.path_of, self._trace.ops)
+        rows = zip(self._trace.ops, paths, zip(*columns, strict=True), strict=True)
+        return tuple(Moment(op.signature.operator, path, op.phase, sizes) for op, path, sizes in rows)
+
+    @cached_property
+    def layers(self) -> tuple[LayerMemory, ...]:
+        """Every module that was called, in the order of their first calls."""
+        kept, peaks = self._kept_by_call(), self._peak_by_call()
+        found: dict[str, LayerMemory] = {}
+        for call in self._trace.modules:
+            known = found.get(call.path)
+            more = (kept[call.index], peaks[call.index])
+            if known is not None:
+                more = (known.activation_bytes + more[0], max(known.peak_bytes, more[1]))
+            found[call.path] = LayerMemory(call.path, call.type_name, call.depth, *more)
+        return tuple(found.values())
+
+    def _kind(self, storage: StorageRecord, end: int) -> MemoryKind:
+        if storage.kind in _STANDING:
+            return _STANDING[storage.kind]
+        return "activations" if storage.born is not None and self._is_kept(storage.born, end) else "temporary"
+
+    def _is_kept(self, born: int, end: int) -> bool:
+        """Whether what the forward pass made, also when it runs once more, is there for more than the calls around it."""
+        made_by, last_seen_by = self._trace.ops[born], self._trace.ops[end - 1]
+        if made_by.origin == "checkpoint":
+            return last_seen_by.origin != "checkpoint"
+        if not self._trace.provenance.backward:
+            return end > self._ends_of_calls[made_by.module_call]
+        return made_by.phase == "forward" != last_seen_by.phase
+
+    @cached_property
+    def _ends_of_calls(self) -> list[int]:
+        """For each module call the moment after its last operator in the forward pass."""
+        ends = [0] * len(self._trace.modules)
+        for call in reversed(self._trace.modules):
+            own = [index + 1 for index in call.ops if self._trace.ops[index].phase == "forward"]
+            ends[call.index] = max((*own, *(ends[child] for child in call.children)), default=0)
+        return ends
+
+    def _kept_by_call(self) -> list[int]:
+        """For each module call the bytes that its forward pass made and left behind; of the last one, if there are several."""
+        kept = [0] * len(self._trace.modules)
+        start = self._start_of_last_pass()
+        for storage, block in zip(self._trace.storages, self.blocks, strict=True):
+            if block.kind == "activations" and storage.born is not None and storage.born >= start:
+                op = self._trace.ops[storage.born]
+                call = op.module_call if op.origin != "checkpoint" else None
+                while call is not None and block.end > self._ends_of_calls[call]:
+                    kept[call] += block.size
+                    call = self._trace.modules[call].parent
+        return kept
+
+    def _start_of_last_pass(self) -> int:
+        phases = [op.phase for op in self._trace.ops]
+        return max((now for now in range(1, len(phases)) if phases[now - 1] != "forward" == phases[now]), default=0)
+
+    def _peak_by_call(self) -> list[int]:
+        peaks = [max((self.moments[index].total for index in call.ops), default=0) for call in self._trace.modules]
+        for call in reversed(self._trace.modules):
+            if call.parent is not None:
+                peaks[call.parent] = max(peaks[call.parent], peaks[call.index])
+        return peaks
+
+
+def _alive(moments: int, blocks: Sequence[Block]) -> Iterator[int]:
+    """Bytes alive at each moment."""
+    changes = [0] * (moments + 1)
+    for block in blocks:
+        changes[block.first] += block.size
+        changes[block.end] -= block.size
+    return accumulate(changes[:moments])
+
+
+def _end_where_summed(trace: Trace, ends: list[int]) -> None:
+    """Where autograd adds in place: what one operand occupied ends where the sum begins."""
+    for index, op in enumerate(trace.ops):
+        if op.origin == "engine":
+            size = trace.storages[trace.tensors[op.outputs[0]].storage].size
+            operands = [trace.tensors[each].storage for each in op.inputs]
+            replaced = [each for each in operands if ends[each] == index + 1 and trace.storages[each].size == size]
+            for each in replaced[:1]:
+                ends[each] = index

@@ -1,0 +1,141 @@
+"""torch's caching allocator for CUDA, replayed: how much it reserves for given allocations, and whether they fit.
+
+A request is rounded up to 512 bytes. Up to 1 MiB it comes from segments of 2 MiB, below 10 MiB from segments of 20 MiB, above
+from a segment of its own, rounded up to 2 MiB. The smallest free block that is large enough is taken and split if the rest is
+worth keeping; freed neighbours grow together. When the device is full, segments that are free as a whole are given back first.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass, field
+
+_MIB = 2**20
+ROUNDING = 512
+SMALL_REQUEST = _MIB
+SMALL_SEGMENT = 2 * _MIB
+LARGE_REQUEST = 10 * _MIB
+LARGE_SEGMENT = 20 * _MIB
+SEGMENT_ROUNDING = 2 * _MIB
+
+
+class OutOfMemory(Exception):  # noqa: N818 - it is no error of anybody's: the device is too small
+    """A request that the device cannot serve."""
+
+
+@dataclass(eq=False, slots=True)
+class _Block:
+    size: int
+    is_small: bool
+    #: neighbours in the same segment
+    before: _Block | None = None
+    after: _Block | None = None
+    is_free: bool = False
+    number: int = 0
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.size, self.number
+
+
+@dataclass(slots=True)
+class CachingAllocator:
+    """The allocator of one device, which has ``capacity`` bytes for it (None: as many as it takes)."""
+
+    capacity: int | None = None
+    #: bytes in segments, and the most so far
+    reserved: int = 0
+    peak_reserved: int = 0
+    #: bytes in blocks that are in use, rounding included, and the most so far
+    allocated: int = 0
+    peak_allocated: int = 0
+    _free: dict[bool, list[_Block]] = field(default_factory=lambda: {True: [], False: []})
+    _made: int = 0
+
+    def allocate(self, size: int) -> _Block | None:
+        """Serve a request; nothing is needed for nothing."""
+        if size == 0:
+            return None
+        rounded = _up(size, ROUNDING)
+        block = self._take(rounded, rounded <= SMALL_REQUEST) or self._new_segment(rounded)
+        self._split(block, rounded)
+        self.allocated += block.size
+        self.peak_allocated = max(self.peak_allocated, self.allocated)
+        return block
+
+    def free(self, block: _Block | None) -> None:
+        """Keep what is not in use any more for later requests."""
+        if block is None:
+            return
+        self.allocated -= block.size
+        block.is_free = True
+        for neighbour in (block.before, block.after):
+            if neighbour is not None and neighbour.is_free:
+                self._forget(neighbour)
+                _merge(block, neighbour)
+        self._keep(block)
+
+    def _take(self, size: int, is_small: bool) -> _Block | None:
+        blocks = self._free[is_small]
+        position = bisect.bisect_left(blocks, (size, 0), key=lambda block: block.order)
+        if position == len(blocks):
+            return None
+        block = blocks.pop(position)
+        block.is_free = False
+        return block
+
+    def _new_segment(self, size: int) -> _Block:
+        is_small = size <= SMALL_REQUEST
+        needed = SMALL_SEGMENT if is_small else LARGE_SEGMENT if size < LARGE_REQUEST else _up(size, SEGMENT_ROUNDING)
+        if self.capacity is not None and self.reserved + needed > self.capacity:
+            self._give_back()
+            if self.reserved + needed > self.capacity:
+                raise OutOfMemory
+        self.reserved += needed
+        self.peak_reserved = max(self.peak_reserved, self.reserved)
+        return self._block(needed, is_small)
+
+    def _give_back(self) -> None:
+        for is_small, blocks in self._free.items():
+            whole = [block for block in blocks if block.before is None and block.after is None]
+            self.reserved -= sum(block.size for block in whole)
+            self._free[is_small] = [block for block in blocks if block.before is not None or block.after is not None]
+
+    def _split(self, block: _Block, size: int) -> None:
+        rest = block.size - size
+        if rest < ROUNDING if block.is_small else rest <= SMALL_REQUEST:
+            return
+        other = self._block(rest, block.is_small)
+        other.before, other.after = block, block.after
+        if block.after is not None:
+            block.after.before = other
+        block.after, block.size, other.is_free = other, size, True
+        self._keep(other)
+
+    def _block(self, size: int, is_small: bool) -> _Block:
+        self._made += 1
+        return _Block(size, is_small, number=self._made)
+
+    def _keep(self, block: _Block) -> None:
+        bisect.insort(self._free[block.is_small], block, key=lambda each: each.order)
+
+    def _forget(self, block: _Block) -> None:
+        blocks = self._free[block.is_small]
+        del blocks[bisect.bisect_left(blocks, block.order, key=lambda each: each.order)]
+
+
+def _merge(block: _Block, neighbour: _Block) -> None:
+    """Let ``block`` swallow a neighbour."""
+    block.size += neighbour.size
+    if neighbour is block.before:
+        block.before = neighbour.before
+        if block.before is not None:
+            block.before.after = block
+    else:
+        block.after = neighbour.after
+        if block.after is not None:
+            block.after.before = block
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step

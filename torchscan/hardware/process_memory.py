@@ -1,0 +1,256 @@
+"""What a process holds on GPUs, and which part of it is overhead.
+
+torch's allocator knows of its own blocks only; contexts, kernels and libraries show in NVML (``nvidia-ml-py``), the driver's
+own books. These are kept by process, and not everywhere can be read: what they withhold is said, not guessed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+
+MIB = 2**20
+
+#: by process what it holds on one GPU; None where NVML withholds the figure
+_Listing = Mapping[int, int | None]
+
+_WITHHELD = "NVML does not tell how much the process holds"
+_NO_GPU = "NVML finds no GPU"
+_UNLISTED = "no GPU lists this process, as happens in containers"
+_UNDER_MPS = "this process is a client of MPS, whose memory NVML puts down to the MPS server"
+_TOO_LITTLE = "NVML puts down less to this process than torch's allocator has reserved"
+
+_reasons_said: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """What a process holds on all GPUs together, in bytes, and who says so.
+
+    ``"nvml"``: the driver. ``"allocator"``: torch, which does not see contexts, kernels and libraries. ``"none"``: nobody,
+    ``size`` is 0. ``reason`` tells what is not plain about the figure; it is empty where it is NVML's own for this process.
+    """
+
+    size: int
+    source: Literal["nvml", "allocator", "none"]
+    reason: str = ""
+    #: something that the process may hold is not in ``size``
+    lower_bound: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What this process holds on all GPUs beyond its live tensors, in MiB.
+
+    ``cuda`` = process - reserved: contexts, kernels, libraries; None where what the process holds is not known in full.
+    ``framework`` = reserved - allocated: what torch's allocator keeps for later.
+    """
+
+    cuda: float | None
+    framework: float
+
+
+def get_process_gpu_ram(pid: int | None = None) -> float:
+    """MiB that a process, by default this one, holds on all GPUs.
+
+    Where NVML cannot tell, a warning says once what is given instead: what torch's allocator holds, or 0.0.
+    """
+    memory = process_memory(pid)
+    if memory.source != "nvml" and memory.reason not in _reasons_said:
+        _reasons_said.add(memory.reason)
+        instead = "what torch's allocator holds" if memory.source == "allocator" else "0"
+        warnings.warn(f"the GPU memory of a process cannot be measured, given is {instead}: {memory.reason}", stacklevel=2)
+    return memory.size / MIB
+
+
+def process_memory(pid: int | None = None) -> ProcessMemory:
+    """What a process, by default this one, holds on all GPUs.
+
+    NVML counts processes by the host's numbers. A container has numbers of its own, so there this process may be listed under
+    another one: it is taken to be the only listed process that the container does not have, if there is just one. A process of
+    the host whose number is by coincidence this one's cannot be told from it, unless it holds less than torch has reserved.
+    """
+    if pid is None or pid == os.getpid():
+        return _own_memory()
+    return _ask_gpus().memory_of(pid)
+
+
+def cuda_overhead() -> Overhead:
+    """What this process holds on all GPUs beyond its live tensors; nothing before CUDA is initialised."""
+    if not torch.cuda.is_initialized():
+        return Overhead(0.0, 0.0)
+    memory = process_memory()
+    reserved, allocated = _on_all_devices(torch.cuda.memory_reserved), _on_all_devices(torch.cuda.memory_allocated)
+    # Read one after the other: what is allocated or freed between them must not show as less than nothing.
+    cuda = None if memory.lower_bound else max(memory.size - reserved, 0) / MIB
+    return Overhead(cuda, max(reserved - allocated, 0) / MIB)
+
+
+# -- this process --------------------------------------------------------------------------------------------------------
+
+
+def _own_memory() -> ProcessMemory:
+    reserved = _on_all_devices(torch.cuda.memory_reserved)  # first, so that what grows meanwhile is no contradiction
+    survey = _ask_gpus()
+    if not torch.cuda.is_initialized() and os.getpid() not in survey.pids:
+        return survey.memory_of(os.getpid())
+    listed = _own_entry(survey)
+    if listed.source == "nvml" and listed.size >= reserved:
+        return listed
+    reason = listed.reason if listed.source == "none" else _joined(_TOO_LITTLE, listed.reason)
+    return ProcessMemory(reserved, "allocator", reason, lower_bound=True)
+
+
+def _own_entry(survey: _Survey) -> ProcessMemory:
+    """What the lists say of this process, which uses CUDA, under whichever number it stands there."""
+    if not survey.listings or os.getpid() in survey.pids:
+        return survey.memory_of(os.getpid())
+    if survey.mps_servers:
+        return survey.unknown(_UNDER_MPS)
+    strangers = _of_other_containers(survey.pids)
+    if len(strangers) != 1:
+        return survey.unknown(_UNLISTED)
+    remark = f"process {strangers[0]} is taken to be this one: it is the only process on a GPU that is not of this container"
+    return survey.memory_of(strangers[0], remark)
+
+
+def _of_other_containers(pids: Iterable[int]) -> list[int]:
+    if not os.path.exists("/proc/self"):  # no Linux, where nothing of a process can be seen there
+        return []
+    return [pid for pid in pids if not os.path.exists(f"/proc/{pid}")]
+
+
+def _on_all_devices(bytes_of: Callable[[int], int]) -> int:
+    if not torch.cuda.is_initialized():
+        return 0
+    return sum(bytes_of(index) for index in range(torch.cuda.device_count()))
+
+
+# -- what NVML says ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """The lists of all GPUs, or of their MIG instances, and why some are missing."""
+
+    listings: tuple[_Listing, ...]
+    failures: tuple[str, ...]
+    mps_servers: frozenset[int]
+
+    @property
+    def pids(self) -> frozenset[int]:
+        return frozenset().union(*self.listings)
+
+    def memory_of(self, pid: int, remark: str = "") -> ProcessMemory:
+        """What is put down to a process; nothing if it stands on no list, provided that there are lists."""
+        if not self.listings:
+            return self.unknown("" if self.failures else _NO_GPU)
+        sizes = [listing[pid] for listing in self.listings if pid in listing]
+        told = [size for size in sizes if size is not None]
+        if len(told) < len(sizes):
+            return self.unknown(_joined(_WITHHELD, remark))
+        return ProcessMemory(sum(told), "nvml", _joined(remark, *self.failures), lower_bound=bool(self.failures))
+
+    def unknown(self, reason: str) -> ProcessMemory:
+        return ProcessMemory(0, "none", _joined(reason, *self.failures), lower_bound=True)
+
+
+def _joined(*reasons: str) -> str:
+    return "; ".join(filter(None, reasons))
+
+
+def _ask_gpus() -> _Survey:
+    """Ask every GPU once. NVML's errors become part of the answer."""
+    import pynvml  # type: ignore[import-untyped]
+
+    inquiry = _Inquiry(pynvml)
+    with inquiry.noting_failure_of("NVML"), _session(pynvml):
+        inquiry.ask_all()
+    return _Survey(tuple(inquiry.listings), tuple(dict.fromkeys(inquiry.failures)), frozenset(inquiry.mps_servers))
+
+
+@contextlib.contextmanager
+def _session(nvml: ModuleType) -> Iterator[None]:
+    nvml.nvmlInit()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+class _Inquiry:
+    """The lists as they come in."""
+
+    def __init__(self, nvml: ModuleType) -> None:
+        self._nvml = nvml
+        # The second is no NVMLError: the driver is too old for what pynvml calls.
+        self._errors: tuple[type[Exception], ...] = (nvml.NVMLError, nvml.NVMLLibraryMismatchError)
+        self.listings: list[_Listing] = []
+        self.failures: list[str] = []
+        self.mps_servers: list[int] = []
+
+    def ask_all(self) -> None:
+        for index in range(self._nvml.nvmlDeviceGetCount()):
+            with self.noting_failure_of(f"GPU {index}"):
+                self._ask_gpu(f"GPU {index}", self._nvml.nvmlDeviceGetHandleByIndex(index))
+        pids = {pid for listing in self.listings for pid in listing}
+        if os.getpid() not in pids:
+            self.mps_servers = [pid for pid in pids if self._is_mps_server(pid)]
+
+    @contextlib.contextmanager
+    def noting_failure_of(self, what: str) -> Iterator[None]:
+        """Go on after the body when NVML refuses: one lost GPU does not hide the others."""
+        try:
+            yield
+        except self._errors as error:
+            self.failures.append(f"{what} does not answer ({error})")
+
+    def _ask_gpu(self, name: str, gpu: Any) -> None:
+        if not self._has_mig(gpu):
+            self._ask(name, gpu)
+            return
+        # The GPU's own list has the processes of its instances once more. Not every index is that of an instance.
+        for index in range(self._nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+            instance = f"{name}, MIG instance {index}"
+            with self.noting_failure_of(instance), contextlib.suppress(self._nvml.NVMLError_NotFound):
+                self._ask(instance, self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index))
+
+    def _has_mig(self, gpu: Any) -> bool:
+        try:
+            current, _ = self._nvml.nvmlDeviceGetMigMode(gpu)
+        except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_FunctionNotFound):
+            return False
+        return bool(current == self._nvml.NVML_DEVICE_MIG_ENABLE)
+
+    def _ask(self, name: str, device: Any) -> None:
+        listing: dict[int, int | None] = {}
+        self._enter(self._nvml.nvmlDeviceGetComputeRunningProcesses(device), listing)
+        self.listings.append(listing)
+        for query in (self._nvml.nvmlDeviceGetGraphicsRunningProcesses, self._nvml.nvmlDeviceGetMPSComputeRunningProcesses):
+            with self.noting_failure_of(name), contextlib.suppress(*self._does_not_apply):
+                self._enter(query(device), listing)
+
+    @property
+    def _does_not_apply(self) -> tuple[type[Exception], ...]:
+        """A device that knows no such processes has none."""
+        nvml = self._nvml
+        return (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument, nvml.NVMLLibraryMismatchError)
+
+    def _enter(self, processes: Iterable[Any], listing: dict[int, int | None]) -> None:
+        """A process of two kinds stands on two lists, on both with all that it holds: not the sum, but the larger figure."""
+        for process in processes:
+            sizes = (listing.get(process.pid), process.usedGpuMemory)
+            listing[process.pid] = max((size for size in sizes if size is not None), default=None)
+
+    def _is_mps_server(self, pid: int) -> bool:
+        with contextlib.suppress(*self._errors, UnicodeDecodeError):  # gone, of the host, or named in bytes that are no text
+            return "mps-server" in self._nvml.nvmlSystemGetProcessName(pid)
+        return False

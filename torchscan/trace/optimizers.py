@@ -1,0 +1,152 @@
+"""The optimizer of a training step, working on tensors without data that stand for the model's parameters.
+
+What is recorded is the second step: the first one makes the state that stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_module
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchscan.errors import InputError, TorchscanError
+
+#: the name of a class of torch.optim, a class or function that makes one of a list of parameters, or one that exists
+OptimizerChoice = str | Callable[[list[Tensor]], Optimizer] | Optimizer
+
+aten = torch.ops.aten
+_ANSWERS = {aten.gt.Scalar: True, aten.ge.Scalar: True, aten.lt.Scalar: False, aten.le.Scalar: False}
+_WITHOUT_SHAPE_FUNCTION = frozenset({aten._fused_sgd_.default, aten._fused_adagrad_.default})
+
+
+class OptimizerError(InputError):
+    """The optimizer that was asked for cannot be made, or does not step."""
+
+
+def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> Optimizer:
+    """The optimizer that was asked for, on what stands for each parameter, by the parameter's identity."""
+    if isinstance(choice, Optimizer):
+        return _same_optimizer(choice, parameters)
+    make: Any = _class_named(choice) if isinstance(choice, str) else choice
+    if not callable(make):
+        raise OptimizerError(
+            f"optimizer is {choice!r}: give a name ('AdamW'), a class, a function of the parameters or an instance"
+        )
+    trainable = [each for each in parameters.values() if each.requires_grad]
+    if not trainable:
+        raise OptimizerError("there is nothing to optimize: no parameter requires a gradient")
+    try:
+        made = make(trainable)
+    except Exception as error:
+        raise OptimizerError(f"the optimizer cannot be made: {type(error).__name__}: {error}") from error
+    if not isinstance(made, Optimizer):
+        raise OptimizerError(f"optimizer={choice!r} made a {type(made).__name__}, which is no torch.optim.Optimizer")
+    return made
+
+
+def take_step(optimizer: Optimizer) -> None:
+    """One step on gradients without data. What it looks at to decide is assumed: see :class:`_AssumedValues`."""
+    takes_closure = inspect.signature(optimizer.step).parameters.get("closure")
+    needs_closure = takes_closure is not None and takes_closure.default is inspect.Parameter.empty
+    arguments: list[Any] = [lambda: torch.empty((), device="meta")] if needs_closure else []
+    try:
+        with _AssumedValues():
+            optimizer.step(*arguments)
+    except TorchscanError:
+        raise
+    except Exception as error:
+        raise OptimizerError(
+            f"{type(optimizer).__name__}.step() failed on gradients without data: {type(error).__name__}: {error}"
+        ) from error
+
+
+def state_of(optimizer: Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
+    """The tensors that it keeps: of which parameter, under which name."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            values = value if isinstance(value, list | tuple) else [value]
+            yield from ((parameter, name, each) for each in values if isinstance(each, Tensor))
+
+
+@contextlib.contextmanager
+def hollow_tensors_count_as(device: str) -> Iterator[None]:
+    """Let torch choose between its implementations (one tensor at a time, many, fused) as it does on ``device``."""
+    places = ("_get_foreach_kernels_supported_devices", "_get_fused_kernels_supported_devices")
+    before = {name: getattr(optimizer_module, name) for name in places}
+    module: Any = optimizer_module
+
+    def with_hollow(supported: Callable[[], list[str]]) -> Callable[[], list[str]]:
+        return lambda: [*supported(), *(["meta"] if device in supported() else [])]
+
+    try:
+        for name, supported in before.items():
+            setattr(module, name, with_hollow(supported))
+        yield
+    finally:
+        for name, supported in before.items():
+            setattr(module, name, supported)
+
+
+class _AssumedValues(TorchDispatchMode):
+    """Answers what an optimizer asks of values: numbers are 1, 2, 3, …; something is greater than, not less than, a bound.
+
+    So a norm is not zero, the learning rate some number, and L-BFGS goes on to its last iteration. No size depends on them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
+        self._numbers = itertools.count(1)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Do not import torch's compiler for it."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Answer, or run the operator."""
+        hollow = bool(args) and isinstance(args[0], Tensor) and args[0].is_meta
+        if hollow and func is aten._local_scalar_dense.default:
+            return float(next(self._numbers)) if args[0].is_floating_point() else next(self._numbers)
+        if hollow and func in _ANSWERS and args[0].dim() == 0:
+            return torch.tensor(_ANSWERS[func])
+        try:
+            return func(*args, **(kwargs or {}))
+        except NotImplementedError:
+            if func in _WITHOUT_SHAPE_FUNCTION:
+                return None
+            raise
+
+
+def _class_named(name: str) -> type[Optimizer]:
+    classes = {each.lower(): getattr(torch.optim, each) for each in dir(torch.optim)}
+    found = classes.get(name.lower())
+    if not (inspect.isclass(found) and issubclass(found, Optimizer)):
+        raise OptimizerError(
+            f"optimizer is {name!r}, of which torch.optim has no class; give its name ('AdamW'), or the class itself"
+        )
+    return found
+
+
+def _same_optimizer(original: Optimizer, parameters: Mapping[int, Tensor]) -> Optimizer:
+    """One with the same groups and options and no state. Parameters that are not the model's are left out."""
+    groups = [
+        {**group, "params": [parameters[id(each)] for each in group["params"] if id(each) in parameters]}
+        for group in original.param_groups
+    ]
+    groups = [group for group in groups if group["params"]]
+    if not groups:
+        raise OptimizerError("the optimizer has none of this model's parameters: was it made for another one, or for a copy?")
+    accepted = inspect.signature(type(original)).parameters
+    make: Any = type(original)
+    return make(groups, **{name: value for name, value in original.defaults.items() if name in accepted})  # type: ignore[no-any-return]
