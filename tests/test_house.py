@@ -20,7 +20,7 @@ ROOMS = [
     {"hardware"},
     {"analyses", "runtime"},
     {"report"},
-    {"crawler"},
+    {"crawler", "estimator"},
     {"live", "cli", "pytest_plugin"},
 ]
 

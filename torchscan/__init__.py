@@ -2,6 +2,8 @@
 
 from torchscan._version import __version__
 from torchscan.analyses.conventions import Convention
+from torchscan.analyses.memory_estimate import MemoryEstimate, Verdict
+from torchscan.analyses.memory_timeline import LayerMemory, Moment
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
 from torchscan.analyses.totals import by_module, by_module_and_operator, by_operator, total_cost
 from torchscan.crawler import (
@@ -15,6 +17,8 @@ from torchscan.crawler import (
     summary,
 )
 from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError, UnpricedError
+from torchscan.estimator import estimate_memory
+from torchscan.hardware.process_memory import get_process_gpu_ram
 from torchscan.ops import OpCost, Work, cost_of, window_of
 from torchscan.report.aggregate import aggregate_info
 from torchscan.report.drawing import draw_receptive_field
@@ -27,7 +31,10 @@ __all__ = [
     "Convention",
     "InputError",
     "LayerField",
+    "LayerMemory",
+    "MemoryEstimate",
     "ModuleCall",
+    "Moment",
     "NeedsValuesError",
     "OpCall",
     "OpCost",
@@ -38,6 +45,7 @@ __all__ = [
     "TorchscanError",
     "Trace",
     "UnpricedError",
+    "Verdict",
     "Work",
     "__version__",
     "aggregate_info",
@@ -47,7 +55,9 @@ __all__ = [
     "cost_of",
     "crawl_module",
     "draw_receptive_field",
+    "estimate_memory",
     "format_info",
+    "get_process_gpu_ram",
     "module_dmas",
     "module_flops",
     "module_macs",

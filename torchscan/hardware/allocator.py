@@ -24,17 +24,20 @@ class OutOfMemory(Exception):  # noqa: N818 - it is no error of anybody's: the d
 
 
 @dataclass(eq=False, slots=True)
-class _Block:
+class AllocatedBlock:
+    """A part of a segment."""
+
     size: int
     is_small: bool
     #: neighbours in the same segment
-    before: _Block | None = None
-    after: _Block | None = None
+    before: AllocatedBlock | None = None
+    after: AllocatedBlock | None = None
     is_free: bool = False
     number: int = 0
 
     @property
     def order(self) -> tuple[int, int]:
+        """Small ones first, among equals the older."""
         return self.size, self.number
 
 
@@ -49,10 +52,10 @@ class CachingAllocator:
     #: bytes in blocks that are in use, rounding included, and the most so far
     allocated: int = 0
     peak_allocated: int = 0
-    _free: dict[bool, list[_Block]] = field(default_factory=lambda: {True: [], False: []})
+    _free: dict[bool, list[AllocatedBlock]] = field(default_factory=lambda: {True: [], False: []})
     _made: int = 0
 
-    def allocate(self, size: int) -> _Block | None:
+    def allocate(self, size: int) -> AllocatedBlock | None:
         """Serve a request; nothing is needed for nothing."""
         if size == 0:
             return None
@@ -63,7 +66,7 @@ class CachingAllocator:
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block
 
-    def free(self, block: _Block | None) -> None:
+    def free(self, block: AllocatedBlock | None) -> None:
         """Keep what is not in use any more for later requests."""
         if block is None:
             return
@@ -75,7 +78,7 @@ class CachingAllocator:
                 _merge(block, neighbour)
         self._keep(block)
 
-    def _take(self, size: int, is_small: bool) -> _Block | None:
+    def _take(self, size: int, is_small: bool) -> AllocatedBlock | None:
         blocks = self._free[is_small]
         position = bisect.bisect_left(blocks, (size, 0), key=lambda block: block.order)
         if position == len(blocks):
@@ -84,7 +87,7 @@ class CachingAllocator:
         block.is_free = False
         return block
 
-    def _new_segment(self, size: int) -> _Block:
+    def _new_segment(self, size: int) -> AllocatedBlock:
         is_small = size <= SMALL_REQUEST
         needed = SMALL_SEGMENT if is_small else LARGE_SEGMENT if size < LARGE_REQUEST else _up(size, SEGMENT_ROUNDING)
         if self.capacity is not None and self.reserved + needed > self.capacity:
@@ -101,7 +104,7 @@ class CachingAllocator:
             self.reserved -= sum(block.size for block in whole)
             self._free[is_small] = [block for block in blocks if block.before is not None or block.after is not None]
 
-    def _split(self, block: _Block, size: int) -> None:
+    def _split(self, block: AllocatedBlock, size: int) -> None:
         rest = block.size - size
         if rest < ROUNDING if block.is_small else rest <= SMALL_REQUEST:
             return
@@ -112,19 +115,19 @@ class CachingAllocator:
         block.after, block.size, other.is_free = other, size, True
         self._keep(other)
 
-    def _block(self, size: int, is_small: bool) -> _Block:
+    def _block(self, size: int, is_small: bool) -> AllocatedBlock:
         self._made += 1
-        return _Block(size, is_small, number=self._made)
+        return AllocatedBlock(size, is_small, number=self._made)
 
-    def _keep(self, block: _Block) -> None:
+    def _keep(self, block: AllocatedBlock) -> None:
         bisect.insort(self._free[block.is_small], block, key=lambda each: each.order)
 
-    def _forget(self, block: _Block) -> None:
+    def _forget(self, block: AllocatedBlock) -> None:
         blocks = self._free[block.is_small]
         del blocks[bisect.bisect_left(blocks, block.order, key=lambda each: each.order)]
 
 
-def _merge(block: _Block, neighbour: _Block) -> None:
+def _merge(block: AllocatedBlock, neighbour: AllocatedBlock) -> None:
     """Let ``block`` swallow a neighbour."""
     block.size += neighbour.size
     if neighbour is block.before:

@@ -33,6 +33,11 @@ class Device:
     capability: float
 
     @property
+    def room(self) -> int:
+        """Bytes for tensors and workspaces."""
+        return self.memory - CONTEXT
+
+    @property
     def cublas_workspace(self) -> int:
         """Bytes that cuBLAS works in, for each thread that calls it."""
         return CUBLAS_WORKSPACE_HOPPER if self.capability >= 9 else CUBLAS_WORKSPACE

@@ -164,7 +164,8 @@ def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
 
     Leaves that are not ours, because autograd was handed them directly, have their ``.grad`` afterwards as before.
     """
-    ones = [torch.ones_like(output) for output in outputs]
+    with torch.no_grad():
+        ones = [torch.ones_like(output) for output in outputs]
     with outside_of_everything(), torch._C.DisableTorchFunction():
         gradients = [(leaf, leaf.grad) for leaf in _leaves(outputs) if not substitutes.are_these(leaf)]
         for leaf, _ in gradients:

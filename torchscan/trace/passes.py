@@ -73,6 +73,10 @@ class PassRequest:
     accumulates: bool = False
     #: composite operators as what they are made of, also without gradients
     in_pieces: bool = False
+    #: the type that autocast computes in
+    autocast: torch.dtype | None = None
+    #: by the identity of a parameter that of the one which it is a twin of, where the model is a copy
+    originals: Mapping[int, int] = field(default_factory=dict)
     #: the kind of device whose kernels to assume where they differ
     target: str = "cpu"
 
@@ -228,7 +232,7 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
                     del result, loss
             _name_gradients(recorder, substitutes)
             if request.optimizer is not None:
-                _optimize(request.optimizer, recorder, substitutes, request.target)
+                _optimize(request.optimizer, request, recorder, substitutes)
             recorder.table.storages.forget()
     except (BackwardError, OptimizerError):
         raise
@@ -257,17 +261,19 @@ def _name_gradients(recorder: Recorder, substitutes: Substitutes) -> None:
             recorder.table.storages.call_it(number, "gradient", slot.path)
 
 
-def _optimize(choice: OptimizerChoice, recorder: Recorder, substitutes: Substitutes, target: str) -> None:
+def _optimize(choice: OptimizerChoice, request: PassRequest, recorder: Recorder, substitutes: Substitutes) -> None:
     """Make the optimizer and its state out of sight, and record the step that follows."""
-    slots = {id(slot.tensor): slot for slot in recorder.inventory.slots if not slot.is_buffer}
+    tensors = [slot for slot in recorder.inventory.slots if not slot.is_buffer]
+    slots = {request.originals.get(id(slot.tensor), id(slot.tensor)): slot for slot in tensors}
     parameters = {identity: substitutes.of(slot.tensor) for identity, slot in slots.items()}
     paths = {id(parameters[identity]): slot.path for identity, slot in slots.items()}
-    with hollow_tensors_count_as(target), torch._C.DisableTorchFunction():
+    with hollow_tensors_count_as(request.target), torch._C.DisableTorchFunction():
         with outside_of_everything():
             optimizer = optimizer_on(choice, parameters)
             take_step(optimizer)
             for parameter, name, value in state_of(optimizer):
-                recorder.table.enter_state(value, f"{paths[id(parameter)]}.{name}")
+                is_elsewhere = request.target == "cuda" and not value.is_meta  # step counts, which stay on the host
+                recorder.table.enter_state(value, f"{paths[id(parameter)]}.{name}", elsewhere=is_elsewhere)
         recorder.begin("optimizer")
         take_step(optimizer)
 

@@ -113,6 +113,8 @@ class Recorder(TorchDispatchMode):
         self._counts: dict[int, int] = {}
         self._current: OpenCall | None = None
         self._phase: Phase = "forward"
+        #: by operator call of the backward pass the number of the graph's node that made it
+        self._nodes: dict[int, int | None] = {}
         #: the graph's nodes are numbered as they are made: from which number on they belong to which call
         self._owners: list[tuple[int, OpenCall]] = []
 
@@ -190,7 +192,7 @@ class Recorder(TorchDispatchMode):
         result = self._with_originals(request, outcome) if request.has_standin else outcome.result
         outputs = self._enter_outputs(request, outcome, index)
         call = self._current or self._owner()
-        self.ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, self._origin(request.op)))
+        self.ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, self._origin(request, index)))
         self.table.storages.now = index + 1
         call.ops.append(index)
         for tracked in request.tracked:
@@ -226,13 +228,21 @@ class Recorder(TorchDispatchMode):
         if phase == "optimizer":
             self._execution.keep_known_floats()
 
-    def _origin(self, op: OpOverload) -> Origin:
+    def _origin(self, request: OpRequest, index: int) -> Origin:
         if self._phase != "backward":
             return "function"
         if torch.is_grad_enabled():
             return "checkpoint"
-        is_between_nodes = op is _ADD and torch._C._current_autograd_node() is None  # nothing else runs there
-        return "engine" if is_between_nodes else "function"
+        node = torch._C._current_autograd_node()
+        self._nodes[index] = None if node is None else node._sequence_nr()
+        return "engine" if request.op is _ADD and self._sums_up_gradients(request, index) else "function"
+
+    def _sums_up_gradients(self, request: OpRequest, index: int) -> bool:
+        """The engine adds what a node has just made to what it was handed by another one, which that node itself never sees."""
+        producers = [self.table.records[tracked.index].producer for tracked in request.tracked]
+        if len(producers) != 2 or any(producer not in self._nodes for producer in producers):
+            return False
+        return any(producer is not None and self._nodes[producer] != self._nodes[index] for producer in producers)
 
     def _owner(self) -> OpenCall:
         """The call whose gradient is being computed, else the model's: what a generator does after it was returned, say."""

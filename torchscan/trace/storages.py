@@ -61,6 +61,10 @@ class Storages:
         """Say what it has turned out to be."""
         self._kinds[number], self._names[number] = kind, name
 
+    def is_elsewhere(self, number: int) -> None:
+        """It takes no memory on the device of the pass."""
+        self._sizes[number] = 0
+
     def forget(self) -> None:
         """The pass is over: what is let go from now on is let go after its end."""
         self._watches.clear()

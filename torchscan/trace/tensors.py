@@ -73,10 +73,15 @@ class TensorTable:
             storage = self.storages.add_foreign(tensor, "input", name) if storage is None else storage
             self._enter(tensor, self.spec_of(tensor), storage, None, "input", name, None).is_ours = True
 
-    def enter_state(self, tensor: Tensor, name: str) -> None:
-        """Enter what an optimizer keeps: our own, since its step works on what stands for the parameters."""
+    def enter_state(self, tensor: Tensor, name: str, *, elsewhere: bool) -> None:
+        """Enter what an optimizer keeps: our own, since its step works on what stands for the parameters.
+
+        What is kept ``elsewhere``, not on the device that all else is on, takes no memory there.
+        """
         if self.storages.find(tensor) is None:
             storage = self.storages.add_foreign(tensor, "optimizer state", name)
+            if elsewhere:
+                self.storages.is_elsewhere(storage)
             self._enter(tensor, self.spec_of(tensor), storage, None, "optimizer state", name, None).is_ours = True
 
     def enter_substitute(self, substitute: Tensor, original: Tensor) -> None:

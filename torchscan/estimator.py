@@ -1,0 +1,139 @@
+"""The verb that answers whether it fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from torchscan.analyses.memory_estimate import MemoryEstimate, Placement, estimate_of
+from torchscan.analyses.memory_timeline import MemoryTimeline
+from torchscan.errors import InputError
+from torchscan.hardware.devices import Device, device_named
+from torchscan.ops import is_known
+from torchscan.trace.example_inputs import DTypes, Shapes
+from torchscan.trace.optimizers import OptimizerChoice
+from torchscan.trace.passes import PassRequest, record_pass
+from torchscan.trace.precision import Precision, in_precision
+
+#: how often a batch size is tried before the search for the largest ends with the best so far
+_MOST_TRIES = 12
+
+
+def estimate_memory(
+    module: nn.Module,
+    input_shape: Shapes | None = None,
+    dtype: DTypes | None = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    batch_size: int = 1,
+    training: bool = False,
+    loss: Callable[[Any], Tensor] | None = None,
+    optimizer: OptimizerChoice | None = None,
+    accumulate: bool = False,
+    precision: Precision | None = None,
+    device: str | None = None,
+) -> MemoryEstimate:
+    """How much memory a pass of ``module`` peaks at, where, and what it holds then; worked out from shapes alone.
+
+    Args:
+        module: the model. It is as before afterwards, may be on the meta device, and needs no memory for its activations.
+        input_shape: the shape of one sample, without the batch dimension; a list of shapes for several inputs.
+        dtype: the type of the inputs made from ``input_shape``, one or one per input; by default the model's own.
+        args: complete positional arguments, instead of ``input_shape``.
+        kwargs: keyword arguments of the forward pass.
+        batch_size: the batch dimension of inputs made from ``input_shape``.
+        training: a training step (forward, backward, optimizer), instead of an inference without gradients.
+        loss: what to differentiate, as a function of the model's output; by default all outputs, from gradients of ones.
+        optimizer: the name of a class of ``torch.optim``, the class, a function that makes one of a list of parameters, or one
+            that exists; it takes its second step, when its state is there. None: gradients only.
+        accumulate: this batch's gradients are added to those of one before.
+        precision: "fp32", "fp16", "bf16": the model and its inputs are converted; "amp-fp16", "amp-bf16": autocast. None: as
+            the model is.
+        device: the card to run on ("NVIDIA H200", or "cuda" for the one at hand): adds a verdict, and takes the kernels of
+            CUDA. By default those of the device that the model is on.
+
+    """
+    if not training and (loss is not None or optimizer is not None or accumulate):
+        raise InputError("loss, optimizer and accumulate belong to a training step: pass training=True")
+    card = None if device is None else device_named(device)
+    request = PassRequest(
+        module,
+        input_shape,
+        dtype,
+        args,
+        kwargs,
+        batch_size,
+        mode="train" if training else "eval",
+        execute="abstract",
+        backward=(loss or True) if training else False,
+        optimizer=optimizer,
+        accumulates=accumulate,
+        in_pieces=True,
+        target="cuda" if card is not None or _is_on_cuda(module) else "cpu",
+    )
+    return _Estimator(in_precision(request, precision), card).estimate()
+
+
+class _Estimator:
+    """Records a pass, and records it again with other batch sizes."""
+
+    def __init__(self, request: PassRequest, device: Device | None) -> None:
+        self._request = request
+        self._device = device
+
+    def estimate(self) -> MemoryEstimate:
+        trace = record_pass(self._request, is_whole=is_known)
+        timeline = MemoryTimeline(trace)
+        if self._device is None:
+            return estimate_of(trace, timeline)
+        placement = Placement(trace, timeline, self._device)
+        largest = self._largest_batch(self._device, placement) if self._request.from_shapes else None
+        return estimate_of(trace, timeline, placement.verdict(largest))
+
+    def _placed(self, batch_size: int, device: Device) -> Placement:
+        trace = record_pass(replace(self._request, batch_size=batch_size), is_whole=is_known)
+        return Placement(trace, MemoryTimeline(trace), device)
+
+    def _largest_batch(self, device: Device, asked: Placement) -> int:
+        """Between a size that fits and one that does not; where to look follows from the growth of the record."""
+        fitting = self._request.batch_size if asked.fits else 0
+        guess = self._bound_by_growth(device)
+        failing = math.inf if asked.fits else self._request.batch_size
+        for _ in range(_MOST_TRIES):
+            if not fitting < guess < failing:
+                guess = (fitting + int(failing)) // 2 if failing < math.inf else 2 * fitting
+            if guess == fitting:
+                break
+            if self._placed(guess, device).fits:
+                fitting, guess = guess, guess + 1
+            else:
+                failing, guess = guess, (fitting + guess) // 2
+        return fitting
+
+    def _bound_by_growth(self, device: Device) -> int:
+        """At each moment ``a + b·batch`` bytes: the largest batch for which none is more than the device has."""
+        sizes = (2, 4)
+        small, large = (self._placed(size, device).needed for size in sizes)
+        if len(small) != len(large):
+            small, large = (max(small),), (max(large),)
+        room = device.room
+        bounds = [_bound(room, sizes, pair) for pair in zip(small, large, strict=True)]
+        return max(min(bounds, default=0), 0)
+
+
+def _bound(room: int, sizes: tuple[int, int], needed: tuple[int, int]) -> int:
+    slope = (needed[1] - needed[0]) / (sizes[1] - sizes[0])
+    at_zero = needed[0] - slope * sizes[0]
+    if slope <= 0:
+        return 2**40 if at_zero <= room else 0
+    return int((room - at_zero) // slope)
+
+
+def _is_on_cuda(module: nn.Module) -> bool:
+    first = next(iter([*module.parameters(), *module.buffers()]), None)
+    return first is not None and first.is_cuda

@@ -1,0 +1,55 @@
+"""The number formats of a pass: a model converted to another one, or under autocast."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from torchscan.errors import InputError
+from torchscan.trace.containers import copy_arguments
+from torchscan.trace.inventory import Inventory
+from torchscan.trace.tensors import own_copy
+
+if TYPE_CHECKING:
+    from torchscan.trace.passes import PassRequest
+
+Precision = Literal["fp32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
+
+_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def in_precision(request: PassRequest, precision: Precision | None) -> PassRequest:
+    """The same pass in another precision; the model itself stays as it is."""
+    if precision is None:
+        return request
+    if precision not in get_args(Precision):
+        raise InputError(f"precision is {precision!r}: give one of {', '.join(map(repr, get_args(Precision)))}, or None")
+    if precision.startswith("amp-"):
+        return replace(request, autocast=_TYPES[precision.removeprefix("amp-")])
+    return _converted(request, _TYPES[precision])
+
+
+def _converted(request: PassRequest, dtype: torch.dtype) -> PassRequest:
+    """A copy of the model without data, as ``module.to(dtype)`` would be."""
+    inventory = Inventory(request.module)
+    twins = {id(slot.tensor): _twin(slot.tensor, dtype) for slot in inventory.slots}
+    try:
+        module = copy.deepcopy(request.module, dict(twins))
+    except Exception as error:
+        raise InputError(f"a model is converted by way of a copy, and it cannot be copied: {error}") from error
+    args, kwargs = copy_arguments((request.args, request.kwargs), lambda tensor: _twin(tensor, dtype))
+    return replace(
+        request, module=module, args=args, kwargs=kwargs, originals={id(twin): original for original, twin in twins.items()}
+    )
+
+
+def _twin(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    if not tensor.is_floating_point():
+        return own_copy(tensor, hollow=True)
+    hollow = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="meta")
+    made: Any = nn.Parameter(hollow, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else hollow
+    return made  # type: ignore[no-any-return]
