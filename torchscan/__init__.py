@@ -22,6 +22,7 @@ from torchscan.hardware.process_memory import get_process_gpu_ram
 from torchscan.ops import OpCost, Work, cost_of, window_of
 from torchscan.report.aggregate import aggregate_info
 from torchscan.report.drawing import draw_receptive_field
+from torchscan.report.memory import draw_memory, format_memory
 from torchscan.report.text import format_info
 from torchscan.trace.events import ModuleCall, OpCall, OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
@@ -54,9 +55,11 @@ __all__ = [
     "by_operator",
     "cost_of",
     "crawl_module",
+    "draw_memory",
     "draw_receptive_field",
     "estimate_memory",
     "format_info",
+    "format_memory",
     "get_process_gpu_ram",
     "module_dmas",
     "module_flops",

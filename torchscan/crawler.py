@@ -14,6 +14,7 @@ from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.receptive_field.result import Short
 from torchscan.analyses.totals import require_prices, total_cost
 from torchscan.errors import TorchscanError
+from torchscan.hardware.process_memory import cuda_overhead
 from torchscan.ops import OpCost, is_known
 from torchscan.report.aggregate import aggregate_info
 from torchscan.report.info import Info, info_of
@@ -78,6 +79,7 @@ def crawl_module(
     ``convention``, ``macs`` is what that tool would have reported. Without ``receptive_field`` the layers go without theirs.
     docs/info.md describes the result.
     """
+    before = cuda_overhead()
     trace = record(
         module,
         input_shape,
@@ -89,9 +91,10 @@ def crawl_module(
         execute=execute,
         backward=backward,
     )
+    overheads = (before, cuda_overhead())
     if strict:
         require_prices(trace, call_costs(trace))
-    return info_of(trace, convention, _fields(trace) if receptive_field else None)
+    return info_of(trace, convention, _fields(trace) if receptive_field else None, overheads)
 
 
 def _fields(trace: Trace) -> ReceptiveField | None:

@@ -1,4 +1,4 @@
-"""Pictures of results. matplotlib is an extra, ``pip install torchscan[plot]``, and imported where it is used."""
+"""Pictures of receptive fields."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchscan.analyses.receptive_field import AxisField, LayerField
 from torchscan.errors import InputError
+from torchscan.report.pyplot import pyplot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +51,7 @@ def draw_receptive_field(
     axes = _axes_drawn(layer, name, dims)
     places = _places(axes, unit)
     if ax is None:
-        ax = _pyplot().subplots()[1]
+        ax = pyplot().subplots()[1]
     height, width = (axes[0].length if len(axes) == 2 else 1), axes[-1].length
     _show(ax, picture, height, width)
     top, tall = _span(axes[0], places[0]) if len(axes) == 2 else (0, 1)
@@ -58,14 +59,6 @@ def draw_receptive_field(
     _frame(ax, left, top, wide, tall, axes)
     ax.set_title(_title(layer, places, axes), fontsize="medium")
     return ax
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError("drawing needs matplotlib: pip install 'torchscan[plot]'") from error
-    return plt
 
 
 def _axes_drawn(layer: LayerField, name: str | None, dims: Sequence[int] | None) -> list[AxisField]:

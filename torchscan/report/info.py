@@ -9,6 +9,7 @@ from torchscan.analyses.module_costs import call_costs, module_costs, unpriced_o
 from torchscan.analyses.parameters import ParameterCount, parameters_by_call, unused_parameters
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.receptive_field.result import plain_short
+from torchscan.hardware.process_memory import Overhead
 from torchscan.ops import OpCost
 from torchscan.trace.events import ModuleCall, Provenance
 from torchscan.trace.trace import Trace
@@ -21,8 +22,13 @@ PARAMETER_SUMS = ("grad_params", "nograd_params", "param_size", "num_buffers", "
 COST_SUMS = ("flops", "macs", "dmas", "bytes_read", "bytes_written")
 
 
-def info_of(trace: Trace, convention: Convention = "torchscan", fields: ReceptiveField | None = None) -> Info:
-    """Everything that :func:`torchscan.crawl_module` returns."""
+def info_of(
+    trace: Trace,
+    convention: Convention = "torchscan",
+    fields: ReceptiveField | None = None,
+    overheads: tuple[Overhead, Overhead] = (Overhead(0.0, 0.0), Overhead(0.0, 0.0)),
+) -> Info:
+    """Everything that :func:`torchscan.crawl_module` returns. ``overheads`` are those before the forward pass and after it."""
     costs = call_costs(trace, convention)
     own = zip(trace.modules, module_costs(trace, costs), parameters_by_call(trace), strict=True)
     layers = [_layer(trace, *each) for each in own]
@@ -30,7 +36,10 @@ def info_of(trace: Trace, convention: Convention = "torchscan", fields: Receptiv
         layer.update(_field(field))
     overall = {key: sum(layer[key] for layer in layers) for key in (*PARAMETER_SUMS, *COST_SUMS)}
     return {
-        "overheads": {"cuda": {"pre": 0.0, "fwd": 0.0}, "framework": {"pre": 0.0, "fwd": 0.0}},
+        "overheads": {
+            part: dict(zip(("pre", "fwd"), (getattr(each, part) for each in overheads), strict=True))
+            for part in ("cuda", "framework")
+        },
         "layers": layers,
         "overall": {**overall, "complete": layers[0]["complete"]},
         "unpriced": {name: sum(paths.values()) for name, paths in unpriced_operators(trace, costs).items()},

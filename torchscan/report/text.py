@@ -232,7 +232,7 @@ def _totals(info: Info) -> str:
         ("Non-trainable parameters", units.exact(overall["nograd_params"])),
         ("Total parameters", units.exact(parameters)),
         ("Model size (parameters + buffers)", units.memory(overall["param_size"] + overall["buffer_size"])),
-        ("Framework & CUDA overhead", _overhead_text(info["overheads"])),
+        *_overhead_lines(info["overheads"], overall["param_size"] + overall["buffer_size"]),
         ("Floating-point operations", f"{bound}{units.count(overall['flops'], 'FLOPs')}"),
         _macs_line(info["provenance"]["convention"], f"{bound}{units.count(overall['macs'], 'MACs')}"),
         ("Direct memory accesses", f"{bound}{units.count(overall['dmas'], 'DMAs')}"),
@@ -246,9 +246,18 @@ def _macs_line(convention: str, text: str) -> tuple[str, str]:
     return f"What {convention} reports", text.removesuffix("MACs").rstrip()
 
 
-def _overhead_text(overheads: Mapping[str, Mapping[str, float]]) -> str:
-    total = sum(part["fwd"] for part in overheads.values())
-    return units.memory(total * 2**20) if total else "not measured"
+def _overhead_lines(overheads: Mapping[str, Mapping[str, float | None]], model_size: int) -> list[tuple[str, str]]:
+    """What the process holds on the GPU beside the model, if it was measured."""
+    cuda, framework = overheads["cuda"]["fwd"], overheads["framework"]["fwd"] or 0.0
+    if cuda == framework == 0:
+        return [("Framework & CUDA overhead", "not measured")]
+    bound = "≥ " if cuda is None else ""
+    total = model_size + int(((cuda or 0.0) + framework) * 2**20)
+    return [
+        ("CUDA overhead", "not known" if cuda is None else units.memory(cuda * 2**20)),
+        ("Framework overhead", units.memory(framework * 2**20)),
+        ("Model and overhead on the GPU", f"{bound}{units.memory(total)}"),
+    ]
 
 
 def _remarks(info: Info, width: int, *, with_fields: bool) -> list[str]:

@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchscan.errors import InputError, NeedsValuesError
+from torchscan.trace.autocast import Autocast
 from torchscan.trace.containers import tensors_in
 from torchscan.trace.kernels import Kernels
 from torchscan.trace.tensors import TensorTable, is_plain
@@ -39,10 +40,11 @@ class BackwardError(InputError):
 class Substitutes(TorchFunctionMode):
     """While entered, functions get substitutes for the tensors that the pass has not made itself."""
 
-    def __init__(self, table: TensorTable, kernels: Kernels, *, without_data: bool) -> None:
+    def __init__(self, table: TensorTable, kernels: Kernels, autocast: Autocast, *, without_data: bool) -> None:
         super().__init__()
         self._table = table
         self._kernels = kernels
+        self._autocast = autocast
         self.without_data = without_data
         #: by the identity of the original, which is kept so that nobody else gets it
         self._substitutes: dict[int, tuple[Tensor, Tensor]] = {}
@@ -53,9 +55,14 @@ class Substitutes(TorchFunctionMode):
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call the function with substitutes."""
-        if self.without_data:
-            func = self._kernels.of(func)
-        return func(*self._swap(args), **{name: self._swap(value) for name, value in (kwargs or {}).items()})
+        own_args, own_kwargs = self._swap(tuple(args)), {name: self._swap(value) for name, value in (kwargs or {}).items()}
+        if not self.without_data:
+            return func(*own_args, **own_kwargs)
+        own_args, own_kwargs = self._autocast.cast(func, own_args, own_kwargs, once_more=self._is_computed_again())
+        return self._kernels.of(func)(*own_args, **own_kwargs)
+
+    def _is_computed_again(self) -> bool:
+        return torch.is_grad_enabled() and torch._C._current_autograd_node() is not None
 
     def __exit__(self, *exception: Any) -> None:
         """Let go of the gradients too."""

@@ -7,6 +7,7 @@ that nobody ever writes. So the call goes to the kernel that the target device w
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -38,15 +39,6 @@ class Kernels:
         if function in _CUDNN_MODES and self._target == "cuda":
             return _with_cudnn(function)
         return function
-
-    @contextlib.contextmanager
-    def inside_functions(self) -> Iterator[None]:
-        """Also where functions of torch's own call attention."""
-        F.scaled_dot_product_attention = self.attention
-        try:
-            yield
-        finally:
-            F.scaled_dot_product_attention = _attention
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Attention, in one kernel if there is one for these arguments."""
@@ -174,3 +166,26 @@ def _with_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
         return made[:2] if cell is None else made[:3]
 
     return run
+
+
+# -- functions of torch's own --------------------------------------------------------------------------------------------
+
+_ASK_FOR_OVERRIDES = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+@contextlib.contextmanager
+def functions_let_through() -> Iterator[None]:
+    """Functions of torch's that are written in Python do not ask for overrides, in this thread: what they call does."""
+    thread = threading.get_ident()
+    before = {name: getattr(F, name) for name in _ASK_FOR_OVERRIDES}
+
+    def elsewhere(ask: Callable[..., bool]) -> Callable[..., bool]:
+        return lambda *values: threading.get_ident() != thread and ask(*values)
+
+    try:
+        for name, ask in before.items():
+            setattr(F, name, elsewhere(ask))
+        yield
+    finally:
+        for name, ask in before.items():
+            setattr(F, name, ask)

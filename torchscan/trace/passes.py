@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchscan._version import __version__
 from torchscan.errors import InputError, RecordError, TorchscanError
 from torchscan.trace.abstract import AbstractExecution
+from torchscan.trace.autocast import Autocast
 from torchscan.trace.calls import Execution
 from torchscan.trace.containers import copy_arguments, named_tensors, tensors_in
 from torchscan.trace.events import InputRecord, ParameterRecord, Provenance
@@ -33,7 +34,7 @@ from torchscan.trace.gradients import (
 )
 from torchscan.trace.higher_order import flex_attention_runs_as_it_is
 from torchscan.trace.inventory import Inventory, Slot
-from torchscan.trace.kernels import Kernels
+from torchscan.trace.kernels import Kernels, functions_let_through
 from torchscan.trace.optimizers import (
     OptimizerChoice,
     OptimizerError,
@@ -214,20 +215,24 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
             stack.enter_context(attempt.grad_mode())
             stack.enter_context(flex_attention_runs_as_it_is())
             kernels = Kernels(request.target)
-            substitutes = Substitutes(recorder.table, kernels, without_data=attempt.name == "abstract")
+            autocast = Autocast(request.autocast, request.target)
+            substitutes = Substitutes(recorder.table, kernels, autocast, without_data=attempt.name == "abstract")
             if attempt.in_pieces:
                 stack.enter_context(substitutes)
             if attempt.in_pieces and substitutes.without_data:
-                stack.enter_context(kernels.inside_functions())
+                stack.enter_context(functions_let_through())
             stack.enter_context(module_hooks(recorder))
             stack.enter_context(recorder)
             for _ in range(2 if request.accumulates else 1):
                 recorder.begin("forward")
-                result = module(*args, **kwargs)
-                if isinstance(result, GeneratorType):  # nothing has run yet
-                    recorder.resume()
-                    deque(result, maxlen=0)
-                loss = _backward(result, request, recorder, substitutes) if request.backward else None
+                with autocast.on():
+                    result = module(*args, **kwargs)
+                    if isinstance(result, GeneratorType):  # nothing has run yet
+                        recorder.resume()
+                        deque(result, maxlen=0)
+                    loss = loss_of(result, request.backward) if request.backward else None
+                if request.backward:
+                    _backward(loss, recorder, substitutes)
                 if request.accumulates:
                     del result, loss
             _name_gradients(recorder, substitutes)
@@ -241,15 +246,12 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
     return inputs
 
 
-def _backward(result: Any, request: PassRequest, recorder: Recorder, substitutes: Substitutes) -> Any:
-    """Returns the loss, which a training loop has in its hands until the next one."""
-    loss = loss_of(result, request.backward)
+def _backward(loss: Any, recorder: Recorder, substitutes: Substitutes) -> None:
     outputs = [substitutes.of(output) for output in differentiable_outputs(loss)]
     if substitutes.without_data:
         require_hollow_leaves(outputs)
     recorder.begin("backward")
     run_backward(outputs, substitutes)
-    return loss
 
 
 def _name_gradients(recorder: Recorder, substitutes: Substitutes) -> None:

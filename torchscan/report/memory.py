@@ -1,0 +1,148 @@
+"""A memory estimate to read and to look at: as text, with the course of the memory in letters, and as a picture."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING
+
+from tabulate import tabulate
+
+from torchscan import units
+from torchscan.analyses.memory_estimate import MemoryEstimate, Verdict
+from torchscan.analyses.memory_timeline import KINDS, MemoryKind, Moment
+from torchscan.report.pyplot import pyplot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_NARROWEST, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
+
+#: from the bottom up: what is always there first
+_STACK: Sequence[MemoryKind] = ("parameters", "buffers", "optimizer", "inputs", "gradients", "activations", "temporary")
+_LETTERS = dict(zip(_STACK, "pboigat", strict=True))
+_COLOURS = dict(zip(_STACK, ("#4878d0", "#82c6e2", "#956cb4", "#8c613c", "#ee854a", "#6acc64", "#d65f5f"), strict=True))
+
+
+def format_memory(estimate: MemoryEstimate, width: int = 80) -> str:
+    """The estimate as text: the peak and what it holds, memory over time, the layers that keep the most, and the verdict."""
+    width = max(width, _NARROWEST)
+    parts = [_peak(estimate, width), _plot(estimate.timeline, width), _layers(estimate)]
+    if estimate.verdict is not None:
+        parts.append(_verdict(estimate.verdict))
+    parts += [textwrap.fill(f"Assumed {text}.", width) for text in estimate.assumptions]
+    return "\n\n".join(part for part in parts if part)
+
+
+def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None) -> Axes:
+    """Draw the memory over the operators of the pass, stacked by kind, with the peak marked."""
+    if ax is None:
+        ax = pyplot().subplots(figsize=(9, 4.5), layout="constrained")[1]
+    present = [kind for kind in _STACK if any(moment.by_kind[kind] for moment in estimate.timeline)]
+    places = [KINDS.index(kind) for kind in present]
+    gib = [[moment.bytes_by_kind[place] / 2**30 for moment in estimate.timeline] for place in places]
+    ax.stackplot(range(len(estimate.timeline)), gib, labels=present, colors=[_COLOURS[kind] for kind in present], step="post")
+    peak = max(range(len(estimate.timeline)), key=lambda index: estimate.timeline[index].total)
+    ax.plot([peak], [estimate.peak_bytes / 2**30], "kv", label=f"peak: {units.memory(estimate.peak_bytes)}")
+    for start, name in _phases(estimate.timeline):
+        ax.axvline(start, color="black", linewidth=0.8, linestyle=":")
+        ax.annotate(f" {name}", (start, 1), xycoords=("data", "axes fraction"), va="bottom", fontsize="small")
+    ax.set(xlabel="operator calls", ylabel="GiB", xlim=(0, len(estimate.timeline)))
+    ax.set_ylim(bottom=0)
+    ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small", reverse=True)
+    return ax
+
+
+# -- text ----------------------------------------------------------------------------------------------------------------
+
+
+def _peak(estimate: MemoryEstimate, width: int) -> str:
+    place = _layer_name(estimate.peak_layer) if estimate.peak_phase != "optimizer" else "the optimizer's step"
+    where = f"at {estimate.peak_operator} in {place}, {estimate.peak_phase}"
+    batch = "" if estimate.batch_size is None else f", batch size {estimate.batch_size}"
+    title = textwrap.fill(f"Peak memory {units.memory(estimate.peak_bytes)} {where}{batch}", width)
+    rows = [
+        (f"{_LETTERS[kind]}  {kind}", units.memory(size), f"{100 * size / estimate.peak_bytes:.1f} %")
+        for kind in _STACK
+        if (size := estimate.by_kind[kind])
+    ]
+    return f"{title}\n\n{tabulate(rows, tablefmt='plain', colalign=('left', 'right', 'right'))}"
+
+
+def _plot(timeline: Sequence[Moment], width: int) -> str:
+    """One column for several moments: the one with the most. A cell shows what most of it is."""
+    if not timeline:
+        return ""
+    columns = list(_columns(timeline, width - _LABEL_WIDTH))
+    top = max(moment.total for moment in columns)
+    rows = [_row(columns, top, row) for row in reversed(range(_PLOT_HEIGHT))]
+    labels = [units.memory(top * (row + 1) / _PLOT_HEIGHT) if row % 4 == 3 else "" for row in reversed(range(_PLOT_HEIGHT))]
+    lines = [f"{label:>{_LABEL_WIDTH - 2}} {line}".rstrip() for label, line in zip(labels, rows, strict=True)]
+    return "\n".join([*lines, " " * (_LABEL_WIDTH - 1) + _axis(columns)])
+
+
+def _columns(timeline: Sequence[Moment], count: int) -> Iterator[Moment]:
+    count = min(count, len(timeline))
+    for column in range(count):
+        begin, end = column * len(timeline) // count, (column + 1) * len(timeline) // count
+        yield max(timeline[begin:end], key=lambda moment: moment.total)
+
+
+def _row(columns: Sequence[Moment], top: int, row: int) -> str:
+    level = top * (row + 0.5) / _PLOT_HEIGHT
+    return "".join(_letter(column, level) for column in columns)
+
+
+def _letter(moment: Moment, level: float) -> str:
+    sizes = [moment.by_kind[kind] for kind in _STACK]
+    reached = next((place for place, height in enumerate(accumulate(sizes)) if height >= level), None)
+    return " " if reached is None else _LETTERS[_STACK[reached]]
+
+
+def _axis(columns: Sequence[Moment]) -> str:
+    """``forward────backward────``, each name where its phase begins."""
+    parts = []
+    for name, members in groupby(columns, key=lambda moment: moment.phase):
+        length = len(list(members))
+        parts.append(f"{name[: max(length - 1, 0)]}".ljust(length, "-"))
+    return "".join(parts)
+
+
+def _phases(timeline: Sequence[Moment]) -> Iterator[tuple[int, str]]:
+    start = 0
+    for name, members in groupby(timeline, key=lambda moment: moment.phase):
+        yield start, name
+        start += len(list(members))
+
+
+def _layers(estimate: MemoryEstimate) -> str:
+    """Those that hold no others of them, the largest first."""
+    inner = {layer.path.rpartition(".")[0] for layer in estimate.layers if layer.path and layer.activation_bytes}
+    leaves = [layer for layer in estimate.layers if layer.activation_bytes and layer.path not in inner]
+    largest = sorted(leaves, key=lambda layer: -layer.activation_bytes)[:_LAYERS]
+    rows = [
+        (_layer_name(each.path), each.type_name, units.memory(each.activation_bytes), units.memory(each.peak_bytes))
+        for each in largest
+    ]
+    headers = ("Layer", "Type", "Activations", "Peak meanwhile")
+    return tabulate(rows, headers, tablefmt="simple", colalign=("left", "left", "right", "right")) if rows else ""
+
+
+def _verdict(verdict: Verdict) -> str:
+    answer = "fits" if verdict.fits else "does not fit"
+    left = ("Left", verdict.left_bytes) if verdict.fits else ("Missing, at the least", -verdict.left_bytes)
+    rows = [
+        ("Memory for programs", units.memory(verdict.capacity_bytes)),
+        ("Context and kernels", units.memory(verdict.context_bytes)),
+        ("Tensors and workspaces", units.memory(verdict.allocated_bytes)),
+        ("Reserved for them", units.memory(verdict.reserved_bytes)),
+        (left[0], units.memory(left[1])),
+    ]
+    if verdict.largest_batch_size is not None:
+        rows.append(("Largest batch size", units.exact(verdict.largest_batch_size)))
+    return f"{verdict.device}: {answer}\n{tabulate(rows, tablefmt='plain', disable_numparse=True)}"
+
+
+def _layer_name(path: str) -> str:
+    return path or "the model itself"

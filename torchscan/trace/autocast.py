@@ -1,0 +1,157 @@
+"""Autocast for tensors without data.
+
+torch's own asks each tensor for its device, and one without data has none that is cast. So what it does is done here, function
+by function, as torch documents it: contractions get 16 bits, what needs range gets 32, some take the widest of their types.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_CONVOLUTIONS = frozenset(f"conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3)) | {
+    "convolution",
+    "conv_tbc",
+}
+_CONTRACTIONS = (
+    _CONVOLUTIONS
+    | {"linear", "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "mv", "addmm", "addmv", "addr", "addbmm", "baddbmm"}
+    | {"linalg_vecdot", "linalg_multi_dot", "chain_matmul", "einsum", "prelu", "scaled_dot_product_attention"}
+)
+_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}
+_LOSSES = frozenset(
+    {
+        "nll_loss",
+        "nll_loss2d",
+        "nll_loss_nd",
+        "cross_entropy_loss",
+        "kl_div",
+        "l1_loss",
+        "smooth_l1_loss",
+        "huber_loss",
+        "mse_loss",
+    }
+    | {"poisson_nll_loss", "cosine_embedding_loss", "hinge_embedding_loss", "margin_ranking_loss", "multilabel_margin_loss"}
+    | {"soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits"}
+)
+
+#: kind of device -> functions that compute in 16 bits
+_LOWER: Mapping[str, frozenset[str]] = {
+    "cpu": _CONTRACTIONS - {"mv", "addmv", "addr", "linalg_multi_dot", "chain_matmul"},
+    "cuda": frozenset(_CONTRACTIONS | _RECURRENT),
+}
+#: those that compute in 32
+_SINGLE: Mapping[str, frozenset[str]] = {
+    "cpu": _LOSSES | {"avg_pool3d", "binary_cross_entropy", "grid_sampler", "prod", "quantile", "cdist", "trace", "ctc_loss"},
+    "cuda": _LOSSES
+    | {"acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan"}
+    | {
+        "pow",
+        "__pow__",
+        "__rpow__",
+        "softplus",
+        "layer_norm",
+        "native_layer_norm",
+        "group_norm",
+        "rms_norm",
+        "cosine_similarity",
+    }
+    | {"dist", "pdist", "cdist", "renorm", "logsumexp", "norm"}
+    | {
+        f"upsample_{way}"
+        for way in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
+    },
+}
+#: those that are told to return 32 bits
+_RETURN_SINGLE: Mapping[str, frozenset[str]] = {
+    "cpu": frozenset(),
+    "cuda": frozenset(
+        {"softmax", "log_softmax", "prod", "sum", "cumsum", "cumprod", "linalg_vector_norm", "linalg_matrix_norm"}
+    ),
+}
+#: those that compute in the widest type of their arguments
+_WIDEST: Mapping[str, frozenset[str]] = {
+    "cpu": frozenset({"stack", "cat", "index_copy"}),
+    "cuda": frozenset({"addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "scatter_add"})
+    | {"tensordot", "vdot", "cat", "stack"},
+}
+
+
+class Autocast:
+    """What ``torch.autocast`` does with ``dtype`` on one kind of device; None: nothing."""
+
+    def __init__(self, dtype: torch.dtype | None, target: str) -> None:
+        self._dtype = dtype
+        self._target = target
+        self._is_on = False
+        #: parameters are cast once, by identity
+        self._casts: dict[int, Tensor] = {}
+
+    @contextlib.contextmanager
+    def on(self) -> Iterator[None]:
+        """The forward pass and the loss; the backward pass needs none."""
+        self._is_on = self._dtype is not None
+        try:
+            yield
+        finally:
+            self._is_on = False
+            self._casts.clear()
+
+    def cast(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, once_more: bool
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments that a function gets. What a checkpoint computes ``once_more`` is cast as it was before."""
+        if self._dtype is None or not (self._is_on or once_more):
+            return args, kwargs
+        name = getattr(function, "__name__", "")
+        if name in _RETURN_SINGLE[self._target]:
+            return args, self._returning_single(args, kwargs)
+        dtype = self._type_for(name, (*args, *kwargs.values()))
+        if dtype is None:
+            return args, kwargs
+        # The last one first, as the compiler has torch do it: it decides what is alive while weights are cast.
+        named = {key: self._cast_all(kwargs[key], dtype) for key in reversed(kwargs)}
+        return self._cast_all(args, dtype), {key: named[key] for key in kwargs}
+
+    def _type_for(self, name: str, values: tuple[Any, ...]) -> torch.dtype | None:
+        if name in _LOWER[self._target]:
+            return self._dtype
+        if name in _SINGLE[self._target]:
+            return torch.float32
+        if name in _WIDEST[self._target] and any(each.dtype is torch.float32 for each in _tensors(values)):
+            return torch.float32
+        return None
+
+    def _returning_single(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        is_half = bool(args) and isinstance(args[0], Tensor) and args[0].dtype in (torch.float16, torch.bfloat16)
+        asked = kwargs.get("dtype") is not None or any(isinstance(each, torch.dtype) for each in args)
+        return {**kwargs, "dtype": torch.float32} if is_half and not asked else kwargs
+
+    def _cast_all(self, value: Any, dtype: torch.dtype) -> Any:
+        if isinstance(value, Tensor):
+            return self._cast(value, dtype)
+        if type(value) in (list, tuple):
+            return type(value)([self._cast_all(item, dtype) for item in reversed(value)][::-1])
+        return value
+
+    def _cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        if tensor.dtype == dtype or tensor.dtype is torch.float64 or not tensor.is_floating_point():
+            return tensor
+        if not (self._is_on and tensor.is_leaf and tensor.requires_grad and dtype == self._dtype):
+            return tensor.to(dtype)
+        made = self._casts.get(id(tensor))
+        if made is None:
+            made = self._casts[id(tensor)] = tensor.to(dtype)
+        return made
+
+
+def _tensors(values: tuple[Any, ...]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(tuple(value))
