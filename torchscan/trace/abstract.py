@@ -78,11 +78,13 @@ class AbstractExecution:
 
     def __init__(self, largest_floats: int = CONCRETE_FLOATS) -> None:
         self._largest_floats = largest_floats
+        self._assumes_numbers = False
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
-    def keep_known_floats(self) -> None:
-        """From now on, because autograd is done."""
+    def begin_optimizer(self) -> None:
+        """Autograd is done, so known floats keep their values; a number that an optimizer asks for is taken to be 1."""
         self._largest_floats = CONCRETE_FLOATS
+        self._assumes_numbers = True
 
     def needs_standin(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
         """True for all but moderately sized integers, and small constants, on the CPU."""
@@ -113,6 +115,8 @@ class AbstractExecution:
                 return outcome
         if request.op is aten.index.Tensor and any(map(_is_mask, request.args[1])):
             return self._run_with_masks(request)
+        if self._assumes_numbers and request.op is aten._local_scalar_dense.default:
+            return describe_outcome(request, assumed_number(request.tensors[0]))
         if request.op in _ASK_FOR_VALUES or (request.traits.needs_values and request.op is not aten.index.Tensor):
             raise NeedsValuesError(f"{request.op} asks for values that depend on the data")
         return self._run_on_shapes(request)
@@ -218,6 +222,11 @@ class AbstractExecution:
 
     def _remember(self, request: OpRequest, outcome: OpOutcome, make: Callable[[OpRequest], Any]) -> None:
         self._plans[request.key] = _Plan(outcome.signature, tuple(outcome.alias_of), make, outcome.assumption)
+
+
+def assumed_number(tensor: Tensor) -> float | int | bool:
+    """What an optimizer is told when it asks for a number that nobody knows."""
+    return torch.ones((), dtype=tensor.dtype).item()
 
 
 def _hollow(tensor: Tensor) -> Tensor:

@@ -99,7 +99,11 @@ class Autocast:
             yield
         finally:
             self._is_on = False
-            self._casts.clear()
+            self.forget()
+
+    def forget(self) -> None:
+        """Let go of the casts of parameters, at the end of the forward pass or of what a checkpoint computes once more."""
+        self._casts.clear()
 
     def cast(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, once_more: bool
@@ -141,7 +145,7 @@ class Autocast:
     def _cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         if tensor.dtype == dtype or tensor.dtype is torch.float64 or not tensor.is_floating_point():
             return tensor
-        if not (self._is_on and tensor.is_leaf and tensor.requires_grad and dtype == self._dtype):
+        if not (tensor.is_leaf and tensor.requires_grad and dtype == self._dtype):
             return tensor.to(dtype)
         made = self._casts.get(id(tensor))
         if made is None:

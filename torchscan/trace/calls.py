@@ -214,8 +214,8 @@ class Execution(Protocol):
     def needs_standin(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
         """Whether a tensor that comes from outside is to be replaced by a twin without data."""
 
-    def keep_known_floats(self) -> None:
-        """From now on small floating-point tensors made from known values keep theirs, if they did not before."""
+    def begin_optimizer(self) -> None:
+        """The gradients are there, and what follows is an optimizer's step."""
 
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator."""

@@ -48,7 +48,6 @@ class Substitutes(TorchFunctionMode):
         self.without_data = without_data
         #: by the identity of the original, which is kept so that nobody else gets it
         self._substitutes: dict[int, tuple[Tensor, Tensor]] = {}
-        self._are_these: set[int] = set()
         self._begin = _next_node()
 
     def __torch_function__(
@@ -70,7 +69,6 @@ class Substitutes(TorchFunctionMode):
         for _, substitute in self._substitutes.values():
             substitute.grad = None
         self._substitutes.clear()
-        self._are_these.clear()
 
     def _swap(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -90,7 +88,6 @@ class Substitutes(TorchFunctionMode):
             substitute = self._substitute(tensor)
             self._table.enter_substitute(substitute, tensor)
         self._substitutes[id(tensor)] = (tensor, substitute)
-        self._are_these.add(id(substitute))
         return substitute
 
     def known(self, tensor: Tensor) -> Tensor | None:
@@ -98,9 +95,9 @@ class Substitutes(TorchFunctionMode):
         pair = self._substitutes.get(id(tensor))
         return None if pair is None else pair[1]
 
-    def are_these(self, tensor: Tensor) -> bool:
-        """Whether the tensor is one of them."""
-        return id(tensor) in self._are_these
+    def are_ours(self, tensor: Tensor) -> bool:
+        """Whether it is one of them, or was made in the pass: what autograd leaves there is nothing of the user's."""
+        return self._table.is_met_as_ours(tensor)
 
     def _needs_one(self, tensor: Tensor) -> bool:
         differentiable = tensor.is_floating_point() or tensor.is_complex()
@@ -174,7 +171,7 @@ def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
     with torch.no_grad():
         ones = [torch.ones_like(output) for output in outputs]
     with outside_of_everything(), torch._C.DisableTorchFunction():
-        gradients = [(leaf, leaf.grad) for leaf in _leaves(outputs) if not substitutes.are_these(leaf)]
+        gradients = [(leaf, leaf.grad) for leaf in _leaves(outputs) if not substitutes.are_ours(leaf)]
         for leaf, _ in gradients:
             leaf.grad = None
     try:

@@ -118,15 +118,16 @@ def _lstm_by_layers(
     directions = (False, True) if bidirectional else (False,)
     per_layer = iter(zip(*[iter(weights)] * (4 if has_biases else 2), strict=True))
     hidden_size = state[0].shape[-1]
-    source = (source.transpose(0, 1) if batch_first else source).contiguous()
+    source = (source.transpose(0, 1) if batch_first else source).contiguous()  # which is held to the end
+    current = source
     places = iter(range(len(directions) * layers))
     last: list[tuple[Tensor, Tensor]] = []
+    outputs: list[Any] = [None for _ in directions]  # held until the next layer's take their place
     for layer in range(layers):
-        outputs = []
         for backwards in directions:
             place = next(places)
             own = next(per_layer)
-            biases = own[2:] or tuple(source.new_zeros(own[0].shape[0]) for _ in range(2))
+            biases = own[2:] or tuple(current.new_zeros(own[0].shape[0]) for _ in range(2))
             start = (state[0].select(0, place), state[1].select(0, place))
             options: tuple[Any, ...] = (
                 backwards,
@@ -139,14 +140,15 @@ def _lstm_by_layers(
                 batch_first,
                 torch.is_grad_enabled(),
             )
-            output, *final, _ = aten.mkldnn_rnn_layer(source, *own[:2], *biases, *start, *options)
-            outputs.append(output)
+            output, *final, _ = aten.mkldnn_rnn_layer(current, *own[:2], *biases, *start, *options)
+            outputs[backwards] = output
+            del output
             last.append((final[0], final[1]))
-        source = torch.cat(outputs, -1) if bidirectional else outputs[0]
+        current = torch.cat(outputs, -1) if bidirectional else outputs[0]
         if dropout and train and layer < layers - 1:
-            source = torch.dropout(source, dropout, train)
+            current = torch.dropout(current, dropout, train)
     hidden, cell = (torch.stack(each) for each in zip(*last, strict=True))
-    return source.transpose(0, 1) if batch_first else source, hidden, cell
+    return current.transpose(0, 1) if batch_first else current, hidden, cell
 
 
 def _with_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from torch.optim import optimizer as optimizer_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchscan.errors import InputError, TorchscanError
+from torchscan.trace.abstract import assumed_number
 
 #: the name of a class of torch.optim, a class or function that makes one of a list of parameters, or one that exists
 OptimizerChoice = str | Callable[[list[Tensor]], Optimizer] | Optimizer
@@ -57,7 +58,8 @@ def take_step(optimizer: Optimizer) -> None:
     """One step on gradients without data. What it looks at to decide is assumed: see :class:`_AssumedValues`."""
     takes_closure = inspect.signature(optimizer.step).parameters.get("closure")
     needs_closure = takes_closure is not None and takes_closure.default is inspect.Parameter.empty
-    arguments: list[Any] = [lambda: torch.empty((), device="meta")] if needs_closure else []
+    losses = itertools.count(1.0)  # each another, so that nobody thinks the end was reached
+    arguments: list[Any] = [lambda: next(losses)] if needs_closure else []
     try:
         with _AssumedValues():
             optimizer.step(*arguments)
@@ -97,14 +99,13 @@ def hollow_tensors_count_as(device: str) -> Iterator[None]:
 
 
 class _AssumedValues(TorchDispatchMode):
-    """Answers what an optimizer asks of values: numbers are 1, 2, 3, …; something is greater than, not less than, a bound.
+    """Answers what an optimizer asks of values: a number is 1, and greater than, not less than, a bound.
 
-    So a norm is not zero, the learning rate some number, and L-BFGS goes on to its last iteration. No size depends on them.
+    So a norm is not zero, and L-BFGS goes on to its last iteration. No size depends on them.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
-        self._numbers = itertools.count(1)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -116,13 +117,13 @@ class _AssumedValues(TorchDispatchMode):
     ) -> Any:
         """Answer, or run the operator."""
         hollow = bool(args) and isinstance(args[0], Tensor) and args[0].is_meta
-        if hollow and func is aten._local_scalar_dense.default:
-            return float(next(self._numbers)) if args[0].is_floating_point() else next(self._numbers)
         if hollow and func in _ANSWERS and args[0].dim() == 0:
             return torch.tensor(_ANSWERS[func])
         try:
             return func(*args, **(kwargs or {}))
-        except NotImplementedError:
+        except (NotImplementedError, RuntimeError):
+            if hollow and func is aten._local_scalar_dense.default:  # no record is made, which would have an answer
+                return assumed_number(args[0])
             if func in _WITHOUT_SHAPE_FUNCTION:
                 return None
             raise

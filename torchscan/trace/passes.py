@@ -216,6 +216,7 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
             stack.enter_context(flex_attention_runs_as_it_is())
             kernels = Kernels(request.target)
             autocast = Autocast(request.autocast, request.target)
+            recorder.after_recomputation = autocast.forget
             substitutes = Substitutes(recorder.table, kernels, autocast, without_data=attempt.name == "abstract")
             if attempt.in_pieces:
                 stack.enter_context(substitutes)
@@ -224,6 +225,7 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
             stack.enter_context(module_hooks(recorder))
             stack.enter_context(recorder)
             for _ in range(2 if request.accumulates else 1):
+                result = loss = None  # of the batch before
                 recorder.begin("forward")
                 with autocast.on():
                     result = module(*args, **kwargs)
@@ -233,9 +235,7 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
                     loss = loss_of(result, request.backward) if request.backward else None
                 if request.backward:
                     _backward(loss, recorder, substitutes)
-                if request.accumulates:
-                    del result, loss
-            _name_gradients(recorder, substitutes)
+            _name_gradients(recorder, substitutes, [(name, tensor) for name, tensor in named if id(tensor) in owned])
             if request.optimizer is not None:
                 _optimize(request.optimizer, request, recorder, substitutes)
             recorder.table.storages.forget()
@@ -254,13 +254,13 @@ def _backward(loss: Any, recorder: Recorder, substitutes: Substitutes) -> None:
     run_backward(outputs, substitutes)
 
 
-def _name_gradients(recorder: Recorder, substitutes: Substitutes) -> None:
-    for slot in recorder.inventory.slots:
-        known = substitutes.known(slot.tensor)
+def _name_gradients(recorder: Recorder, substitutes: Substitutes, inputs: Sequence[tuple[str, Tensor]]) -> None:
+    known_slots = ((slot.path, substitutes.known(slot.tensor)) for slot in recorder.inventory.slots)
+    for name, known in (*known_slots, *inputs):
         gradient = known.grad if known is not None and known.is_leaf else None
         number = None if gradient is None else recorder.table.storages.find(gradient)
         if number is not None:
-            recorder.table.storages.call_it(number, "gradient", slot.path)
+            recorder.table.storages.call_it(number, "gradient", name)
 
 
 def _optimize(choice: OptimizerChoice, request: PassRequest, recorder: Recorder, substitutes: Substitutes) -> None:

@@ -34,8 +34,8 @@ class RealExecution:
         """No: tensors are computed with as they are."""
         return False
 
-    def keep_known_floats(self) -> None:
-        """All values are known."""
+    def begin_optimizer(self) -> None:
+        """Nothing changes: all values are known."""
 
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator."""

@@ -33,13 +33,13 @@ _LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # 
 
 _NUMBER_OF_LEAVES = 2**63  # the nodes that store gradients are numbered from the end
 _ADD = torch.ops.aten.add.Tensor
+_TO_COPY = torch.ops.aten._to_copy.default
 _DETACH = torch.ops.aten.detach_.default
 _COMPATIBLE = torch.ops.aten._has_compatible_shallow_copy_type.default  # asked when somebody assigns ``.data``
 
 #: what torch does about a Python number or list that becomes a tensor: no part of the model
-_BOOKKEEPING = frozenset(
-    {torch.ops.aten.lift_fresh.default, torch.ops.aten.detach_.default, torch.ops.aten.scalar_tensor.default}
-)
+_LIFT = torch.ops.aten.lift_fresh.default
+_BOOKKEEPING = frozenset({_LIFT, torch.ops.aten.detach_.default, torch.ops.aten.scalar_tensor.default})
 
 #: whether a composite operator is recorded as one call; if not, the operators that it is made of are
 IsWhole = Callable[[OpOverload], bool]
@@ -113,6 +113,9 @@ class Recorder(TorchDispatchMode):
         self._counts: dict[int, int] = {}
         self._current: OpenCall | None = None
         self._phase: Phase = "forward"
+        #: called when a checkpoint has computed once more what it needs
+        self.after_recomputation: Callable[[], None] = lambda: None
+        self._is_computing_again = False
         #: by operator call of the backward pass the number of the graph's node that made it
         self._nodes: dict[int, int | None] = {}
         #: the graph's nodes are numbered as they are made: from which number on they belong to which call
@@ -148,6 +151,9 @@ class Recorder(TorchDispatchMode):
         """Tensor subclasses come first and are recorded as what they are made of."""
         if self.failure is not None and sys.exception() is not self.failure.error:
             self.failure = None  # somebody caught it; its frames hold tensors
+        if self._is_computing_again and not _is_inside_checkpoint():
+            self._is_computing_again = False
+            self.after_recomputation()
         if isinstance(func, HigherOrderOperator):
             return self._run_with_functions(func, args, kwargs or {})
         if types and not _PLAIN_TYPES.issuperset(types) and not _LAZY_TYPES.issuperset(types):
@@ -156,6 +162,8 @@ class Recorder(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         if func is _DETACH:  # autograd has done it already; where it has not, the tensor's own graph would be cut
             return args[0]
+        if func is _TO_COPY and _moves_only(args[0], kwargs or {}):
+            return args[0]  # all that has no data is on one device with what has; a model that asks for that gets no copy
         if func.namespace == "profiler":
             return func(*args, **(kwargs or {}))
         traits = self._traits.get(func)
@@ -172,6 +180,8 @@ class Recorder(TorchDispatchMode):
         except Exception as error:
             self.failure = Failure(error, self._current, request)
             raise
+        if func is _LIFT:
+            self.table.storages.find_or_add(args[0], "constant", "")
         if func in _BOOKKEEPING:
             return self._with_originals(request, outcome) if request.has_standin else outcome.result
         return self._write_down(request, outcome)
@@ -226,12 +236,13 @@ class Recorder(TorchDispatchMode):
         """The forward pass is over and gradients follow, say."""
         self._phase = phase
         if phase == "optimizer":
-            self._execution.keep_known_floats()
+            self._execution.begin_optimizer()
 
     def _origin(self, request: OpRequest, index: int) -> Origin:
         if self._phase != "backward":
             return "function"
-        if torch.is_grad_enabled():
+        if _is_inside_checkpoint():
+            self._is_computing_again = True
             return "checkpoint"
         node = torch._C._current_autograd_node()
         self._nodes[index] = None if node is None else node._sequence_nr()
@@ -361,6 +372,20 @@ def module_hooks(recorder: Recorder) -> Iterator[None]:
             for handle in handles:
                 handle.remove()
                 _global_forward_hooks_with_kwargs.pop(handle.id, None)  # which torch forgets
+
+
+def _is_inside_checkpoint() -> bool:
+    """During the backward pass: gradients are watched, or, while a result is put away for them, were a moment ago."""
+    return torch.is_grad_enabled() or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+def _moves_only(tensor: Tensor, options: Mapping[str, Any]) -> bool:
+    """Whether a copy is made only because the tensor has values and the model asks for the device of one that has none."""
+    device = options.get("device")
+    if tensor.device.type != "cpu" or device is None or device.type != "meta":
+        return False
+    same = {"device": device, "dtype": tensor.dtype, "layout": tensor.layout}
+    return all(value is None or value == same.get(name) for name, value in options.items() if name != "non_blocking")
 
 
 def type_name_of(module: nn.Module) -> str:

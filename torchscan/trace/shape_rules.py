@@ -131,6 +131,12 @@ def _lstm_layer(
     return made, torch.empty_like(hidden, device="meta"), torch.empty_like(cell, device="meta"), workspace
 
 
+def _lstm_layer_backward(source: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """A gradient each, also for the two biases, to which torch's own shape function gives one in common."""
+    weights, hidden, cell = rest[:4], rest[4], rest[5]
+    return tuple(torch.empty(each.shape, dtype=torch.float32, device="meta") for each in (source, *weights, hidden, cell))
+
+
 def _lstm_workspace(steps: int, batch: int, width: int, size: int) -> int:
     """What oneDNN keeps, in bytes, for rows of single precision: seven blocks of whole pages.
 
@@ -183,6 +189,7 @@ _UNARY_IN_PLACE = (aten.relu_, aten.silu_, aten.sigmoid_, aten.tanh_, aten.hards
 SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten._grouped_mm.default: _grouped_mm,
     aten.mkldnn_rnn_layer.default: _lstm_layer,
+    aten.mkldnn_rnn_layer_backward.default: _lstm_layer_backward,
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
     **dict.fromkeys((aten._fused_sgd_.default, aten._fused_adagrad_.default), _nothing),

@@ -16,42 +16,49 @@ from torchscan.trace.events import StorageKind, StorageRecord
 
 
 class Storages:
-    """Every block of memory that the pass met, by number. None is held because of this, but for those of the user's."""
+    """Every block of memory that the pass met, by number. None is held because of this."""
 
     def __init__(self) -> None:
         #: operator calls made so far: the clock of the record
         self.now = 0
         self._sizes: list[int] = []
-        self._born: list[int | None] = []
+        #: when each was met for the first time
+        self._seen: list[int] = []
         self._died: list[int | None] = []
         self._kinds: list[StorageKind] = []
         self._names: list[str] = []
         self._of_pointer: dict[int, int] = {}
-        self._kept: list[torch.UntypedStorage] = []
         self._watches: dict[int, weakref.ref[object]] = {}
 
     def records(self) -> tuple[StorageRecord, ...]:
         """What is known of each."""
-        return tuple(map(StorageRecord, self._sizes, self._born, self._died, self._kinds, self._names))
+        return tuple(
+            map(StorageRecord, self._sizes, map(self._birth, range(len(self._sizes))), self._died, self._kinds, self._names)
+        )
+
+    def _birth(self, number: int) -> int | None:
+        """Constants that outlive the pass are the model's and were there before; others came about when first seen."""
+        is_ours = self._kinds[number] in ("intermediate", "gradient")
+        is_passing = self._kinds[number] == "constant" and self._died[number] is not None
+        return self._seen[number] if is_ours or is_passing else None
 
     def find(self, tensor: Tensor) -> int | None:
         """The number of the memory of a tensor, if it was met."""
         return self._of_pointer.get(_pointer(tensor))
 
-    def add_foreign(self, tensor: Tensor, kind: StorageKind, name: str) -> int:
-        """Memory that was there before, or came about out of sight. It is kept: its address must not be used again."""
+    def find_or_add(self, tensor: Tensor, kind: StorageKind, name: str) -> int:
+        """The number of memory that was there before, or came about out of sight."""
+        known = self.find(tensor)
+        if known is not None:
+            return known
         storage = _storage_of(tensor)
-        if storage is not None:
-            self._kept.append(storage)
-        return self._add(_pointer(tensor), _size(tensor, storage), None, kind, name)
+        size = tensor.numel() * tensor.element_size() if storage is None else storage.nbytes()
+        return self._watch(tensor, storage, size, self.now, kind, name)
 
     def add_made(self, tensor: Tensor, size: int, producer: int) -> int:
-        """Memory that an operator call made: watch when it is let go."""
+        """Memory that an operator call made; ``size`` is asked for where the tensor has none of its own."""
         storage = _storage_of(tensor)
-        pointer = tensor._cdata if storage is None else int(storage._cdata)
-        number = self._add(pointer, size if storage is None else storage.nbytes(), producer, "intermediate", "")
-        self._watches[number] = weakref.ref(tensor if storage is None else storage, self._death_of(number, pointer))
-        return number
+        return self._watch(tensor, storage, size if storage is None else storage.nbytes(), producer, "intermediate", "")
 
     def stands_for(self, tensor: Tensor, number: int) -> None:
         """The memory of ``tensor`` is computed with instead of that block."""
@@ -69,13 +76,18 @@ class Storages:
         """The pass is over: what is let go from now on is let go after its end."""
         self._watches.clear()
 
-    def _add(self, pointer: int, size: int, born: int | None, kind: StorageKind, name: str) -> int:
+    def _watch(
+        self, tensor: Tensor, storage: torch.UntypedStorage | None, size: int, seen: int, kind: StorageKind, name: str
+    ) -> int:
+        """Enter it, and see when it is let go."""
+        pointer = _pointer(tensor)
         number = self._of_pointer[pointer] = len(self._sizes)
         self._sizes.append(size)
-        self._born.append(born)
+        self._seen.append(seen)
         self._died.append(None)
         self._kinds.append(kind)
         self._names.append(name)
+        self._watches[number] = weakref.ref(tensor if storage is None else storage, self._death_of(number, pointer))
         return number
 
     def _death_of(self, number: int, pointer: int) -> Callable[[object], None]:
@@ -98,7 +110,3 @@ def _storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
 def _pointer(tensor: Tensor) -> int:
     storage = _storage_of(tensor)
     return tensor._cdata if storage is None else int(storage._cdata)
-
-
-def _size(tensor: Tensor, storage: torch.UntypedStorage | None) -> int:
-    return tensor.numel() * tensor.element_size() if storage is None else storage.nbytes()

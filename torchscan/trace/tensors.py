@@ -69,8 +69,7 @@ class TensorTable:
     def enter_input(self, tensor: Tensor, name: str) -> None:
         """Enter an argument of the pass that is a copy of our own, which the model may write to."""
         if id(tensor) not in self._tracked:
-            storage = self.storages.find(tensor)
-            storage = self.storages.add_foreign(tensor, "input", name) if storage is None else storage
+            storage = self.storages.find_or_add(tensor, "input", name)
             self._enter(tensor, self.spec_of(tensor), storage, None, "input", name, None).is_ours = True
 
     def enter_state(self, tensor: Tensor, name: str, *, elsewhere: bool) -> None:
@@ -79,7 +78,7 @@ class TensorTable:
         What is kept ``elsewhere``, not on the device that all else is on, takes no memory there.
         """
         if self.storages.find(tensor) is None:
-            storage = self.storages.add_foreign(tensor, "optimizer state", name)
+            storage = self.storages.find_or_add(tensor, "optimizer state", name)
             if elsewhere:
                 self.storages.is_elsewhere(storage)
             self._enter(tensor, self.spec_of(tensor), storage, None, "optimizer state", name, None).is_ours = True
@@ -202,7 +201,7 @@ class TensorTable:
         """The number of its memory; if that is met for the first time, it is the user's."""
         storage = self.storages.find(tensor)
         if storage is None:
-            storage = self.storages.add_foreign(tensor, *self._names.get(tensor._cdata, ("constant", "")))
+            storage = self.storages.find_or_add(tensor, *self._names.get(tensor._cdata, ("constant", "")))
             self._foreign.add(storage)
         return storage
 
