@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,8 +18,8 @@ from torchscan.trace.optimizers import OptimizerChoice
 from torchscan.trace.passes import PassRequest, record_pass
 from torchscan.trace.precision import Precision, in_precision
 
-#: how often a batch size is tried before the search for the largest ends with the best so far
-_MOST_TRIES = 12
+#: where the search for the largest batch ends
+LARGEST_BATCH = 2**24
 
 
 def estimate_memory(
@@ -100,24 +99,25 @@ class _Estimator:
         return Placement(trace, MemoryTimeline(trace), device)
 
     def _largest_batch(self, device: Device, asked: Placement) -> int:
-        """Between a size that fits and one that does not; where to look follows from the growth of the record."""
-        fitting = self._request.batch_size if asked.fits else 0
-        guess = self._bound_by_growth(device)
-        failing = math.inf if asked.fits else self._request.batch_size
-        for _ in range(_MOST_TRIES):
-            if not fitting < guess < failing:
-                guess = (fitting + int(failing)) // 2 if failing < math.inf else 2 * fitting
-            if guess == fitting:
-                break
+        """The bound by growth does not know what rounding and gaps cost: from there down in growing steps, then by halves."""
+        low, high = (self._request.batch_size, LARGEST_BATCH + 1) if asked.fits else (0, self._request.batch_size)
+        guess = min(max(self._bound_by_growth(device), low + 1), high - 1)
+        step = 1 + guess // 256
+        while guess > low:
             if self._placed(guess, device).fits:
-                fitting, guess = guess, guess + 1
-            else:
-                failing, guess = guess, (fitting + guess) // 2
-        return fitting
+                low = guess
+                break
+            high, guess, step = guess, guess - step, 2 * step
+        while high - low > 1:
+            guess = (low + high) // 2 if high <= LARGEST_BATCH else min(low + step, LARGEST_BATCH)
+            low, high = (guess, high) if self._placed(guess, device).fits else (low, guess)
+            step *= 2
+        return low
 
     def _bound_by_growth(self, device: Device) -> int:
         """At each moment ``a + b·batch`` bytes: the largest batch for which none is more than the device has."""
-        sizes = (2, 4)
+        smaller = max(self._request.batch_size, 2)  # a model may do something else for one
+        sizes = (smaller, 2 * smaller)
         small, large = (self._placed(size, device).needed for size in sizes)
         if len(small) != len(large):
             small, large = (max(small),), (max(large),)
@@ -130,7 +130,7 @@ def _bound(room: int, sizes: tuple[int, int], needed: tuple[int, int]) -> int:
     slope = (needed[1] - needed[0]) / (sizes[1] - sizes[0])
     at_zero = needed[0] - slope * sizes[0]
     if slope <= 0:
-        return 2**40 if at_zero <= room else 0
+        return LARGEST_BATCH if at_zero <= room else 0
     return int((room - at_zero) // slope)
 
 

@@ -28,7 +28,7 @@ class Verdict:
     context_bytes: int
     #: the most in torch's blocks: tensors, rounded up to 512 bytes, and what cuBLAS and cuDNN work in
     allocated_bytes: int
-    #: the most in the segments that torch's allocator takes from the device for them
+    #: the most in the segments that torch's allocator takes from the device for them, or would have to take, at the least
     reserved_bytes: int
     fits: bool
     #: None where the inputs were given as they are, so that nobody knows their batch dimension
@@ -128,27 +128,29 @@ class Placement:
     @cached_property
     def fits(self) -> bool:
         """Whether the device has room."""
-        return self._on_device is not None
+        return isinstance(self._on_device, CachingAllocator)
 
     def verdict(self, largest_batch_size: int | None) -> Verdict:
         """The figures."""
-        used = self._on_device or self._replay(None)
+        on_device = self._on_device
+        used = on_device if isinstance(on_device, CachingAllocator) else self._replay(None)
+        needed = max(used.peak_allocated, on_device.demand) if isinstance(on_device, OutOfMemory) else used.peak_reserved
         return Verdict(
             device=self._device.name,
             capacity_bytes=self._device.memory,
             context_bytes=CONTEXT,
             allocated_bytes=used.peak_allocated,
-            reserved_bytes=used.peak_reserved if self.fits else used.peak_allocated,
+            reserved_bytes=needed,
             fits=self.fits,
             largest_batch_size=largest_batch_size,
         )
 
     @cached_property
-    def _on_device(self) -> CachingAllocator | None:
+    def _on_device(self) -> CachingAllocator | OutOfMemory:
         try:
-            return self._replay(self._device.memory - CONTEXT)
-        except OutOfMemory:
-            return None
+            return self._replay(self._device.room)
+        except OutOfMemory as error:
+            return error
 
     @property
     def _cublas_workspaces(self) -> int:
@@ -171,8 +173,8 @@ class Placement:
 
 def _by_moment(blocks: Sequence[Block], moments: int) -> tuple[list[list[int]], list[list[int]]]:
     """For each moment the blocks that begin, and those that have ended."""
-    begins: list[list[int]] = [[] for _ in range(moments + 1)]
-    ends: list[list[int]] = [[] for _ in range(moments + 1)]
+    begins: list[list[int]] = [[] for _ in range(moments + 2)]
+    ends: list[list[int]] = [[] for _ in range(moments + 2)]
     for number, block in enumerate(blocks):
         begins[block.first].append(number)
         ends[block.end].append(number)

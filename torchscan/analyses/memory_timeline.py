@@ -88,7 +88,8 @@ class MemoryTimeline:
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks of memory with their lifetimes, in the order of ``trace.storages``."""
-        ends = [len(self._trace.ops) if each.died is None else each.died for each in self._trace.storages]
+        after_end = len(self._trace.ops) + 1
+        ends = [after_end if each.died is None else each.died for each in self._trace.storages]
         if self._in_place_sums:
             _end_where_summed(self._trace, ends)
         pairs = zip(self._trace.storages, ends, strict=True)
@@ -122,7 +123,7 @@ class MemoryTimeline:
 
     def _is_kept(self, born: int, end: int) -> bool:
         """Whether what the forward pass made, also when it runs once more, is there for more than the calls around it."""
-        made_by, last_seen_by = self._trace.ops[born], self._trace.ops[end - 1]
+        made_by, last_seen_by = self._trace.ops[born], self._trace.ops[min(end, len(self._trace.ops)) - 1]
         if made_by.origin == "checkpoint":
             return last_seen_by.origin != "checkpoint"
         if not self._trace.provenance.backward:
@@ -165,7 +166,7 @@ class MemoryTimeline:
 
 def _alive(moments: int, blocks: Sequence[Block]) -> Iterator[int]:
     """Bytes alive at each moment."""
-    changes = [0] * (moments + 1)
+    changes = [0] * (moments + 2)
     for block in blocks:
         changes[block.first] += block.size
         changes[block.end] -= block.size

@@ -20,7 +20,11 @@ SEGMENT_ROUNDING = 2 * _MIB
 
 
 class OutOfMemory(Exception):  # noqa: N818 - it is no error of anybody's: the device is too small
-    """A request that the device cannot serve."""
+    """A request that the device cannot serve; it would have ``demand`` bytes in segments."""
+
+    def __init__(self, demand: int) -> None:
+        super().__init__(f"{demand} bytes in segments are more than the device has")
+        self.demand = demand
 
 
 @dataclass(eq=False, slots=True)
@@ -93,7 +97,7 @@ class CachingAllocator:
         if self.capacity is not None and self.reserved + needed > self.capacity:
             self._give_back()
             if self.reserved + needed > self.capacity:
-                raise OutOfMemory
+                raise OutOfMemory(self.reserved + needed)
         self.reserved += needed
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return self._block(needed, is_small)

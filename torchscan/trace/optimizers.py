@@ -25,7 +25,7 @@ from torchscan.trace.abstract import assumed_number
 OptimizerChoice = str | Callable[[list[Tensor]], Optimizer] | Optimizer
 
 aten = torch.ops.aten
-_ANSWERS = {aten.gt.Scalar: True, aten.ge.Scalar: True, aten.lt.Scalar: False, aten.le.Scalar: False}
+_IS_GREATER = {aten.gt.Scalar: True, aten.ge.Scalar: True, aten.lt.Scalar: False, aten.le.Scalar: False}
 _WITHOUT_SHAPE_FUNCTION = frozenset({aten._fused_sgd_.default, aten._fused_adagrad_.default})
 
 
@@ -99,9 +99,9 @@ def hollow_tensors_count_as(device: str) -> Iterator[None]:
 
 
 class _AssumedValues(TorchDispatchMode):
-    """Answers what an optimizer asks of values: a number is 1, and greater than, not less than, a bound.
+    """Answers what an optimizer asks of values: a number is 1, and farther from zero than a bound, on the bound's side.
 
-    So a norm is not zero, and L-BFGS goes on to its last iteration. No size depends on them.
+    So a norm is not small, a step leads downhill, and L-BFGS goes on to its last iteration. No size depends on them.
     """
 
     def __init__(self) -> None:
@@ -117,8 +117,8 @@ class _AssumedValues(TorchDispatchMode):
     ) -> Any:
         """Answer, or run the operator."""
         hollow = bool(args) and isinstance(args[0], Tensor) and args[0].is_meta
-        if hollow and func in _ANSWERS and args[0].dim() == 0:
-            return torch.tensor(_ANSWERS[func])
+        if hollow and func in _IS_GREATER and args[0].dim() == 0:
+            return torch.tensor(_IS_GREATER[func] == (args[1] >= 0))
         try:
             return func(*args, **(kwargs or {}))
         except (NotImplementedError, RuntimeError):

@@ -1,0 +1,300 @@
+"""Does it fit: peaks worked out by hand, verdicts that hold at their own bound, and a model that is as before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import torchscan
+from tests.observables import process_state
+from torchscan import estimate_memory
+from torchscan.errors import InputError
+
+GIB = 2**30
+
+
+def two_layers() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(100, 200, bias=False), nn.ReLU(), nn.Linear(200, 10, bias=False))
+
+
+WEIGHTS = 4 * (100 * 200 + 200 * 10)
+
+
+def test_an_inference_by_hand() -> None:
+    """The input (400 bytes a sample), the result of the first layer and that of the ReLU (800 each) are alive at once."""
+    estimate = estimate_memory(two_layers(), (100,), batch_size=8)
+    assert estimate.peak_bytes == WEIGHTS + 8 * (400 + 800 + 800)
+    assert (estimate.peak_layer, estimate.peak_phase) == ("1", "forward")
+    assert estimate.by_kind["parameters"] == WEIGHTS
+    assert estimate.by_kind["inputs"] == 8 * 400
+
+
+def test_a_training_step_by_hand() -> None:
+    """Largest when the gradient of the first weight is there: a ReLU's result is kept, an output and a loss are held."""
+    estimate = estimate_memory(two_layers(), (100,), batch_size=8, training=True, loss=torch.sum, optimizer="SGD")
+    gradient = WEIGHTS
+    held = 8 * 400 + 8 * 40 + 4 + 4  # input, output, loss, and the loss's own gradient
+    assert estimate.peak_by_phase["backward"] == WEIGHTS + gradient + held + 8 * 800
+    assert estimate.by_kind["gradients"] == gradient
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "states"),
+    [("SGD", 0), ("AdamW", 2), (torch.optim.RMSprop, 1), (lambda p: torch.optim.SGD(p, momentum=0.9), 1)],
+)
+def test_the_state_of_an_optimizer(optimizer: Any, states: int) -> None:
+    """So many numbers per weight, besides a step count of 4 bytes for each tensor."""
+    estimate = estimate_memory(two_layers(), (100,), training=True, optimizer=optimizer)
+    assert states * WEIGHTS <= estimate.by_kind["optimizer"] <= states * WEIGHTS + 8
+
+
+def test_on_a_gpu_step_counts_stay_on_the_host_and_updates_take_a_copy_of_all() -> None:
+    """With many tensors at once AdamW holds a second copy of the weights' size for a moment."""
+    model = two_layers()
+    estimate = estimate_memory(model, (100,), training=True, optimizer="AdamW", device="H100 PCIe")
+    assert estimate.by_kind["optimizer"] == 2 * WEIGHTS
+    assert estimate.peak_by_phase["optimizer"] >= 5 * WEIGHTS
+    fused = estimate_memory(
+        model, (100,), training=True, optimizer=lambda p: torch.optim.AdamW(p, fused=True), device="H100 PCIe"
+    )
+    assert fused.peak_by_phase["optimizer"] < 4.1 * WEIGHTS
+
+
+def test_an_optimizer_that_exists_is_taken_with_its_groups_and_left_alone() -> None:
+    """The second layer is not in it; nothing of it has a state afterwards."""
+    model = two_layers()
+    optimizer = torch.optim.Adam([{"params": [model[0].weight], "amsgrad": True}], lr=0.1)
+    estimate = estimate_memory(model, (100,), training=True, optimizer=optimizer)
+    assert estimate.by_kind["optimizer"] == 3 * 4 * 100 * 200 + 4
+    assert (dict(optimizer.state), model[0].weight.grad) == ({}, None)
+    converted = estimate_memory(model, (100,), training=True, optimizer=optimizer, precision="bf16")
+    assert converted.by_kind["optimizer"] == 3 * 2 * 100 * 200 + 4
+
+
+class WithoutSpare(nn.Module):
+    def __init__(self, model: nn.Sequential) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model[2](self.model[1](self.model[0](x)))
+
+
+def test_frozen_and_unused_parameters_are_there_and_need_nothing() -> None:
+    model = two_layers()
+    model.spare = nn.Linear(50, 50, bias=False)
+    model[0].weight.requires_grad_(False)
+    estimate = estimate_memory(WithoutSpare(model), (100,), training=True, optimizer="AdamW")
+    assert estimate.by_kind["parameters"] == WEIGHTS + 4 * 2500
+    assert estimate.by_kind["optimizer"] == 2 * 4 * 2000 + 4
+
+
+def test_tied_weights_are_there_once() -> None:
+    model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 64, bias=False))
+    model[1].weight = model[0].weight
+    estimate = estimate_memory(model, (64,), training=True, optimizer="SGD", precision="fp16")
+    at_end = estimate.timeline[-1].by_kind
+    assert (at_end["parameters"], at_end["gradients"]) == (2 * 64 * 64, 2 * 64 * 64)
+
+
+def test_lbfgs_steps_without_values() -> None:
+    """After two steps of 20 iterations it knows two times that many directions and gradient differences, but for the first."""
+    estimate = estimate_memory(two_layers(), (100,), training=True, optimizer="LBFGS")
+    assert estimate.by_kind["optimizer"] > 2 * 10 * WEIGHTS
+
+
+@pytest.mark.parametrize(("precision", "size"), [("fp32", 4), ("fp16", 2), ("bf16", 2)])
+def test_a_converted_model(precision: Any, size: int) -> None:
+    model = two_layers()
+    estimate = estimate_memory(model, (100,), precision=precision)
+    assert estimate.peak_bytes * 4 == size * estimate_memory(model, (100,)).peak_bytes
+    assert model[0].weight.dtype is torch.float32
+
+
+def test_a_converted_model_on_arguments() -> None:
+    """Floating-point arguments are converted too, integers are not."""
+    model = nn.Sequential(nn.Linear(100, 200))
+    estimate = estimate_memory(model, args=(torch.zeros(8, 100),), precision="bf16")
+    assert estimate.by_kind["inputs"] == 8 * 200
+
+
+def test_autocast_keeps_weights_and_casts_them() -> None:
+    """For the gradients are kept: the casts of the input and of the second weight, the ReLU's result, the output."""
+    estimate = estimate_memory(two_layers(), (100,), batch_size=8, training=True, precision="amp-bf16")
+    at_end_of_forward = [moment for moment in estimate.timeline if moment.phase == "forward"][-1].by_kind
+    assert at_end_of_forward["parameters"] == WEIGHTS
+    assert at_end_of_forward["activations"] == 2 * 200 * 10 + 8 * (200 + 400 + 20)
+
+
+class Attention(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = x.unbind(0)
+        return F.scaled_dot_product_attention(query, key, value)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.bfloat16, 2), (torch.float32, 4)])
+def test_attention_of_a_gpu_saves_no_scores(dtype: torch.dtype, size: int) -> None:
+    """Beside its input and output one number of 4 bytes per row, and the state of a generator."""
+    x = torch.zeros(3, 2, 4, 128, 64, dtype=dtype, requires_grad=True)
+    estimate = estimate_memory(Attention(), args=(x,), training=True, device="H200")
+    kept = [moment for moment in estimate.timeline if moment.phase == "forward"][-1].by_kind["activations"]
+    assert 0 <= kept - (2 * 4 * 128) * (64 * size + 4) <= 32
+
+
+def test_cudnn_takes_a_recurrent_layer_as_one_operator() -> None:
+    layer = nn.GRU(32, 64, 2)
+    estimate = estimate_memory(layer, (10, 32), training=True, loss=lambda out: out[0].sum(), device="H200")
+    operators = [moment.operator for moment in estimate.timeline]
+    assert operators.count("aten._cudnn_rnn") == operators.count("aten._cudnn_rnn_backward") == 1
+
+
+# -- where ---------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_layer_leaves_behind() -> None:
+    """Inference: its result. Training: what is kept for the gradients, here only what the ReLU returns; its input is not."""
+    layers = {layer.path: layer.activation_bytes for layer in estimate_memory(two_layers(), (100,), batch_size=8).layers}
+    assert layers == {"": 8 * 40, "0": 8 * 800, "1": 8 * 800, "2": 8 * 40}
+    estimate = estimate_memory(two_layers(), (100,), batch_size=8, training=True, loss=torch.sum)
+    assert {layer.path: layer.activation_bytes for layer in estimate.layers} == {"": 6724, "0": 0, "1": 6400, "2": 320}
+
+
+def test_the_peak_of_a_layer_is_that_of_all_memory_meanwhile() -> None:
+    layers = {layer.path: layer.peak_bytes for layer in estimate_memory(two_layers(), (100,), batch_size=8).layers}
+    at_start = WEIGHTS + 8 * 400
+    assert layers == {"": at_start + 8 * 1600, "0": at_start + 8 * 800, "1": at_start + 8 * 1600, "2": at_start + 8 * 840}
+
+
+def test_checkpoints_save_memory() -> None:
+    from torch.utils.checkpoint import checkpoint_sequential
+
+    class Deep(nn.Module):
+        def __init__(self, *, checkpoints: bool) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(16)))
+            self.checkpoints = checkpoints
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.checkpoints:
+                return checkpoint_sequential(self.layers, 4, x, use_reentrant=False)
+            return self.layers(x)
+
+    with_all, with_few = (
+        estimate_memory(Deep(checkpoints=checkpoints), (64,), batch_size=1000, training=True) for checkpoints in (False, True)
+    )
+    assert with_few.by_kind["activations"] < 0.45 * with_all.by_kind["activations"]
+
+
+# -- on a device ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_largest_batch_fits_and_the_next_one_does_not(training: bool) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 62 * 62, 10))
+    options: Any = {"training": training, "optimizer": "AdamW" if training else None, "device": "GTX 1650 Ti"}
+    verdict = estimate_memory(model, (3, 64, 64), **options).verdict
+    assert verdict is not None
+    assert verdict.fits
+    assert verdict.largest_batch_size is not None
+    largest = verdict.largest_batch_size
+    for batch_size, fits in ((largest, True), (largest + 1, False)):
+        again = estimate_memory(model, (3, 64, 64), batch_size=batch_size, **options).verdict
+        assert again is not None
+        assert (again.fits, again.largest_batch_size) == (fits, largest)
+        assert (again.left_bytes >= 0) == fits
+
+
+def test_a_model_that_is_too_large_for_any_batch() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(100_000, 100_000)
+    verdict = estimate_memory(model, (100_000,), device="RTX 3090").verdict
+    assert verdict is not None
+    assert (verdict.fits, verdict.largest_batch_size) == (False, 0)
+    assert verdict.left_bytes < -13 * GIB  # 40 GB of weights
+
+
+def test_given_arguments_have_no_known_batch() -> None:
+    verdict = estimate_memory(two_layers(), args=(torch.zeros(8, 100),), device="H200").verdict
+    assert verdict is not None
+    assert verdict.largest_batch_size is None
+
+
+def test_the_verdict_adds_up() -> None:
+    """A context, two workspaces of cuBLAS for a training step, segments of 2 MiB for what is small."""
+    verdict = estimate_memory(two_layers(), (100,), training=True, device="H200").verdict
+    assert verdict is not None
+    assert verdict.allocated_bytes - 2 * 32 * 2**20 < 2**20
+    assert verdict.reserved_bytes == 64 * 2**20 + 2 * 2**20
+    assert verdict.left_bytes == verdict.capacity_bytes - verdict.context_bytes - verdict.reserved_bytes
+
+
+# -- nothing left behind -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_behind() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)).eval()
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    before = process_state()
+    for precision in (None, "bf16", "amp-fp16"):
+        estimate_memory(model, (4,), batch_size=4, training=True, optimizer="AdamW", precision=precision)
+    assert process_state() == before
+    assert not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
+
+
+def test_gradients_that_were_there_stay() -> None:
+    model = two_layers()
+    model(torch.randn(2, 100)).sum().backward()
+    before = [parameter.grad for parameter in model.parameters()]
+    estimate_memory(model, (100,), training=True, optimizer="SGD", accumulate=True)
+    assert all(parameter.grad is gradient for parameter, gradient in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": "AdamW"}, "pass training=True"),
+        ({"training": True, "optimizer": "Adamm"}, "of which torch.optim has no class"),
+        ({"training": True, "optimizer": 3}, "optimizer is 3"),
+        ({"training": True, "optimizer": lambda p: p}, "which is no torch.optim.Optimizer"),
+        ({"training": True, "optimizer": lambda p: torch.optim.SGD(p, lr=-1.0)}, "Invalid learning rate"),
+        ({"training": True, "optimizer": "SparseAdam"}, "does not support dense gradients"),
+        ({"training": True, "optimizer": torch.optim.SGD([torch.zeros(1)])}, "none of this model's parameters"),
+        ({"precision": "int8"}, "precision is 'int8'"),
+        ({"device": "abacus"}, "is not known"),
+    ],
+)
+def test_what_cannot_be_answered_is_said(options: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        estimate_memory(two_layers(), (100,), **options)
+
+
+def test_a_frozen_model_has_nothing_to_train() -> None:
+    with pytest.raises(InputError, match="everything frozen"):
+        estimate_memory(two_layers().requires_grad_(False), (100,), training=True, optimizer="SGD")
+
+
+def test_the_estimate_as_plain_data(as_json: Any) -> None:
+    estimate = estimate_memory(two_layers(), (100,), training=True, optimizer="SGD", device="H200")
+    data = estimate.as_dict()
+    assert as_json(data) == data
+    columns = data["timeline"]
+    kinds = [values for kind, values in columns.items() if kind in data["by_kind"]]
+    assert max(map(sum, zip(*kinds, strict=True))) == data["peak_bytes"] == estimate.peak_bytes
+    assert len(columns["operator"]) == len(columns["phase"]) == len(estimate.timeline)
+
+
+def test_the_short_form_says_how_much_and_where() -> None:
+    assert repr(estimate_memory(two_layers(), (100,))) == "<MemoryEstimate: 87.89 KiB at aten.relu of 1 (forward)>"
+
+
+def test_cuda_is_asked_for_where_there_is_none() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a CUDA device is here")
+    with pytest.raises(InputError, match="no CUDA device here"):
+        torchscan.estimate_memory(two_layers(), (100,), device="cuda")
