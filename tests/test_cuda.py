@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import shutil
+import statistics
+import subprocess
 from typing import Any
 
 import pytest
@@ -10,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import tests.torchvision_cpu  # noqa: F401 - makes torchvision importable
 import torchscan
 from tests.models.catalogue import SMALL, Case
 from tests.observables import process_state
@@ -98,3 +104,62 @@ def test_a_pass_on_shapes_takes_no_memory_of_the_device() -> None:
     before = torch.cuda.max_memory_allocated()
     torchscan.crawl_module(model, (1024,), batch_size=4096, execute="abstract")
     assert torch.cuda.max_memory_allocated() == before
+
+
+def test_a_model_on_cuda_has_overheads() -> None:
+    """A context takes hundreds of MiB, torch's allocator keeps at least a segment; after the pass not less than before."""
+    overheads = torchscan.crawl_module(nn.Linear(1024, 1024).cuda(), (1024,))["overheads"]
+    assert overheads["cuda"]["fwd"] is None or 50 < overheads["cuda"]["pre"] <= overheads["cuda"]["fwd"] < 4096
+    assert overheads["framework"]["fwd"] > 0
+
+
+def test_the_memory_of_this_process_is_what_nvidia_smi_shows() -> None:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        pytest.skip("no nvidia-smi here")
+    kept = torch.zeros(2**28, device="cuda")
+    query = [program, "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    rows = [line.split(", ") for line in subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()]  # noqa: S603
+    shown = [float(used) for pid, used in rows if int(pid) == os.getpid() and used.strip().isdigit()]
+    if not shown:
+        pytest.skip("nvidia-smi does not list this process")
+    assert torchscan.get_process_gpu_ram() == pytest.approx(sum(shown), abs=2)
+    del kept
+
+
+MEASURED = ["resnet18", "resnet50", "densenet121", "mobilenet_v3_large", "efficientnet_b0"]
+MEASURED += ["convnext_tiny", "swin_t", "vit_b_16", "regnet_y_400mf", "shufflenet_v2_x1_0"]
+
+
+def _measured_peak(model: nn.Module, x: torch.Tensor) -> int:
+    """What torch's allocator has had in use at most during the second step of a training."""
+    optimizer = torch.optim.AdamW(model.train().cuda().parameters())
+    for _ in range(2):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        output = model(x)
+        loss = output.sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        del output, loss
+    return torch.cuda.max_memory_allocated()
+
+
+def test_the_peak_of_a_training_step_is_what_the_allocator_had_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten models at three batch sizes; the error of each is printed, and so is the median."""
+    models = pytest.importorskip("torchvision.models")
+    errors = []
+    for name, batch_size in itertools.product(MEASURED, (4, 16, 32)):
+        torch.cuda.empty_cache()
+        options: Any = {"training": True, "optimizer": "AdamW", "loss": torch.sum, "device": "cuda"}
+        verdict = torchscan.estimate_memory(getattr(models, name)(), (3, 224, 224), batch_size=batch_size, **options).verdict
+        measured = _measured_peak(getattr(models, name)(), torch.randn(batch_size, 3, 224, 224, device="cuda"))
+        assert verdict is not None
+        errors.append(verdict.allocated_bytes / measured - 1)
+        with capsys.disabled():
+            print(f"{name:20} {batch_size:3} {measured:14,} {verdict.allocated_bytes:14,} {errors[-1]:+.1%}")  # noqa: T201 - a figure to be read
+    median = statistics.median(map(abs, errors))
+    with capsys.disabled():
+        print(f"median error {median:.1%}")  # noqa: T201 - a figure to be read
+    assert median < 0.1

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SNIPPETS = [
@@ -18,6 +20,7 @@ SNIPPETS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:the GPU memory of a process cannot be measured")
 @pytest.mark.parametrize("code", SNIPPETS)
 def test_a_snippet_runs(code: str) -> None:
     exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})  # noqa: S102

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from torchscan.analyses.memory_estimate import MemoryEstimate, Placement, estimate_of
+from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Placement, estimate_of
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.errors import InputError
 from torchscan.hardware.devices import Device, device_named
@@ -17,9 +17,6 @@ from torchscan.trace.example_inputs import DTypes, Shapes
 from torchscan.trace.optimizers import OptimizerChoice
 from torchscan.trace.passes import PassRequest, record_pass
 from torchscan.trace.precision import Precision, in_precision
-
-#: where the search for the largest batch ends
-LARGEST_BATCH = 2**24
 
 
 def estimate_memory(

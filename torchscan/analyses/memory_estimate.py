@@ -16,6 +16,9 @@ from torchscan.units import memory
 
 _CONVOLUTIONS = frozenset({"aten.convolution", "aten.convolution_backward"})
 
+#: where the search for the largest batch ends
+LARGEST_BATCH = 2**24
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -31,7 +34,7 @@ class Verdict:
     #: the most in the segments that torch's allocator takes from the device for them, or would have to take, at the least
     reserved_bytes: int
     fits: bool
-    #: None where the inputs were given as they are, so that nobody knows their batch dimension
+    #: up to ``LARGEST_BATCH``; None where the inputs were given as they are, so that nobody knows their batch dimension
     largest_batch_size: int | None
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tabulate import tabulate
 
 from torchscan import units
-from torchscan.analyses.memory_estimate import MemoryEstimate, Verdict
+from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Verdict
 from torchscan.analyses.memory_timeline import KINDS, MemoryKind, Moment
 from torchscan.report.pyplot import pyplot
 
@@ -101,12 +101,9 @@ def _letter(moment: Moment, level: float) -> str:
 
 
 def _axis(columns: Sequence[Moment]) -> str:
-    """``forward────backward────``, each name where its phase begins."""
-    parts = []
-    for name, members in groupby(columns, key=lambda moment: moment.phase):
-        length = len(list(members))
-        parts.append(f"{name[: max(length - 1, 0)]}".ljust(length, "-"))
-    return "".join(parts)
+    """``|forward----|backward------|``: each name, if there is room for it, where its phase begins."""
+    lengths = [(name, len(list(members))) for name, members in groupby(columns, key=lambda moment: moment.phase)]
+    return "".join(f"|{name if len(name) < length else ''}".ljust(length, "-") for name, length in lengths)
 
 
 def _phases(timeline: Sequence[Moment]) -> Iterator[tuple[int, str]]:
@@ -140,7 +137,8 @@ def _verdict(verdict: Verdict) -> str:
         (left[0], units.memory(left[1])),
     ]
     if verdict.largest_batch_size is not None:
-        rows.append(("Largest batch size", units.exact(verdict.largest_batch_size)))
+        bound = " or more" if verdict.largest_batch_size == LARGEST_BATCH else ""
+        rows.append(("Largest batch size", f"{units.exact(verdict.largest_batch_size)}{bound}"))
     return f"{verdict.device}: {answer}\n{tabulate(rows, tablefmt='plain', disable_numparse=True)}"
 
 

@@ -1,0 +1,132 @@
+"""A memory estimate as a person sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+from matplotlib import pyplot as plt
+from torch import nn
+
+import torchscan
+from torchscan import MemoryEstimate, draw_memory, estimate_memory, format_memory
+
+mpl.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def figures() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def a_step(**options: object) -> MemoryEstimate:
+    model = nn.Sequential(nn.Linear(100, 200, bias=False), nn.ReLU(), nn.Linear(200, 10, bias=False))
+    return estimate_memory(model, (100,), batch_size=64, training=True, loss=torch.sum, optimizer="SGD", **options)  # type: ignore[arg-type]
+
+
+EXPECTED = """\
+Peak memory 271.26 KiB at aten.threshold_backward in 1,
+backward, batch size 64
+
+p  parameters    85.94 KiB  31.7 %
+i  inputs        25.00 KiB   9.2 %
+g  gradients      7.81 KiB   2.9 %
+a  activations   52.50 KiB  19.4 %
+t  temporary    100.00 KiB  36.9 %
+
+271.26 KiB                  t
+                            t tt
+                        ttttt tt
+             tt         ttttt gggggg
+180.84 KiB   tt      aaaaaaaatgggggg
+            taaaaaaaaaaaaaaaatgggggg
+            taaaaaaaaaaaaaaaatgggggg
+           iiiiiiiiiiiiiiiiiiiiiiiii
+ 90.42 KiB ppppppppppppppppppppppppp
+           ppppppppppppppppppppppppp
+           ppppppppppppppppppppppppp
+           ppppppppppppppppppppppppp
+           |------|backward-------|-
+
+Layer    Type      Activations    Peak meanwhile
+-------  ------  -------------  ----------------
+1        ReLU        50.00 KiB        271.26 KiB
+2        Linear       2.50 KiB        221.26 KiB"""
+
+
+def test_the_layout() -> None:
+    assert format_memory(a_step(), 60) == EXPECTED
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_nothing_is_wider_than_asked_for(width: int) -> None:
+    model = nn.Sequential(*(nn.Linear(100, 100) for _ in range(100)))
+    text = format_memory(estimate_memory(model, (100,), training=True, optimizer="AdamW"), width)
+    plot = [line for line in text.splitlines() if set(line.split(" ")[-1]) & set("pgat")]
+    assert max(map(len, plot)) <= max(width, 80)
+    assert max(len(line) for line in text.splitlines() if line.endswith("-")) <= max(width, 80)
+
+
+def test_a_column_is_filled_as_high_as_the_memory_at_its_largest_moment() -> None:
+    """The bottom row shows parameters everywhere; the top row is reached where the peak is."""
+    estimate = a_step()
+    rows = [
+        line[11:]
+        for line in format_memory(estimate, 60).splitlines()
+        if line[:10].strip().endswith("KiB") or not line[:11].strip()
+    ]
+    plot = [row for row in rows if set(row.strip()) <= set("pboigat ") and row.strip()]
+    peak = max(range(len(estimate.timeline)), key=lambda index: estimate.timeline[index].total)
+    assert plot[0].index("t") == peak
+    assert plot[-1] == "p" * len(estimate.timeline)
+
+
+def test_the_verdict_is_said() -> None:
+    text = format_memory(a_step(device="H200"))
+    assert "NVIDIA H200: fits" in text
+    assert "Largest batch size      16,777,216 or more" in text
+
+
+def test_what_is_missing_is_said() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(100_000, 100_000)
+    text = format_memory(estimate_memory(model, (100_000,), device="RTX 3090"))
+    assert "NVIDIA GeForce RTX 3090: does not fit" in text
+    assert "Missing, at the least   14." in text
+    assert "Largest batch size      0" in text
+
+
+def test_the_picture_is_stacked_up_to_the_peak() -> None:
+    estimate = a_step()
+    ax = draw_memory(estimate)
+    legend = ax.get_legend()
+    assert legend is not None
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["peak: 271.26 KiB", "temporary", "activations", "gradients", "inputs", "parameters"]
+    top = max(np.asarray(path.vertices)[:, 1].max() for each in ax.collections for path in each.get_paths())
+    assert top == pytest.approx(estimate.peak_bytes / 2**30)
+    assert [text.get_text().strip() for text in ax.texts] == ["forward", "backward", "optimizer"]
+
+
+def test_the_picture_goes_where_it_is_told() -> None:
+    ax = plt.figure().add_subplot()
+    assert draw_memory(a_step(), ax=ax) is ax
+
+
+def test_overheads_that_were_measured_are_added_up() -> None:
+    """Linear(4, 2): 40 bytes, which show as nothing beside MiB."""
+    info = torchscan.crawl_module(nn.Linear(4, 2), (4,))
+    info["overheads"] = {"cuda": {"pre": 0.0, "fwd": 500.0}, "framework": {"pre": 0.0, "fwd": 20.0}}
+    lines = torchscan.format_info(info).splitlines()
+    assert [line.split("  ")[-1].strip() for line in lines if "overhead" in line] == ["500.00 MiB", "20.00 MiB", "520.00 MiB"]
+
+
+def test_an_overhead_that_nobody_knows_is_not_zero() -> None:
+    info = torchscan.crawl_module(nn.Linear(4, 2), (4,))
+    info["overheads"] = {"cuda": {"pre": None, "fwd": None}, "framework": {"pre": 0.0, "fwd": 20.0}}
+    lines = torchscan.format_info(info).splitlines()
+    assert [line.split("  ")[-1].strip() for line in lines if "overhead" in line] == ["not known", "20.00 MiB", "≥ 20.00 MiB"]
