@@ -298,3 +298,43 @@ def test_cuda_is_asked_for_where_there_is_none() -> None:
         pytest.skip("a CUDA device is here")
     with pytest.raises(InputError, match="no CUDA device here"):
         torchscan.estimate_memory(two_layers(), (100,), device="cuda")
+
+
+class Picky(nn.Module):
+    """Keeps the rows whose sum is positive: how many, only data can tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(100, 200, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x[x.sum(1) > 0])
+
+
+def test_a_model_that_asks_for_values_runs_on_data() -> None:
+    """3 of 4 rows are kept. Its weights are as before; the optimizer has updated twins."""
+    model, x = Picky(), torch.ones(4, 100)
+    x[0] = -1
+    before = model.layer.weight.detach().clone()
+    estimate = estimate_memory(model, args=(x,), training=True, loss=torch.sum, optimizer="AdamW")
+    at_end_of_forward = [moment for moment in estimate.timeline if moment.phase == "forward"][-1].by_kind
+    assert at_end_of_forward["activations"] >= 3 * 400 + 3 * 800
+    assert estimate.by_kind["optimizer"] == 2 * 4 * 100 * 200 + 4
+    assert estimate.by_kind["gradients"] == 4 * 100 * 200
+    assert "on these data" in estimate.assumptions[-1]
+    assert torch.equal(model.layer.weight, before)
+    assert model.layer.weight.grad is None
+
+
+def test_a_model_that_asks_for_values_and_has_none_says_where() -> None:
+    with torch.device("meta"):
+        model = Picky()
+    with pytest.raises(torchscan.NeedsValuesError, match="data"):
+        estimate_memory(model, (100,), batch_size=4)
+
+
+def test_packed_sequences() -> None:
+    """They are not one kernel's: nobody takes them for padded ones."""
+    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(5, 3, 8), torch.tensor([5, 3, 2]))
+    estimate = estimate_memory(nn.LSTM(8, 4), args=(packed,), training=True, loss=lambda out: out[0].data.sum(), device="H200")
+    assert estimate.by_kind["gradients"] <= estimate.by_kind["parameters"] == 4 * (4 * 4 * (8 + 4) + 2 * 16)

@@ -14,13 +14,14 @@ from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.receptive_field.result import Short
 from torchscan.analyses.totals import require_prices, total_cost
 from torchscan.errors import TorchscanError
-from torchscan.hardware.process_memory import cuda_overhead
+from torchscan.hardware.process_memory import NO_OVERHEAD, cuda_overhead
 from torchscan.ops import OpCost, is_known
 from torchscan.report.aggregate import aggregate_info
 from torchscan.report.info import Info, info_of
 from torchscan.report.text import DEFAULT_COLUMNS, WrapMode, check_layout, format_info
 from torchscan.trace.example_inputs import DTypes, Shapes
 from torchscan.trace.gradients import Backward
+from torchscan.trace.inventory import is_on_cuda
 from torchscan.trace.passes import Execute, Mode, PassRequest, record_pass
 from torchscan.trace.trace import Trace
 
@@ -79,7 +80,8 @@ def crawl_module(
     ``convention``, ``macs`` is what that tool would have reported. Without ``receptive_field`` the layers go without theirs.
     docs/info.md describes the result.
     """
-    before = cuda_overhead()
+    on_cuda = is_on_cuda(module)
+    before = cuda_overhead() if on_cuda else NO_OVERHEAD
     trace = record(
         module,
         input_shape,
@@ -91,7 +93,7 @@ def crawl_module(
         execute=execute,
         backward=backward,
     )
-    overheads = (before, cuda_overhead())
+    overheads = (before, cuda_overhead() if on_cuda else NO_OVERHEAD)
     if strict:
         require_prices(trace, call_costs(trace))
     return info_of(trace, convention, _fields(trace) if receptive_field else None, overheads)

@@ -10,13 +10,15 @@ from torch import Tensor, nn
 
 from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Placement, estimate_of
 from torchscan.analyses.memory_timeline import MemoryTimeline
-from torchscan.errors import InputError
+from torchscan.errors import InputError, NeedsValuesError
 from torchscan.hardware.devices import Device, device_named
 from torchscan.ops import is_known
 from torchscan.trace.example_inputs import DTypes, Shapes
+from torchscan.trace.inventory import has_hollow_tensors, is_on_cuda
 from torchscan.trace.optimizers import OptimizerChoice
 from torchscan.trace.passes import PassRequest, record_pass
 from torchscan.trace.precision import Precision, in_precision
+from torchscan.trace.trace import Trace
 
 
 def estimate_memory(
@@ -70,7 +72,7 @@ def estimate_memory(
         optimizer=optimizer,
         accumulates=accumulate,
         in_pieces=True,
-        target="cuda" if card is not None or _is_on_cuda(module) else "cpu",
+        target="cuda" if card is not None or is_on_cuda(module) else "cpu",
     )
     return _Estimator(in_precision(request, precision), card).estimate()
 
@@ -83,13 +85,27 @@ class _Estimator:
         self._device = device
 
     def estimate(self) -> MemoryEstimate:
-        trace = record_pass(self._request, is_whole=is_known)
+        trace = self._record()
         timeline = MemoryTimeline(trace)
         if self._device is None:
             return estimate_of(trace, timeline)
         placement = Placement(trace, timeline, self._device)
-        largest = self._largest_batch(self._device, placement) if self._request.from_shapes else None
-        return estimate_of(trace, timeline, placement.verdict(largest))
+        can_grow = self._request.from_shapes and trace.provenance.execution == "abstract"
+        return estimate_of(
+            trace, timeline, placement.verdict(self._largest_batch(self._device, placement) if can_grow else None)
+        )
+
+    def _record(self) -> Trace:
+        """On shapes alone; a model that asks for values, and has them, runs on data, by the kernels of where it is."""
+        try:
+            return record_pass(self._request, is_whole=is_known)
+        except NeedsValuesError as error:
+            if not self._request.is_as_given or has_hollow_tensors(self._request.module):
+                raise
+            reason = str(error).splitlines()[0]
+        trace = record_pass(replace(self._request, execute="real"), is_whole=is_known)
+        remark = f"that it may run on data, and on these data, because on shapes alone {reason}"
+        return replace(trace, provenance=replace(trace.provenance, assumptions=(*trace.provenance.assumptions, remark)))
 
     def _placed(self, batch_size: int, device: Device) -> Placement:
         trace = record_pass(replace(self._request, batch_size=batch_size), is_whole=is_known)
@@ -129,8 +145,3 @@ def _bound(room: int, sizes: tuple[int, int], needed: tuple[int, int]) -> int:
     if slope <= 0:
         return LARGEST_BATCH if at_zero <= room else 0
     return int((room - at_zero) // slope)
-
-
-def _is_on_cuda(module: nn.Module) -> bool:
-    first = next(iter([*module.parameters(), *module.buffers()]), None)
-    return first is not None and first.is_cuda

@@ -57,6 +57,9 @@ class Overhead:
     framework: float
 
 
+NO_OVERHEAD = Overhead(0.0, 0.0)
+
+
 def get_process_gpu_ram(pid: int | None = None) -> float:
     """MiB that a process, by default this one, holds on all GPUs.
 
@@ -85,7 +88,7 @@ def process_memory(pid: int | None = None) -> ProcessMemory:
 def cuda_overhead() -> Overhead:
     """What this process holds on all GPUs beyond its live tensors; nothing before CUDA is initialised."""
     if not torch.cuda.is_initialized():
-        return Overhead(0.0, 0.0)
+        return NO_OVERHEAD
     memory = process_memory()
     reserved, allocated = _on_all_devices(torch.cuda.memory_reserved), _on_all_devices(torch.cuda.memory_allocated)
     # Read one after the other: what is allocated or freed between them must not show as less than nothing.

@@ -9,7 +9,7 @@ from torchscan.analyses.module_costs import call_costs, module_costs, unpriced_o
 from torchscan.analyses.parameters import ParameterCount, parameters_by_call, unused_parameters
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.receptive_field.result import plain_short
-from torchscan.hardware.process_memory import Overhead
+from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead
 from torchscan.ops import OpCost
 from torchscan.trace.events import ModuleCall, Provenance
 from torchscan.trace.trace import Trace
@@ -26,7 +26,7 @@ def info_of(
     trace: Trace,
     convention: Convention = "torchscan",
     fields: ReceptiveField | None = None,
-    overheads: tuple[Overhead, Overhead] = (Overhead(0.0, 0.0), Overhead(0.0, 0.0)),
+    overheads: tuple[Overhead, Overhead] = (NO_OVERHEAD, NO_OVERHEAD),
 ) -> Info:
     """Everything that :func:`torchscan.crawl_module` returns. ``overheads`` are those before the forward pass and after it."""
     costs = call_costs(trace, convention)

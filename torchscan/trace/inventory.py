@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +27,17 @@ class Slot:
     def is_lazy(self) -> bool:
         """Whether it waits for a first input to get its shape."""
         return nn.parameter.is_lazy(self.tensor)
+
+
+def is_on_cuda(module: nn.Module) -> bool:
+    """Whether the first tensor of a model is there."""
+    first = next(itertools.chain(module.parameters(), module.buffers()), None)
+    return first is not None and first.is_cuda
+
+
+def has_hollow_tensors(module: nn.Module) -> bool:
+    """Whether some tensor of a model is without data."""
+    return any(tensor.is_meta for tensor in itertools.chain(module.parameters(), module.buffers()))
 
 
 class Inventory:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -98,10 +98,16 @@ def _added_to_scores(mask: Tensor | None, query: Tensor) -> Tensor | None:
 
 def _lstm_on_cpu(source: Tensor, *rest: Any, **kwargs: Any) -> Any:
     """One kernel per layer and direction (oneDNN), for single precision without projections."""
-    is_plain = source.is_meta and len(rest) == 8 and not kwargs and source.dtype is torch.float32
+    is_plain = _is_padded(source, rest, kwargs) and source.dtype is torch.float32
     if not is_plain or rest[0][0].shape != rest[0][1].shape:
         return torch.lstm(source, *rest, **kwargs)
     return _lstm_by_layers(source, *rest)
+
+
+def _is_padded(source: Tensor, rest: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Sequences side by side in one tensor, given as torch's own layers do; packed ones come with their batch sizes."""
+    is_packed = bool(rest) and isinstance(rest[0], Tensor) and not rest[0].is_floating_point()
+    return source.is_meta and len(rest) == 8 and not kwargs and not is_packed
 
 
 def _lstm_by_layers(
@@ -155,7 +161,7 @@ def _with_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
     """One kernel for all layers; packed sequences are left as they are."""
 
     def run(source: Tensor, *rest: Any, **kwargs: Any) -> Any:
-        if kwargs or not source.is_meta or len(rest) != 8 or isinstance(rest[1], Tensor):
+        if not _is_padded(source, rest, kwargs):
             return function(source, *rest, **kwargs)
         state, weights, has_biases, layers, dropout, train, bidirectional, batch_first = rest
         hidden, cell = state if function is torch.lstm else (state, None)

@@ -46,7 +46,7 @@ from torchscan.trace.optimizers import (
 from torchscan.trace.real import RealExecution
 from torchscan.trace.recorder import IsWhole, Recorder, module_hooks
 from torchscan.trace.state import original_of, training_flags, unchanged
-from torchscan.trace.tensors import own_copy
+from torchscan.trace.tensors import hollow_twin, own_copy
 from torchscan.trace.trace import Trace
 
 Mode = Literal["eval", "train", "same"]
@@ -80,6 +80,11 @@ class PassRequest:
     originals: Mapping[int, int] = field(default_factory=dict)
     #: the kind of device whose kernels to assume where they differ
     target: str = "cpu"
+
+    @property
+    def is_as_given(self) -> bool:
+        """Whether the model is neither converted nor under autocast."""
+        return self.autocast is None and not self.originals
 
     @property
     def from_shapes(self) -> bool:
@@ -267,7 +272,7 @@ def _optimize(choice: OptimizerChoice, request: PassRequest, recorder: Recorder,
     """Make the optimizer and its state out of sight, and record the step that follows."""
     tensors = [slot for slot in recorder.inventory.slots if not slot.is_buffer]
     slots = {request.originals.get(id(slot.tensor), id(slot.tensor)): slot for slot in tensors}
-    parameters = {identity: substitutes.of(slot.tensor) for identity, slot in slots.items()}
+    parameters = {identity: _updated(slot.tensor, recorder, substitutes) for identity, slot in slots.items()}
     paths = {id(parameters[identity]): slot.path for identity, slot in slots.items()}
     with hollow_tensors_count_as(request.target), torch._C.DisableTorchFunction():
         with outside_of_everything():
@@ -278,6 +283,19 @@ def _optimize(choice: OptimizerChoice, request: PassRequest, recorder: Recorder,
                 recorder.table.enter_state(value, f"{paths[id(parameter)]}.{name}", elsewhere=is_elsewhere)
         recorder.begin("optimizer")
         take_step(optimizer)
+
+
+def _updated(tensor: Tensor, recorder: Recorder, substitutes: Substitutes) -> Tensor:
+    """What an optimizer may write to instead of a parameter: what functions got, or, if that has data, a hollow twin of it."""
+    substitute = substitutes.of(tensor)
+    if substitutes.without_data or substitute.is_meta:
+        return substitute
+    twin, gradient = hollow_twin(substitute), substitute.grad
+    recorder.table.enter_state(twin, "", elsewhere=True)  # its memory is the parameter's, which is counted
+    if gradient is not None:
+        twin.grad = hollow_twin(gradient)
+        recorder.table.enter_state(twin.grad, "", elsewhere=True)
+    return twin
 
 
 def _check(request: PassRequest) -> None:

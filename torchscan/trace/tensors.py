@@ -247,6 +247,12 @@ def _is_arithmetic(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
+def hollow_twin(tensor: Tensor) -> Tensor:
+    """A tensor like this one, without data and of no graph."""
+    twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    return twin.requires_grad_(tensor.requires_grad)
+
+
 def twin_of(spec: TensorSpec) -> Tensor:
     """A tensor of this spec that has no data."""
     return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
