@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import torchscan
 from tests.observables import process_state
@@ -338,3 +339,11 @@ def test_packed_sequences() -> None:
     packed = nn.utils.rnn.pack_padded_sequence(torch.randn(5, 3, 8), torch.tensor([5, 3, 2]))
     estimate = estimate_memory(nn.LSTM(8, 4), args=(packed,), training=True, loss=lambda out: out[0].data.sum(), device="H200")
     assert estimate.by_kind["gradients"] <= estimate.by_kind["parameters"] == 4 * (4 * 4 * (8 + 4) + 2 * 16)
+
+
+def test_hooks_of_all_optimizers_hear_nothing_of_it() -> None:
+    heard: list[object] = []
+    handle = register_optimizer_step_pre_hook(lambda *args: heard.append(args))
+    estimate_memory(two_layers(), (100,), training=True, optimizer="SGD")
+    handle.remove()
+    assert heard == []

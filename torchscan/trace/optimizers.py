@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,10 @@ from torchscan.trace.abstract import assumed_number
 OptimizerChoice = str | Callable[[list[Tensor]], Optimizer] | Optimizer
 
 aten = torch.ops.aten
+
+#: in torch's module: which devices have an implementation, and the hooks of all optimizers
+_SUPPORTED = ("_get_foreach_kernels_supported_devices", "_get_fused_kernels_supported_devices")
+_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 _IS_GREATER = {aten.gt.Scalar: True, aten.ge.Scalar: True, aten.lt.Scalar: False, aten.le.Scalar: False}
 _WITHOUT_SHAPE_FUNCTION = frozenset({aten._fused_sgd_.default, aten._fused_adagrad_.default})
 
@@ -80,22 +85,21 @@ def state_of(optimizer: Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
 
 
 @contextlib.contextmanager
-def hollow_tensors_count_as(device: str) -> Iterator[None]:
-    """Let torch choose between its implementations (one tensor at a time, many, fused) as it does on ``device``."""
-    places = ("_get_foreach_kernels_supported_devices", "_get_fused_kernels_supported_devices")
-    before = {name: getattr(optimizer_module, name) for name in places}
+def implementations_of(device: str) -> Iterator[None]:
+    """Let torch choose (one tensor at a time, many, fused) as it does on ``device``; nobody's hooks hear of it."""
     module: Any = optimizer_module
 
     def with_hollow(supported: Callable[[], list[str]]) -> Callable[[], list[str]]:
         return lambda: [*supported(), *(["meta"] if device in supported() else [])]
 
+    before = {name: getattr(module, name) for name in (*_SUPPORTED, *_HOOKS)}
     try:
-        for name, supported in before.items():
-            setattr(module, name, with_hollow(supported))
+        for name, value in before.items():
+            setattr(module, name, with_hollow(value) if name in _SUPPORTED else OrderedDict())
         yield
     finally:
-        for name, supported in before.items():
-            setattr(module, name, supported)
+        for name, value in before.items():
+            setattr(module, name, value)
 
 
 class _AssumedValues(TorchDispatchMode):

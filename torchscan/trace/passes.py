@@ -22,32 +22,17 @@ from torchscan.trace.containers import copy_arguments, named_tensors, tensors_in
 from torchscan.trace.events import InputRecord, ParameterRecord, Provenance
 from torchscan.trace.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.trace.failures import explain
-from torchscan.trace.gradients import (
-    Backward,
-    BackwardError,
-    Substitutes,
-    differentiable_outputs,
-    loss_of,
-    outside_of_everything,
-    require_hollow_leaves,
-    run_backward,
-)
+from torchscan.trace.gradients import Backward, BackwardError, Substitutes, loss_of
 from torchscan.trace.higher_order import flex_attention_runs_as_it_is
 from torchscan.trace.inventory import Inventory, Slot
 from torchscan.trace.kernels import Kernels, functions_let_through
-from torchscan.trace.optimizers import (
-    OptimizerChoice,
-    OptimizerError,
-    hollow_tensors_count_as,
-    optimizer_on,
-    state_of,
-    take_step,
-)
+from torchscan.trace.optimizers import OptimizerChoice, OptimizerError
 from torchscan.trace.real import RealExecution
 from torchscan.trace.recorder import IsWhole, Recorder, module_hooks
 from torchscan.trace.state import original_of, training_flags, unchanged
-from torchscan.trace.tensors import hollow_twin, own_copy
+from torchscan.trace.tensors import own_copy
 from torchscan.trace.trace import Trace
+from torchscan.trace.training import differentiate, name_gradients, optimize
 
 Mode = Literal["eval", "train", "same"]
 Execute = Literal["auto", "abstract", "real"]
@@ -239,63 +224,16 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
                         deque(result, maxlen=0)
                     loss = loss_of(result, request.backward) if request.backward else None
                 if request.backward:
-                    _backward(loss, recorder, substitutes)
-            _name_gradients(recorder, substitutes, [(name, tensor) for name, tensor in named if id(tensor) in owned])
+                    differentiate(loss, recorder, substitutes)
+            name_gradients(recorder, substitutes, [(name, tensor) for name, tensor in named if id(tensor) in owned])
             if request.optimizer is not None:
-                _optimize(request.optimizer, request, recorder, substitutes)
+                optimize(request.optimizer, recorder, substitutes, request.originals, request.target)
             recorder.table.storages.forget()
     except (BackwardError, OptimizerError):
         raise
     except Exception as error:
         raise explain(error, recorder, module, inputs, request.input_shape) from error
     return inputs
-
-
-def _backward(loss: Any, recorder: Recorder, substitutes: Substitutes) -> None:
-    outputs = [substitutes.of(output) for output in differentiable_outputs(loss)]
-    if substitutes.without_data:
-        require_hollow_leaves(outputs)
-    recorder.begin("backward")
-    run_backward(outputs, substitutes)
-
-
-def _name_gradients(recorder: Recorder, substitutes: Substitutes, inputs: Sequence[tuple[str, Tensor]]) -> None:
-    known_slots = ((slot.path, substitutes.known(slot.tensor)) for slot in recorder.inventory.slots)
-    for name, known in (*known_slots, *inputs):
-        gradient = known.grad if known is not None and known.is_leaf else None
-        number = None if gradient is None else recorder.table.storages.find(gradient)
-        if number is not None:
-            recorder.table.storages.call_it(number, "gradient", name)
-
-
-def _optimize(choice: OptimizerChoice, request: PassRequest, recorder: Recorder, substitutes: Substitutes) -> None:
-    """Make the optimizer and its state out of sight, and record the step that follows."""
-    tensors = [slot for slot in recorder.inventory.slots if not slot.is_buffer]
-    slots = {request.originals.get(id(slot.tensor), id(slot.tensor)): slot for slot in tensors}
-    parameters = {identity: _updated(slot.tensor, recorder, substitutes) for identity, slot in slots.items()}
-    paths = {id(parameters[identity]): slot.path for identity, slot in slots.items()}
-    with hollow_tensors_count_as(request.target), torch._C.DisableTorchFunction():
-        with outside_of_everything():
-            optimizer = optimizer_on(choice, parameters)
-            take_step(optimizer)
-            for parameter, name, value in state_of(optimizer):
-                is_elsewhere = request.target == "cuda" and not value.is_meta  # step counts, which stay on the host
-                recorder.table.enter_state(value, f"{paths[id(parameter)]}.{name}", elsewhere=is_elsewhere)
-        recorder.begin("optimizer")
-        take_step(optimizer)
-
-
-def _updated(tensor: Tensor, recorder: Recorder, substitutes: Substitutes) -> Tensor:
-    """What an optimizer may write to instead of a parameter: what functions got, or, if that has data, a hollow twin of it."""
-    substitute = substitutes.of(tensor)
-    if substitutes.without_data or substitute.is_meta:
-        return substitute
-    twin, gradient = hollow_twin(substitute), substitute.grad
-    recorder.table.enter_state(twin, "", elsewhere=True)  # its memory is the parameter's, which is counted
-    if gradient is not None:
-        twin.grad = hollow_twin(gradient)
-        recorder.table.enter_state(twin.grad, "", elsewhere=True)
-    return twin
 
 
 def _check(request: PassRequest) -> None:
