@@ -50,14 +50,28 @@ class WritesAndViews(nn.Module):
         return self.head(z.mean(1)).softmax(-1)
 
 
-class Recurrent(nn.Module):
-    def __init__(self, bidirectional: bool = False) -> None:
+class WithConstants(nn.Module):
+    """Python numbers that become tensors, which somebody else lets go of, or autograd keeps."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(32, 64, 2, batch_first=True, bidirectional=bidirectional, dropout=0.1 * bidirectional)
+        self.layer = nn.Linear(10, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for i in range(10):
+            x = x + torch.tensor([float(i)] * 10)
+            x = self.layer(x) * torch.tensor([float(i)] * 10)
+        return x
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: Any = nn.LSTM, *, bidirectional: bool = False) -> None:
+        super().__init__()
+        self.layer = kind(32, 64, 2, batch_first=True, bidirectional=bidirectional, dropout=0.1 * bidirectional)
         self.head = nn.Linear(128 if bidirectional else 64, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.lstm(x)[0][:, -1])
+        return self.head(self.layer(x)[0][:, -1])
 
 
 class LanguageModel(nn.Module):
@@ -96,6 +110,10 @@ CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "Llama, checkpoints": lambda: (LanguageModel(checkpoints=True), torch.randint(0, 500, (2, 100))),
     "LSTM": lambda: (Recurrent(), torch.randn(4, 50, 32)),
     "LSTM in both directions": lambda: (Recurrent(bidirectional=True), torch.randn(4, 20, 32)),
+    "GRU": lambda: (Recurrent(nn.GRU), torch.randn(4, 20, 32)),
+    "GRU in both directions": lambda: (Recurrent(nn.GRU, bidirectional=True), torch.randn(4, 20, 32)),
+    "RNN": lambda: (Recurrent(nn.RNN), torch.randn(4, 20, 32)),
+    "constants": lambda: (WithConstants(), torch.randn(4, 10)),
     "checkpoints": lambda: (Checkpointed(use_reentrant=False), torch.randn(8, 32, 64)),
     "reentrant checkpoints": lambda: (Checkpointed(use_reentrant=True), torch.randn(8, 32, 64, requires_grad=True)),
     "writes and views": lambda: (WritesAndViews(), torch.randn(8, 3, 16, 16)),

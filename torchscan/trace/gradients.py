@@ -13,6 +13,7 @@ is run on data instead.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -46,8 +47,8 @@ class Substitutes(TorchFunctionMode):
         self._kernels = kernels
         self._autocast = autocast
         self.without_data = without_data
-        #: by the identity of the original, which is kept so that nobody else gets it
-        self._substitutes: dict[int, tuple[Tensor, Tensor]] = {}
+        #: by the identity of the original, which is not kept alive: with it goes its substitute, unless somebody holds that
+        self._substitutes: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
         self._begin = _next_node()
 
     def __torch_function__(
@@ -87,13 +88,14 @@ class Substitutes(TorchFunctionMode):
         with outside_of_everything():
             substitute = self._substitute(tensor)
             self._table.enter_substitute(substitute, tensor)
-        self._substitutes[id(tensor)] = (tensor, substitute)
+        identity = id(tensor)
+        self._substitutes[identity] = (weakref.ref(tensor, lambda _: self._substitutes.pop(identity, None)), substitute)
         return substitute
 
     def known(self, tensor: Tensor) -> Tensor | None:
         """The substitute that functions were handed for a tensor, if any was."""
         pair = self._substitutes.get(id(tensor))
-        return None if pair is None else pair[1]
+        return None if pair is None or pair[0]() is not tensor else pair[1]
 
     def are_ours(self, tensor: Tensor) -> bool:
         """Whether it is one of them, or was made in the pass: what autograd leaves there is nothing of the user's."""

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchscan.trace.recurrent import RECURRENT, recurrent_on_cpu, recurrent_on_cuda
 from torchscan.trace.shape_rules import runs_in_one_kernel
 
 _attention = torch._C._nn.scaled_dot_product_attention
 _HALF = (torch.float16, torch.bfloat16)
-_CUDNN_MODES = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}
 
 aten = torch.ops.aten
 
@@ -34,10 +34,8 @@ class Kernels:
         """What to call instead of a function of torch's: itself, as a rule."""
         if function is _attention:
             return self.attention
-        if function is torch.lstm and self._target == "cpu":
-            return _lstm_on_cpu
-        if function in _CUDNN_MODES and self._target == "cuda":
-            return _with_cudnn(function)
+        if function in RECURRENT:
+            return (recurrent_on_cpu if self._target == "cpu" else recurrent_on_cuda)(function)
         return function
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -91,89 +89,6 @@ def _added_to_scores(mask: Tensor | None, query: Tensor) -> Tensor | None:
         return mask
     added = torch.zeros_like(mask, dtype=query.dtype, device=query.device)
     return added.masked_fill_(mask.logical_not().to(query.device), float("-inf"))
-
-
-# -- recurrent layers ----------------------------------------------------------------------------------------------------
-
-
-def _lstm_on_cpu(source: Tensor, *rest: Any, **kwargs: Any) -> Any:
-    """One kernel per layer and direction (oneDNN), for single precision without projections."""
-    is_plain = _is_padded(source, rest, kwargs) and source.dtype is torch.float32
-    if not is_plain or rest[0][0].shape != rest[0][1].shape:
-        return torch.lstm(source, *rest, **kwargs)
-    return _lstm_by_layers(source, *rest)
-
-
-def _is_padded(source: Tensor, rest: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Sequences side by side in one tensor, given as torch's own layers do; packed ones come with their batch sizes."""
-    is_packed = bool(rest) and isinstance(rest[0], Tensor) and not rest[0].is_floating_point()
-    return source.is_meta and len(rest) == 8 and not kwargs and not is_packed
-
-
-def _lstm_by_layers(
-    source: Tensor,
-    state: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    directions = (False, True) if bidirectional else (False,)
-    per_layer = iter(zip(*[iter(weights)] * (4 if has_biases else 2), strict=True))
-    hidden_size = state[0].shape[-1]
-    source = (source.transpose(0, 1) if batch_first else source).contiguous()  # which is held to the end
-    current = source
-    places = iter(range(len(directions) * layers))
-    last: list[tuple[Tensor, Tensor]] = []
-    outputs: list[Any] = [None for _ in directions]  # held until the next layer's take their place
-    for layer in range(layers):
-        for backwards in directions:
-            place = next(places)
-            own = next(per_layer)
-            biases = own[2:] or tuple(current.new_zeros(own[0].shape[0]) for _ in range(2))
-            start = (state[0].select(0, place), state[1].select(0, place))
-            options: tuple[Any, ...] = (
-                backwards,
-                [],
-                2,
-                hidden_size,
-                layers,
-                has_biases,
-                bidirectional,
-                batch_first,
-                torch.is_grad_enabled(),
-            )
-            output, *final, _ = aten.mkldnn_rnn_layer(current, *own[:2], *biases, *start, *options)
-            outputs[backwards] = output
-            del output
-            last.append((final[0], final[1]))
-        current = torch.cat(outputs, -1) if bidirectional else outputs[0]
-        if dropout and train and layer < layers - 1:
-            current = torch.dropout(current, dropout, train)
-    hidden, cell = (torch.stack(each) for each in zip(*last, strict=True))
-    return current.transpose(0, 1) if batch_first else current, hidden, cell
-
-
-def _with_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
-    """One kernel for all layers; packed sequences are left as they are."""
-
-    def run(source: Tensor, *rest: Any, **kwargs: Any) -> Any:
-        if not _is_padded(source, rest, kwargs):
-            return function(source, *rest, **kwargs)
-        state, weights, has_biases, layers, dropout, train, bidirectional, batch_first = rest
-        hidden, cell = state if function is torch.lstm else (state, None)
-        size = (hidden if cell is None else cell).shape[-1]
-        projected = 0 if hidden.shape[-1] == size else hidden.shape[-1]
-        per_layer = (4 if has_biases else 2) + bool(projected)
-        sizes = (_CUDNN_MODES[function], size, projected, layers)
-        options: tuple[Any, ...] = (batch_first, dropout, train, bidirectional, [], None)
-        made = aten._cudnn_rnn(source, weights, per_layer, None, hidden, cell, *sizes, *options)
-        return made[:2] if cell is None else made[:3]
-
-    return run
 
 
 # -- functions of torch's own --------------------------------------------------------------------------------------------

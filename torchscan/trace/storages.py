@@ -27,6 +27,8 @@ class Storages:
         self._died: list[int | None] = []
         self._kinds: list[StorageKind] = []
         self._names: list[str] = []
+        #: how many tensors' memory keeps each alive: its own, and what functions were handed instead
+        self._holders: list[int] = []
         self._of_pointer: dict[int, int] = {}
         self._watches: dict[int, weakref.ref[object]] = {}
 
@@ -60,9 +62,12 @@ class Storages:
         storage = _storage_of(tensor)
         return self._watch(tensor, storage, size if storage is None else storage.nbytes(), producer, "intermediate", "")
 
-    def stands_for(self, tensor: Tensor, number: int) -> None:
-        """The memory of ``tensor`` is computed with instead of that block."""
-        self._of_pointer.setdefault(_pointer(tensor), number)
+    def stands_for(self, tensor: Tensor, number: int, *, holds: bool = False) -> None:
+        """The memory of ``tensor`` is computed with instead of that block, which is alive as long if it ``holds`` it."""
+        if holds:
+            self._hold(tensor, _storage_of(tensor), number)
+        else:
+            self._of_pointer.setdefault(_pointer(tensor), number)
 
     def call_it(self, number: int, kind: StorageKind, name: str) -> None:
         """Say what it has turned out to be."""
@@ -80,24 +85,30 @@ class Storages:
         self, tensor: Tensor, storage: torch.UntypedStorage | None, size: int, seen: int, kind: StorageKind, name: str
     ) -> int:
         """Enter it, and see when it is let go."""
-        pointer = _pointer(tensor)
-        number = self._of_pointer[pointer] = len(self._sizes)
+        number = len(self._sizes)
         self._sizes.append(size)
         self._seen.append(seen)
         self._died.append(None)
         self._kinds.append(kind)
         self._names.append(name)
-        self._watches[number] = weakref.ref(tensor if storage is None else storage, self._death_of(number, pointer))
+        self._holders.append(0)
+        self._hold(tensor, storage, number)
         return number
 
-    def _death_of(self, number: int, pointer: int) -> Callable[[object], None]:
-        def note(_: object) -> None:
-            self._died[number] = self.now
-            if self._of_pointer.get(pointer) == number:
-                del self._of_pointer[pointer]
-            self._watches.pop(number, None)
+    def _hold(self, tensor: Tensor, storage: torch.UntypedStorage | None, number: int) -> None:
+        pointer = _pointer(tensor)
+        self._of_pointer[pointer] = number
+        self._holders[number] += 1
+        self._watches[pointer] = weakref.ref(tensor if storage is None else storage, self._release_of(number, pointer))
 
-        return note
+    def _release_of(self, number: int, pointer: int) -> Callable[[object], None]:
+        def release(_: object) -> None:
+            self._holders[number] -= 1
+            if not self._holders[number]:
+                self._died[number] = self.now
+            del self._of_pointer[pointer], self._watches[pointer]
+
+        return release
 
 
 def _storage_of(tensor: Tensor) -> torch.UntypedStorage | None:

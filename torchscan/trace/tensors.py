@@ -92,7 +92,7 @@ class TensorTable:
         tracked.is_ours = True
         self._tracked[id(substitute)] = tracked
         self._by_storage[known.storage].append(tracked)
-        self.storages.stands_for(substitute, known.storage)
+        self.storages.stands_for(substitute, known.storage, holds=True)
 
     def is_met_as_ours(self, tensor: Tensor) -> bool:
         """Whether the pass made it, as a result or a substitute, or copied it for the model to have as an argument."""
