@@ -26,6 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--zoo", action="store_true", help="compare with the published figures of the zoo")
     parser.add_argument("--transformers", action="store_true", help="compare published language models with counts by hand")
+    parser.add_argument("--memory", action="store_true", help="time estimates of training steps, of Llama-3.1-70B among others")
     parser.add_argument("--only", default="", help="models whose name contains this")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -38,6 +39,11 @@ def main() -> None:
         from benchmark_transformers import compare_transformers
 
         sys.exit(compare_transformers(options.only))
+    if options.memory:
+        from benchmark_memory import time_estimates
+
+        time_estimates(options.only)
+        return
     compare_times(options.only)
 
 
