@@ -177,8 +177,14 @@ def _end_where_summed(trace: Trace, ends: list[int]) -> None:
     """Where autograd adds in place: what one operand occupied ends where the sum begins."""
     for index, op in enumerate(trace.ops):
         if op.origin == "engine":
-            size = trace.storages[trace.tensors[op.outputs[0]].storage].size
-            operands = [trace.tensors[each].storage for each in op.inputs]
-            replaced = [each for each in operands if ends[each] == index + 1 and trace.storages[each].size == size]
-            for each in replaced[:1]:
-                ends[each] = index
+            replaced = next((each for each in op.inputs if _is_free_to_write(trace, each, index, ends)), None)
+            if replaced is not None:
+                ends[trace.tensors[replaced].storage] = index
+
+
+def _is_free_to_write(trace: Trace, tensor: int, sum_: int, ends: Sequence[int]) -> bool:
+    """Nobody else holds the memory: it goes with the sum, and the tensor is no view, which would hold what it looks into."""
+    record = trace.tensors[tensor]
+    is_whole = trace.storages[record.storage].size == trace.tensors[trace.ops[sum_].outputs[0]].spec.stored_bytes
+    is_view = record.producer is not None and trace.ops[record.producer].signature.is_view
+    return is_whole and not is_view and ends[record.storage] == sum_ + 1

@@ -147,8 +147,8 @@ def loss_of(result: Any, backward: Backward) -> Any:
         raise
     except Exception as error:
         raise BackwardError(
-            f"backward: the loss failed on the model's output: {type(error).__name__}: {error}\n"
-            "  try: a function of the output alone, backward=lambda output: loss(output, target)"
+            f"the loss failed on the model's output: {type(error).__name__}: {error}\n"
+            "  try: a function of the output alone, lambda output: loss(output, target)"
         ) from error
 
 

@@ -94,21 +94,23 @@ def _added_to_scores(mask: Tensor | None, query: Tensor) -> Tensor | None:
 # -- functions of torch's own --------------------------------------------------------------------------------------------
 
 _ASK_FOR_OVERRIDES = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+_WRITTEN_IN_PYTHON: tuple[Any, ...] = (F, torch.functional, torch.autograd, torch._tensor)
 
 
 @contextlib.contextmanager
 def functions_let_through() -> Iterator[None]:
     """Functions of torch's that are written in Python do not ask for overrides, in this thread: what they call does."""
     thread = threading.get_ident()
-    before = {name: getattr(F, name) for name in _ASK_FOR_OVERRIDES}
+    places = [(module, name) for module in _WRITTEN_IN_PYTHON for name in _ASK_FOR_OVERRIDES if name in vars(module)]
+    before = [getattr(module, name) for module, name in places]
 
     def elsewhere(ask: Callable[..., bool]) -> Callable[..., bool]:
         return lambda *values: threading.get_ident() != thread and ask(*values)
 
     try:
-        for name, ask in before.items():
-            setattr(F, name, elsewhere(ask))
+        for (module, name), ask in zip(places, before, strict=True):
+            setattr(module, name, elsewhere(ask))
         yield
     finally:
-        for name, ask in before.items():
-            setattr(F, name, ask)
+        for (module, name), ask in zip(places, before, strict=True):
+            setattr(module, name, ask)

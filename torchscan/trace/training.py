@@ -45,7 +45,8 @@ def optimize(
     """Make the optimizer and its state out of sight, and record the step that follows."""
     tensors = [slot for slot in recorder.inventory.slots if not slot.is_buffer]
     slots = {originals.get(id(slot.tensor), id(slot.tensor)): slot for slot in tensors}
-    parameters = {identity: _updated(slot.tensor, recorder, substitutes) for identity, slot in slots.items()}
+    with outside_of_everything():
+        parameters = {identity: _updated(slot.tensor, recorder, substitutes) for identity, slot in slots.items()}
     paths = {id(parameters[identity]): slot.path for identity, slot in slots.items()}
     with implementations_of(target), torch._C.DisableTorchFunction():
         with outside_of_everything():
