@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,14 +11,14 @@ from torch import Tensor, nn
 
 from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Placement, estimate_of
 from torchscan.analyses.memory_timeline import MemoryTimeline
-from torchscan.errors import InputError, NeedsValuesError
+from torchscan.errors import InputError, NeedsValuesError, TorchscanError
 from torchscan.hardware.devices import Device, device_named
 from torchscan.ops import is_known
 from torchscan.trace.example_inputs import DTypes, Shapes
 from torchscan.trace.inventory import has_hollow_tensors, is_on_cuda
 from torchscan.trace.optimizers import OptimizerChoice
-from torchscan.trace.passes import PassRequest, record_pass
-from torchscan.trace.precision import Precision, in_precision
+from torchscan.trace.passes import Mode, PassRequest, record_pass, require_module
+from torchscan.trace.precision import Precision, in_precision, without_data
 from torchscan.trace.trace import Trace
 
 
@@ -34,6 +35,7 @@ def estimate_memory(
     optimizer: OptimizerChoice | None = None,
     accumulate: bool = False,
     precision: Precision | None = None,
+    mode: Mode | None = None,
     device: str | None = None,
 ) -> MemoryEstimate:
     """How much memory a pass of ``module`` peaks at, where, and what it holds then; worked out from shapes alone.
@@ -52,10 +54,14 @@ def estimate_memory(
         accumulate: this batch's gradients are added to those of one before.
         precision: "fp32", "fp16", "bf16": the model and its inputs are converted; "amp-fp16", "amp-bf16": autocast. None: as
             the model is.
+        mode: "train", "eval" or "same" (each module as it is set); by default "train" for a training step, else "eval".
         device: the card to run on ("NVIDIA H200", or "cuda" for the one at hand): adds a verdict, and takes the kernels of
             CUDA. By default those of the device that the model is on.
 
     """
+    require_module(module)
+    if loss is not None and not callable(loss):
+        raise InputError(f"loss is a {type(loss).__name__}: give a function of the model's output")
     if not training and (loss is not None or optimizer is not None or accumulate):
         raise InputError("loss, optimizer and accumulate belong to a training step: pass training=True")
     card = None if device is None else device_named(device)
@@ -66,7 +72,7 @@ def estimate_memory(
         args,
         kwargs,
         batch_size,
-        mode="train" if training else "eval",
+        mode=mode or ("train" if training else "eval"),
         execute="abstract",
         backward=(loss or True) if training else False,
         optimizer=optimizer,
@@ -85,27 +91,35 @@ class _Estimator:
         self._device = device
 
     def estimate(self) -> MemoryEstimate:
+        """The answer."""
         trace = self._record()
         timeline = MemoryTimeline(trace)
         if self._device is None:
             return estimate_of(trace, timeline)
         placement = Placement(trace, timeline, self._device)
-        can_grow = self._request.from_shapes and trace.provenance.execution == "abstract"
-        return estimate_of(
-            trace, timeline, placement.verdict(self._largest_batch(self._device, placement) if can_grow else None)
-        )
+        largest = None
+        if self._request.from_shapes and trace.provenance.execution == "abstract":
+            try:
+                largest = self._largest_batch(self._device, placement)
+            except TorchscanError as error:
+                reason = str(error).splitlines()[0]
+                trace = _assuming(trace, f"nothing of the largest batch, because at another batch size {reason}")
+        return estimate_of(trace, timeline, placement.verdict(largest))
 
     def _record(self) -> Trace:
-        """On shapes alone; a model that asks for values, and has them, runs on data, by the kernels of where it is."""
+        """On shapes alone; where C++ is handed parameters, of a copy without data; where values are asked for, on data."""
         try:
             return record_pass(self._request, is_whole=is_known)
         except NeedsValuesError as error:
-            if not self._request.is_as_given or has_hollow_tensors(self._request.module):
-                raise
             reason = str(error).splitlines()[0]
-        trace = record_pass(replace(self._request, execute="real"), is_whole=is_known)
-        remark = f"that it may run on data, and on these data, because on shapes alone {reason}"
-        return replace(trace, provenance=replace(trace.provenance, assumptions=(*trace.provenance.assumptions, remark)))
+        if not self._request.is_converted and not has_hollow_tensors(self._request.module):
+            self._request, given = without_data(self._request), self._request
+            with contextlib.suppress(NeedsValuesError):
+                return record_pass(self._request, is_whole=is_known)
+            if given.autocast is None:
+                trace = record_pass(replace(given, execute="real"), is_whole=is_known)
+                return _assuming(trace, f"that it may run on data, and on these data, because on shapes alone {reason}")
+        raise NeedsValuesError(f"{reason}\n  try: a model with data, as it is: precision=None, and not on the meta device")
 
     def _placed(self, batch_size: int, device: Device) -> Placement:
         trace = record_pass(replace(self._request, batch_size=batch_size), is_whole=is_known)
@@ -114,7 +128,7 @@ class _Estimator:
     def _largest_batch(self, device: Device, asked: Placement) -> int:
         """The bound by growth does not know what rounding and gaps cost: from there down in growing steps, then by halves."""
         low, high = (self._request.batch_size, LARGEST_BATCH + 1) if asked.fits else (0, self._request.batch_size)
-        guess = min(max(self._bound_by_growth(device), low + 1), high - 1)
+        guess = min(max(self._bound_by_growth(device, asked), low + 1), high - 1)
         step = 1 + guess // 256
         while guess > low:
             if self._placed(guess, device).fits:
@@ -127,16 +141,21 @@ class _Estimator:
             step *= 2
         return low
 
-    def _bound_by_growth(self, device: Device) -> int:
+    def _bound_by_growth(self, device: Device, asked: Placement) -> int:
         """At each moment ``a + b·batch`` bytes: the largest batch for which none is more than the device has."""
-        smaller = max(self._request.batch_size, 2)  # a model may do something else for one
-        sizes = (smaller, 2 * smaller)
-        small, large = (self._placed(size, device).needed for size in sizes)
+        size = self._request.batch_size
+        sizes = (size, 2 * size) if size > 1 else (2, 4)  # a model may do something else for one
+        first = asked if size > 1 else self._placed(2, device)
+        small, large = first.needed, self._placed(sizes[1], device).needed
         if len(small) != len(large):
             small, large = (max(small),), (max(large),)
-        room = device.room
-        bounds = [_bound(room, sizes, pair) for pair in zip(small, large, strict=True)]
+        bounds = [_bound(device.room, sizes, pair) for pair in zip(small, large, strict=True)]
         return max(min(bounds, default=0), 0)
+
+
+def _assuming(trace: Trace, remark: str) -> Trace:
+    assumptions = (*trace.provenance.assumptions, remark)
+    return replace(trace, provenance=replace(trace.provenance, assumptions=assumptions))
 
 
 def _bound(room: int, sizes: tuple[int, int], needed: tuple[int, int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.errors import InputError
+from torchscan.trace.tensors import CONCRETE_INTEGERS
 
 Shape = Sequence[int]
 Shapes = Shape | Sequence[Shape]
@@ -39,7 +41,8 @@ def floating_dtype_of(module: nn.Module) -> torch.dtype:
 
 
 def _example(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    if not (dtype.is_floating_point or dtype.is_complex):
+    is_integer = not (dtype.is_floating_point or dtype.is_complex)
+    if is_integer and (device.type != "meta" or math.prod(size) <= CONCRETE_INTEGERS):
         known = torch.device("cpu") if device.type == "meta" else device  # integers keep their values in every pass
         return torch.full(size, dtype == torch.bool, dtype=dtype, device=known)
     if device.type == "meta":

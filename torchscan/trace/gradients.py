@@ -93,7 +93,9 @@ class Substitutes(TorchFunctionMode):
         return substitute
 
     def known(self, tensor: Tensor) -> Tensor | None:
-        """The substitute that functions were handed for a tensor, if any was."""
+        """What functions were handed for a tensor: itself, if it is ours, or its substitute, if it has one."""
+        if self._table.is_met_as_ours(tensor):
+            return tensor
         pair = self._substitutes.get(id(tensor))
         return None if pair is None or pair[0]() is not tensor else pair[1]
 

@@ -6,9 +6,11 @@ What is recorded is the second step: the first one makes the state that stays.
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import itertools
-from collections import OrderedDict
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,17 +23,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchscan.errors import InputError, TorchscanError
 from torchscan.trace.abstract import assumed_number
+from torchscan.trace.shape_rules import UPDATES_WITHOUT_SHAPE_FUNCTION
 
 #: the name of a class of torch.optim, a class or function that makes one of a list of parameters, or one that exists
 OptimizerChoice = str | Callable[[list[Tensor]], Optimizer] | Optimizer
 
 aten = torch.ops.aten
 
-#: in torch's module: which devices have an implementation, and the hooks of all optimizers
-_SUPPORTED = ("_get_foreach_kernels_supported_devices", "_get_fused_kernels_supported_devices")
-_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+_OPTIMIZER_MODULES = [module for name, module in sys.modules.items() if name.startswith("torch.optim.")]
+#: functions of theirs that say on which devices there is an implementation
+_SUPPORTED = {f"_get_{kind}_supported_devices" for kind in ("foreach_kernels", "fused_kernels", "capturable")}
 _IS_GREATER = {aten.gt.Scalar: True, aten.ge.Scalar: True, aten.lt.Scalar: False, aten.le.Scalar: False}
-_WITHOUT_SHAPE_FUNCTION = frozenset({aten._fused_sgd_.default, aten._fused_adagrad_.default})
+_WITHOUT_SHAPE_FUNCTION = frozenset(UPDATES_WITHOUT_SHAPE_FUNCTION)
 
 
 class OptimizerError(InputError):
@@ -41,7 +44,7 @@ class OptimizerError(InputError):
 def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> Optimizer:
     """The optimizer that was asked for, on what stands for each parameter, by the parameter's identity."""
     if isinstance(choice, Optimizer):
-        return _same_optimizer(choice, parameters)
+        return _checked(choice, lambda: _same_optimizer(choice, parameters))
     make: Any = _class_named(choice) if isinstance(choice, str) else choice
     if not callable(make):
         raise OptimizerError(
@@ -50,8 +53,14 @@ def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> O
     trainable = [each for each in parameters.values() if each.requires_grad]
     if not trainable:
         raise OptimizerError("there is nothing to optimize: no parameter requires a gradient")
+    return _checked(choice, lambda: make(trainable))
+
+
+def _checked(choice: OptimizerChoice, make: Callable[[], object]) -> Optimizer:
     try:
-        made = make(trainable)
+        made = make()
+    except TorchscanError:
+        raise
     except Exception as error:
         raise OptimizerError(f"the optimizer cannot be made: {type(error).__name__}: {error}") from error
     if not isinstance(made, Optimizer):
@@ -86,20 +95,42 @@ def state_of(optimizer: Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
 
 @contextlib.contextmanager
 def implementations_of(device: str) -> Iterator[None]:
-    """Let torch choose (one tensor at a time, many, fused) as it does on ``device``; nobody's hooks hear of it."""
-    module: Any = optimizer_module
+    """Let torch choose (one tensor at a time, many, fused) as it does on ``device``; nobody's hooks hear of it.
 
-    def with_hollow(supported: Callable[[], list[str]]) -> Callable[[], list[str]]:
-        return lambda: [*supported(), *(["meta"] if device in supported() else [])]
+    Both only in this thread.
+    """
+    thread = threading.get_ident()
 
-    before = {name: getattr(module, name) for name in (*_SUPPORTED, *_HOOKS)}
+    def with_hollow(supported: Callable[..., list[str]]) -> Callable[..., list[str]]:
+        def devices(*args: Any, **kwargs: Any) -> list[str]:
+            known = supported(*args, **kwargs)
+            return [*known, "meta"] if threading.get_ident() == thread and device in known else known
+
+        return devices
+
+    def elsewhere(hook: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: None if threading.get_ident() == thread else hook(*args)
+
+    with contextlib.ExitStack() as stack:
+        for module in _OPTIMIZER_MODULES:
+            for name in _SUPPORTED & vars(module).keys():
+                stack.enter_context(_replaced(vars(module), name, with_hollow))
+        for hooks in (optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks):
+            for key in list(hooks):
+                stack.enter_context(_replaced(hooks, key, elsewhere))
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(places: dict[Any, Any], key: Any, by: Callable[[Any], Any]) -> Iterator[None]:
+    """Put something in a place, and put back what was there unless somebody has taken it away."""
+    before = places[key]
+    places[key] = by(before)
     try:
-        for name, value in before.items():
-            setattr(module, name, with_hollow(value) if name in _SUPPORTED else OrderedDict())
         yield
     finally:
-        for name, value in before.items():
-            setattr(module, name, value)
+        if key in places:
+            places[key] = before
 
 
 class _AssumedValues(TorchDispatchMode):
@@ -144,9 +175,12 @@ def _class_named(name: str) -> type[Optimizer]:
 
 
 def _same_optimizer(original: Optimizer, parameters: Mapping[int, Tensor]) -> Optimizer:
-    """One with the same groups and options and no state. Parameters that are not the model's are left out."""
+    """One with copies of the groups and options and no state. Parameters that are not the model's are left out."""
     groups = [
-        {**group, "params": [parameters[id(each)] for each in group["params"] if id(each) in parameters]}
+        {
+            **copy.deepcopy({name: value for name, value in group.items() if name not in ("params", "param_names")}),
+            "params": [parameters[id(each)] for each in group["params"] if id(each) in parameters],
+        }
         for group in original.param_groups
     ]
     groups = [group for group in groups if group["params"]]
@@ -154,4 +188,5 @@ def _same_optimizer(original: Optimizer, parameters: Mapping[int, Tensor]) -> Op
         raise OptimizerError("the optimizer has none of this model's parameters: was it made for another one, or for a copy?")
     accepted = inspect.signature(type(original)).parameters
     make: Any = type(original)
-    return make(groups, **{name: value for name, value in original.defaults.items() if name in accepted})  # type: ignore[no-any-return]
+    options = {name: copy.deepcopy(value) for name, value in original.defaults.items() if name in accepted}
+    return make(groups, **options)  # type: ignore[no-any-return]

@@ -67,9 +67,9 @@ class PassRequest:
     target: str = "cpu"
 
     @property
-    def is_as_given(self) -> bool:
-        """Whether the model is neither converted nor under autocast."""
-        return self.autocast is None and not self.originals
+    def is_converted(self) -> bool:
+        """Whether the model is a copy without data."""
+        return bool(self.originals)
 
     @property
     def from_shapes(self) -> bool:
@@ -196,9 +196,12 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
     named = [*named_tensors(args, "args"), *named_tensors(kwargs, "kwargs")]
     for name, tensor in named:
         if id(tensor) in owned:
-            recorder.table.enter_input(tensor, name)
+            recorder.table.enter_own(tensor, "input", name)
         else:
             recorder.table.name(tensor, "input", name)
+    if request.is_converted:
+        for slot in recorder.inventory.slots:
+            recorder.table.enter_own(slot.tensor, "buffer" if slot.is_buffer else "parameter", slot.path)
     inputs = tuple(InputRecord(name, tuple(tensor.shape), tensor.dtype) for name, tensor in named)
     try:
         with contextlib.ExitStack() as stack:
@@ -236,11 +239,15 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
     return inputs
 
 
-def _check(request: PassRequest) -> None:
-    given: object = request.module
+def require_module(given: object) -> None:
+    """Say what was given where a module is needed."""
     if not isinstance(given, nn.Module):
         what = "a class: create an instance of it" if isinstance(given, type) else "no torch.nn.Module"
         raise InputError(f"module is {given!r}, which is {what}")
+
+
+def _check(request: PassRequest) -> None:
+    require_module(request.module)
     if not (isinstance(request.backward, bool) or callable(request.backward)):
         raise InputError(f"backward is {request.backward!r}: give True, or a function that makes a loss of the output")
     for name, value, allowed in (("mode", request.mode, get_args(Mode)), ("execute", request.execute, get_args(Execute))):

@@ -30,26 +30,26 @@ def in_precision(request: PassRequest, precision: Precision | None) -> PassReque
         raise InputError(f"precision is {precision!r}: give one of {', '.join(map(repr, get_args(Precision)))}, or None")
     if precision.startswith("amp-"):
         return replace(request, autocast=_TYPES[precision.removeprefix("amp-")])
-    return _converted(request, _TYPES[precision])
+    return without_data(request, _TYPES[precision])
 
 
-def _converted(request: PassRequest, dtype: torch.dtype) -> PassRequest:
-    """A copy of the model without data, as ``module.to(dtype)`` would be."""
+def without_data(request: PassRequest, dtype: torch.dtype | None = None) -> PassRequest:
+    """The same pass of a copy of the model that has no data, of another type as ``module.to(dtype)`` would be."""
     inventory = Inventory(request.module)
     twins = {id(slot.tensor): _twin(slot.tensor, dtype) for slot in inventory.slots}
     try:
         module = copy.deepcopy(request.module, dict(twins))
     except Exception as error:
-        raise InputError(f"a model is converted by way of a copy, and it cannot be copied: {error}") from error
+        raise InputError(f"an estimate of this model needs a copy of it, and it cannot be copied: {error}") from error
     args, kwargs = copy_arguments((request.args, request.kwargs), lambda tensor: _twin(tensor, dtype))
     return replace(
         request, module=module, args=args, kwargs=kwargs, originals={id(twin): original for original, twin in twins.items()}
     )
 
 
-def _twin(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def _twin(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     if not tensor.is_floating_point():
         return own_copy(tensor, hollow=True)
-    hollow = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="meta")
+    hollow = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta")
     made: Any = nn.Parameter(hollow, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else hollow
     return made  # type: ignore[no-any-return]

@@ -105,7 +105,8 @@ class Recorder(TorchDispatchMode):
         self.failure: Failure | None = None
         #: paths of modules that ran in other threads
         self.missed: set[str] = set()
-        self._assume = assume
+        #: says what was assumed on the way
+        self.assume = assume
         self._execution = execution
         self._is_whole = is_whole
         self._traits: dict[OpOverload, OpTraits] = {}
@@ -207,7 +208,7 @@ class Recorder(TorchDispatchMode):
         call.ops.append(index)
         for tracked in request.tracked:
             if tracked.assumption is not None:
-                self._assume(tracked.assumption)
+                self.assume(tracked.assumption)
         return result
 
     def _enter_outputs(self, request: OpRequest, outcome: OpOutcome, producer: int) -> tuple[int, ...]:

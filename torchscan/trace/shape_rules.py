@@ -178,8 +178,14 @@ def _cudnn_rnn_backward(
     return torch.empty_like(source), torch.empty_like(hidden), cells, [torch.empty_like(each) for each in weights]
 
 
+#: updates in place that return nothing, of which torch has no shape function
+UPDATES_WITHOUT_SHAPE_FUNCTION = (
+    *(aten._fused_sgd_.default, aten._fused_sgd_.tensor_lr, aten._fused_adagrad_.default, aten._fused_adagrad_.tensor_lr),
+    *(aten._fused_adam_.tensor_lr, aten._fused_adamw_.tensor_lr),
+)
+
+
 def _nothing(*_args: Any, **_kwargs: Any) -> tuple[Tensor, ...]:
-    """An update in place that returns nothing, of which torch has no shape function."""
     return ()
 
 
@@ -192,7 +198,7 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten.mkldnn_rnn_layer_backward.default: _lstm_layer_backward,
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
-    **dict.fromkeys((aten._fused_sgd_.default, aten._fused_adagrad_.default), _nothing),
+    **dict.fromkeys(UPDATES_WITHOUT_SHAPE_FUNCTION, _nothing),
     aten.linear.default: _linear,
     aten.scaled_dot_product_attention.default: _attention,
     aten.batch_norm.default: _batch_norm,

@@ -66,22 +66,18 @@ class TensorTable:
         """Say what a tensor is, should it turn up (the address of its C++ side survives a change of Python wrapper)."""
         self._names.setdefault(tensor._cdata, (kind, name))
 
-    def enter_input(self, tensor: Tensor, name: str) -> None:
-        """Enter an argument of the pass that is a copy of our own, which the model may write to."""
-        if id(tensor) not in self._tracked:
-            storage = self.storages.find_or_add(tensor, "input", name)
-            self._enter(tensor, self.spec_of(tensor), storage, None, "input", name, None).is_ours = True
+    def enter_own(self, tensor: Tensor, kind: TensorKind, name: str) -> None:
+        """Enter what is a copy of our own: an argument, say, which the model may write to."""
+        known = self._tracked.get(id(tensor))
+        if known is None or known.reference() is not tensor:
+            storage = self.storages.find_or_add(tensor, kind, name)
+            self._enter(tensor, self.spec_of(tensor), storage, None, kind, name, None).is_ours = True
 
     def enter_state(self, tensor: Tensor, name: str, *, elsewhere: bool) -> None:
-        """Enter what an optimizer keeps: our own, since its step works on what stands for the parameters.
-
-        What is kept ``elsewhere``, not on the device that all else is on, takes no memory there.
-        """
-        if self.storages.find(tensor) is None:
-            storage = self.storages.find_or_add(tensor, "optimizer state", name)
-            if elsewhere:
-                self.storages.is_elsewhere(storage)
-            self._enter(tensor, self.spec_of(tensor), storage, None, "optimizer state", name, None).is_ours = True
+        """Enter what an optimizer keeps; ``elsewhere``, not on the device that all else is on, it takes no memory."""
+        self.enter_own(tensor, "optimizer state", name)
+        if elsewhere:
+            self.storages.is_elsewhere(self.find(tensor).storage)
 
     def enter_substitute(self, substitute: Tensor, original: Tensor) -> None:
         """Enter a tensor of our own that functions are handed in place of one that is not."""

@@ -35,6 +35,8 @@ def name_gradients(recorder: Recorder, substitutes: Substitutes, inputs: Sequenc
     for name, known in (*known_slots, *inputs):
         gradient = known.grad if known is not None and known.is_leaf else None
         number = None if gradient is None else recorder.table.storages.find(gradient)
+        if gradient is not None and gradient.layout is not torch.strided:
+            recorder.assume(f"that the sparse gradient of {name} takes no memory, which is not followed")
         if number is not None:
             recorder.table.storages.call_it(number, "gradient", name)
 
@@ -45,11 +47,10 @@ def optimize(
     """Make the optimizer and its state out of sight, and record the step that follows."""
     tensors = [slot for slot in recorder.inventory.slots if not slot.is_buffer]
     slots = {originals.get(id(slot.tensor), id(slot.tensor)): slot for slot in tensors}
-    with outside_of_everything():
-        parameters = {identity: _updated(slot.tensor, recorder, substitutes) for identity, slot in slots.items()}
-    paths = {id(parameters[identity]): slot.path for identity, slot in slots.items()}
     with implementations_of(target), torch._C.DisableTorchFunction():
         with outside_of_everything():
+            parameters = {identity: _updated(slot.tensor, recorder, substitutes) for identity, slot in slots.items()}
+            paths = {id(parameters[identity]): slot.path for identity, slot in slots.items()}
             optimizer = optimizer_on(choice, parameters)
             take_step(optimizer)
             for parameter, name, value in state_of(optimizer):
