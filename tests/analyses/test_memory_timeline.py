@@ -117,6 +117,10 @@ CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "checkpoints": lambda: (Checkpointed(use_reentrant=False), torch.randn(8, 32, 64)),
     "reentrant checkpoints": lambda: (Checkpointed(use_reentrant=True), torch.randn(8, 32, 64, requires_grad=True)),
     "writes and views": lambda: (WritesAndViews(), torch.randn(8, 3, 16, 16)),
+    "norms first": lambda: (
+        nn.Sequential(nn.BatchNorm2d(3), nn.InstanceNorm2d(3, affine=True), nn.Conv2d(3, 4, 3)),
+        torch.randn(4, 3, 16, 16),
+    ),
     "encoder": lambda: (
         nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2),
         torch.randn(3, 20, 64),
@@ -143,6 +147,22 @@ def test_an_inference_holds_what_a_real_one_holds(name: str) -> None:
     model, x = CASES[name]()
     expected = count_inference(model, x)
     assert history(model, x) == expected
+
+
+LOSSES = ["mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("name", [*LOSSES, "soft_margin_loss", "poisson_nll_loss"])
+def test_a_loss(name: str, reduction: str) -> None:
+    """Some of torch's losses keep as much memory for one number as for one per element."""
+    model, x = nn.Sequential(nn.Linear(10, 20), nn.Sigmoid()), torch.randn(4, 10)
+
+    def loss(output: Tensor) -> Tensor:
+        return getattr(F, name)(output, torch.ones_like(output), reduction=reduction).sum()
+
+    expected = count_step(model, x, loss)
+    assert history(model, x, mode="train", backward=loss) == expected
 
 
 def test_two_batches_before_a_step() -> None:

@@ -133,7 +133,8 @@ class AbstractExecution:
         if request.op in _READ_INTEGERS:  # other values of the same shape give other shapes
             return outcome
         if not any(position is not None for position in outcome.alias_of) and _is_rebuildable(result):
-            self._remember(request, outcome, _rebuilder(result, outcome.signature.outputs))
+            make = _rebuilder(result, outcome.signature.outputs) if all(map(_fills_its_memory, outcome.outputs)) else _on_meta
+            self._remember(request, outcome, make)
         elif all(position is not None for position in outcome.alias_of):
             self._remember(request, outcome, _on_meta)
         return outcome
@@ -286,6 +287,10 @@ def _masks_to_indices(request: OpRequest) -> None:
 
 def _is_mask(index: Tensor | None) -> bool:
     return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def _fills_its_memory(tensor: Tensor) -> bool:
+    return tensor.untyped_storage().nbytes() <= tensor.nbytes or 0 in tensor.stride() or not tensor.is_contiguous()
 
 
 def _is_rebuildable(result: Any) -> bool:

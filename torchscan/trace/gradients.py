@@ -58,6 +58,8 @@ class Substitutes(TorchFunctionMode):
         own_args, own_kwargs = self._swap(tuple(args)), {name: self._swap(value) for name, value in (kwargs or {}).items()}
         if not self.without_data:
             return func(*own_args, **own_kwargs)
+        if func is Tensor.to:
+            own_args, own_kwargs = _staying(*own_args, **own_kwargs)
         own_args, own_kwargs = self._autocast.cast(func, own_args, own_kwargs, once_more=self._is_computed_again())
         return self._kernels.of(func)(*own_args, **own_kwargs)
 
@@ -121,6 +123,16 @@ class Substitutes(TorchFunctionMode):
             return made
         with torch.enable_grad():  # what is no leaf may be written to
             return made.clone()
+
+
+def _staying(tensor: Tensor, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What has values and what has none is on one device: a tensor that is asked to move there is there."""
+    if tensor.is_meta:
+        return (tensor, *args), kwargs
+    if args and isinstance(args[0], Tensor) and args[0].is_meta:
+        args = (tensor.device, args[0].dtype, *args[1:])
+    args = tuple(tensor.device if isinstance(each, torch.device | str) and str(each) == "meta" else each for each in args)
+    return (tensor, *args), {name: tensor.device if str(value) == "meta" else value for name, value in kwargs.items()}
 
 
 @contextlib.contextmanager

@@ -33,7 +33,6 @@ _LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # 
 
 _NUMBER_OF_LEAVES = 2**63  # the nodes that store gradients are numbered from the end
 _ADD = torch.ops.aten.add.Tensor
-_TO_COPY = torch.ops.aten._to_copy.default
 _DETACH = torch.ops.aten.detach_.default
 _COMPATIBLE = torch.ops.aten._has_compatible_shallow_copy_type.default  # asked when somebody assigns ``.data``
 
@@ -163,8 +162,6 @@ class Recorder(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         if func is _DETACH:  # autograd has done it already; where it has not, the tensor's own graph would be cut
             return args[0]
-        if func is _TO_COPY and _moves_only(args[0], kwargs or {}):
-            return args[0]  # all that has no data is on one device with what has; a model that asks for that gets no copy
         if func.namespace == "profiler":
             return func(*args, **(kwargs or {}))
         traits = self._traits.get(func)
@@ -378,15 +375,6 @@ def module_hooks(recorder: Recorder) -> Iterator[None]:
 def _is_inside_checkpoint() -> bool:
     """During the backward pass: gradients are watched, or, while a result is put away for them, were a moment ago."""
     return torch.is_grad_enabled() or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-
-
-def _moves_only(tensor: Tensor, options: Mapping[str, Any]) -> bool:
-    """Whether a copy is made only because the tensor has values and the model asks for the device of one that has none."""
-    device = options.get("device")
-    if tensor.device.type != "cpu" or device is None or device.type != "meta":
-        return False
-    same = {"device": device, "dtype": tensor.dtype, "layout": tensor.layout}
-    return all(value is None or value == same.get(name) for name, value in options.items() if name != "non_blocking")
 
 
 def type_name_of(module: nn.Module) -> str:

@@ -178,6 +178,24 @@ def _cudnn_rnn_backward(
     return torch.empty_like(source), torch.empty_like(hidden), cells, [torch.empty_like(each) for each in weights]
 
 
+def _reduced_loss(source: Tensor, target: Tensor, *rest: Any, reduction: int = 1) -> Tensor | None:
+    """A loss that torch computes per element and then reduces into the same memory, which is not made smaller."""
+    reduction = next((each for each in rest if isinstance(each, int)), reduction)
+    if not reduction:
+        return None
+    size = torch.broadcast_shapes(source.shape, target.shape)
+    return torch.empty(size, dtype=source.dtype, device="meta").as_strided((), ())
+
+
+def _batch_norm_backward(grad: Tensor, source: Tensor, weight: Tensor | None, *rest: Any) -> tuple[Tensor | None, ...]:
+    """What is not asked for is not made."""
+    of_source, *of_affine = rest[-1]
+    gradient = torch.empty_like(source, device="meta") if of_source else None
+    if weight is None:
+        return gradient, None, None
+    return gradient, *(torch.empty_like(weight, device="meta") if asked else None for asked in of_affine)
+
+
 #: updates in place that return nothing, of which torch has no shape function
 UPDATES_WITHOUT_SHAPE_FUNCTION = (
     *(aten._fused_sgd_.default, aten._fused_sgd_.tensor_lr, aten._fused_adagrad_.default, aten._fused_adagrad_.tensor_lr),
@@ -194,6 +212,8 @@ _UNARY_IN_PLACE = (aten.relu_, aten.silu_, aten.sigmoid_, aten.tanh_, aten.hards
 
 SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten._grouped_mm.default: _grouped_mm,
+    **dict.fromkeys((aten.mse_loss.default, aten.smooth_l1_loss.default), _reduced_loss),
+    **dict.fromkeys((aten.soft_margin_loss.default, aten.binary_cross_entropy.default), _reduced_loss),
     aten.mkldnn_rnn_layer.default: _lstm_layer,
     aten.mkldnn_rnn_layer_backward.default: _lstm_layer_backward,
     aten._cudnn_rnn.default: _cudnn_rnn,
@@ -203,6 +223,7 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten.scaled_dot_product_attention.default: _attention,
     aten.batch_norm.default: _batch_norm,
     aten.native_batch_norm.default: _native_batch_norm,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.layer_norm.default: _layer_norm,
     **{op.default: _like_input for op in _UNARY},
     **{op.default: _written for op in _UNARY_IN_PLACE},
