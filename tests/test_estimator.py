@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import torchscan
 from tests.observables import process_state
@@ -171,8 +173,6 @@ def test_the_peak_of_a_layer_is_that_of_all_memory_meanwhile() -> None:
 
 
 def test_checkpoints_save_memory() -> None:
-    from torch.utils.checkpoint import checkpoint_sequential
-
     class Deep(nn.Module):
         def __init__(self, *, checkpoints: bool) -> None:
             super().__init__()
@@ -347,3 +347,165 @@ def test_hooks_of_all_optimizers_hear_nothing_of_it() -> None:
     estimate_memory(two_layers(), (100,), training=True, optimizer="SGD")
     handle.remove()
     assert heard == []
+
+
+# -- found by others -----------------------------------------------------------------------------------------------------
+
+
+def test_an_unused_parameter_is_there_once() -> None:
+    """Its weight of 40,000 bytes is a parameter and nothing else, besides a layer of 80, its gradient, input and output."""
+    model = nn.Linear(4, 4)
+    model.spare = nn.Linear(100, 100, bias=False)
+    estimate = estimate_memory(model, (4,), training=True, loss=torch.sum, optimizer="SGD")
+    at_end = estimate.timeline[-1].by_kind
+    assert {kind: size for kind, size in at_end.items() if size} == {
+        "parameters": 40_080,
+        "inputs": 16,
+        "gradients": 80,
+        "activations": 16 + 4,
+    }
+
+
+def test_twins_that_an_optimizer_updates_take_no_memory() -> None:
+    """The step of a model that runs on data ends with its output (1,600 a row) and loss, gradients and state."""
+    estimate = estimate_memory(Picky(), args=(torch.ones(2, 100),), training=True, loss=torch.sum, optimizer="AdamW")
+    at_end = estimate.timeline[-1].by_kind
+    assert at_end["activations"] == 2 * 800 + 4
+    assert (at_end["gradients"], at_end["optimizer"]) == (80_000, 160_004)
+
+
+def test_a_weight_that_is_used_twice_by_linear() -> None:
+    """Its gradients arrive as transposed views, which autograd does not add in place: three are there for a moment."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 64, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(self.layer(x))
+
+    estimate = estimate_memory(Twice(), (64,), training=True, loss=torch.sum)
+    assert estimate.peak_bytes > 4 * 64 * 64 * 4
+
+
+class Mutable(torch.optim.Optimizer):
+    """Keeps a tensor and a list in its groups, and takes an argument that is no default."""
+
+    def __init__(self, parameters: Any, extra: int = 1) -> None:
+        super().__init__(parameters, {"extra": extra})
+        for group in self.param_groups:
+            group.setdefault("count", torch.zeros(()))
+            group.setdefault("history", [])
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            group["count"].add_(1)
+            group["history"].append(1)
+
+
+def test_what_an_optimizer_keeps_in_its_groups_is_left_alone() -> None:
+    model = two_layers()
+    optimizer = Mutable(model.parameters())
+    estimate_memory(model, (100,), training=True, optimizer=optimizer)
+    assert (float(optimizer.param_groups[0]["count"]), optimizer.param_groups[0]["history"]) == (0, [])
+
+
+@pytest.mark.parametrize("name", ["Adam", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"])
+def test_capturable_optimizers(name: str) -> None:
+    make = partial(getattr(torch.optim, name), capturable=True)
+    assert estimate_memory(two_layers(), (100,), training=True, optimizer=make, device="H200").by_kind["optimizer"] >= WEIGHTS
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "Adagrad"])
+def test_fused_optimizers_with_a_tensor_for_the_rate(name: str) -> None:
+    make = partial(getattr(torch.optim, name), fused=True, lr=torch.tensor(0.1))
+    estimate = estimate_memory(two_layers(), (100,), training=True, optimizer=make, device="H200")
+    assert estimate.peak_by_phase["optimizer"] > 0
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return gradients[0] * weight, (gradients[0] * x).sum(0)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(100))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Scale.apply(x, self.weight)
+
+
+@pytest.mark.parametrize("precision", [None, "amp-bf16", "bf16"])
+def test_a_custom_function_that_is_handed_a_parameter(precision: Any) -> None:
+    model = nn.Sequential(nn.Linear(100, 100), Scaled())
+    estimate = estimate_memory(
+        model, (100,), batch_size=4, training=True, optimizer="AdamW", precision=precision, device="H200"
+    )
+    assert estimate.assumptions == ()
+    assert estimate.timeline[-1].by_kind["gradients"] == estimate.by_kind["parameters"]
+    assert model[1].weight.grad is None
+
+
+def test_checkpoints_within_checkpoints() -> None:
+    class Nested(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            def inner(each: Tensor) -> Tensor:
+                return self.layer(each).tanh()
+
+            x = self.layer(x)
+            return checkpoint(lambda each: checkpoint(inner, each, use_reentrant=True).sin(), x, use_reentrant=True)
+
+    assert estimate_memory(Nested(), (8,), training=True).by_kind["parameters"] == 288
+
+
+@pytest.mark.parametrize("only_for", [16, 64])
+def test_a_loss_that_knows_the_batch_keeps_its_answer_and_says_why_there_is_no_largest(only_for: int) -> None:
+    target = torch.zeros(only_for, dtype=torch.long)
+
+    def loss(output: Tensor) -> Tensor:
+        return F.cross_entropy(output, target)
+
+    estimate = estimate_memory(nn.Linear(8, 4), (8,), batch_size=only_for, training=True, device="4090", loss=loss)
+    assert estimate.verdict is not None
+    assert (estimate.verdict.fits, estimate.verdict.largest_batch_size) == (True, None)
+    assert f"match target batch_size ({only_for})" in estimate.assumptions[-1]
+
+
+def test_token_ids_of_a_large_batch_take_no_memory_of_this_machine() -> None:
+    estimate = estimate_memory(nn.Embedding(100, 4), (4096,), dtype=torch.long, device="H200")
+    assert estimate.verdict is not None
+    assert estimate.verdict.largest_batch_size is not None
+    assert estimate.verdict.largest_batch_size > 100_000
+
+
+def test_each_module_as_it_is_set() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8)).eval()
+    operators = [moment.operator for moment in estimate_memory(model, (8,), training=True, mode="same").timeline]
+    assert "aten.native_dropout" not in operators
+    operators = [moment.operator for moment in estimate_memory(model, (8,), training=True).timeline]
+    assert any("bernoulli" in operator or "dropout" in operator for operator in operators)
+
+
+@pytest.mark.parametrize("module", [nn.Linear, None, 3])
+def test_what_is_no_module_is_said(module: Any) -> None:
+    with pytest.raises(InputError, match="module is"):
+        estimate_memory(module, (8,))
+
+
+def test_a_loss_that_cannot_be_called_is_said() -> None:
+    with pytest.raises(InputError, match="loss is a str"):
+        estimate_memory(two_layers(), (100,), training=True, loss="mse")  # type: ignore[arg-type]

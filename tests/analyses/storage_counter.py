@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -92,7 +93,7 @@ def count_step(
     with counter:
         for _ in range(1 + accumulate):
             output = value = None
-            with torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
+            with torch.autocast("cpu", autocast) if autocast else contextlib.nullcontext():
                 output = model(x)
                 value = loss(output)
             value.backward()

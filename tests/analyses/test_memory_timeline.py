@@ -188,6 +188,29 @@ def test_a_step_under_autocast(name: str) -> None:
     assert history(model, x, mode="train", backward=_total, autocast=torch.bfloat16) == expected
 
 
+class PartlyInSingle(nn.Module):
+    """Switches autocast off for one layer, and on in another type for the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        with torch.autocast("cpu", enabled=False):
+            x = self.two(x.float()).relu()
+        with torch.autocast("cpu", torch.float16):
+            return self.three(x)
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_a_model_that_switches_autocast_itself(autocast: torch.dtype | None) -> None:
+    model, x = PartlyInSingle(), torch.randn(9, 64)
+    expected = count_step(model, x, _total, autocast=autocast)
+    assert history(model, x, mode="train", backward=_total, autocast=autocast) == expected
+    assert not torch.is_autocast_enabled("cpu")
+
+
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam")},
     **{name: {} for name in ("RMSprop", "Rprop", "SGD")},

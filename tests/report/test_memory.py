@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 
 import matplotlib as mpl
@@ -110,6 +111,29 @@ def test_the_picture_is_stacked_up_to_the_peak() -> None:
     top = max(np.asarray(path.vertices)[:, 1].max() for each in ax.collections for path in each.get_paths())
     assert top == pytest.approx(estimate.peak_bytes / 2**30)
     assert [text.get_text().strip() for text in ax.texts] == ["forward", "backward", "optimizer"]
+
+
+def test_the_peak_of_one_operator_among_thousands_is_seen() -> None:
+    model = nn.Sequential(*(nn.Linear(20, 20) for _ in range(200)))
+    estimate = estimate_memory(model, (20,), training=True, optimizer="AdamW", device="H200")
+    ax = draw_memory(estimate)
+    top = max(np.asarray(path.vertices)[:, 1].max() for each in ax.collections for path in each.get_paths())
+    assert top == pytest.approx(estimate.peak_bytes / 2**30)
+    assert max(len(np.asarray(path.vertices)) for each in ax.collections for path in each.get_paths()) < 2000
+
+
+def test_nothing_to_draw_is_said() -> None:
+    with pytest.raises(torchscan.InputError, match="nothing to draw"):
+        draw_memory(estimate_memory(nn.Identity(), (4,)))
+
+
+def test_long_names_are_cut_to_the_width() -> None:
+    model: nn.Module = nn.Linear(4, 4)
+    for name in ("a_rather_long_name", "another_rather_long_name", "the_longest_of_all_these_names"):
+        model = nn.Sequential(OrderedDict({name: model}))
+    lines = format_memory(estimate_memory(model, (4,), device="H200"), 60).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert any("…" in line for line in lines)
 
 
 def test_the_picture_goes_where_it_is_told() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -15,7 +16,7 @@ from torchscan.errors import InputError
 _MIB, _GIB = 2**20, 2**30
 
 #: of the memory on the data sheet, what a driver leaves to programs; less where GDDR memory corrects errors
-USABLE, USABLE_WITH_GDDR_ECC = 0.985, 0.92
+USABLE, USABLE_WITH_GDDR_ECC = 0.975, 0.92
 #: what a process holds for its context, torch's kernels and the libraries, once they are loaded
 CONTEXT = 512 * _MIB
 #: what cuBLAS works in, once for the forward and once for the backward pass: torch's defaults, before Hopper and since
@@ -44,22 +45,41 @@ class Device:
 
 
 def device_named(name: str) -> Device:
-    """The accelerator of that name, in any case, also in part where that is clear ("H200", "4090"); "cuda": the one at hand."""
-    if name.lower() == "cuda" or name.lower().startswith("cuda:"):
-        return _at_hand(name)
+    """The accelerator of that name, in any case, also in part where that is clear ("H200", "RTX 4090").
+
+    "cuda" is the one at hand; "24 GiB" some card with as much memory.
+    """
+    if not isinstance(name, str):
+        raise InputError(f"device is {name!r}: give its name, 'NVIDIA H200', say, its memory, '24 GiB', or 'cuda'")
+    if re.fullmatch(r"cuda(:\d+)?", name.lower()):
+        return _at_hand(name.lower())
+    size = re.fullmatch(r"(\d+(?:\.\d+)?) ?gi?b", name.lower())
+    if size:
+        return Device(name, int(float(size[1]) * _GIB * USABLE), 8.0)
     known = _known()
     matches = [full for full in known if name.lower() == full.lower()] or [full for full in known if _is_part(name, full)]
-    if len({known[full].memory for full in matches}) == 1:
+    if len(matches) == 1:
         return known[matches[0]]
     near = matches or difflib.get_close_matches(name, known, 3, 0.3)
     problem = "can be several devices" if matches else "is not known"
-    raise InputError(f"device {name!r} {problem}: give one of {', '.join(near or known)}")
+    raise InputError(
+        f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}, or its memory, '24 GiB'"
+    )
+
+
+#: words that tell one model from another, so that they are not left out
+_DISTINGUISHING = {"ti", "super", "max", "nvl", "s", "g"}
 
 
 def _is_part(name: str, full: str) -> bool:
-    """Word by word: "A100 80GB" is part of "NVIDIA A100-SXM4-80GB"; "A10" is not."""
-    words = full.lower().replace("-", " ").split()
-    return all(word in words for word in name.lower().replace("-", " ").split())
+    """Word by word: "A100 80GB SXM" is part of "NVIDIA A100-SXM4-80GB"; "A10" is not, nor "GTX 1650" of a "GTX 1650 Ti"."""
+    given, words = _words(name), _words(full)
+    return given <= words and not (words - given) & _DISTINGUISHING
+
+
+def _words(name: str) -> set[str]:
+    """Letters and numbers apart: "RTX4090" is "rtx", "4090"."""
+    return set(re.findall(r"[a-z]+|[0-9]+", name.lower()))
 
 
 @cache

@@ -12,11 +12,15 @@ from tabulate import tabulate
 from torchscan import units
 from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Verdict
 from torchscan.analyses.memory_timeline import KINDS, MemoryKind, Moment
+from torchscan.errors import InputError
 from torchscan.report.pyplot import pyplot
+from torchscan.report.text import cut
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+#: a picture shows the largest moment of each of so many stretches, or a peak of one operator would not be seen
+_MOST_COLUMNS = 400
 _NARROWEST, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
 
 #: from the bottom up: what is always there first
@@ -28,7 +32,7 @@ _COLOURS = dict(zip(_STACK, ("#4878d0", "#82c6e2", "#956cb4", "#8c613c", "#ee854
 def format_memory(estimate: MemoryEstimate, width: int = 80) -> str:
     """The estimate as text: the peak and what it holds, memory over time, the layers that keep the most, and the verdict."""
     width = max(width, _NARROWEST)
-    parts = [_peak(estimate, width), _plot(estimate.timeline, width), _layers(estimate)]
+    parts = [_peak(estimate, width), _plot(estimate.timeline, width), _layers(estimate, width)]
     if estimate.verdict is not None:
         parts.append(_verdict(estimate.verdict))
     parts += [textwrap.fill(f"Assumed {text}.", width) for text in estimate.assumptions]
@@ -39,11 +43,23 @@ def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None) -> Axes:
     """Draw the memory over the operators of the pass, stacked by kind, with the peak marked."""
     if ax is None:
         ax = pyplot().subplots(figsize=(9, 4.5), layout="constrained")[1]
-    present = [kind for kind in _STACK if any(moment.by_kind[kind] for moment in estimate.timeline)]
+    if not estimate.timeline:
+        raise InputError("there is nothing to draw: no operator ran")
+    moments, scale = (
+        list(_columns(estimate.timeline, _MOST_COLUMNS)),
+        len(estimate.timeline) / min(len(estimate.timeline), _MOST_COLUMNS),
+    )
+    present = [kind for kind in _STACK if any(moment.by_kind[kind] for moment in moments)]
     places = [KINDS.index(kind) for kind in present]
-    gib = [[moment.bytes_by_kind[place] / 2**30 for moment in estimate.timeline] for place in places]
-    ax.stackplot(range(len(estimate.timeline)), gib, labels=present, colors=[_COLOURS[kind] for kind in present], step="post")
-    peak = max(range(len(estimate.timeline)), key=lambda index: estimate.timeline[index].total)
+    gib = [[moment.bytes_by_kind[place] / 2**30 for moment in moments] for place in places]
+    ax.stackplot(
+        [scale * column for column in range(len(moments))],
+        gib,
+        labels=present,
+        colors=[_COLOURS[kind] for kind in present],
+        step="post",
+    )
+    peak = scale * max(range(len(moments)), key=lambda column: moments[column].total)
     ax.plot([peak], [estimate.peak_bytes / 2**30], "kv", label=f"peak: {units.memory(estimate.peak_bytes)}")
     for start, name in _phases(estimate.timeline):
         ax.axvline(start, color="black", linewidth=0.8, linestyle=":")
@@ -58,8 +74,8 @@ def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None) -> Axes:
 
 
 def _peak(estimate: MemoryEstimate, width: int) -> str:
-    place = _layer_name(estimate.peak_layer) if estimate.peak_phase != "optimizer" else "the optimizer's step"
-    where = f"at {estimate.peak_operator} in {place}, {estimate.peak_phase}"
+    in_layer = f"in {_layer_name(estimate.peak_layer)}, {estimate.peak_phase}"
+    where = f"at {estimate.peak_operator} {in_layer if estimate.peak_phase != 'optimizer' else 'in the step of the optimizer'}"
     batch = "" if estimate.batch_size is None else f", batch size {estimate.batch_size}"
     title = textwrap.fill(f"Peak memory {units.memory(estimate.peak_bytes)} {where}{batch}", width)
     rows = [
@@ -113,16 +129,25 @@ def _phases(timeline: Sequence[Moment]) -> Iterator[tuple[int, str]]:
         start += len(list(members))
 
 
-def _layers(estimate: MemoryEstimate) -> str:
-    """Those that hold no others of them, the largest first."""
+def _layers(estimate: MemoryEstimate, width: int) -> str:
+    """Those that hold no others of them, the largest first. Names that do not fit are cut in the middle."""
     inner = {layer.path.rpartition(".")[0] for layer in estimate.layers if layer.path and layer.activation_bytes}
     leaves = [layer for layer in estimate.layers if layer.activation_bytes and layer.path not in inner]
     largest = sorted(leaves, key=lambda layer: -layer.activation_bytes)[:_LAYERS]
+    headers = ("Layer", "Type", "Activations", "Peak meanwhile")
+    types = max((len(each.type_name) for each in largest), default=0)
+    room = max(
+        width - max(types, len(headers[1])) - len(headers[2]) - len(headers[3]) - 3 * 2 - 4, len(headers[0])
+    )  # tabulate pads headings of figures by 2
     rows = [
-        (_layer_name(each.path), each.type_name, units.memory(each.activation_bytes), units.memory(each.peak_bytes))
+        (
+            cut(_layer_name(each.path), room, "mid"),
+            each.type_name,
+            units.memory(each.activation_bytes),
+            units.memory(each.peak_bytes),
+        )
         for each in largest
     ]
-    headers = ("Layer", "Type", "Activations", "Peak meanwhile")
     return tabulate(rows, headers, tablefmt="simple", colalign=("left", "left", "right", "right")) if rows else ""
 
 
@@ -136,7 +161,9 @@ def _verdict(verdict: Verdict) -> str:
         ("Reserved for them", units.memory(verdict.reserved_bytes)),
         (left[0], units.memory(left[1])),
     ]
-    if verdict.largest_batch_size is not None:
+    if verdict.largest_batch_size is None:
+        rows.append(("Largest batch size", "not known"))
+    else:
         bound = " or more" if verdict.largest_batch_size == LARGEST_BATCH else ""
         rows.append(("Largest batch size", f"{units.exact(verdict.largest_batch_size)}{bound}"))
     return f"{verdict.device}: {answer}\n{tabulate(rows, tablefmt='plain', disable_numparse=True)}"

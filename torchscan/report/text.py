@@ -112,7 +112,7 @@ def _table(layers: Sequence[Layer], columns: Mapping[str, _Column], wrap_mode: W
     cells = {name: [column.text(layer) for layer in layers] for name, column in columns.items()} | {"layer": _tree(layers)}
     widths = _fitting_widths(cells, columns, width)
     fitted = {
-        name: [_cut(text, widths[name], wrap_mode, _indent_of(text) if name == "layer" else 0) for text in texts]
+        name: [cut(text, widths[name], wrap_mode, _indent_of(text) if name == "layer" else 0) for text in texts]
         for name, texts in cells.items()
     }
     headings = [column.heading for column in columns.values()]
@@ -174,7 +174,7 @@ def _fitting_widths(cells: Mapping[str, Sequence[str]], columns: Mapping[str, _C
     return widths
 
 
-def _cut(text: str, width: int, wrap_mode: WrapMode, indent: int = 0) -> str:
+def cut(text: str, width: int, wrap_mode: WrapMode, indent: int = 0) -> str:
     """Shorten a text to ``width``, but keep the branches of the tree before it."""
     if len(text) <= width:
         return text

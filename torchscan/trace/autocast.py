@@ -39,6 +39,9 @@ _LOSSES = frozenset(
     | {"soft_margin_loss", "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits"}
 )
 
+_WAYS_TO_RESIZE = [f"{way}{axes}d" for way in ("nearest", "nearest_exact") for axes in (1, 2, 3)]
+_WAYS_TO_RESIZE += ["linear1d", "bilinear2d", "trilinear3d", "bicubic2d", "bilinear2d_aa", "bicubic2d_aa"]
+
 #: kind of device -> functions that compute in 16 bits
 _LOWER: Mapping[str, frozenset[str]] = {
     "cpu": _CONTRACTIONS - {"mv", "addmv", "addr", "linalg_multi_dot", "chain_matmul"},
@@ -77,7 +80,7 @@ _RETURN_SINGLE: Mapping[str, frozenset[str]] = {
 _WIDEST: Mapping[str, frozenset[str]] = {
     "cpu": frozenset({"stack", "cat", "index_copy"}),
     "cuda": frozenset({"addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "scatter_add"})
-    | {"tensordot", "vdot", "cat", "stack"},
+    | {"tensordot", "vdot"},
 }
 
 
@@ -87,43 +90,61 @@ class Autocast:
     def __init__(self, dtype: torch.dtype | None, target: str) -> None:
         self._dtype = dtype
         self._target = target
-        self._is_on = False
         #: parameters are cast once, by identity
         self._casts: dict[int, Tensor] = {}
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """The forward pass and the loss; the backward pass needs none."""
-        self._is_on = self._dtype is not None
+        """The forward pass and the loss; the backward pass needs none. Who asks torch is told, and may switch it off and on."""
+        before = (torch.is_autocast_enabled(self._target), torch.get_autocast_dtype(self._target))
+        if self._dtype is None:
+            yield
+            return
+        self._switch(True, self._dtype)
+        torch.autocast_increment_nesting()  # what is cast is kept until the outermost context ends
         try:
             yield
         finally:
-            self._is_on = False
+            torch.autocast_decrement_nesting()
+            self._switch(*before)
             self.forget()
 
+    def _switch(self, enabled: bool, dtype: torch.dtype) -> None:
+        torch.set_autocast_enabled(self._target, enabled)
+        torch.set_autocast_dtype(self._target, dtype)
+
+    def _current(self, *, once_more: bool) -> torch.dtype | None:
+        """The type to cast to; checkpoints know nothing of a target that the tensors are not on."""
+        if torch.is_autocast_enabled(self._target):
+            return torch.get_autocast_dtype(self._target)
+        return self._dtype if once_more and self._target != "cpu" else None
+
     def forget(self) -> None:
-        """Let go of the casts of parameters, at the end of the forward pass or of what a checkpoint computes once more."""
+        """Let go of the casts of parameters: autocast is over, or what a checkpoint computes once more."""
         self._casts.clear()
 
     def cast(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, once_more: bool
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments that a function gets. What a checkpoint computes ``once_more`` is cast as it was before."""
-        if self._dtype is None or not (self._is_on or once_more):
+        lower = self._current(once_more=once_more)
+        if lower is None:
+            if not _nesting():
+                self.forget()
             return args, kwargs
         name = getattr(function, "__name__", "")
         if name in _RETURN_SINGLE[self._target]:
             return args, self._returning_single(args, kwargs)
-        dtype = self._type_for(name, (*args, *kwargs.values()))
+        dtype = self._type_for(name, (*args, *kwargs.values()), lower)
         if dtype is None:
             return args, kwargs
         # The last one first, as the compiler has torch do it: it decides what is alive while weights are cast.
         named = {key: self._cast_all(kwargs[key], dtype) for key in reversed(kwargs)}
         return self._cast_all(args, dtype), {key: named[key] for key in kwargs}
 
-    def _type_for(self, name: str, values: tuple[Any, ...]) -> torch.dtype | None:
+    def _type_for(self, name: str, values: tuple[Any, ...], lower: torch.dtype) -> torch.dtype | None:
         if name in _LOWER[self._target]:
-            return self._dtype
+            return lower
         if name in _SINGLE[self._target]:
             return torch.float32
         if name in _WIDEST[self._target] and any(each.dtype is torch.float32 for each in _tensors(values)):
@@ -145,12 +166,18 @@ class Autocast:
     def _cast(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         if tensor.dtype == dtype or tensor.dtype is torch.float64 or not tensor.is_floating_point():
             return tensor
-        if not (tensor.is_leaf and tensor.requires_grad and dtype == self._dtype):
+        if not (tensor.is_leaf and tensor.requires_grad and dtype is not torch.float32):
             return tensor.to(dtype)
         made = self._casts.get(id(tensor))
         if made is None:
             made = self._casts[id(tensor)] = tensor.to(dtype)
         return made
+
+
+def _nesting() -> int:
+    """How many contexts of autocast are around."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
 
 
 def _tensors(values: tuple[Any, ...]) -> Iterator[Tensor]:

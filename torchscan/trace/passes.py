@@ -115,10 +115,13 @@ class _Attempt:
         return AbstractExecution(largest_floats=0) if self.in_pieces else AbstractExecution()
 
     @contextlib.contextmanager
-    def autocast(self) -> Iterator[None]:
-        """An active autocast casts parameters, which have a device, but not activations that have none: switch it off."""
+    def autocast(self, followed: str | None) -> Iterator[None]:
+        """An active autocast casts parameters, which have a device, but not activations that have none: switch it off.
+
+        But for that on the kind of device that is ``followed``: see :mod:`torchscan.trace.autocast`.
+        """
         with contextlib.ExitStack() as stack:
-            for device in _autocast_devices() if self.name == "abstract" else ():
+            for device in set(_autocast_devices()) - {followed} if self.name == "abstract" else ():
                 self.assume(f"no autocast, although it is active on {device}: it does not reach a pass on shapes alone")
                 stack.enter_context(torch.autocast(device, enabled=False))
             yield
@@ -164,7 +167,10 @@ def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole
     if any(slot.is_lazy for slot in inventory.slots):
         inventory = Inventory(_initialised_copy(request, inventory, attempt))
     recorder = Recorder(inventory, attempt.execution(), is_whole, attempt.assume)
-    with unchanged(inventory, request.mode, [request.args, request.kwargs]), attempt.autocast():
+    with (
+        unchanged(inventory, request.mode, [request.args, request.kwargs]),
+        attempt.autocast(request.target if request.in_pieces else None),
+    ):
         inputs = _forward(request, recorder, attempt)
     provenance = Provenance(
         execution=attempt.name,

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 aten = torch.ops.aten
-Rule = Callable[..., Tensor | tuple[Tensor, ...] | None]
+Rule = Callable[..., Tensor | tuple[Tensor | None, ...] | None]
 
 
 def _grouped_mm(
