@@ -509,3 +509,15 @@ def test_what_is_no_module_is_said(module: Any) -> None:
 def test_a_loss_that_cannot_be_called_is_said() -> None:
     with pytest.raises(InputError, match="loss is a str"):
         estimate_memory(two_layers(), (100,), training=True, loss="mse")  # type: ignore[arg-type]
+
+
+def test_what_is_wrapped_inside_vmap_takes_no_memory_of_its_own() -> None:
+    class Mapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.func.vmap(self.layer)(x)
+
+    assert estimate_memory(Mapped(), (8,), batch_size=4).by_kind["buffers"] == 0

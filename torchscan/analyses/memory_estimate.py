@@ -124,7 +124,7 @@ class Placement:
     @cached_property
     def needed(self) -> tuple[int, ...]:
         """At each moment the bytes of tensors and workspaces, without what rounding adds."""
-        fixed = self._cublas_workspaces
+        fixed = self._device.cublas_workspace * self._threads
         totals = zip(self._timeline.moments, self._trace.ops, strict=True)
         return tuple(moment.total + fixed + _convolution_workspace(op) for moment, op in totals)
 
@@ -156,15 +156,16 @@ class Placement:
             return error
 
     @property
-    def _cublas_workspaces(self) -> int:
-        """Autograd's threads have one of their own."""
-        return self._device.cublas_workspace * (2 if self._trace.provenance.backward else 1)
+    def _threads(self) -> int:
+        """How many work with cuBLAS: autograd has one of its own."""
+        return 2 if self._trace.provenance.backward else 1
 
     def _replay(self, capacity: int | None) -> CachingAllocator:
         allocator = CachingAllocator(capacity)
         begins, ends = _by_moment(self._timeline.blocks, len(self._trace.ops))
         held: dict[int, AllocatedBlock | None] = {}
-        allocator.allocate(self._cublas_workspaces)
+        for _ in range(self._threads):
+            allocator.allocate(self._device.cublas_workspace)
         for moment, op in enumerate(self._trace.ops):
             for block in ends[moment]:
                 allocator.free(held.pop(block, None))

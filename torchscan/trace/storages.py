@@ -54,7 +54,7 @@ class Storages:
         if known is not None:
             return known
         storage = _storage_of(tensor)
-        size = tensor.numel() * tensor.element_size() if storage is None else storage.nbytes()
+        size = _size_without_storage(tensor) if storage is None else storage.nbytes()
         return self._watch(tensor, storage, size, self.now, kind, name)
 
     def add_made(self, tensor: Tensor, size: int, producer: int) -> int:
@@ -116,6 +116,11 @@ def _storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):  # sparse tensors, those inside vmap or grad: no storage of their own
         return None
+
+
+def _size_without_storage(tensor: Tensor) -> int:
+    """What is wrapped inside vmap and grad has its memory elsewhere."""
+    return 0 if torch._C._functorch.is_functorch_wrapped_tensor(tensor) else tensor.numel() * tensor.element_size()
 
 
 def _pointer(tensor: Tensor) -> int:
