@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from torchscan import units
 from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Verdict
-from torchscan.analyses.memory_timeline import KINDS, MemoryKind, Moment
+from torchscan.analyses.memory_timeline import KINDS, LayerMemory, MemoryKind, Moment
 from torchscan.errors import InputError
 from torchscan.report.pyplot import pyplot
 from torchscan.report.text import cut
@@ -130,25 +130,27 @@ def _phases(timeline: Sequence[Moment]) -> Iterator[tuple[int, str]]:
 
 
 def _layers(estimate: MemoryEstimate, width: int) -> str:
-    """Those that hold no others of them, the largest first. Names that do not fit are cut in the middle."""
+    """Those that hold no others of them, the largest first. Where their names need the room, they go without their types."""
     inner = {layer.path.rpartition(".")[0] for layer in estimate.layers if layer.path and layer.activation_bytes}
     leaves = [layer for layer in estimate.layers if layer.activation_bytes and layer.path not in inner]
     largest = sorted(leaves, key=lambda layer: -layer.activation_bytes)[:_LAYERS]
-    headers = ("Layer", "Type", "Activations", "Peak meanwhile")
-    types = max((len(each.type_name) for each in largest), default=0)
-    room = max(
-        width - max(types, len(headers[1])) - len(headers[2]) - len(headers[3]) - 3 * 2 - 4, len(headers[0])
-    )  # tabulate pads headings of figures by 2
-    rows = [
-        (
-            cut(_layer_name(each.path), room, "mid"),
-            each.type_name,
-            units.memory(each.activation_bytes),
-            units.memory(each.peak_bytes),
-        )
-        for each in largest
-    ]
-    return tabulate(rows, headers, tablefmt="simple", colalign=("left", "left", "right", "right")) if rows else ""
+    if not largest:
+        return ""
+    names = [_layer_name(each.path) for each in largest]
+    types = [each.type_name for each in largest]
+    figures = ("Activations", "Peak meanwhile")
+    room = width - sum(len(each) + 4 for each in figures)  # 2 between columns, 2 that tabulate adds to such headings
+    room_beside_types = room - 2 - max(map(len, [*types, "Type"]))
+    columns: dict[str, Sequence[str]] = {"Layer": [cut(name, max(room, 5), "mid") for name in names]}
+    if max(map(len, names)) <= room_beside_types:
+        columns["Type"] = types
+    columns |= dict(zip(figures, zip(*(_figures(each) for each in largest), strict=True), strict=True))
+    alignment = ["left"] * (len(columns) - 2) + ["right"] * 2
+    return tabulate(columns, "keys", tablefmt="simple", colalign=alignment)
+
+
+def _figures(layer: LayerMemory) -> tuple[str, str]:
+    return units.memory(layer.activation_bytes), units.memory(layer.peak_bytes)
 
 
 def _verdict(verdict: Verdict) -> str:
