@@ -193,11 +193,19 @@ def test_that_lists_of_a_gpu_fail_is_said_once(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("initialised", [False, True])
-def test_another_process_on_no_list_holds_nothing(machine: Machine, cuda: Cuda, initialised: bool) -> None:
+def test_another_process_on_no_list_holds_nothing(machine: Machine, cuda: Cuda, neighbour: int, initialised: bool) -> None:
     if initialised:
         cuda(reserved=[50])
-    machine(Gpu([(STRANGER, 70)]))
+    machine(Gpu([(neighbour, 70)]))
     assert process_memory(ME + 1) == ProcessMemory(0, "nvml")
+
+
+@on_linux
+def test_another_process_where_numbers_are_those_of_the_host_is_unknown(machine: Machine, neighbour: int) -> None:
+    machine(Gpu([(STRANGER, 70)]))
+    memory = process_memory(neighbour)
+    assert (memory.size, memory.source, memory.lower_bound) == (0, "none", True)
+    assert "numbers of another container or of the host" in memory.reason
 
 
 def test_a_process_without_cuda_on_no_list_holds_nothing(machine: Machine) -> None:

@@ -24,6 +24,7 @@ _Listing = Mapping[int, int | None]
 _WITHHELD = "NVML does not tell how much the process holds"
 _NO_GPU = "NVML finds no GPU"
 _UNLISTED = "no GPU lists this process, as happens in containers"
+_FOREIGN_NUMBERS = "the GPUs list processes by numbers of another container or of the host"
 _UNDER_MPS = "this process is a client of MPS, whose memory NVML puts down to the MPS server"
 _TOO_LITTLE = "NVML puts down less to this process than torch's allocator has reserved"
 
@@ -82,7 +83,9 @@ def process_memory(pid: int | None = None) -> ProcessMemory:
     """
     if pid is None or pid == os.getpid():
         return _own_memory()
-    return _ask_gpus().memory_of(pid)
+    survey = _ask_gpus()
+    has_other_numbers = not {pid, os.getpid()} & set(survey.pids) and bool(_of_other_containers(survey.pids))
+    return survey.unknown(_FOREIGN_NUMBERS) if has_other_numbers else survey.memory_of(pid)
 
 
 def cuda_overhead() -> Overhead:
