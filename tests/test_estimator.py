@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from typing import Any
 
@@ -262,6 +263,7 @@ def test_gradients_that_were_there_stay() -> None:
         ({"optimizer": "AdamW"}, "pass training=True"),
         ({"training": True, "optimizer": "Adamm"}, "of which torch.optim has no class"),
         ({"training": True, "optimizer": 3}, "optimizer is 3"),
+        ({"training": True, "optimizer": [torch.optim.SGD]}, "1 optimizers were given in a list"),
         ({"training": True, "optimizer": lambda p: p}, "which is no torch.optim.Optimizer"),
         ({"training": True, "optimizer": lambda p: torch.optim.SGD(p, lr=-1.0)}, "Invalid learning rate"),
         ({"training": True, "optimizer": "SparseAdam"}, "does not support dense gradients"),
@@ -325,6 +327,12 @@ def test_a_model_that_asks_for_values_runs_on_data() -> None:
     assert "on these data" in estimate.assumptions[-1]
     assert torch.equal(model.layer.weight, before)
     assert model.layer.weight.grad is None
+
+
+def test_a_model_that_asks_for_values_and_cannot_be_copied_runs_on_data() -> None:
+    model = Picky()
+    vars(model)["lock"] = threading.Lock()
+    assert "on these data" in estimate_memory(model, args=(torch.ones(2, 100),)).assumptions[-1]
 
 
 def test_a_model_that_asks_for_values_and_has_none_says_where() -> None:

@@ -18,7 +18,7 @@ from torchscan.trace.example_inputs import DTypes, Shapes
 from torchscan.trace.inventory import has_hollow_tensors, is_on_cuda
 from torchscan.trace.optimizers import OptimizerChoice
 from torchscan.trace.passes import Mode, PassRequest, record_pass, require_module
-from torchscan.trace.precision import Precision, in_precision, without_data
+from torchscan.trace.precision import CopyError, Precision, in_precision, without_data
 from torchscan.trace.trace import Trace
 
 
@@ -55,8 +55,8 @@ def estimate_memory(
         precision: "fp32", "fp16", "bf16": the model and its inputs are converted; "amp-fp16", "amp-bf16": autocast. None: as
             the model is.
         mode: "train", "eval" or "same" (each module as it is set); by default "train" for a training step, else "eval".
-        device: the card to run on ("NVIDIA H200", or "cuda" for the one at hand): adds a verdict, and takes the kernels of
-            CUDA. By default those of the device that the model is on.
+        device: the card to run on ("NVIDIA H200"; "24 GiB" for one that is not listed; "cuda" for the one at hand): adds a
+            verdict, and takes the kernels of CUDA. By default those of the device that the model is on.
 
     """
     require_module(module)
@@ -113,11 +113,13 @@ class _Estimator:
         except NeedsValuesError as error:
             reason = str(error).splitlines()[0]
         if not self._request.is_converted and not has_hollow_tensors(self._request.module):
-            self._request, given = without_data(self._request), self._request
-            with contextlib.suppress(NeedsValuesError):
-                return record_pass(self._request, is_whole=is_known)
-            if given.autocast is None:
-                trace = record_pass(replace(given, execute="real"), is_whole=is_known)
+            with contextlib.suppress(NeedsValuesError, CopyError):
+                hollow = without_data(self._request)
+                trace = record_pass(hollow, is_whole=is_known)
+                self._request = hollow
+                return trace
+            if self._request.autocast is None:
+                trace = record_pass(replace(self._request, execute="real"), is_whole=is_known)
                 return _assuming(trace, f"that it may run on data, and on these data, because on shapes alone {reason}")
         raise NeedsValuesError(f"{reason}\n  try: a model with data, as it is: precision=None, and not on the meta device")
 

@@ -37,7 +37,7 @@ def parameters_by_call(trace: Trace) -> tuple[ParameterCount, ...]:
 
 def unused_parameters(trace: Trace) -> dict[str, int]:
     """Path -> elements of the parameters that no operator touched, by the outermost module that holds no other."""
-    used = {prefix for each in trace.parameters if each.is_used for prefix in _modules_around(each.path)}
+    used = {prefix for each in trace.parameters if each.is_used for prefix in modules_around(each.path)}
     unused: dict[str, int] = {}
     seen: set[int] = {each.identity for each in trace.parameters if each.is_used}
     for record in trace.parameters:
@@ -80,10 +80,10 @@ def _count(slots: list[ParameterRecord], seen: set[int]) -> ParameterCount:
 
 def _outermost_unused(path: str, used: set[str]) -> str:
     """The outermost module around ``path`` that holds no used parameter, else ``path`` itself."""
-    return next((module for module in _modules_around(path) if module not in used), path)
+    return next((module for module in modules_around(path) if module not in used), path)
 
 
-def _modules_around(path: str) -> list[str]:
+def modules_around(path: str) -> list[str]:
     """``a.b.weight -> [a, a.b]``, from the outside in."""
     parts = path.split(".")
     return [".".join(parts[:length]) for length in range(1, len(parts))]

@@ -12,6 +12,7 @@ from tabulate import tabulate
 from torchscan import units
 from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Verdict
 from torchscan.analyses.memory_timeline import KINDS, LayerMemory, MemoryKind, Moment
+from torchscan.analyses.parameters import modules_around
 from torchscan.errors import InputError
 from torchscan.report.pyplot import pyplot
 from torchscan.report.text import cut
@@ -131,8 +132,9 @@ def _phases(timeline: Sequence[Moment]) -> Iterator[tuple[int, str]]:
 
 def _layers(estimate: MemoryEstimate, width: int) -> str:
     """Those that hold no others of them, the largest first. Where their names need the room, they go without their types."""
-    inner = {layer.path.rpartition(".")[0] for layer in estimate.layers if layer.path and layer.activation_bytes}
-    leaves = [layer for layer in estimate.layers if layer.activation_bytes and layer.path not in inner]
+    keeping = [layer for layer in estimate.layers if layer.activation_bytes]
+    outer = {above for layer in keeping if layer.path for above in ("", *modules_around(layer.path))}
+    leaves = [layer for layer in keeping if layer.path not in outer]
     largest = sorted(leaves, key=lambda layer: -layer.activation_bytes)[:_LAYERS]
     if not largest:
         return ""

@@ -64,10 +64,7 @@ _SINGLE: Mapping[str, frozenset[str]] = {
         "cosine_similarity",
     }
     | {"dist", "pdist", "cdist", "renorm", "logsumexp", "norm"}
-    | {
-        f"upsample_{way}"
-        for way in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
-    },
+    | {f"{prefix}upsample_{way}" for prefix in ("", "_") for way in _WAYS_TO_RESIZE},
 }
 #: those that are told to return 32 bits
 _RETURN_SINGLE: Mapping[str, frozenset[str]] = {
@@ -96,10 +93,10 @@ class Autocast:
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
         """The forward pass and the loss; the backward pass needs none. Who asks torch is told, and may switch it off and on."""
-        before = (torch.is_autocast_enabled(self._target), torch.get_autocast_dtype(self._target))
         if self._dtype is None:
             yield
             return
+        before = (torch.is_autocast_enabled(self._target), torch.get_autocast_dtype(self._target))
         self._switch(True, self._dtype)
         torch.autocast_increment_nesting()  # what is cast is kept until the outermost context ends
         try:

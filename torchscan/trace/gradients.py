@@ -28,7 +28,7 @@ from torchscan.errors import InputError, NeedsValuesError
 from torchscan.trace.autocast import Autocast
 from torchscan.trace.containers import tensors_in
 from torchscan.trace.kernels import Kernels
-from torchscan.trace.tensors import TensorTable, is_plain
+from torchscan.trace.tensors import TensorTable, hollow_twin, is_plain
 
 #: True: a gradient for every output; a function: the loss that it makes of the output
 Backward = bool | Callable[[Any], Tensor]
@@ -115,7 +115,7 @@ class Substitutes(TorchFunctionMode):
 
     def _substitute(self, tensor: Tensor) -> Tensor:
         if self.without_data:
-            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+            made = hollow_twin(tensor)
         else:
             made = tensor.detach()
         made.requires_grad_(tensor.requires_grad)

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchscan.trace.patches import replaced
 from torchscan.trace.recurrent import RECURRENT, recurrent_on_cpu, recurrent_on_cuda
 from torchscan.trace.shape_rules import runs_in_one_kernel
 
@@ -93,7 +94,7 @@ def _added_to_scores(mask: Tensor | None, query: Tensor) -> Tensor | None:
 
 # -- functions of torch's own --------------------------------------------------------------------------------------------
 
-_ASK_FOR_OVERRIDES = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+_ASK_FOR_OVERRIDES = {"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
 _WRITTEN_IN_PYTHON: tuple[Any, ...] = (F, torch.functional, torch.autograd, torch._tensor)
 
 
@@ -101,16 +102,12 @@ _WRITTEN_IN_PYTHON: tuple[Any, ...] = (F, torch.functional, torch.autograd, torc
 def functions_let_through() -> Iterator[None]:
     """Functions of torch's that are written in Python do not ask for overrides, in this thread: what they call does."""
     thread = threading.get_ident()
-    places = [(module, name) for module in _WRITTEN_IN_PYTHON for name in _ASK_FOR_OVERRIDES if name in vars(module)]
-    before = [getattr(module, name) for module, name in places]
 
     def elsewhere(ask: Callable[..., bool]) -> Callable[..., bool]:
         return lambda *values: threading.get_ident() != thread and ask(*values)
 
-    try:
-        for (module, name), ask in zip(places, before, strict=True):
-            setattr(module, name, elsewhere(ask))
+    with contextlib.ExitStack() as stack:
+        for module in _WRITTEN_IN_PYTHON:
+            for name in _ASK_FOR_OVERRIDES & vars(module).keys():
+                stack.enter_context(replaced(vars(module), name, elsewhere))
         yield
-    finally:
-        for (module, name), ask in zip(places, before, strict=True):
-            setattr(module, name, ask)

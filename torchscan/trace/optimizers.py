@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchscan.errors import InputError, TorchscanError
 from torchscan.trace.abstract import assumed_number
+from torchscan.trace.patches import replaced
 from torchscan.trace.shape_rules import UPDATES_WITHOUT_SHAPE_FUNCTION
 
 #: the name of a class of torch.optim, a class or function that makes one of a list of parameters, or one that exists
@@ -34,7 +35,6 @@ _OPTIMIZER_MODULES = [module for name, module in sys.modules.items() if name.sta
 #: functions of theirs that say on which devices there is an implementation
 _SUPPORTED = {f"_get_{kind}_supported_devices" for kind in ("foreach_kernels", "fused_kernels", "capturable")}
 _IS_GREATER = {aten.gt.Scalar: True, aten.ge.Scalar: True, aten.lt.Scalar: False, aten.le.Scalar: False}
-_WITHOUT_SHAPE_FUNCTION = frozenset(UPDATES_WITHOUT_SHAPE_FUNCTION)
 
 
 class OptimizerError(InputError):
@@ -45,6 +45,8 @@ def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> O
     """The optimizer that was asked for, on what stands for each parameter, by the parameter's identity."""
     if isinstance(choice, Optimizer):
         return _checked(choice, lambda: _same_optimizer(choice, parameters))
+    if isinstance(choice, list | tuple):
+        raise OptimizerError(f"{len(choice)} optimizers were given in a {type(choice).__name__}: a step has one, give that")
     make: Any = _class_named(choice) if isinstance(choice, str) else choice
     if not callable(make):
         raise OptimizerError(
@@ -75,7 +77,7 @@ def take_step(optimizer: Optimizer) -> None:
     losses = itertools.count(1.0)  # each another, so that nobody thinks the end was reached
     arguments: list[Any] = [lambda: next(losses)] if needs_closure else []
     try:
-        with _AssumedValues():
+        with _AssumedValues():  # type: ignore[no-untyped-call] # torch leaves it without annotations
             optimizer.step(*arguments)
     except TorchscanError:
         raise
@@ -114,23 +116,11 @@ def implementations_of(device: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module in _OPTIMIZER_MODULES:
             for name in _SUPPORTED & vars(module).keys():
-                stack.enter_context(_replaced(vars(module), name, with_hollow))
+                stack.enter_context(replaced(vars(module), name, with_hollow))
         for hooks in (optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks):
             for key in list(hooks):
-                stack.enter_context(_replaced(hooks, key, elsewhere))
+                stack.enter_context(replaced(hooks, key, elsewhere))
         yield
-
-
-@contextlib.contextmanager
-def _replaced(places: dict[Any, Any], key: Any, by: Callable[[Any], Any]) -> Iterator[None]:
-    """Put something in a place, and put back what was there unless somebody has taken it away."""
-    before = places[key]
-    places[key] = by(before)
-    try:
-        yield
-    finally:
-        if key in places:
-            places[key] = before
 
 
 class _AssumedValues(TorchDispatchMode):
@@ -138,9 +128,6 @@ class _AssumedValues(TorchDispatchMode):
 
     So a norm is not small, a step leads downhill, and L-BFGS goes on to its last iteration. No size depends on them.
     """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -159,7 +146,7 @@ class _AssumedValues(TorchDispatchMode):
         except (NotImplementedError, RuntimeError):
             if hollow and func is aten._local_scalar_dense.default:  # no record is made, which would have an answer
                 return assumed_number(args[0])
-            if func in _WITHOUT_SHAPE_FUNCTION:
+            if func in UPDATES_WITHOUT_SHAPE_FUNCTION:
                 return None
             raise
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchscan.errors import InputError
 from torchscan.trace.containers import copy_arguments
 from torchscan.trace.inventory import Inventory
-from torchscan.trace.tensors import own_copy
+from torchscan.trace.tensors import hollow_twin, own_copy
 
 if TYPE_CHECKING:
     from torchscan.trace.passes import PassRequest
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 Precision = Literal["fp32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
 
 _TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class CopyError(InputError):
+    """A model of which there can be no copy."""
 
 
 def in_precision(request: PassRequest, precision: Precision | None) -> PassRequest:
@@ -40,7 +44,7 @@ def without_data(request: PassRequest, dtype: torch.dtype | None = None) -> Pass
     try:
         module = copy.deepcopy(request.module, dict(twins))
     except Exception as error:
-        raise InputError(f"an estimate of this model needs a copy of it, and it cannot be copied: {error}") from error
+        raise CopyError(f"an estimate of this model needs a copy of it, and it cannot be copied: {error}") from error
     args, kwargs = copy_arguments((request.args, request.kwargs), lambda tensor: _twin(tensor, dtype))
     return replace(
         request, module=module, args=args, kwargs=kwargs, originals={id(twin): original for original, twin in twins.items()}
@@ -50,6 +54,6 @@ def without_data(request: PassRequest, dtype: torch.dtype | None = None) -> Pass
 def _twin(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     if not tensor.is_floating_point():
         return own_copy(tensor, hollow=True)
-    hollow = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta")
+    hollow = hollow_twin(tensor, dtype)
     made: Any = nn.Parameter(hollow, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else hollow
     return made  # type: ignore[no-any-return]

@@ -197,9 +197,9 @@ def _batch_norm_backward(grad: Tensor, source: Tensor, weight: Tensor | None, *r
 
 
 #: updates in place that return nothing, of which torch has no shape function
-UPDATES_WITHOUT_SHAPE_FUNCTION = (
-    *(aten._fused_sgd_.default, aten._fused_sgd_.tensor_lr, aten._fused_adagrad_.default, aten._fused_adagrad_.tensor_lr),
-    *(aten._fused_adam_.tensor_lr, aten._fused_adamw_.tensor_lr),
+UPDATES_WITHOUT_SHAPE_FUNCTION = frozenset(
+    {aten._fused_sgd_.default, aten._fused_sgd_.tensor_lr, aten._fused_adagrad_.default, aten._fused_adagrad_.tensor_lr}
+    | {aten._fused_adam_.tensor_lr, aten._fused_adamw_.tensor_lr}
 )
 
 

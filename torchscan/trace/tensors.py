@@ -214,7 +214,7 @@ def own_copy(tensor: Tensor, *, hollow: bool) -> Tensor:
         return tensor
     keeps_values = tensor.device.type == "cpu" and not _is_arithmetic(tensor) and tensor.numel() <= CONCRETE_INTEGERS
     if hollow and not keeps_values:
-        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        made = hollow_twin(tensor)
     else:
         made = _copy_of(tensor.detach())
     vars(made).update(vars(tensor))
@@ -243,10 +243,9 @@ def _is_arithmetic(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def hollow_twin(tensor: Tensor) -> Tensor:
-    """A tensor like this one, without data and of no graph."""
-    twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-    return twin.requires_grad_(tensor.requires_grad)
+def hollow_twin(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor like this one (but of another type), without data and of no graph."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta")
 
 
 def twin_of(spec: TensorSpec) -> Tensor:

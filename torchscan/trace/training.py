@@ -65,7 +65,7 @@ def _updated(tensor: Tensor, recorder: Recorder, substitutes: Substitutes) -> Te
     substitute = substitutes.of(tensor)
     if substitutes.without_data or substitute.is_meta:
         return substitute
-    twin, gradient = hollow_twin(substitute), substitute.grad
+    twin, gradient = hollow_twin(substitute).requires_grad_(substitute.requires_grad), substitute.grad
     recorder.table.enter_state(twin, "", elsewhere=True)  # its memory is the parameter's, which is counted
     if gradient is not None:
         twin.grad = hollow_twin(gradient)

@@ -1,0 +1,19 @@
+"""Putting something else in a place of torch's for as long as a pass takes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def replaced(places: dict[Any, Any], key: Any, by: Callable[[Any], Any]) -> Iterator[None]:
+    """Put something in a place, and put back what was there unless somebody has taken it away."""
+    before = places[key]
+    places[key] = by(before)
+    try:
+        yield
+    finally:
+        if key in places:
+            places[key] = before
