@@ -263,7 +263,7 @@ def test_gradients_that_were_there_stay() -> None:
         ({"optimizer": "AdamW"}, "pass training=True"),
         ({"training": True, "optimizer": "Adamm"}, "of which torch.optim has no class"),
         ({"training": True, "optimizer": 3}, "optimizer is 3"),
-        ({"training": True, "optimizer": [torch.optim.SGD]}, "1 optimizers were given in a list"),
+        ({"training": True, "optimizer": [torch.optim.SGD]}, "optimizer is a list of 1"),
         ({"training": True, "optimizer": lambda p: p}, "which is no torch.optim.Optimizer"),
         ({"training": True, "optimizer": lambda p: torch.optim.SGD(p, lr=-1.0)}, "Invalid learning rate"),
         ({"training": True, "optimizer": "SparseAdam"}, "does not support dense gradients"),

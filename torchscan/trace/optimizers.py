@@ -46,7 +46,7 @@ def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> O
     if isinstance(choice, Optimizer):
         return _checked(choice, lambda: _same_optimizer(choice, parameters))
     if isinstance(choice, list | tuple):
-        raise OptimizerError(f"{len(choice)} optimizers were given in a {type(choice).__name__}: a step has one, give that")
+        raise OptimizerError(f"optimizer is a {type(choice).__name__} of {len(choice)}: a step has one, give that")
     make: Any = _class_named(choice) if isinstance(choice, str) else choice
     if not callable(make):
         raise OptimizerError(
