@@ -120,6 +120,17 @@ def test_the_peak_of_one_operator_among_thousands_is_seen() -> None:
     assert max(len(np.asarray(path.vertices)) for each in ax.collections for path in each.get_paths()) < 2000
 
 
+def test_the_last_moment_has_a_width_of_its_own() -> None:
+    """A peak in the last operator is drawn from there to the end of the axis."""
+    estimate = estimate_memory(nn.Sequential(nn.Linear(20, 20), nn.Linear(20, 2000)), (20,))
+    moments = len(estimate.timeline)
+    assert estimate.timeline[-1].total == estimate.peak_bytes
+    ax = draw_memory(estimate)
+    tops = [vertex for each in ax.collections for path in each.get_paths() for vertex in np.asarray(path.vertices)]
+    highest = {float(x) for x, y in tops if y == pytest.approx(estimate.peak_bytes / 2**30)}
+    assert {moments - 1.0, float(moments)} <= highest
+
+
 def test_nothing_to_draw_is_said() -> None:
     with pytest.raises(torchscan.InputError, match="nothing to draw"):
         draw_memory(estimate_memory(nn.Identity(), (4,)))

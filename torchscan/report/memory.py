@@ -46,15 +46,14 @@ def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None) -> Axes:
         ax = pyplot().subplots(figsize=(9, 4.5), layout="constrained")[1]
     if not estimate.timeline:
         raise InputError("there is nothing to draw: no operator ran")
-    moments, scale = (
-        list(_columns(estimate.timeline, _MOST_COLUMNS)),
-        len(estimate.timeline) / min(len(estimate.timeline), _MOST_COLUMNS),
-    )
+    moments = list(_columns(estimate.timeline, _MOST_COLUMNS))
+    scale = len(estimate.timeline) / len(moments)
     present = [kind for kind in _STACK if any(moment.by_kind[kind] for moment in moments)]
     places = [KINDS.index(kind) for kind in present]
-    gib = [[moment.bytes_by_kind[place] / 2**30 for moment in moments] for place in places]
+    # the last one once more, or it would have no width
+    gib = [[moment.bytes_by_kind[place] / 2**30 for moment in (*moments, moments[-1])] for place in places]
     ax.stackplot(
-        [scale * column for column in range(len(moments))],
+        [scale * column for column in range(len(moments) + 1)],
         gib,
         labels=present,
         colors=[_COLOURS[kind] for kind in present],
