@@ -197,7 +197,7 @@ class PartlyInSingle(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.one(x)
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(x.device.type, enabled=False):
             x = self.two(x.float()).relu()
         with torch.autocast("cpu", torch.float16):
             return self.three(x)

@@ -233,3 +233,17 @@ def test_a_known_mask_is_recorded_as_a_mask() -> None:
     abstract, real = both(model, args=(torch.zeros(4, 3),))
     assert torchscan.total_cost(abstract) == torchscan.total_cost(real)
     assert torchscan.total_cost(real).bytes_read == 4 + 24
+
+
+def test_a_model_may_ask_for_autocast_on_the_device_of_its_input() -> None:
+    """As rotary embeddings do; of a tensor without data that is the device which it stands for."""
+
+    def forward(_: nn.Module, x: Tensor) -> Tensor:
+        assert not torch.is_autocast_enabled(x.device.type)
+        with torch.autocast(x.device.type, enabled=False):
+            return x + 1
+
+    trace = torchscan.record(Calls(forward), (4,))
+    assert (trace.provenance.execution, op_names(trace)) == ("abstract", ["aten.add.Tensor"])
+    with pytest.raises(RuntimeError):
+        torch.is_autocast_enabled("meta")

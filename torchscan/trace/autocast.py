@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.amp import autocast_mode
+
+from torchscan.trace.patches import replaced
 
 _CONVOLUTIONS = frozenset(f"conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3)) | {
     "convolution",
@@ -169,6 +172,27 @@ class Autocast:
         if made is None:
             made = self._casts[id(tensor)] = tensor.to(dtype)
         return made
+
+
+#: functions of torch's that take a kind of device first
+_ASKED_OF_A_DEVICE = ("is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype")
+
+
+@contextlib.contextmanager
+def autocast_of_hollow_tensors(target: str) -> Iterator[None]:
+    """Who asks for autocast on the kind of device that a tensor without data is on, is told of that which stands for it."""
+
+    def of_target(function: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            return function(*(target if each == "meta" else each for each in args), **kwargs)
+
+        return ask
+
+    with contextlib.ExitStack() as stack:
+        for name in _ASKED_OF_A_DEVICE:
+            stack.enter_context(replaced(vars(torch), name, of_target))
+        stack.enter_context(replaced(vars(autocast_mode), "is_autocast_available", of_target))
+        yield
 
 
 def _nesting() -> int:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchscan._version import __version__
 from torchscan.errors import InputError, RecordError, TorchscanError
 from torchscan.trace.abstract import AbstractExecution
-from torchscan.trace.autocast import Autocast
+from torchscan.trace.autocast import Autocast, autocast_of_hollow_tensors
 from torchscan.trace.calls import Execution
 from torchscan.trace.containers import copy_arguments, named_tensors, tensors_in
 from torchscan.trace.events import InputRecord, ParameterRecord, Provenance
@@ -221,6 +221,8 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
                 stack.enter_context(substitutes)
             if attempt.in_pieces and substitutes.without_data:
                 stack.enter_context(functions_let_through())
+            if attempt.name == "abstract":
+                stack.enter_context(autocast_of_hollow_tensors(request.target))
             stack.enter_context(module_hooks(recorder))
             stack.enter_context(recorder)
             for _ in range(2 if request.accumulates else 1):
