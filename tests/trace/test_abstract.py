@@ -244,6 +244,6 @@ def test_a_model_may_ask_for_autocast_on_the_device_of_its_input() -> None:
             return x + 1
 
     trace = torchscan.record(Calls(forward), (4,))
-    assert (trace.provenance.execution, op_names(trace)) == ("abstract", ["aten.add.Tensor"])
+    assert (trace.provenance.execution, op_names(trace)) == ("abstract", ["add"])
     with pytest.raises(RuntimeError):
         torch.is_autocast_enabled("meta")
