@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import resource
 from typing import Any
 
@@ -247,3 +248,18 @@ def test_a_model_may_ask_for_autocast_on_the_device_of_its_input() -> None:
     assert (trace.provenance.execution, op_names(trace)) == ("abstract", ["add"])
     with pytest.raises(RuntimeError):
         torch.is_autocast_enabled("meta")
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("kind", ["input", "weight", "none"])
+@pytest.mark.parametrize(
+    "layer", [nn.Conv2d(6, 8, 3), nn.Conv2d(6, 6, 3, groups=6), nn.ConvTranspose2d(6, 8, 2), nn.Conv2d(6, 8, 1)]
+)
+def test_convolutions_keep_the_layout(layer: Any, kind: str, backward: bool) -> None:
+    x = torch.randn(2, 6, 8, 8).to(memory_format=torch.channels_last if kind == "input" else torch.contiguous_format)
+    layer = copy.deepcopy(layer)
+    if kind == "weight":
+        layer.to(memory_format=torch.channels_last)
+    abstract, real = both(nn.Sequential(layer, nn.ReLU()), args=(x.requires_grad_(backward),), backward=backward)
+    strides = [[[out.stride for out in op.signature.outputs] for op in trace.ops] for trace in (abstract, real)]
+    assert strides[0] == strides[1]

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 Rule = Callable[..., Tensor | tuple[Tensor | None, ...] | None]
@@ -119,6 +120,25 @@ def _fits(other: Any, target: Tensor) -> bool:
     return not isinstance(other, complex)
 
 
+def _in_layout_of_operands(op: OpOverload, first: int = 0) -> Rule:
+    """Convolutions work channels-last where their input or their weight is, and so are the results; torch takes no notice."""
+
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        layouts = {suggest_memory_format(each) for each in args[first : first + 2]} - {torch.contiguous_format}
+        if not layouts:
+            return None
+        made = op(*args, **kwargs)
+        results = made if isinstance(made, tuple) else (made,)
+        laid_out = tuple(_laid_out(each, *layouts) if isinstance(each, Tensor) and each.dim() > 1 else each for each in results)
+        return laid_out if isinstance(made, tuple) else laid_out[0]
+
+    return rule
+
+
+def _laid_out(result: Tensor, layout: torch.memory_format) -> Tensor:
+    return torch.empty_like(result, memory_format=layout)
+
+
 def _lstm_layer(
     source: Tensor, weight: Tensor, _hidden_weight: Tensor, _b1: Tensor, _b2: Tensor, hidden: Tensor, cell: Tensor, *rest: Any
 ) -> tuple[Tensor, ...] | None:
@@ -210,7 +230,12 @@ def _nothing(*_args: Any, **_kwargs: Any) -> tuple[Tensor, ...]:
 _UNARY = (aten.relu, aten.gelu, aten.silu, aten.sigmoid, aten.tanh, aten.hardswish, aten.hardsigmoid, aten.hardtanh)
 _UNARY_IN_PLACE = (aten.relu_, aten.silu_, aten.sigmoid_, aten.tanh_, aten.hardswish_, aten.hardsigmoid_, aten.hardtanh_)
 
+_CONVOLUTIONS = (aten.convolution.default, aten.conv2d.default, aten.conv3d.default)
+_TRANSPOSED = (aten.conv_transpose2d.input, aten.conv_transpose3d.input)
+
 SHAPE_RULES: Mapping[OpOverload, Rule] = {
+    **{op: _in_layout_of_operands(op) for op in (*_CONVOLUTIONS, *_TRANSPOSED)},
+    aten.convolution_backward.default: _in_layout_of_operands(aten.convolution_backward.default, first=1),
     aten._grouped_mm.default: _grouped_mm,
     **dict.fromkeys((aten.mse_loss.default, aten.smooth_l1_loss.default), _reduced_loss),
     **dict.fromkeys((aten.soft_margin_loss.default, aten.binary_cross_entropy.default), _reduced_loss),
