@@ -7,6 +7,7 @@ by function, as torch documents it: contractions get 16 bits, what needs range g
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -90,8 +91,8 @@ class Autocast:
     def __init__(self, dtype: torch.dtype | None, target: str) -> None:
         self._dtype = dtype
         self._target = target
-        #: parameters are cast once, by identity
-        self._casts: dict[int, Tensor] = {}
+        #: parameters are cast once; by identity, with what it is of, because another tensor can come to have it
+        self._casts: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
@@ -168,9 +169,10 @@ class Autocast:
             return tensor
         if not (tensor.is_leaf and tensor.requires_grad and dtype is not torch.float32):
             return tensor.to(dtype)
-        made = self._casts.get(id(tensor))
-        if made is None:
-            made = self._casts[id(tensor)] = tensor.to(dtype)
+        source, made = self._casts.get(id(tensor), (None, None))
+        if made is None or source is None or source() is not tensor:
+            made = tensor.to(dtype)
+            self._casts[id(tensor)] = (weakref.ref(tensor), made)
         return made
 
 
