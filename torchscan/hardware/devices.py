@@ -1,13 +1,18 @@
-"""Accelerators by name: how much memory they have for a process, and what a process has to pay before its first tensor."""
+"""Accelerators by name: what they have and how fast they are, as data sheets say or as somebody measured."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import math
+import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,17 +26,44 @@ USABLE, USABLE_WITH_GDDR_ECC = 0.975, 0.92
 CONTEXT = 512 * _MIB
 #: what cuBLAS works in, once for the forward and once for the backward pass: torch's defaults, before Hopper and since
 CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = 8320 * 1024, 32 * _MIB
+#: bytes that one multiprocessor gets from the second-level cache in a cycle, at most
+L2_BYTES_PER_CYCLE = 64
+
+#: where users keep entries of their own
+USER_FILE = "TORCHSCAN_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One accelerator."""
+    """One accelerator. Rates are per second; None: not known."""
 
     name: str
     #: bytes that programs can use
     memory: int
-    #: compute capability: 9.0
-    capability: float
+    #: compute capability: 9.0; None where the device is none of CUDA's
+    capability: float | None = None
+    vendor: str = ""
+    arch: str = ""
+    multiprocessors: int | None = None
+    #: cycles per second
+    clock: float | None = None
+    #: operations per second without sparsity, by the type of the operands
+    flops: Mapping[str, float] = field(default_factory=dict)
+    #: bytes per second to and from memory
+    bandwidth: float | None = None
+    #: bytes of the second-level cache
+    l2: int | None = None
+    #: bytes per second to other devices, all links in both directions
+    link: float | None = None
+    #: limit of the board in watts
+    power: float | None = None
+    #: figure -> where it was read
+    source: Mapping[str, str] = field(default_factory=dict)
+    #: figures that are from memory
+    unverified: tuple[str, ...] = ()
+    note: str = ""
+    #: whether the rates were measured, so that they are what can be had
+    is_measured: bool = False
 
     @property
     def room(self) -> int:
@@ -41,34 +73,145 @@ class Device:
     @property
     def cublas_workspace(self) -> int:
         """Bytes that cuBLAS works in, for each thread that calls it."""
-        return CUBLAS_WORKSPACE_HOPPER if self.capability >= 9 else CUBLAS_WORKSPACE
+        return CUBLAS_WORKSPACE_HOPPER if (self.capability or 0) >= 9 else CUBLAS_WORKSPACE
+
+    @property
+    def l2_bandwidth(self) -> float | None:
+        """Bytes per second from the second-level cache, at most: 64 per cycle and multiprocessor."""
+        if self.multiprocessors is None or self.clock is None:
+            return None
+        return L2_BYTES_PER_CYCLE * self.multiprocessors * self.clock
+
+    def is_unverified(self, figure: str) -> bool:
+        """Whether a figure, "bandwidth_gbs" or "fp16", say, is from memory."""
+        return figure in self.unverified or (figure in self.flops and "dense_tflops" in self.unverified)
 
 
 def device_named(name: str) -> Device:
     """The accelerator of that name, in any case, also in part where that is clear ("H200", "RTX 4090").
 
-    "cuda" is the one at hand; "24 GiB" some card with as much memory.
+    "cuda" is the one at hand; "auto" too, or without one the CPU, if it was measured; "24 GiB" some card with as much memory.
     """
     if not isinstance(name, str):
         raise InputError(f"device is {name!r}: give its name, 'NVIDIA H200', say, its memory, '24 GiB', or 'cuda'")
-    if re.fullmatch(r"cuda(:\d+)?", name.lower()):
-        return _at_hand(name.lower())
-    size = re.fullmatch(r"(\d+(?:\.\d+)?) ?gi?b", name.lower())
+    lower = name.lower()
+    if lower == "auto":
+        return at_hand()
+    if re.fullmatch(r"cuda(:\d+)?", lower):
+        return _cuda(lower)
+    size = re.fullmatch(r"(\d+(?:\.\d+)?) ?gi?b", lower)
     if size:
         return Device(name, int(float(size[1]) * _GIB * USABLE), 8.0)
-    known = _known()
-    matches = [full for full in known if name.lower() == full.lower()] or [full for full in known if _is_part(name, full)]
+    known = known_devices()
+    matches = [full for full in known if lower == full.lower()] or [full for full in known if _is_part(name, full)]
     if len(matches) == 1:
         return known[matches[0]]
     near = matches or difflib.get_close_matches(name, known, 3, 0.3)
     problem = "can be several devices" if matches else "is not known"
+    own = "" if matches else ", or register_device(...) your own"
     raise InputError(
-        f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}, or its memory, '24 GiB'"
+        f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}, or its memory, '24 GiB'{own}"
+    )
+
+
+def known_devices() -> dict[str, Device]:
+    """All devices: those of the package, of the user's file and those that were registered, of which later ones win."""
+    return {**_of_package(), **_of_user(user_file()), **_registered}
+
+
+_registered: dict[str, Device] = {}
+
+
+def register_device(
+    name: str,
+    *,
+    memory_gb: float,
+    bandwidth_gbs: float,
+    dense_tflops: Mapping[str, float],
+    capability: float | None = None,
+    multiprocessors: int | None = None,
+    boost_mhz: float | None = None,
+    l2_mb: float | None = None,
+    link_gbs: float | None = None,
+    power_w: float | None = None,
+) -> Device:
+    """Make a device known for as long as this process lives; torchscan's user file keeps it for longer.
+
+    Args:
+        name: as ``torch.cuda.get_device_name()`` has it. A device of that name gives way.
+        memory_gb: its memory, in 2^30 bytes.
+        bandwidth_gbs: of its memory, in 10^9 bytes per second.
+        dense_tflops: peak rates in 10^12 operations per second, without sparsity: ``{"fp32": 35.6, "fp16": 71.2}``.
+        capability: CUDA's compute capability, 8.6, say.
+        multiprocessors: how many it has, from which follows how much of it small kernels use.
+        boost_mhz: its clock.
+        l2_mb: size of the second-level cache.
+        link_gbs: NVLink and the like, in both directions.
+        power_w: limit of the board.
+
+    """
+    given = {key: value for key, value in locals().items() if key != "name" and value is not None}
+    device = _registered[name] = _device(name, given, "register_device")
+    return device
+
+
+def user_file() -> Path:
+    """Where entries of the user are kept: ``$TORCHSCAN_DEVICES``, or ``torchscan/devices.json`` where configurations are."""
+    if USER_FILE in os.environ:
+        return Path(os.environ[USER_FILE])
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "torchscan" / "devices.json"
+
+
+def save_entry(name: str, entry: Mapping[str, Any]) -> Path:
+    """Put an entry into the user's file, beside what is there. Written beside and renamed, so that nothing is lost."""
+    path = user_file()
+    _device(name, entry, str(path))
+    entries = {**_read(path), name: dict(entry)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    beside.write_text(json.dumps({"devices": entries}, indent=2) + "\n")
+    beside.replace(path)
+    return path
+
+
+def at_hand() -> Device:
+    """The card of this machine, or its CPU, if it was measured."""
+    if torch.cuda.is_available():
+        return _cuda("cuda")
+    cpu = cpu_name()
+    known = known_devices()
+    if cpu in known:
+        return known[cpu]
+    raise InputError(
+        "device is 'auto', and there is no CUDA device here: give the name of one, 'NVIDIA H200', say; "
+        "for this CPU run `torchscan devices --measure` first"
+    )
+
+
+def cpu_name() -> str:
+    """What the CPU of this machine calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"CPU {models[0] if models else 'of this machine'}"
+
+
+def _cuda(name: str) -> Device:
+    if not torch.cuda.is_available():
+        raise InputError(f"device is {name!r}, and there is no CUDA device here: give the name of one, 'NVIDIA H200', say")
+    properties = torch.cuda.get_device_properties(name)
+    known = known_devices().get(properties.name, Device(properties.name, 0))
+    capability = properties.major + properties.minor / 10
+    return replace(
+        known, memory=properties.total_memory, capability=capability, multiprocessors=properties.multi_processor_count
     )
 
 
 #: words that tell one model from another, so that they are not left out
-_DISTINGUISHING = {"ti", "super", "max", "nvl", "s", "g"}
+_DISTINGUISHING = {"ti", "super", "max", "nvl", "s", "g", "q", "pro"}
 
 
 def _is_part(name: str, full: str) -> bool:
@@ -83,20 +226,77 @@ def _words(name: str) -> set[str]:
 
 
 @cache
-def _known() -> dict[str, Device]:
-    entries = json.loads(resources.files("torchscan.hardware").joinpath("devices.json").read_text())["devices"]
-    return {
-        name: Device(
-            name,
-            int(entry["memory"] * _GIB * (USABLE_WITH_GDDR_ECC if entry.get("gddr_ecc") else USABLE)),
-            entry["capability"],
-        )
-        for name, entry in entries.items()
-    }
+def _of_package() -> dict[str, Device]:
+    content = json.loads(resources.files("torchscan.hardware").joinpath("devices.json").read_text())
+    sources = content["sources"]
+    made = {}
+    for name, entry in content["devices"].items():
+        read_on = {figure: sources[key] for figure, key in entry.get("source", {}).items()}
+        made[name] = _device(name, {**entry, "source": read_on}, "devices.json")
+    return made
 
 
-def _at_hand(name: str) -> Device:
-    if not torch.cuda.is_available():
-        raise InputError(f"device is {name!r}, and there is no CUDA device here: give the name of one, 'NVIDIA H200', say")
-    properties = torch.cuda.get_device_properties(name)
-    return Device(properties.name, properties.total_memory, properties.major + properties.minor / 10)
+def _of_user(path: Path) -> dict[str, Device]:
+    return {name: _device(name, entry, str(path)) for name, entry in _read(path).items()}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text())
+        entries = content["devices"]
+        if not isinstance(entries, dict) or not all(isinstance(each, dict) for each in entries.values()):
+            raise TypeError("'devices' is no object of objects")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f'{path} is no file of devices, {{"devices": {{"my card": {{…}}}}}}: {error!r}') from error
+    return entries
+
+
+_REQUIRED = ("memory_gb", "bandwidth_gbs", "dense_tflops")
+_NUMBERS = ("memory_gb", "bandwidth_gbs", "boost_mhz", "l2_mb", "link_gbs", "power_w", "multiprocessors")
+_DESCRIPTIONS = ("capability", "vendor", "arch", "gddr_ecc", "l3_mb", "pcie", "aliases", "source", "unverified", "note")
+_OTHERS = ("dense_tflops", *_DESCRIPTIONS, "is_measured")
+
+
+def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
+    _check(name, entry, where)
+    usable = USABLE_WITH_GDDR_ECC if entry.get("gddr_ecc") else USABLE
+    capability = entry.get("capability")
+    return Device(
+        name=name,
+        memory=int(entry["memory_gb"] * _GIB * usable),
+        capability=capability if isinstance(capability, int | float) else None,
+        vendor=entry.get("vendor", ""),
+        arch=entry.get("arch", ""),
+        multiprocessors=entry.get("multiprocessors"),
+        clock=_scaled(entry.get("boost_mhz"), 1e6),
+        flops={precision: rate * 1e12 for precision, rate in entry["dense_tflops"].items()},
+        bandwidth=entry["bandwidth_gbs"] * 1e9,
+        l2=None if "l2_mb" not in entry else int(entry["l2_mb"] * _MIB),
+        link=_scaled(entry.get("link_gbs"), 1e9),
+        power=entry.get("power_w"),
+        source=entry.get("source", {}),
+        unverified=tuple(entry.get("unverified", ())),
+        note=entry.get("note", ""),
+        is_measured=bool(entry.get("is_measured")),
+    )
+
+
+def _scaled(figure: float | None, unit: float) -> float | None:
+    return None if figure is None else figure * unit
+
+
+def _check(name: str, entry: Mapping[str, Any], where: str) -> None:
+    missing = [key for key in _REQUIRED if key not in entry]
+    unknown = entry.keys() - {*_NUMBERS, *_OTHERS}
+    if missing or unknown:
+        problem = f"lacks {', '.join(missing)}" if missing else f"has what is not known: {', '.join(sorted(unknown))}"
+        raise InputError(f"{where}: the device {name!r} {problem}; it takes {', '.join((*_NUMBERS, *_OTHERS))}")
+    rates = entry["dense_tflops"]
+    if not isinstance(rates, Mapping) or not rates:
+        raise InputError(f"{where}: dense_tflops of {name!r} is {rates!r}: give rates by type, {{'fp32': 35.6}}")
+    numbers = {key: entry[key] for key in _NUMBERS if key in entry} | {f"dense_tflops {key}": rates[key] for key in rates}
+    for key, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            raise InputError(f"{where}: {key} of {name!r} is {value!r}: give a number above zero")
