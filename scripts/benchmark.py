@@ -27,6 +27,11 @@ def main() -> None:
     parser.add_argument("--zoo", action="store_true", help="compare with the published figures of the zoo")
     parser.add_argument("--transformers", action="store_true", help="compare published language models with counts by hand")
     parser.add_argument("--memory", action="store_true", help="time estimates of training steps, of Llama-3.1-70B among others")
+    parser.add_argument(
+        "--roofline", action="store_true", help="compare estimated with measured step times of some 1,400 models"
+    )
+    parser.add_argument("--table", default="", help="with --roofline: another table, with model, img_size, batch and step_ms")
+    parser.add_argument("--device", default="NVIDIA GeForce RTX 3090", help="with --roofline: the card that was measured")
     parser.add_argument("--only", default="", help="models whose name contains this")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -39,6 +44,11 @@ def main() -> None:
         from benchmark_transformers import compare_transformers
 
         sys.exit(compare_transformers(options.only))
+    if options.roofline:
+        from benchmark_roofline import compare_step_times
+
+        table = Path(options.table) if options.table else ROOT.parent / "shared" / "truth" / "throughput_rtx3090.csv"
+        sys.exit(compare_step_times(table, options.device, options.only))
     if options.memory:
         from benchmark_memory import time_estimates
 

@@ -128,7 +128,7 @@ def test_a_converted_model_on_arguments() -> None:
 
 def test_autocast_keeps_weights_and_casts_them() -> None:
     """For the gradients are kept: the casts of the input and of the second weight, the ReLU's result, the output."""
-    estimate = estimate_memory(two_layers(), (100,), batch_size=8, training=True, precision="amp-bf16")
+    estimate = estimate_memory(two_layers(), (100,), batch_size=8, training=True, precision="bf16-mixed")
     at_end_of_forward = [moment for moment in estimate.timeline if moment.phase == "forward"][-1].by_kind
     assert at_end_of_forward["parameters"] == WEIGHTS
     assert at_end_of_forward["activations"] == 2 * 200 * 10 + 8 * (200 + 400 + 20)
@@ -241,7 +241,7 @@ def test_nothing_is_left_behind() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)).eval()
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     before = process_state()
-    for precision in (None, "bf16", "amp-fp16"):
+    for precision in (None, "bf16", "fp16-mixed"):
         estimate_memory(model, (4,), batch_size=4, training=True, optimizer="AdamW", precision=precision)
     assert process_state() == before
     assert not model.training
@@ -453,7 +453,7 @@ class Scaled(nn.Module):
         return Scale.apply(x, self.weight)
 
 
-@pytest.mark.parametrize("precision", [None, "amp-bf16", "bf16"])
+@pytest.mark.parametrize("precision", [None, "bf16-mixed", "bf16"])
 def test_a_custom_function_that_is_handed_a_parameter(precision: Any) -> None:
     model = nn.Sequential(nn.Linear(100, 100), Scaled())
     estimate = estimate_memory(

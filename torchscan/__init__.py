@@ -50,6 +50,7 @@ __all__ = [
     "Work",
     "__version__",
     "aggregate_info",
+    "analyze_roofline",
     "by_module",
     "by_module_and_operator",
     "by_operator",

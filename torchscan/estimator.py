@@ -1,16 +1,19 @@
-"""The verb that answers whether it fits."""
+"""The verbs that answer whether a pass fits on a device, and how long it takes there."""
 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Placement, estimate_of
 from torchscan.analyses.memory_timeline import MemoryTimeline
+from torchscan.analyses.roofline import Numbers, Rates, Roofline, roofline_of
 from torchscan.errors import InputError, NeedsValuesError, TorchscanError
 from torchscan.hardware.devices import Device, device_named
 from torchscan.ops import is_known
@@ -18,8 +21,9 @@ from torchscan.trace.example_inputs import DTypes, Shapes
 from torchscan.trace.inventory import has_hollow_tensors, is_on_cuda
 from torchscan.trace.optimizers import OptimizerChoice
 from torchscan.trace.passes import Mode, PassRequest, record_pass, require_module
-from torchscan.trace.precision import CopyError, Precision, in_precision, without_data
+from torchscan.trace.precision import CopyError, Precision, checked_precision, in_precision, without_data
 from torchscan.trace.trace import Trace
+from torchscan.units import memory
 
 
 def estimate_memory(
@@ -52,35 +56,156 @@ def estimate_memory(
         optimizer: the name of a class of ``torch.optim``, the class, a function that makes one of a list of parameters, or one
             that exists; it takes its second step, when its state is there. None: gradients only.
         accumulate: this batch's gradients are added to those of one before.
-        precision: "fp32", "fp16", "bf16": the model and its inputs are converted; "amp-fp16", "amp-bf16": autocast. None: as
-            the model is.
+        precision: "fp32", "fp16", "bf16": the model and its inputs are converted; "fp16-mixed", "bf16-mixed": autocast. None:
+            as the model is.
         mode: "train", "eval" or "same" (each module as it is set); by default "train" for a training step, else "eval".
         device: the card to run on ("NVIDIA H200"; "24 GiB" for one that is not listed; "cuda" for the one at hand): adds a
             verdict, and takes the kernels of CUDA. By default those of the device that the model is on.
 
     """
-    require_module(module)
+    chosen = checked_precision(precision)
+    if chosen in ("fp8", "fp8-mixed"):
+        raise InputError("memory is not estimated for fp8, of which there are many ways to store weights: give 'bf16', say")
+    card = None if device is None else device_named(device)
+    if card is not None and card.vendor not in ("", "NVIDIA", "AMD"):
+        raise InputError(f"{card.name} is no CUDA device, and torch's allocator there is not known: leave device out")
+    inputs = PassRequest(module, input_shape, dtype, args, kwargs, batch_size)
+    request = _step(inputs, training, loss, optimizer, accumulate, mode)
+    request = replace(request, target="cuda" if card is not None or is_on_cuda(module) else "cpu")
+    return _Estimator(in_precision(request, chosen), card).estimate()
+
+
+def analyze_roofline(
+    module: nn.Module,
+    input_shape: Shapes | None = None,
+    dtype: DTypes | None = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    batch_size: int = 1,
+    device: str = "auto",
+    precision: Precision | None = None,
+    training: bool = False,
+    loss: Callable[[Any], Tensor] | None = None,
+    optimizer: OptimizerChoice | None = None,
+    accumulate: bool = False,
+    mode: Mode | None = None,
+    compiled: bool = False,
+) -> Roofline:
+    """Which limit of a device each operator of a pass runs into, and how long the pass takes there; worked out from shapes.
+
+    Takes the arguments of :func:`estimate_memory`, and these:
+
+    Args:
+        module: the model.
+        input_shape: the shape of one sample, without the batch dimension; a list of shapes for several inputs.
+        dtype: the type of the inputs made from ``input_shape``.
+        args: complete positional arguments, instead of ``input_shape``.
+        kwargs: keyword arguments of the forward pass.
+        batch_size: the batch dimension of inputs made from ``input_shape``.
+        device: the card: its name ("NVIDIA H200", "RTX 4090"), "cuda" or "auto" for the one at hand. ``torchscan devices``
+            lists them, :func:`register_device` adds one.
+        precision: "fp32", "tf32", "fp16", "bf16": model and inputs are converted; "fp8": to "bf16", with linear layers in 8
+            bits; "fp16-mixed", "bf16-mixed", "fp8-mixed": autocast. None: as the model is, convolutions and products in single
+            precision in the format that ``torch.backends`` allow them.
+        training: a training step (forward, backward, optimizer), instead of an inference without gradients.
+        loss: what to differentiate, as a function of the model's output.
+        optimizer: whose step to take, see :func:`estimate_memory`.
+        accumulate: this batch's gradients are added to those of one before.
+        mode: "train", "eval" or "same"; by default "train" for a training step, else "eval".
+        compiled: as ``torch.compile`` runs it: pointwise operators fused, no layouts changed.
+
+    """
+    chosen = checked_precision(precision)
+    card = device_named(device)
+    rates = Rates(card)
+    _require_format(card, chosen)
+    inputs = PassRequest(module, input_shape, dtype, args, kwargs, batch_size)
+    request = _step(inputs, training, loss, optimizer, accumulate, mode)
+    request = replace(request, target="cpu" if card.vendor == "CPU" else "cuda")
+    trace, _ = _recorded(in_precision(request, chosen))
+    told = _overflow(trace, card)
+    for each in told:
+        warnings.warn(each, stacklevel=2)
+    return roofline_of(trace, rates, precision=chosen, numbers=_numbers(chosen, card), compiled=compiled, warnings=told)
+
+
+def _require_format(card: Device, precision: Precision | None) -> None:
+    form = None if precision is None else precision.removesuffix("-mixed")
+    if form is not None and form not in card.flops:
+        known = ", ".join(name for name in card.flops if "_" not in name)
+        raise InputError(f"precision is {precision!r}, and {card.name} has no {form}: it has {known}")
+
+
+def _numbers(precision: Precision | None, card: Device) -> Numbers:
+    """Of a model as it is, single precision may be shortened where torch is allowed to, and the card can."""
+    if precision in ("fp8", "fp8-mixed"):
+        return Numbers(fp8=True)
+    if precision == "tf32":
+        return Numbers(tf32="all")
+    if precision is not None or "tf32" not in card.flops:
+        return Numbers()
+    if torch.backends.cuda.matmul.allow_tf32:
+        return Numbers(tf32="all")
+    return Numbers(tf32="convolutions" if torch.backends.cudnn.allow_tf32 else "none")
+
+
+def _overflow(trace: Trace, card: Device) -> list[str]:
+    """What to say where the pass needs more memory than the device has."""
+    timeline = MemoryTimeline(trace)
+    if card.vendor in ("", "NVIDIA", "AMD"):
+        verdict = Placement(trace, timeline, card).verdict(None)
+        needed, fits = verdict.reserved_bytes + verdict.context_bytes, verdict.fits
+    else:
+        needed = max((moment.total for moment in timeline.moments), default=0)
+        fits = needed <= card.memory
+    if fits:
+        return []
+    return [f"this does not fit {card.name}: it needs {memory(needed)} of {memory(card.memory)}; times are as if it did"]
+
+
+def _step(
+    inputs: PassRequest,
+    training: bool,
+    loss: Callable[[Any], Tensor] | None,
+    optimizer: OptimizerChoice | None,
+    accumulate: bool,
+    mode: Mode | None,
+) -> PassRequest:
+    """An inference or a training step, operator by operator as they run."""
+    require_module(inputs.module)
     if loss is not None and not callable(loss):
         raise InputError(f"loss is a {type(loss).__name__}: give a function of the model's output")
     if not training and (loss is not None or optimizer is not None or accumulate):
         raise InputError("loss, optimizer and accumulate belong to a training step: pass training=True")
-    card = None if device is None else device_named(device)
-    request = PassRequest(
-        module,
-        input_shape,
-        dtype,
-        args,
-        kwargs,
-        batch_size,
+    return replace(
+        inputs,
         mode=mode or ("train" if training else "eval"),
         execute="abstract",
         backward=(loss or True) if training else False,
         optimizer=optimizer,
         accumulates=accumulate,
         in_pieces=True,
-        target="cuda" if card is not None or is_on_cuda(module) else "cpu",
     )
-    return _Estimator(in_precision(request, precision), card).estimate()
+
+
+def _recorded(request: PassRequest) -> tuple[Trace, PassRequest]:
+    """On shapes alone; where C++ is handed parameters, of a copy without data; where values are asked for, on data.
+
+    Also the request that was recorded in the end.
+    """
+    try:
+        return record_pass(request, is_whole=is_known), request
+    except NeedsValuesError as error:
+        reason = str(error).splitlines()[0]
+    if not request.is_converted and not has_hollow_tensors(request.module):
+        with contextlib.suppress(NeedsValuesError, CopyError):
+            hollow = without_data(request)
+            return record_pass(hollow, is_whole=is_known), hollow
+        if request.autocast is None:
+            trace = record_pass(replace(request, execute="real"), is_whole=is_known)
+            return _assuming(trace, f"that it may run on data, and on these data, because on shapes alone {reason}"), request
+    raise NeedsValuesError(f"{reason}\n  try: a model with data, as it is: precision=None, and not on the meta device")
 
 
 class _Estimator:
@@ -92,7 +217,7 @@ class _Estimator:
 
     def estimate(self) -> MemoryEstimate:
         """The answer."""
-        trace = self._record()
+        trace, self._request = _recorded(self._request)
         timeline = MemoryTimeline(trace)
         if self._device is None:
             return estimate_of(trace, timeline)
@@ -105,23 +230,6 @@ class _Estimator:
                 reason = str(error).splitlines()[0]
                 trace = _assuming(trace, f"nothing of the largest batch, because at another batch size {reason}")
         return estimate_of(trace, timeline, placement.verdict(largest))
-
-    def _record(self) -> Trace:
-        """On shapes alone; where C++ is handed parameters, of a copy without data; where values are asked for, on data."""
-        try:
-            return record_pass(self._request, is_whole=is_known)
-        except NeedsValuesError as error:
-            reason = str(error).splitlines()[0]
-        if not self._request.is_converted and not has_hollow_tensors(self._request.module):
-            with contextlib.suppress(NeedsValuesError, CopyError):
-                hollow = without_data(self._request)
-                trace = record_pass(hollow, is_whole=is_known)
-                self._request = hollow
-                return trace
-            if self._request.autocast is None:
-                trace = record_pass(replace(self._request, execute="real"), is_whole=is_known)
-                return _assuming(trace, f"that it may run on data, and on these data, because on shapes alone {reason}")
-        raise NeedsValuesError(f"{reason}\n  try: a model with data, as it is: precision=None, and not on the meta device")
 
     def _placed(self, batch_size: int, device: Device) -> Placement:
         trace = record_pass(replace(self._request, batch_size=batch_size), is_whole=is_known)

@@ -39,7 +39,7 @@ def by_operator(trace: Trace, *, convention: Convention = "torchscan", phase: Ph
 
 def by_module(trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None) -> dict[str, OpCost]:
     """Path of a module -> the cost of all its calls with all that they call; ``""`` is the model."""
-    around = _paths_around(trace)
+    around = paths_around(trace)
     costs = {call.path: OpCost() for call in trace.modules}
     for op, cost in _of_phase(trace, call_costs(trace, convention), phase):
         for path in around[op.module_call]:
@@ -51,7 +51,7 @@ def by_module_and_operator(
     trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None
 ) -> dict[str, dict[str, OpCost]]:
     """Path of a module -> operator -> the cost of all its calls in the module and in all that it calls."""
-    around = _paths_around(trace)
+    around = paths_around(trace)
     costs: dict[str, dict[str, OpCost]] = {call.path: {} for call in trace.modules}
     for op, cost in _of_phase(trace, call_costs(trace, convention), phase):
         for path in around[op.module_call]:
@@ -87,7 +87,7 @@ def _require_phase(trace: Trace, phase: Phase | None) -> None:
         raise InputError("this record has no backward pass: make it with record(..., backward=True)")
 
 
-def _paths_around(trace: Trace) -> list[tuple[str, ...]]:
+def paths_around(trace: Trace) -> list[tuple[str, ...]]:
     """For each module call the distinct paths of itself and of the calls around it."""
     around: list[tuple[str, ...]] = []
     for call in trace.modules:  # parents come before their children

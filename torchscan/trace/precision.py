@@ -17,23 +17,32 @@ from torchscan.trace.tensors import hollow_twin, own_copy
 if TYPE_CHECKING:
     from torchscan.trace.passes import PassRequest
 
-Precision = Literal["fp32", "fp16", "bf16", "amp-fp16", "amp-bf16"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed"]
 
-_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+#: what tensors are stored in; operands in 8 bits are made of them for one product after the other
+_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.bfloat16}
+#: as one says it elsewhere
+_SYNONYMS: dict[str, Precision] = {"amp-fp16": "fp16-mixed", "amp-bf16": "bf16-mixed"}
 
 
 class CopyError(InputError):
     """A model of which there can be no copy."""
 
 
+def checked_precision(given: object) -> Precision | None:
+    """The name of a precision, or None."""
+    known = {name: name for name in get_args(Precision)} | _SYNONYMS
+    if given is None or (isinstance(given, str) and given in known):
+        return None if given is None else known[given]
+    raise InputError(f"precision is {given!r}: give one of {', '.join(map(repr, get_args(Precision)))}, or None")
+
+
 def in_precision(request: PassRequest, precision: Precision | None) -> PassRequest:
     """The same pass in another precision; the model itself stays as it is."""
     if precision is None:
         return request
-    if precision not in get_args(Precision):
-        raise InputError(f"precision is {precision!r}: give one of {', '.join(map(repr, get_args(Precision)))}, or None")
-    if precision.startswith("amp-"):
-        return replace(request, autocast=_TYPES[precision.removeprefix("amp-")])
+    if precision.endswith("-mixed"):
+        return replace(request, autocast=_TYPES[precision.removesuffix("-mixed")])
     return without_data(request, _TYPES[precision])
 
 

@@ -1,0 +1,15 @@
+"""The roofline of a pass on a device: which limit each operator runs into, and how long it takes.
+
+The *bound* is the data sheet's: products at the peak of their format, other arithmetic at that of vector units, what has to be
+moved at full bandwidth; no operator can be faster than the slowest of the three. The *estimate* adds what kernels do besides
+(:mod:`~torchscan.analyses.roofline.kernels`), at the shares of the data sheet that kernels of their class reach
+(:mod:`~torchscan.analyses.roofline.constants`), and what it takes to launch them.
+"""
+
+from __future__ import annotations
+
+from torchscan.analyses.roofline.analysis import roofline_of
+from torchscan.analyses.roofline.rates import Numbers, Rates
+from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
+
+__all__ = ["GroupLoad", "Limiter", "Numbers", "OperatorLoad", "Rates", "Roofline", "roofline_of"]

@@ -1,0 +1,105 @@
+"""What the estimate assumes of kernels and hosts: every constant, with what it stands for. docs/roofline.md says more of them.
+
+They were fitted once, to step times of some 1,400 models on one card, as figures that mean something on any other. Rates are
+shares of what the data sheet says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# -- traffic -------------------------------------------------------------------------------------------------------------
+
+#: kernels that stream through memory: pointwise ones, copies, normalisations with known statistics
+STREAMING = 0.90
+#: where operands lie in another order than results, so that one of the two is not read or written in whole lines
+REORDERING = 0.80
+#: joining tensors, and averages and interpolation over windows, which compute an address for each element
+JOINING, WINDOWS, INTERPOLATION = 0.72, 0.40, 0.30
+#: adding to places that an index names, with atomic operations
+SCATTERING = 0.30
+#: contractions: loads wait for tiles, stores for sums
+CONTRACTIONS = 0.50
+GROUPED_CONVOLUTIONS, DEPTHWISE_CONVOLUTIONS = 0.27, 0.48
+#: of 64 bytes per cycle and multiprocessor, what the second-level cache gives
+CACHE = 0.30
+#: of the cache, what stays while as much streams by
+CACHE_KEPT = 0.75
+
+# -- arithmetic ----------------------------------------------------------------------------------------------------------
+
+#: products of matrices and convolutions that fill their tiles
+MATRICES = 1.0
+POINTWISE_CONVOLUTIONS = 0.95
+GROUPED_ON_MATRIX_UNITS, GROUPED_ON_VECTOR_UNITS = 0.90, 0.90
+#: fused attention: between its two products stands a softmax on vector units
+ATTENTION = 0.75
+#: gates of recurrent layers, one step at a time
+RECURRENCE = 0.50
+#: depthwise convolutions of 4 × 4, 5 × 5 and larger windows, of vector units; up to 3 × 3 they only stream
+DEPTHWISE_UP_TO_25, DEPTHWISE_LARGER = 0.15, 0.038
+#: the same channels-last, where cuDNN has kernels that stream up to 7 × 7
+DEPTHWISE_CHANNELS_LAST_LARGER = 0.02
+#: anything else on vector units
+VECTORS = 0.5
+#: elements that one multiprocessor normalises in a cycle: rows are summed up twice, in registers
+NORMALISED_PER_CYCLE = 0.5
+
+#: tiles of products, and the share of the peak that each can reach: small ones load more for each product
+TILES: Mapping[tuple[int, int], float] = {
+    (256, 128): 1.0,
+    (128, 256): 1.0,
+    (128, 128): 1.0,
+    (256, 64): 0.85,
+    (128, 64): 0.85,
+    (64, 128): 0.85,
+    (64, 64): 0.7,
+}
+#: products are summed in steps of so many; channels of convolutions are padded to so many
+SUM_STEP, CHANNEL_STEP = 32, 8
+#: a product with fewer tiles than multiprocessors is split along the sum, into pieces of so many at the least
+SPLIT_STEP = 256
+#: arithmetic and traffic overlap: time = (arithmetic^p + traffic^p)^(1/p)
+OVERLAP = 3.0
+
+# -- layout --------------------------------------------------------------------------------------------------------------
+
+#: cuDNN's half-precision convolutions work channels-last: of turning operands and results around, what is not hidden
+TURNING_AROUND = 0.52
+
+# -- launches ------------------------------------------------------------------------------------------------------------
+
+#: seconds from the end of one kernel until the next is at full speed
+LAUNCH = 5e-6
+#: seconds that Python and torch need to call an operator that launches a kernel, and one that makes a view
+HOST_CALL, HOST_VIEW = 20e-6, 2e-6
+#: the same for autograd's engine, which is C++, and for compiled code
+HOST_BACKWARD, HOST_COMPILED = 8e-6, 5e-6
+#: where the host computes itself, seconds to call an operator
+HOST_FUNCTION = 5e-6
+#: kernels that torch launches for each sample of a batch in a loop
+HOST_LOOP = 20e-6
+#: kernels that loop over batch and channels in each of few threads: seconds for each turn, which waits for memory
+SERIAL_TURN = 0.29e-6
+#: threads of such kernels that a multiprocessor runs at once
+SERIAL_THREADS = 512
+#: tensors that a kernel for lists of tensors takes at once
+LIST_LENGTH = 64
+
+# -- power ---------------------------------------------------------------------------------------------------------------
+
+#: of the board's power, what is left to arithmetic beside memory, links and leakage
+POWER_SHARE = 0.65
+#: picojoules for one operation of matrix units on 16 bits at boost clock, by architecture. Where the power that the data
+#: sheet's rate takes is more than there is, clocks and voltage go down, and the rate with the square root of the ratio.
+PICOJOULES: Mapping[str, float] = {
+    "Volta": 2.0,
+    "Turing": 2.2,
+    "Ampere GA100": 1.1,
+    "Ampere": 1.6,
+    "Ada": 1.0,
+    "Hopper": 0.72,
+    "Blackwell GB100": 0.47,
+    "Blackwell": 1.0,
+    "CDNA": 1.0,
+}

@@ -1,0 +1,154 @@
+"""What a device can do in a second, for one number format, at most and for as long as its power lasts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from torchscan.analyses.roofline.constants import CACHE, PICOJOULES, POWER_SHARE
+from torchscan.errors import InputError
+from torchscan.hardware.devices import Device
+from torchscan.ops import OpCost
+from torchscan.trace.events import OpSignature
+
+#: the number format that products of a call are computed in
+Format = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4"]
+
+_FORMATS: dict[torch.dtype, Format] = {
+    torch.float64: "fp64",
+    torch.complex128: "fp64",
+    torch.float32: "fp32",
+    torch.complex64: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8",
+    torch.int8: "int8",
+    torch.uint8: "int8",
+    torch.qint8: "int8",
+    torch.quint8: "int8",
+}
+_WIDER: dict[Format, Format] = {
+    "fp4": "fp8",
+    "fp8": "fp16",
+    "int8": "fp16",
+    "bf16": "fp32",
+    "fp16": "fp32",
+    "tf32": "fp32",
+}
+#: of single precision, what double precision gets where a data sheet does not say
+_DOUBLE_OF_SINGLE = 1 / 64
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How the arithmetic of a pass is done where the types of its tensors do not tell."""
+
+    #: single precision on matrix units with shortened operands: of convolutions, as torch does unless told otherwise; of all
+    tf32: Literal["none", "convolutions", "all"] = "none"
+    #: whether linear layers in 16 bits have operands in 8
+    fp8: bool = False
+
+
+def format_of(signature: OpSignature, cost: OpCost, numbers: Numbers) -> Format:
+    """The format that a call computes in: that of its first operand that is a number."""
+    dtypes = [spec.dtype for spec in (*signature.inputs, *signature.outputs)]
+    known = [each for each in dtypes if each in _FORMATS]
+    found: Format = _FORMATS[next((each for each in known if each.is_floating_point), known[0] if known else torch.float32)]
+    if not cost.macs:
+        return found
+    if found in ("fp16", "bf16") and numbers.fp8 and is_linear(signature):
+        return "fp8"
+    is_convolution = "conv" in signature.operator
+    if found == "fp32" and (numbers.tf32 == "all" or (numbers.tf32 == "convolutions" and is_convolution)):
+        return "tf32"
+    return found
+
+
+def is_linear(signature: OpSignature) -> bool:
+    """Whether it is the product of a linear layer, which formats of 8 bits are for."""
+    return signature.operator in ("aten.addmm", "aten.mm", "aten.linear")
+
+
+class Rates:
+    """The rates of one device."""
+
+    def __init__(self, device: Device) -> None:
+        if device.bandwidth is None or not device.flops:
+            raise InputError(
+                f"of {device.name!r} no rates are known: give a device that `torchscan devices` lists, "
+                "or tell torchscan of it with register_device(...)"
+            )
+        self.device = device
+        self.bandwidth: float = device.bandwidth
+        #: whether it computes where it is called from, without a queue
+        self.is_host = device.vendor == "CPU"
+        #: figures that had to be assumed
+        self.assumed: list[str] = []
+
+    def peak(self, form: Format) -> float:
+        """Operations per second of products, as the data sheet says; else of the next wider format."""
+        known = self.device.flops
+        matrix = known.get(f"{form}_tc", known.get(form))
+        if matrix is not None:
+            return max(matrix, known.get(form, 0.0))
+        wider: dict[Format, Format] = {
+            "fp4": "fp8",
+            "fp8": "fp16",
+            "int8": "fp16",
+            "bf16": "fp32",
+            "fp16": "fp32",
+            "tf32": "fp32",
+        }
+        if form in wider:
+            return self._assume(form, f"that of {wider[form]}", self.peak(wider[form]))
+        if form == "fp32":
+            return self._assume(form, "that of bf16", known.get("tf32", known.get("bf16", max(known.values()))))
+        return self._assume(form, "1/64 of fp32", self.peak("fp32") * _DOUBLE_OF_SINGLE)
+
+    def vector_peak(self, form: Format) -> float:
+        """Operations per second of all other arithmetic, which is done in single precision or better."""
+        single = self.device.flops.get("fp32", math.inf)
+        if form != "fp64":
+            return single
+        return self.device.flops.get("fp64", single * _DOUBLE_OF_SINGLE)
+
+    def sustained(self, form: Format) -> float:
+        """``peak · min(1, sqrt(share of power · watts / (joules per operation · peak)))``, where these are known."""
+        if self.device.is_measured or form in ("fp64", "fp32"):
+            return self.peak(form)
+        return self.peak(form) * self._power_factor
+
+    @property
+    def _power_factor(self) -> float:
+        """Formats take as much power as there are bits in them, so that one factor holds for all of them."""
+        energy = next((joules for name, joules in PICOJOULES.items() if self.device.arch.startswith(name)), None)
+        half = self.device.flops.get("fp16")
+        if energy is None or half is None or self.device.power is None:
+            return 1.0
+        return min(1.0, math.sqrt(POWER_SHARE * self.device.power / (energy * 1e-12 * half)))
+
+    @property
+    def cache_bound(self) -> float:
+        """Bytes per second from the cache that nothing can exceed; where it is not known, it does not bound."""
+        return self.device.l2_bandwidth or math.inf
+
+    @property
+    def cache_estimate(self) -> float:
+        """Bytes per second from the cache, as kernels get them, and no less than from memory."""
+        if self.device.l2_bandwidth is None:
+            return self.bandwidth
+        return max(CACHE * self.device.l2_bandwidth, self.bandwidth)
+
+    def ridge(self, form: Format, *, of_products: bool) -> float:
+        """Operations per byte from which on arithmetic is the limit."""
+        return (self.peak(form) if of_products else self.vector_peak(form)) / self.bandwidth
+
+    def _assume(self, form: Format, what: str, rate: float) -> float:
+        remark = f"{self.device.name} has no rate for {form}: taken is {what}"
+        if remark not in self.assumed:
+            self.assumed.append(remark)
+        return rate

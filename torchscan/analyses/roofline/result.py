@@ -1,0 +1,116 @@
+"""What the roofline of a pass says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from torchscan.analyses.roofline.rates import Format
+from torchscan.trace.events import Phase
+
+#: what keeps an operator from being faster: arithmetic, memory, the second-level cache, or that it has to be launched
+Limiter = Literal["compute", "memory", "cache", "launch"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorLoad:
+    """One call of an operator on the device. Times in seconds."""
+
+    operator: str
+    #: path of the module whose own operator it is
+    layer: str
+    phase: Phase
+    #: what its products are computed in
+    precision: Format
+    macs: int
+    flops: int
+    elements_read: int
+    elements_written: int
+    bytes_read: int
+    bytes_written: int
+    #: FLOPs per byte that has to be moved; None: nothing is
+    intensity: float | None
+    #: the device's FLOPs per byte in this precision: from there on arithmetic is the limit
+    ridge: float
+    limiter: Limiter
+    #: what nothing can be faster than, by the data sheet
+    time_bound: float
+    #: what to expect
+    time_estimate: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLoad:
+    """Several calls: of one kind of operator, or all in a layer."""
+
+    #: the operator, or the path of the layer; "" is the model
+    name: str
+    calls: int
+    macs: int
+    flops: int
+    elements_read: int
+    elements_written: int
+    bytes_read: int
+    bytes_written: int
+    intensity: float | None
+    #: of the operator that takes most of the time
+    ridge: float
+    precision: Format | None
+    #: what most of the time is lost to
+    limiter: Limiter
+    time_bound: float
+    time_estimate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Which limit each operator of a pass runs into on a device, and how long all takes."""
+
+    device: str
+    #: as asked for; None: as the model is
+    precision: str | None
+    batch_size: int | None
+    compiled: bool
+    #: seconds; nothing can be faster than the first, the second is what to expect
+    time_bound: float
+    time_estimate: float
+    time_by_phase: Mapping[Phase, float]
+    #: operations per second of products, by the formats that the pass computes in, and bytes per second
+    peak_flops: Mapping[str, float]
+    bandwidth: float
+    #: of the time that is estimated, the share that products would take at their peak, and the traffic at full bandwidth
+    compute_utilisation: float
+    memory_utilisation: float
+    operators: tuple[OperatorLoad, ...]
+    layers: tuple[GroupLoad, ...]
+    by_kind: Mapping[str, GroupLoad]
+    assumptions: tuple[str, ...]
+    #: what is wrong with the question, a batch that does not fit the device, say
+    warnings: tuple[str, ...]
+
+    @property
+    def total(self) -> GroupLoad:
+        """The whole pass."""
+        return self.layers[0]
+
+    def __repr__(self) -> str:
+        """Short: there are thousands of operators."""
+        times = f"{1000 * self.time_estimate:.3g} ms, at least {1000 * self.time_bound:.3g} ms"
+        return f"<Roofline on {self.device}: {times}, {self.total.limiter}>"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data."""
+        plain = ("device", "precision", "batch_size", "compiled", "time_bound", "time_estimate", "bandwidth")
+        return {
+            **{name: getattr(self, name) for name in plain},
+            "time_by_phase": dict(self.time_by_phase),
+            "peak_flops": dict(self.peak_flops),
+            "compute_utilisation": self.compute_utilisation,
+            "memory_utilisation": self.memory_utilisation,
+            "operators": [asdict(each) for each in self.operators],
+            "layers": [asdict(each) for each in self.layers],
+            "by_kind": {name: asdict(each) for name, each in self.by_kind.items()},
+            "assumptions": list(self.assumptions),
+            "warnings": list(self.warnings),
+        }
