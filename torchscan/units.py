@@ -39,3 +39,12 @@ def _scale(value: float, base: int, suffixes: tuple[str, ...], digits: int) -> t
         value /= base
         index += 1
     return value, suffixes[index]
+
+
+def duration(seconds: float) -> str:
+    """``0.01234 -> "12.3 ms"``: three digits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        scaled = seconds / size
+        if scaled >= 0.9995 or unit == "µs":
+            return f"{scaled:.{2 if scaled < 9.995 else 1 if scaled < 99.95 else 0}f} {unit}"
+    raise AssertionError

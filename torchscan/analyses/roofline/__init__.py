@@ -8,8 +8,8 @@ moved at full bandwidth; no operator can be faster than the slowest of the three
 
 from __future__ import annotations
 
-from torchscan.analyses.roofline.analysis import roofline_of
+from torchscan.analyses.roofline.analysis import group, roofline_of
 from torchscan.analyses.roofline.rates import Numbers, Rates
 from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
 
-__all__ = ["GroupLoad", "Limiter", "Numbers", "OperatorLoad", "Rates", "Roofline", "roofline_of"]
+__all__ = ["GroupLoad", "Limiter", "Numbers", "OperatorLoad", "Rates", "Roofline", "group", "roofline_of"]

@@ -1,0 +1,220 @@
+"""A roofline to read and to look at: as tables of layers, operators or kinds of them, and as a picture with both roofs."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, get_args
+
+from tabulate import tabulate
+
+from torchscan import units
+from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline, group
+from torchscan.errors import InputError
+from torchscan.report.pyplot import pyplot
+from torchscan.report.text import cut
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Rows = Literal["layer", "kind", "operator"]
+
+_NARROWEST = 60
+_HEADINGS = ("FLOPs", "Moved", "FLOP/B", "Limit", "Bound", "Estimate", "%")
+_COLOURS = {"compute": "#d65f5f", "memory": "#4878d0", "cache": "#82c6e2", "launch": "#8c8c8c"}
+_LARGEST_POINT = 900
+
+
+def format_roofline(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15, width: int = 80) -> str:
+    """The roofline as text: times, shares of the peaks, and a table of what takes the most time, the heaviest first.
+
+    ``by`` says what the rows are: layers down to ``max_depth``, each with all that it calls, deeper ones in their parents;
+    kinds of operators; or single calls. The rows after the first ``rows`` are one, so that the table always adds up to the whole.
+    """
+    if by not in get_args(Rows):
+        raise InputError(f"by is {by!r}: give one of {', '.join(map(repr, get_args(Rows)))}")
+    if rows < 1 or max_depth < 0:
+        raise InputError(f"rows is {rows} and max_depth {max_depth}: give at least one row, and a depth from 0 on")
+    width = max(width, _NARROWEST)
+    remarks = [f"Assumed: {text}." for text in roofline.assumptions]
+    warnings = [f"Warning: {text}." for text in roofline.warnings]
+    parts = [_summary(roofline), _table(roofline, by, max_depth, rows, width)]
+    return "\n\n".join([*parts, *(textwrap.fill(text, width) for text in (*warnings, *remarks))])
+
+
+def draw_roofline(roofline: Roofline, *, ax: Axes | None = None) -> Axes:
+    """Draw what operators attain over their arithmetic intensity, on logarithmic axes, under the roofs of the device.
+
+    A point is all equal calls of an operator, as large as its share of the time; its colour is the limit that it runs into.
+    """
+    points = _points(roofline)
+    if not points:
+        raise InputError("there is nothing to draw: no operator does arithmetic")
+    if ax is None:
+        ax = pyplot().subplots(figsize=(9, 5), layout="constrained")[1]
+    intensities = [each.intensity for each, _ in points if each.intensity]
+    ridges = [peak / roofline.bandwidth for peak in roofline.peak_flops.values()]
+    low, high = min(intensities) / 2, 2 * max([*intensities, *ridges])
+    _draw_roofs(roofline, ax, low, high)
+    for limiter, colour in _COLOURS.items():
+        of_limiter = [(each, time) for each, time in points if each.limiter == limiter]
+        if of_limiter:
+            ax.scatter(
+                [each.intensity or 0.0 for each, _ in of_limiter],
+                [each.flops / each.time_estimate for each, _ in of_limiter],
+                [max(8.0, _LARGEST_POINT * time / roofline.time_estimate) for _, time in of_limiter],
+                color=colour,
+                alpha=0.6,
+                edgecolors="white",
+                label=_share(roofline, limiter),
+            )
+    for each, _ in _most_telling(points):
+        name = each.operator.removeprefix("aten.")
+        ax.annotate(
+            name, (each.intensity or 0.0, each.flops / each.time_estimate), fontsize="x-small", ha="center", va="center"
+        )
+    ax.set(xscale="log", yscale="log", xlim=(low, high), xlabel="FLOPs per byte", ylabel="FLOPs per second")
+    ax.set_title(f"{roofline.device}, {_time(roofline.time_estimate)}", fontsize="medium")
+    from matplotlib.collections import PathCollection
+
+    legend = ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small", title="limit")
+    for handle in legend.legend_handles:
+        if isinstance(handle, PathCollection):
+            handle.set_sizes([60])
+    return ax
+
+
+# -- text ----------------------------------------------------------------------------------------------------------------
+
+
+def _summary(roofline: Roofline) -> str:
+    how = [roofline.device, roofline.precision or "precision as the model is"]
+    how += [f"batch size {roofline.batch_size}"] if roofline.batch_size is not None else []
+    how += ["compiled"] if roofline.compiled else []
+    rows = [
+        ("Expected time", _time(roofline.time_estimate), _phases(roofline)),
+        ("At least", _time(roofline.time_bound), "by the data sheet"),
+        ("Products", f"{100 * roofline.compute_utilisation:.1f} %", f"of {_peaks(roofline)}"),
+        ("Memory", f"{100 * roofline.memory_utilisation:.1f} %", f"of {units.count(roofline.bandwidth, 'B/s', 1)}"),
+    ]
+    return f"{', '.join(how)}\n\n{tabulate(rows, tablefmt='plain', disable_numparse=True, colalign=('left', 'right', 'left'))}"
+
+
+def _phases(roofline: Roofline) -> str:
+    if len(roofline.time_by_phase) > 1:
+        return ", ".join(f"{name} {_time(time)}" for name, time in roofline.time_by_phase.items())
+    if roofline.batch_size is None or not roofline.time_estimate:
+        return ""
+    return f"{units.count(roofline.batch_size / roofline.time_estimate, '', 1)} samples per second".replace("  ", " ")
+
+
+def _peaks(roofline: Roofline) -> str:
+    return ", ".join(f"{units.count(peak, 'FLOP/s', 1)} {form}" for form, peak in roofline.peak_flops.items()) or "nothing"
+
+
+def _table(roofline: Roofline, by: Rows, max_depth: int, rows: int, width: int) -> str:
+    groups = sorted(_groups(roofline, by, max_depth), key=lambda each: -each.time_estimate)
+    shown = groups[:rows] if len(groups) > rows + 1 else groups
+    figures = [_figures(each, roofline.time_estimate) for each in shown]
+    names = [each.name for each in shown]
+    if len(shown) < len(groups):
+        names.append(f"({len(groups) - len(shown)} others)")
+        figures.append(_rest(groups[rows:], roofline.time_estimate))
+    widths = [max(len(row[at]) for row in [_HEADINGS, *figures]) for at in range(len(_HEADINGS))]
+    room = width - sum(each + 2 for each in widths)
+    columns = [[cut(name, max(room, 8), "mid"), *row] for name, row in zip(names, figures, strict=True)]
+    heading = {"layer": "Layer", "kind": "Operator", "operator": "Call"}[by]
+    lines = [
+        [heading, *_HEADINGS],
+        ["-" * min(max(room, 8), max(len(row[0]) for row in columns)), *("-" * each for each in widths)],
+    ]
+    first = max(len(row[0]) for row in [*columns, *lines])
+    return "\n".join(
+        "  ".join(
+            [
+                row[0].ljust(first),
+                *(_aligned(cell, size, at) for at, (cell, size) in enumerate(zip(row[1:], widths, strict=True))),
+            ]
+        ).rstrip()
+        for row in [*lines, *columns]
+    )
+
+
+def _aligned(cell: str, size: int, column: int) -> str:
+    return cell.ljust(size) if _HEADINGS[column] == "Limit" else cell.rjust(size)
+
+
+def _groups(roofline: Roofline, by: Rows, max_depth: int) -> list[GroupLoad]:
+    if by == "kind":
+        return list(roofline.by_kind.values())
+    members: dict[str, list[OperatorLoad]] = defaultdict(list)
+    for number, each in enumerate(roofline.operators):
+        within = ".".join(each.layer.split(".")[:max_depth]) or "(the model itself)"
+        name = f"{number} {each.operator.removeprefix('aten.')} {each.layer}".rstrip()
+        members[within if by == "layer" else name].append(each)
+    return [group(name, loads) for name, loads in members.items()]
+
+
+def _figures(each: GroupLoad, whole: float) -> tuple[str, ...]:
+    intensity = "-" if each.intensity is None else f"{each.intensity:.1f}"
+    times = _time(each.time_bound), _time(each.time_estimate)
+    share = 100 * each.time_estimate / whole if whole else 0.0
+    moved = units.memory(each.bytes_read + each.bytes_written, 1)
+    return units.count(each.flops, "", 1), moved, intensity, each.limiter, *times, f"{share:.1f}"
+
+
+def _rest(groups: Sequence[GroupLoad], whole: float) -> tuple[str, ...]:
+    time = math.fsum(each.time_estimate for each in groups)
+    flops, moved = sum(each.flops for each in groups), sum(each.bytes_read + each.bytes_written for each in groups)
+    bound = math.fsum(each.time_bound for each in groups)
+    share = 100 * time / whole if whole else 0.0
+    intensity = f"{flops / moved:.1f}" if moved else "-"
+    return units.count(flops, "", 1), units.memory(moved, 1), intensity, "", _time(bound), _time(time), f"{share:.1f}"
+
+
+def _time(seconds: float) -> str:
+    return units.duration(seconds)
+
+
+# -- picture -------------------------------------------------------------------------------------------------------------
+
+
+def _points(roofline: Roofline) -> list[tuple[OperatorLoad, float]]:
+    """One of several equal calls, with the time of all. What does no arithmetic has no place."""
+    times: dict[tuple[object, ...], float] = defaultdict(float)
+    first: dict[tuple[object, ...], OperatorLoad] = {}
+    for each in roofline.operators:
+        if each.flops and each.intensity and each.time_estimate:
+            key = (each.operator, each.precision, each.flops, each.bytes_read, each.bytes_written, each.limiter)
+            first.setdefault(key, each)
+            times[key] += each.time_estimate
+    return [(each, times[key]) for key, each in first.items()]
+
+
+def _most_telling(points: Sequence[tuple[OperatorLoad, float]]) -> list[tuple[OperatorLoad, float]]:
+    """The heaviest of each operator, of the heaviest operators."""
+    heaviest: dict[str, tuple[OperatorLoad, float]] = {}
+    for each, time in sorted(points, key=lambda point: -point[1]):
+        heaviest.setdefault(each.operator, (each, time))
+    return list(heaviest.values())[:8]
+
+
+def _draw_roofs(roofline: Roofline, ax: Axes, low: float, high: float) -> None:
+    highest = max(roofline.peak_flops.values(), default=roofline.bandwidth * high)
+    ridge = highest / roofline.bandwidth
+    slope = [low, min(ridge, high)]
+    label = f"memory {units.count(roofline.bandwidth, 'B/s', 1)}"
+    ax.plot(slope, [roofline.bandwidth * each for each in slope], color="black", linewidth=1.2, label=label)
+    for form, peak in roofline.peak_flops.items():
+        start = max(peak / roofline.bandwidth, low)
+        name = f"{form} {units.count(peak, 'FLOP/s', 1)}"
+        ax.plot(
+            [start, high], [peak, peak], color="black", linewidth=1.2, linestyle="-" if peak == highest else "--", label=name
+        )
+
+
+def _share(roofline: Roofline, limiter: str) -> str:
+    time = math.fsum(each.time_estimate for each in roofline.operators if each.limiter == limiter)
+    return f"{limiter}: {100 * time / roofline.time_estimate:.0f} % of the time"
