@@ -22,6 +22,7 @@ ROOMS = [
     {"report"},
     {"crawler", "estimator"},
     {"live", "cli", "pytest_plugin"},
+    {"__main__"},
 ]
 
 

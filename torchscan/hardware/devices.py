@@ -40,6 +40,8 @@ class Device:
     name: str
     #: bytes that programs can use
     memory: int
+    #: as the data sheet counts, in 2^30 bytes
+    data_sheet_memory_gb: float = 0.0
     #: compute capability: 9.0; None where the device is none of CUDA's
     capability: float | None = None
     vendor: str = ""
@@ -101,7 +103,7 @@ def device_named(name: str) -> Device:
         return _cuda(lower)
     size = re.fullmatch(r"(\d+(?:\.\d+)?) ?gi?b", lower)
     if size:
-        return Device(name, int(float(size[1]) * _GIB * USABLE), 8.0)
+        return Device(name, int(float(size[1]) * _GIB * USABLE), float(size[1]), 8.0)
     known = known_devices()
     matches = [full for full in known if lower == full.lower()] or [full for full in known if _is_part(name, full)]
     if len(matches) == 1:
@@ -266,6 +268,7 @@ def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
     return Device(
         name=name,
         memory=int(entry["memory_gb"] * _GIB * usable),
+        data_sheet_memory_gb=entry["memory_gb"],
         capability=capability if isinstance(capability, int | float) else None,
         vendor=entry.get("vendor", ""),
         arch=entry.get("arch", ""),

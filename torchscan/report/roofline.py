@@ -31,7 +31,7 @@ def format_roofline(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 
     """The roofline as text: times, shares of the peaks, and a table of what takes the most time, the heaviest first.
 
     ``by`` says what the rows are: layers down to ``max_depth``, each with all that it calls, deeper ones in their parents;
-    kinds of operators; or single calls. The rows after the first ``rows`` are one, so that the table always adds up to the whole.
+    kinds of operators; or single calls. What comes after the first ``rows`` is one row, so that the table adds up to the whole.
     """
     if by not in get_args(Rows):
         raise InputError(f"by is {by!r}: give one of {', '.join(map(repr, get_args(Rows)))}")
@@ -194,11 +194,18 @@ def _points(roofline: Roofline) -> list[tuple[OperatorLoad, float]]:
 
 
 def _most_telling(points: Sequence[tuple[OperatorLoad, float]]) -> list[tuple[OperatorLoad, float]]:
-    """The heaviest of each operator, of the heaviest operators."""
-    heaviest: dict[str, tuple[OperatorLoad, float]] = {}
+    """The heaviest of each operator, of the heaviest operators, unless a name would lie on another."""
+    named: list[tuple[OperatorLoad, float]] = []
     for each, time in sorted(points, key=lambda point: -point[1]):
-        heaviest.setdefault(each.operator, (each, time))
-    return list(heaviest.values())[:8]
+        if all(each.operator != other.operator and not _is_close(each, other) for other, _ in named):
+            named.append((each, time))
+    return named[:8]
+
+
+def _is_close(one: OperatorLoad, other: OperatorLoad) -> bool:
+    across = abs(math.log10((one.intensity or 1.0) / (other.intensity or 1.0)))
+    up = abs(math.log10(one.flops / one.time_estimate * other.time_estimate / other.flops))
+    return across < 0.5 and up < 0.15
 
 
 def _draw_roofs(roofline: Roofline, ax: Axes, low: float, high: float) -> None:

@@ -42,8 +42,8 @@ DEPTHWISE_UP_TO_25, DEPTHWISE_LARGER = 0.15, 0.038
 DEPTHWISE_CHANNELS_LAST_LARGER = 0.02
 #: anything else on vector units
 VECTORS = 0.5
-#: elements that one multiprocessor normalises in a cycle: rows are summed up twice, in registers
-NORMALISED_PER_CYCLE = 0.5
+#: cycles of a multiprocessor for each row that is normalised: its threads wait for the sums of one another, twice
+CYCLES_OF_ROW = 250.0
 
 #: tiles of products, and the share of the peak that each can reach: small ones load more for each product
 TILES: Mapping[tuple[int, int], float] = {

@@ -15,6 +15,7 @@ from torchscan.analyses.roofline.constants import (
     ATTENTION,
     CHANNEL_STEP,
     CONTRACTIONS,
+    CYCLES_OF_ROW,
     DEPTHWISE_CHANNELS_LAST_LARGER,
     DEPTHWISE_CONVOLUTIONS,
     DEPTHWISE_LARGER,
@@ -27,7 +28,6 @@ from torchscan.analyses.roofline.constants import (
     JOINING,
     LIST_LENGTH,
     MATRICES,
-    NORMALISED_PER_CYCLE,
     POINTWISE_CONVOLUTIONS,
     RECURRENCE,
     REORDERING,
@@ -297,9 +297,11 @@ def _order(spec: TensorSpec) -> tuple[int, ...]:
 def _row_norm(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     """What does not lie row by row is copied first."""
     source = signature.inputs[0]
+    length = math.prod(next(each for each in signature.args if isinstance(each, tuple)))
+    rows = source.numel / max(length, 1)
     passes = 2 if signature.operator.endswith("backward") else 1
     copied = 2 * source.stored_bytes * STREAMING / REORDERING if is_reordering(signature) else 0.0
-    return Kernel(cycles=passes * source.numel / NORMALISED_PER_CYCLE, more_bytes=copied, launches=passes)
+    return Kernel(cycles=passes * rows * CYCLES_OF_ROW, more_bytes=copied, launches=passes)
 
 
 @_rule("native_group_norm", "native_group_norm_backward", "native_batch_norm_backward", "cudnn_batch_norm_backward")

@@ -1,0 +1,98 @@
+"""Measures what the device at hand can do: how fast it copies, and how fast it multiplies matrices in each format."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from torchscan.hardware.devices import cpu_name
+
+_MIB, _GIB = 2**20, 2**30
+#: seconds that each figure is measured for
+_LONG_ENOUGH = 0.5
+#: name -> type of the operands, whether products of single precision may be shortened
+_FORMATS: dict[str, tuple[torch.dtype, bool]] = {
+    "fp64": (torch.float64, False),
+    "fp32": (torch.float32, False),
+    "tf32": (torch.float32, True),
+    "fp16": (torch.float16, False),
+    "bf16": (torch.bfloat16, False),
+}
+
+
+def measure() -> tuple[str, dict[str, Any]]:
+    """The name of the device at hand and its entry for a file of devices. Measured is the best of many runs."""
+    on_cuda = torch.cuda.is_available()
+    device = torch.device("cuda" if on_cuda else "cpu")
+    formats = [name for name, (_, shortened) in _FORMATS.items() if on_cuda or not shortened]
+    entry: dict[str, Any] = {
+        "memory_gb": round(_memory(on_cuda) / _GIB, 2),
+        "bandwidth_gbs": round(_copies(device) / 1e9, 1),
+        "dense_tflops": {name: round(_products(device, *_FORMATS[name]) / 1e12, 4) for name in formats},
+        "note": f"measured with torch {torch.__version__}",
+        "is_measured": True,
+    }
+    if not on_cuda:
+        return cpu_name(), {**entry, "vendor": "CPU"}
+    properties = torch.cuda.get_device_properties(device)
+    capability = properties.major + properties.minor / 10
+    entry |= {"vendor": "NVIDIA", "capability": capability, "multiprocessors": properties.multi_processor_count}
+    entry |= {"l2_mb": properties.L2_cache_size / _MIB, "boost_mhz": properties.clock_rate / 1000}
+    return properties.name, entry
+
+
+def _memory(on_cuda: bool) -> int:
+    if on_cuda:
+        return int(torch.cuda.get_device_properties(0).total_memory)
+    import os
+
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _copies(device: torch.device) -> float:
+    """Bytes per second, read and written: of a tensor that no cache has room for."""
+    size = (1024 if device.type == "cuda" else 256) * _MIB
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / _best(lambda: target.copy_(source), device)
+
+
+def _products(device: torch.device, dtype: torch.dtype, shortened: bool) -> float:
+    """Operations per second: of square matrices that fill the device."""
+    size = 8192 if device.type == "cuda" else 1024
+    generator = torch.Generator(device).manual_seed(0)
+    first, second = (torch.rand(size, size, device=device, generator=generator).to(dtype) for _ in range(2))
+    with torch.inference_mode(), _shortened(shortened):
+        return 2 * size**3 / _best(lambda: first @ second, device)
+
+
+@contextlib.contextmanager
+def _shortened(wanted: bool) -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = wanted
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _best(run: Callable[[], object], device: torch.device) -> float:
+    """Seconds of the shortest run. The first ones load kernels and raise clocks."""
+    run()
+    best, end = float("inf"), time.perf_counter() + _LONG_ENOUGH
+    while time.perf_counter() < end:
+        _finish(device)
+        start = time.perf_counter()
+        run()
+        _finish(device)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
