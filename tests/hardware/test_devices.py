@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from torchscan.errors import InputError
-from torchscan.hardware.devices import device_named
+from torchscan.hardware import devices
+from torchscan.hardware.devices import device_named, known_devices, register_device, save_entry
 
 GIB = 2**30
 
@@ -76,3 +78,73 @@ def test_a_card_that_is_not_listed_is_given_by_its_memory(name: str, size: float
 def test_what_is_no_name_is_said(name: object) -> None:
     with pytest.raises(InputError, match="give its name"):
         device_named(name)  # type: ignore[arg-type]
+
+
+# -- rates ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_rates_of_published_devices(truth: Callable[[str], Path]) -> None:
+    published = json.loads(truth("device_peaks.json").read_text())["devices"]
+    for name, figures in published.items():
+        device = known_devices()[name]
+        assert device.bandwidth == pytest.approx(figures["mem_bw"] * 1e9)
+        assert dict(device.flops) == pytest.approx({key: rate * 1e12 for key, rate in figures["dense_tflops"].items()})
+        assert all(device.is_unverified(key) == (key in figures["unverified"]) for key in figures["dense_tflops"])
+
+
+@pytest.mark.parametrize("name", known_devices())
+def test_dense_rates_follow_from_one_another(name: str) -> None:
+    """Halving the bits at least doubles nothing by less than it should: no sparse figure stands among dense ones."""
+    flops = known_devices()[name].flops
+    for wide, narrow, most in (("fp16", "fp8", 2.1), ("fp8", "fp4", 4.1), ("tf32", "fp16", 2.1), ("fp16", "int8", 4.1)):
+        if wide in flops and narrow in flops and not name.startswith("Gaudi"):
+            assert flops[narrow] <= most * flops[wide]
+
+
+@pytest.fixture
+def own_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path / "below" / "devices.json"))
+    monkeypatch.setattr(devices, "_registered", {})
+    return tmp_path / "below" / "devices.json"
+
+
+FIGURES: dict[str, Any] = {"memory_gb": 10, "bandwidth_gbs": 500, "dense_tflops": {"fp32": 5}}
+
+
+def test_a_device_of_ones_own(own_file: Path) -> None:
+    made = register_device("my card", **FIGURES, l2_mb=4)
+    assert device_named("My Card") == made
+    assert (made.bandwidth, made.flops["fp32"], made.l2) == (500e9, 5e12, 4 * 2**20)
+    assert not own_file.exists()
+
+
+def test_a_file_of_ones_own_wins_over_the_package(own_file: Path) -> None:
+    save_entry("NVIDIA H200", FIGURES)
+    save_entry("another", FIGURES)
+    assert device_named("NVIDIA H200").bandwidth == 500e9
+    assert list(json.loads(own_file.read_text())["devices"]) == ["NVIDIA H200", "another"]
+    assert [each.name for each in own_file.parent.iterdir()] == ["devices.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is no file of devices"),
+        ("[]", "is no file of devices"),
+        ('{"devices": {"x": 3}}', "is no file of devices"),
+        ('{"devices": {"x": {"memory_gb": 3}}}', "lacks bandwidth_gbs, dense_tflops"),
+        (
+            '{"devices": {"x": {"memory_gb": 3, "bandwidth_gbs": -1, "dense_tflops": {"fp32": 1}}}}',
+            "bandwidth_gbs of 'x' is -1",
+        ),
+        ('{"devices": {"x": {"memory_gb": 3, "bandwidth_gbs": 1, "dense_tflops": {}}}}', "give rates by type"),
+        ('{"devices": {"x": {"memory_gb": 3, "bandwidth_gbs": 1, "dense_tflops": {"fp32": 1}, "y": 1}}}', "not known: y"),
+    ],
+)
+def test_a_file_that_is_wrong_is_named_with_what_is_wrong(own_file: Path, content: str, message: str) -> None:
+    own_file.parent.mkdir()
+    own_file.write_text(content)
+    with pytest.raises(InputError, match=message) as caught:
+        device_named("H200")
+    assert str(own_file) in str(caught.value)
+    assert own_file.read_text() == content

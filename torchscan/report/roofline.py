@@ -118,7 +118,7 @@ def _table(roofline: Roofline, by: Rows, max_depth: int, rows: int, width: int) 
     groups = sorted(_groups(roofline, by, max_depth), key=lambda each: -each.time_estimate)
     shown = groups[:rows] if len(groups) > rows + 1 else groups
     figures = [_figures(each, roofline.time_estimate) for each in shown]
-    names = [each.name for each in shown]
+    names = [each.name.removeprefix("aten.") for each in shown]
     if len(shown) < len(groups):
         names.append(f"({len(groups) - len(shown)} others)")
         figures.append(_rest(groups[rows:], roofline.time_estimate))
@@ -126,24 +126,15 @@ def _table(roofline: Roofline, by: Rows, max_depth: int, rows: int, width: int) 
     room = width - sum(each + 2 for each in widths)
     columns = [[cut(name, max(room, 8), "mid"), *row] for name, row in zip(names, figures, strict=True)]
     heading = {"layer": "Layer", "kind": "Operator", "operator": "Call"}[by]
-    lines = [
-        [heading, *_HEADINGS],
-        ["-" * min(max(room, 8), max(len(row[0]) for row in columns)), *("-" * each for each in widths)],
-    ]
-    first = max(len(row[0]) for row in [*columns, *lines])
-    return "\n".join(
-        "  ".join(
-            [
-                row[0].ljust(first),
-                *(_aligned(cell, size, at) for at, (cell, size) in enumerate(zip(row[1:], widths, strict=True))),
-            ]
-        ).rstrip()
-        for row in [*lines, *columns]
-    )
+    first = max(len(each) for each in [heading, *(row[0] for row in columns)])
+    rule = ["-" * each for each in (first, *widths)]
+    return "\n".join(_line(row, [first, *widths]) for row in ([heading, *_HEADINGS], rule, *columns))
 
 
-def _aligned(cell: str, size: int, column: int) -> str:
-    return cell.ljust(size) if _HEADINGS[column] == "Limit" else cell.rjust(size)
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Names and limits begin at the left, numbers end at the right."""
+    sides = [str.ljust if name in ("", "Limit") else str.rjust for name in ("", *_HEADINGS)]
+    return "  ".join(side(cell, size) for side, cell, size in zip(sides, cells, widths, strict=True)).rstrip()
 
 
 def _groups(roofline: Roofline, by: Rows, max_depth: int) -> list[GroupLoad]:

@@ -1,0 +1,365 @@
+"""The roofline of passes, against figures that are worked out by hand for a device with round numbers."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import torchscan
+from tests.trace.test_record import Calls
+from torchscan import InputError, OperatorLoad, Roofline, analyze_roofline, register_device
+from torchscan.analyses.roofline.kernels import filled
+from torchscan.hardware import devices
+
+#: 10 TFLOP/s in fp32, ten times that in fp16, 100 GB/s: ridges at 100 and 1000 FLOPs per byte
+ROUND = "a round card"
+
+
+@pytest.fixture(autouse=True)
+def round_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_registered", {})
+    register_device(
+        ROUND, memory_gb=64, bandwidth_gbs=100, dense_tflops={"fp32": 10, "tf32": 50, "fp16": 100, "bf16": 100, "fp8": 200}
+    )
+
+
+def roofline(model: nn.Module, *shape: Any, device: str = ROUND, **options: Any) -> Roofline:
+    return analyze_roofline(model, *shape, device=device, **options)
+
+
+def only(result: Roofline, operator: str) -> OperatorLoad:
+    (found,) = (each for each in result.operators if each.operator == f"aten.{operator}")
+    return found
+
+
+# -- bounds --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_large_product_is_bound_by_arithmetic() -> None:
+    """4096³ MACs: 137 GFLOP at 10 TFLOP/s are 13.74 ms; three matrices of 64 MiB at 100 GB/s are 2.01 ms."""
+    load = only(roofline(nn.Linear(4096, 4096, bias=False), (4096,), batch_size=4096, precision="fp32"), "mm")
+    assert load.limiter == "compute"
+    assert load.time_bound == pytest.approx(2 * 4096**3 / 10e12)
+    assert load.intensity == pytest.approx(2 * 4096**3 / (3 * 4096**2 * 4))
+    assert load.ridge == 100
+
+
+def test_a_pointwise_operator_is_bound_by_memory() -> None:
+    load = only(roofline(nn.ReLU(), (1000,), batch_size=4000), "relu")
+    assert (load.limiter, load.precision, load.flops, load.elements_read, load.elements_written) == (
+        *("memory", "fp32"),
+        *[4_000_000] * 3,
+    )
+    assert load.time_bound == pytest.approx(2 * 4_000_000 * 4 / 100e9)
+
+
+def test_flops_count_and_not_macs() -> None:
+    """A product at 60 MACs, which is 120 FLOPs, per byte lies above the ridge at 100."""
+    load = only(roofline(nn.Linear(720, 720, bias=False), (720,), batch_size=720, precision="fp32"), "mm")
+    assert load.macs / (load.bytes_read + load.bytes_written) == 60
+    assert (load.intensity, load.limiter) == (120, "compute")
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected", "peak"),
+    [
+        ("fp32", "fp32", 10e12),
+        ("tf32", "tf32", 50e12),
+        ("fp16", "fp16", 100e12),
+        ("bf16", "bf16", 100e12),
+        ("fp8", "fp8", 200e12),
+    ],
+)
+def test_the_precision_decides_on_the_peak(precision: Any, expected: Any, peak: float) -> None:
+    load = only(roofline(nn.Linear(4096, 4096, bias=False), (4096,), batch_size=4096, precision=precision), "mm")
+    assert load.precision == expected
+    assert load.time_bound == pytest.approx(2 * 4096**3 / peak)
+    assert load.bytes_read == 2 * 4096**2 * {"fp32": 4, "tf32": 4, "fp8": 1}.get(expected, 2)
+
+
+def test_as_the_model_is_convolutions_may_be_shortened_and_products_not() -> None:
+    model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 4))
+    result = roofline(model, (8, 8, 8))
+    assert (only(result, "convolution").precision, only(result, "addmm").precision) == ("tf32", "fp32")
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.out = nn.LayerNorm(64), nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = x.unflatten(-1, (2, 32)).transpose(1, 2)
+        y = F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2).flatten(2)
+        return F.softmax(self.out(self.norm(y)), -1)
+
+
+def test_autocast_gives_each_operator_its_own_precision() -> None:
+    result = roofline(Attention(), (128, 64), batch_size=4, precision="fp16-mixed")
+    attention = only(result, "_scaled_dot_product_flash_attention")
+    assert attention.precision == only(result, "addmm").precision == "fp16"
+    assert only(result, "native_layer_norm").precision == "fp32"
+
+
+def test_fused_attention_writes_no_scores() -> None:
+    """Query, key and value in, the result and a number per row out; scores would be 64 MiB."""
+    result = roofline(Attention(), (2048, 64), batch_size=4, precision="fp16")
+    load = only(result, "_scaled_dot_product_flash_attention")
+    operand = 4 * 2048 * 64 * 2
+    assert operand <= load.bytes_read <= 3 * operand
+    assert load.bytes_written == pytest.approx(operand + 4 * 2 * 2048 * 4, abs=64)  # and random state
+    assert load.macs == 2 * 4 * 2 * 2048 * 2048 * 32
+
+
+def test_integer_inputs() -> None:
+    model = nn.Sequential(nn.Embedding(1000, 64), nn.Linear(64, 8))
+    result = roofline(model, (16,), torch.long, batch_size=4)
+    assert only(result, "embedding").limiter in ("memory", "launch")
+    assert only(result, "embedding").bytes_written == 4 * 16 * 64 * 4
+
+
+# -- sums ----------------------------------------------------------------------------------------------------------------
+
+
+class Nested(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.only_child = nn.Sequential(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.only_child(x)) + 1
+
+
+@pytest.mark.parametrize("options", [{}, {"training": True, "optimizer": "AdamW"}, {"compiled": True}])
+def test_everything_adds_up(options: dict[str, Any]) -> None:
+    result = roofline(Nested(), (3, 32, 32), batch_size=8, **options)
+    assert result.time_estimate == pytest.approx(math.fsum(each.time_estimate for each in result.operators))
+    assert result.time_estimate == pytest.approx(math.fsum(each.time_estimate for each in result.by_kind.values()))
+    assert result.time_estimate == pytest.approx(math.fsum(result.time_by_phase.values()))
+    assert result.total.time_estimate == pytest.approx(result.time_estimate)
+    assert result.time_bound == pytest.approx(math.fsum(each.time_bound for each in result.operators))
+    by_name = {each.name: each for each in result.layers}
+    assert by_name["only_child"].flops == by_name["only_child.0"].flops < result.total.flops
+    assert sum(each.flops for each in result.operators) == result.total.flops
+
+
+@pytest.mark.parametrize("device", [ROUND, "H200", "RTX 4090", "T4", "MI300X"])
+@pytest.mark.parametrize("batch_size", [1, 64])
+def test_nothing_is_faster_than_its_bound(device: str, batch_size: int) -> None:
+    result = roofline(nn.Sequential(Attention()), (256, 64), device=device, batch_size=batch_size, precision="fp16")
+    assert all(each.time_estimate >= each.time_bound > 0 for each in result.operators)
+
+
+def test_the_costs_are_those_of_the_record() -> None:
+    model = Nested()
+    result, info = roofline(model, (3, 32, 32)), torchscan.crawl_module(model, (3, 32, 32))
+    assert result.total.macs == info["overall"]["macs"]
+
+
+def test_a_training_step_comes_from_its_record() -> None:
+    """The first layer's input needs no gradient: of 3 · 2 products 5 are computed, and not 6."""
+    model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.ReLU(), nn.Linear(64, 64, bias=False))
+    step: dict[str, Any] = {"training": True, "loss": torch.sum, "optimizer": "SGD"}
+    forward, training = roofline(model, (64,), batch_size=32), roofline(model, (64,), batch_size=32, **step)
+    assert forward.total.macs * 5 == training.total.macs * 2
+    assert list(training.time_by_phase) == ["forward", "backward", "optimizer"]
+
+
+def test_as_dict_is_plain(as_json: Callable[[Any], Any]) -> None:
+    plain = roofline(Nested(), (3, 32, 32), precision="fp16-mixed").as_dict()
+    assert as_json(plain) == plain
+    assert {"time_bound", "time_estimate", "operators", "layers", "by_kind"} <= plain.keys()
+
+
+# -- what kernels do -----------------------------------------------------------------------------------------------------
+
+
+def test_tiles_and_waves() -> None:
+    """One tile takes as long as one on each of 100 multiprocessors; 101 of them as long as 200."""
+    assert filled(64, 64, 64, 1, 100) == pytest.approx(0.7 / 100)  # the share of the peak that small tiles reach
+    assert filled(128 * 100, 128, 64, 1, 100) == 1
+    assert filled(128 * 101, 128, 64, 1, 100) < 0.6
+    assert filled(128, 128, 256 * 100, 1, 100) == pytest.approx(1)  # split along the sum
+    assert filled(128 * 100, 128, 33, 1, 100) == pytest.approx(33 / 64)
+
+
+def test_convolutions_in_half_precision_turn_operands_around_unless_these_lie_so() -> None:
+    """So do those in single precision not, nor products one by one."""
+
+    def time(layer: nn.Conv2d, precision: Any, layout: torch.memory_format) -> float:
+        x = torch.zeros(64, 64, 56, 56, device="meta").to(memory_format=layout)
+        return roofline(layer, args=(x,), device="RTX 3090", precision=precision).time_estimate
+
+    three, one = nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.Conv2d(64, 64, 1, bias=False)
+    last, first = torch.channels_last, torch.contiguous_format
+    assert time(three, "fp16", first) > 1.2 * time(three, "fp16", last)
+    assert time(three, "fp32", first) == pytest.approx(time(three, "fp32", last))
+    assert time(one, "fp16", first) == pytest.approx(time(one, "fp16", last))
+
+
+def test_a_bias_of_a_convolution_is_a_pass_of_its_own() -> None:
+    without, with_bias = (
+        roofline(nn.Conv2d(64, 64, 3, bias=bias), (64, 56, 56), batch_size=64, device="A100-SXM4-80GB", precision="fp16")
+        for bias in (False, True)
+    )
+    passes = 2 * 64 * 64 * 54 * 54 * 2 / (0.9 * 2039e9)
+    # the bias is also read, which is next to nothing
+    assert with_bias.total.time_estimate - without.total.time_estimate == pytest.approx(passes, abs=0.1 * passes + 2 * 27e-6)
+
+
+def test_small_calls_are_limited_by_their_launch() -> None:
+    model = nn.Sequential(*(nn.ReLU() for _ in range(10)))
+    assert roofline(model, (8,)).total.limiter == "launch"
+    assert roofline(model, (8,)).time_estimate > 10 * 15e-6
+    assert roofline(model, (8,), compiled=True).time_estimate < roofline(model, (8,)).time_estimate / 5
+
+
+def test_kernels_run_while_the_host_launches_others() -> None:
+    """A long kernel hides the launches of short ones behind it."""
+    small = nn.Sequential(*(nn.ReLU() for _ in range(10)))
+    large = nn.Linear(8192, 8192, bias=False)
+    together = roofline(Calls(lambda self, x: (self.big(x), self.tiny(x[:1])), big=large, tiny=small), (8192,), batch_size=4096)
+    alone = roofline(large, (8192,), batch_size=4096).time_estimate + roofline(small, (8192,)).time_estimate
+    assert together.time_estimate < alone - 100e-6
+
+
+def test_what_was_just_used_is_in_the_cache() -> None:
+    """The second operator finds 4 MB in a cache of 48 MiB, from where it comes faster than from memory."""
+    model = nn.Sequential(nn.ReLU(), nn.ReLU())
+    loads = roofline(model, (1000,), batch_size=1000, device="L4").operators
+    assert loads[1].limiter in ("cache", "launch")
+    assert loads[1].time_bound < 8e6 / 300e9 / 4
+    large = roofline(model, (1000,), batch_size=100_000, device="L4").operators
+    assert {each.limiter for each in large} == {"memory"}
+
+
+def test_compiled_chains_pass_values_on_in_registers() -> None:
+    """Of three pointwise operators the first reads, the last writes, and there is one launch."""
+    model = nn.Sequential(nn.ReLU(), nn.Sigmoid(), nn.Tanh())
+    eager, compiled = (roofline(model, (1000,), batch_size=4000, compiled=each) for each in (False, True))
+    size = 4_000_000 * 4
+    assert [each.bytes_read + each.bytes_written for each in eager.operators] == [2 * size] * 3
+    assert [(each.bytes_read, each.bytes_written) for each in compiled.operators] == [(size, 0), (0, 0), (0, size)]
+    assert compiled.time_bound == pytest.approx(eager.time_bound / 3, rel=0.02)  # besides some arithmetic
+
+
+def test_compiled_what_is_used_elsewhere_is_written() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y = x.relu()
+        return self.linear(y) + y.sigmoid()
+
+    model = Calls(forward, linear=nn.Linear(64, 64))
+    loads = roofline(model, (64,), batch_size=64, compiled=True).operators
+    relu = next(each for each in loads if each.operator == "aten.relu")
+    assert relu.bytes_written == 64 * 64 * 4
+
+
+def test_compiled_products_stay_kernels_of_their_own() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    loads = roofline(model, (64,), batch_size=64, compiled=True).operators
+    assert [each.bytes_written for each in loads if each.operator != "aten.t"] == [64 * 64 * 4] * 3
+
+
+def test_interpolation_that_loops_over_samples_and_channels_takes_its_time() -> None:
+    """196 threads go through 1024 · 160 planes, 0.29 µs each."""
+    result = roofline(nn.Upsample(scale_factor=2, mode="bilinear"), (160, 7, 7), batch_size=1024, device="RTX 3090")
+    assert result.time_estimate > 1024 * 160 * 0.29e-6
+
+
+def test_power_limits_small_cards_with_many_units() -> None:
+    """An L4 has 72 W for 121 TFLOP/s, an RTX 3090 350 W for 71."""
+
+    def share(device: str) -> float:
+        load = only(
+            roofline(nn.Linear(16384, 16384, bias=False), (16384,), batch_size=16384, device=device, precision="fp16"), "mm"
+        )
+        return load.time_bound / load.time_estimate
+
+    assert share("L4") < 0.75
+    assert share("RTX 3090") > 0.9
+
+
+# -- questions that have no answer ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "RTX 3099"}, "is not known: give a name like NVIDIA GeForce RTX 3090"),
+        ({"device": "24 GiB"}, "no rates are known"),
+        ({"precision": "fp12"}, "give one of 'fp32'"),
+        ({"device": "V100-SXM2-32GB", "precision": "bf16"}, "has no bf16: it has fp64, fp32, fp16"),
+        ({"device": "V100-SXM2-32GB", "precision": "bf16-mixed"}, "has no bf16"),
+        ({"precision": "fp8", "device": "A100-SXM4-80GB"}, "has no fp8"),
+        ({"loss": torch.sum}, "pass training=True"),
+    ],
+)
+def test_bad_questions(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        roofline(nn.Linear(4, 4), (4,), **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_without_a_card_one_has_to_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path / "none.json"))
+    with pytest.raises(InputError, match="torchscan devices --measure"):
+        analyze_roofline(nn.Linear(4, 4), (4,))
+
+
+def test_what_does_not_fit_is_said_beside_the_result() -> None:
+    with pytest.warns(UserWarning, match="does not fit a round card: it needs"):
+        result = roofline(nn.ReLU(), (2**20,), batch_size=2**14)
+    assert result.warnings
+    assert result.time_estimate > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not roofline(nn.ReLU(), (2**20,)).warnings
+
+
+def test_figures_from_memory_are_named() -> None:
+    assert any("unverified" in each for each in roofline(nn.Linear(8, 8), (8,), device="RTX 3090").assumptions)
+    assert not any("unverified" in each for each in roofline(nn.Linear(8, 8), (8,), device="H200").assumptions)
+
+
+def test_a_format_that_a_device_has_no_rate_for_is_assumed_and_said() -> None:
+    model = nn.Linear(8, 8).double()
+    result = roofline(model, (8,))
+    assert any("no rate for fp64" in each for each in result.assumptions)
+
+
+def test_the_model_is_as_before() -> None:
+    model = Nested()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.random.get_rng_state()
+    roofline(model, (3, 32, 32), training=True, optimizer="AdamW", precision="bf16")
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert all(each.grad is None for each in model.parameters())
+
+
+# -- published -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet50", "vit_base_patch16_224", "efficientnet_b0", "swin_tiny_patch4_window7_224", "vgg11"]
+)
+def test_measured_step_times(name: str, truth: Callable[[str], Path]) -> None:
+    """Of the whole table scripts/benchmark --roofline tells; here are some that no run of it got wrong."""
+    pytest.importorskip("tests.torchvision_cpu")
+    timm = pytest.importorskip("timm")
+    rows = [line.split(",") for line in truth("throughput_rtx3090.csv").read_text().splitlines()]
+    batch, milliseconds = next((int(row[2]), float(row[3])) for row in rows if row[0] == name and row[1] == "224")
+    with torch.device("meta"):
+        model = timm.create_model(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the activations of some are kept in one block too many
+        result = roofline(model, (3, 224, 224), device="RTX 3090", precision="fp16-mixed", batch_size=batch)
+    assert 1000 * result.time_estimate == pytest.approx(milliseconds, rel=0.12)

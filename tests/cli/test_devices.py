@@ -1,0 +1,68 @@
+"""``torchscan devices`` as a person in a shell uses it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import torchscan
+from torchscan.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def own_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path / "devices.json"))
+    return tmp_path / "devices.json"
+
+
+def test_the_list_marks_what_is_from_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (h200,) = (line.split() for line in lines if line.startswith("NVIDIA H200"))
+    (rtx,) = (line.split() for line in lines if line.startswith("NVIDIA GeForce RTX 3090  "))
+    assert h200[2:] == ["34", "67", "494.5", "989", "989", "1979", "1979", "-", "4800", "141"]
+    assert rtx[4:] == ["-", "35.6?", "35.6?", "71.2?", "71.2?", "-", "284.7?", "-", "936?", "24?"]
+    assert max(map(len, lines)) <= 132
+
+
+def test_one_device_with_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "H100 PCIe"]) == 0
+    text = capsys.readouterr().out
+    assert "NVIDIA H100 PCIe" in text
+    assert "2.0 TB/s  https://github.com/stas00/ml-engineering" in text
+    assert "unverified: from memory" in text
+
+
+def test_an_unknown_one_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "RTX 3099"]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.count("\n")) == ("", 1)
+    assert "give a name like NVIDIA GeForce RTX 3090" in captured.err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="measures the CUDA device instead")
+def test_a_measured_cpu_can_be_asked_about(own_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own_file.write_text(json.dumps({"devices": {"mine": {"memory_gb": 1, "bandwidth_gbs": 1, "dense_tflops": {"fp32": 1}}}}))
+    state = torch.random.get_rng_state()
+    assert main(["devices", "--measure"]) == 0
+    assert str(own_file) in capsys.readouterr().out
+    entries = json.loads(own_file.read_text())["devices"]
+    assert next(iter(entries)) == "mine"
+    (entry,) = (entry for name, entry in entries.items() if name != "mine")
+    assert entry["bandwidth_gbs"] > 0.5
+    assert entry["dense_tflops"]["fp32"] > 0.001
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert torchscan.analyze_roofline(nn.Linear(8, 8), (8,)).time_estimate > 0
+
+
+def test_the_module_runs_as_a_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "torchscan", "devices", "T4"], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "Tesla T4" in done.stdout

@@ -1,0 +1,97 @@
+"""A roofline as a person sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+from torch import nn
+
+from torchscan import InputError, Roofline, analyze_roofline, draw_roofline, format_roofline, register_device
+from torchscan.hardware import devices
+
+mpl.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def round_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(devices, "_registered", {})
+    register_device("a round card", memory_gb=64, bandwidth_gbs=100, dense_tflops={"fp32": 10, "fp16": 100})
+    yield
+    plt.close("all")
+
+
+def a_roofline(**options: Any) -> Roofline:
+    model = nn.Sequential(
+        nn.Sequential(nn.Linear(1000, 1000), nn.ReLU()), nn.Sequential(nn.Linear(1000, 100), nn.Linear(100, 10)), nn.Softmax(-1)
+    )
+    return analyze_roofline(model, (1000,), batch_size=4096, device="a round card", precision="fp32", **options)
+
+
+#: layer 0: 8.192 GFLOP of its product at 10 TFLOP/s, and 32.8 MB of ReLU at 100 GB/s
+EXPECTED = """\
+a round card, fp32, batch size 4096
+
+Expected time  1.83 ms  2.2 M samples per second
+At least       1.35 ms  by the data sheet
+Products        49.2 %  of 10.0 TFLOP/s fp32
+Memory          49.2 %  of 100.0 GB/s
+
+Layer    FLOPs      Moved  FLOP/B  Limit      Bound  Estimate     %
+-----  -------  ---------  ------  -------  -------  --------  ----
+0        8.2 G   66.3 MiB   117.9  compute  1.15 ms   1.41 ms  76.7
+1      827.4 M   19.3 MiB    40.9  memory    202 µs    418 µs  22.8
+2      204.8 k  320.0 KiB     0.6  launch   3.28 µs   8.64 µs   0.5"""
+
+
+def test_layers_the_heaviest_first() -> None:
+    assert format_roofline(a_roofline(), max_depth=1) == EXPECTED
+
+
+@pytest.mark.parametrize("by", ["layer", "kind", "operator"])
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_it_fits_the_width_and_adds_up(by: Any, width: int) -> None:
+    result = a_roofline(training=True, optimizer="AdamW")
+    lines = format_roofline(result, by, rows=3, width=width).splitlines()
+    assert max(map(len, lines)) <= max(width, 80)
+    begin = next(number for number, line in enumerate(lines) if line.startswith("---")) + 1
+    rows = [line for line in lines[begin:] if line]
+    assert sum(float(line.split()[-1]) for line in rows) == pytest.approx(100, abs=0.3)
+
+
+def test_phases_and_warnings_are_shown() -> None:
+    text = format_roofline(a_roofline(training=True, optimizer="SGD"))
+    assert "forward" in text
+    assert "optimizer" in text
+    with pytest.warns(UserWarning, match="does not fit"):
+        result = analyze_roofline(nn.ReLU(), (2**20,), batch_size=2**14, device="a round card")
+    assert "Warning: this does not fit a round card" in format_roofline(result)
+
+
+@pytest.mark.parametrize("options", [{"by": "module"}, {"rows": 0}, {"max_depth": -1}])
+def test_bad_questions(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="give"):
+        format_roofline(a_roofline(), **options)
+
+
+def test_the_picture_has_both_roofs_and_a_point_for_each_operator() -> None:
+    result = a_roofline()
+    ax = draw_roofline(result)
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    memory, arithmetic = ax.lines
+    x, y = np.asarray(memory.get_xdata(), float), np.asarray(memory.get_ydata(), float)
+    assert y / x == pytest.approx([100e9, 100e9])
+    assert list(np.asarray(arithmetic.get_ydata(), float)) == [10e12, 10e12]
+    points = np.concatenate([np.asarray(each.get_offsets()) for each in ax.collections])
+    expected = {(each.intensity, each.flops / each.time_estimate) for each in result.operators if each.flops}
+    assert {tuple(point) for point in points} == expected
+    assert all(height <= min(100e9 * place, 10e12) for place, height in points)
+
+
+def test_there_must_be_something_to_draw() -> None:
+    with pytest.raises(InputError, match="no operator does arithmetic"):
+        draw_roofline(analyze_roofline(nn.Flatten(), (4, 4), device="a round card"))
