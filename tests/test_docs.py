@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
+from torchscan.analyses.roofline import constants
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -21,6 +22,7 @@ SNIPPETS = [
 
 
 @pytest.mark.filterwarnings("ignore:the GPU memory of a process cannot be measured")
+@pytest.mark.filterwarnings("ignore:this does not fit NVIDIA GeForce GTX 1650 Ti")
 @pytest.mark.parametrize("code", SNIPPETS)
 def test_a_snippet_runs(code: str) -> None:
     exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})  # noqa: S102
@@ -39,3 +41,16 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_constant_of_the_estimate_is_documented_with_its_value() -> None:
+    page = (ROOT / "docs" / "roofline.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| `")]
+    documented = {
+        name.strip(" `"): float(value)
+        for row in rows
+        for name, value in zip(row[1].split(","), row[2].split(","), strict=False)
+        if name.strip(" `").isupper()
+    }
+    numbers = {name: value for name, value in vars(constants).items() if name.isupper() and isinstance(value, int | float)}
+    assert documented == numbers
