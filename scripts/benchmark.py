@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument(
         "--roofline", action="store_true", help="compare estimated with measured step times of some 1,400 models"
     )
+    parser.add_argument("--at-hand", action="store_true", help="compare estimated with measured times on the device at hand")
     parser.add_argument("--table", default="", help="with --roofline: another table, with model, img_size, batch and step_ms")
     parser.add_argument("--device", default="NVIDIA GeForce RTX 3090", help="with --roofline: the card that was measured")
     parser.add_argument("--only", default="", help="models whose name contains this")
@@ -49,6 +50,11 @@ def main() -> None:
 
         table = Path(options.table) if options.table else ROOT.parent / "shared" / "truth" / "throughput_rtx3090.csv"
         sys.exit(compare_step_times(table, options.device, options.only))
+    if options.at_hand:
+        from benchmark_device import compare_with_device
+
+        compare_with_device(options.only)
+        return
     if options.memory:
         from benchmark_memory import time_estimates
 
