@@ -6,14 +6,14 @@ import contextlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Placement, estimate_of
 from torchscan.analyses.memory_timeline import MemoryTimeline
-from torchscan.analyses.roofline import Numbers, Rates, Roofline, roofline_of
+from torchscan.analyses.roofline import Numbers, Products, Rates, Roofline, roofline_of
 from torchscan.errors import InputError, NeedsValuesError, TorchscanError
 from torchscan.hardware.devices import Device, device_named
 from torchscan.ops import is_known
@@ -72,6 +72,7 @@ def estimate_memory(
     inputs = PassRequest(module, input_shape, dtype, args, kwargs, batch_size)
     request = _step(inputs, training, loss, optimizer, accumulate, mode)
     request = replace(request, target="cuda" if card is not None or is_on_cuda(module) else "cpu")
+    request = replace(request, has_flash=card is None or card.has_flash)
     return _Estimator(in_precision(request, chosen), card).estimate()
 
 
@@ -122,7 +123,7 @@ def analyze_roofline(
     _require_format(card, chosen)
     inputs = PassRequest(module, input_shape, dtype, args, kwargs, batch_size)
     request = _step(inputs, training, loss, optimizer, accumulate, mode)
-    request = replace(request, target="cpu" if card.vendor == "CPU" else "cuda")
+    request = replace(request, target="cpu" if card.vendor == "CPU" else "cuda", has_flash=card.has_flash)
     trace, _ = _recorded(in_precision(request, chosen))
     told = _overflow(trace, card)
     for each in told:
@@ -133,21 +134,23 @@ def analyze_roofline(
 def _require_format(card: Device, precision: Precision | None) -> None:
     form = None if precision is None else precision.removesuffix("-mixed")
     if form is not None and form not in card.flops:
-        known = ", ".join(name for name in card.flops if "_" not in name)
+        known = ", ".join(name for name in get_args(Precision) if name in card.flops)
         raise InputError(f"precision is {precision!r}, and {card.name} has no {form}: it has {known}")
 
 
 def _numbers(precision: Precision | None, card: Device) -> Numbers:
     """Of a model as it is, single precision may be shortened where torch is allowed to, and the card can."""
-    if precision in ("fp8", "fp8-mixed"):
-        return Numbers(fp8=True)
     if precision == "tf32":
-        return Numbers(tf32="all")
+        return Numbers(tf32=frozenset(get_args(Products)))
     if precision is not None or "tf32" not in card.flops:
-        return Numbers()
-    if torch.backends.cuda.matmul.allow_tf32:
-        return Numbers(tf32="all")
-    return Numbers(tf32="convolutions" if torch.backends.cudnn.allow_tf32 else "none")
+        return Numbers(fp8=precision in ("fp8", "fp8-mixed"))
+    cudnn: Any = torch.backends.cudnn
+    switches: dict[Products, Any] = {
+        "products": torch.backends.cuda.matmul,
+        "convolutions": cudnn.conv,
+        "recurrent": cudnn.rnn,
+    }
+    return Numbers(tf32=frozenset(name for name, switch in switches.items() if switch.fp32_precision == "tf32"))
 
 
 def _overflow(trace: Trace, card: Device) -> list[str]:

@@ -36,15 +36,15 @@ def a_roofline(**options: Any) -> Roofline:
 EXPECTED = """\
 a round card, fp32, batch size 4096
 
-Expected time  1.83 ms  2.2 M samples per second
-At least       1.35 ms  by the data sheet
-Products        49.2 %  of 10.0 TFLOP/s fp32
-Memory          49.2 %  of 100.0 GB/s
+Expected time  1.82 ms  2.3 M samples per second
+At least       1.35 ms  by the rates of the device
+Products        49.6 %  of 10.0 TFLOP/s fp32
+Memory          49.6 %  of 100.0 GB/s
 
 Layer    FLOPs      Moved  FLOP/B  Limit      Bound  Estimate     %
 -----  -------  ---------  ------  -------  -------  --------  ----
-0        8.2 G   66.3 MiB   117.9  compute  1.15 ms   1.41 ms  76.7
-1      827.4 M   19.3 MiB    40.9  memory    202 µs    418 µs  22.8
+0        8.2 G   66.3 MiB   117.9  compute  1.15 ms   1.41 ms  77.4
+1      827.4 M   19.3 MiB    40.9  memory    202 µs    402 µs  22.1
 2      204.8 k  320.0 KiB     0.6  launch   3.28 µs   8.64 µs   0.5"""
 
 

@@ -543,3 +543,20 @@ def test_a_model_used_in_another_thread_meanwhile_is_not_recorded() -> None:
     assert len(trace.ops) == 1
     assert outputs[0].device.type == "cpu"
     assert outputs[0].requires_grad
+
+
+def test_whoever_uses_the_new_switches_of_precision_can_record_and_has_them_afterwards() -> None:
+    switch: Any = torch.backends.cuda.matmul
+    before = switch.fp32_precision
+
+    class Switches(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            switch.fp32_precision = "ieee"
+            return x + 1
+
+    try:
+        switch.fp32_precision = "tf32"
+        torchscan.record(Switches(), (4,))
+        assert switch.fp32_precision == "tf32"
+    finally:
+        switch.fp32_precision = before

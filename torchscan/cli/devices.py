@@ -8,10 +8,17 @@ from typing import Any
 from tabulate import tabulate
 
 from torchscan import units
-from torchscan.hardware.devices import Device, device_named, known_devices, save_entry
+from torchscan.errors import InputError
+from torchscan.hardware.devices import (
+    RATES,
+    Device,
+    device_named,
+    known_devices,
+    require_writable,
+    save_entry,
+    user_file,
+)
 from torchscan.hardware.measuring import measure
-
-_SHOWN = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
 
 
 def add_to(commands: Any) -> None:
@@ -23,7 +30,10 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    if options.measure and options.name:
+        raise InputError(f"--measure takes the device at hand, and no name: {options.name!r}")
     if options.measure:
+        require_writable(user_file())
         name, entry = measure()
         path = save_entry(name, entry)
         text = f"{_described(known_devices()[name])}\n\nkept in {path}"
@@ -34,8 +44,8 @@ def _run(options: argparse.Namespace) -> None:
 
 def _listed(devices: dict[str, Device]) -> str:
     """TFLOP/s and TOP/s, GB/s and GiB; what is from memory is marked."""
-    rows = [[_short(name), *(_rate(device, form) for form in _SHOWN), *_memory(device)] for name, device in devices.items()]
-    headings = ["Device", *_SHOWN, "GB/s", "GB"]
+    rows = [[_short(name), *(_rate(device, form) for form in RATES), *_memory(device)] for name, device in devices.items()]
+    headings = ["Device", *RATES, "GB/s", "GB"]
     table = tabulate(rows, headings, tablefmt="simple", disable_numparse=True, colalign=["left"] + ["right"] * 10)
     return f"{table}\n\nDense rates in 10^12 operations per second. ? is from memory, not from a data sheet."
 

@@ -64,6 +64,8 @@ class Device:
     #: figures that are from memory
     unverified: tuple[str, ...] = ()
     note: str = ""
+    #: other names of it
+    aliases: tuple[str, ...] = ()
     #: whether the rates were measured, so that they are what can be had
     is_measured: bool = False
 
@@ -71,6 +73,11 @@ class Device:
     def room(self) -> int:
         """Bytes for tensors and workspaces."""
         return self.memory - CONTEXT
+
+    @property
+    def has_flash(self) -> bool:
+        """Whether torch has flash attention for it."""
+        return self.capability is None or self.capability >= 8
 
     @property
     def cublas_workspace(self) -> int:
@@ -105,15 +112,17 @@ def device_named(name: str) -> Device:
     if size:
         return Device(name, int(float(size[1]) * _GIB * USABLE), float(size[1]), 8.0)
     known = known_devices()
-    matches = [full for full in known if lower == full.lower()] or [full for full in known if _is_part(name, full)]
+    if lower == "cpu" and cpu_name() not in known:
+        raise InputError("this CPU was not measured yet: run `torchscan devices --measure`")
+    own_names = {full: [full.lower(), *map(str.lower, device.aliases)] for full, device in known.items()}
+    own_names.setdefault(cpu_name(), []).append("cpu")
+    matches = [full for full, names in own_names.items() if lower in names] or [full for full in known if _is_part(name, full)]
     if len(matches) == 1:
         return known[matches[0]]
-    near = matches or difflib.get_close_matches(name, known, 3, 0.3)
+    near = matches[:8] or difflib.get_close_matches(name, known, 3, 0.3)
     problem = "can be several devices" if matches else "is not known"
-    own = "" if matches else ", or register_device(...) your own"
-    raise InputError(
-        f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}, or its memory, '24 GiB'{own}"
-    )
+    advice = "" if matches else "; or register_device(...) your own, or, of memory alone, give its size, '24 GiB'"
+    raise InputError(f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}{advice}")
 
 
 def known_devices() -> dict[str, Device]:
@@ -136,6 +145,7 @@ def register_device(
     l2_mb: float | None = None,
     link_gbs: float | None = None,
     power_w: float | None = None,
+    arch: str | None = None,
 ) -> Device:
     """Make a device known for as long as this process lives; torchscan's user file keeps it for longer.
 
@@ -150,8 +160,11 @@ def register_device(
         l2_mb: size of the second-level cache.
         link_gbs: NVLink and the like, in both directions.
         power_w: limit of the board.
+        arch: "Ada", "Hopper", …: what an operation costs in power, see docs/roofline.md.
 
     """
+    if not name:
+        raise InputError("name is empty: give the name of the device")
     given = {key: value for key, value in locals().items() if key != "name" and value is not None}
     device = _registered[name] = _device(name, given, "register_device")
     return device
@@ -170,11 +183,27 @@ def save_entry(name: str, entry: Mapping[str, Any]) -> Path:
     path = user_file()
     _device(name, entry, str(path))
     entries = {**_read(path), name: dict(entry)}
-    path.parent.mkdir(parents=True, exist_ok=True)
+    require_writable(path)
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     beside.write_text(json.dumps({"devices": entries}, indent=2) + "\n")
     beside.replace(path)
     return path
+
+
+def require_writable(path: Path) -> None:
+    """Raise unless the file can be written, or be made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error}; set {USER_FILE} to another file") from error
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path} cannot be written; set {USER_FILE} to another file")
+
+
+def known_entry(name: str) -> dict[str, Any]:
+    """The package's entry of a device as it is in the file; empty where it has none."""
+    content = json.loads(resources.files("torchscan.hardware").joinpath("devices.json").read_text())
+    return dict(content["devices"].get(name, {}))
 
 
 def at_hand() -> Device:
@@ -219,7 +248,7 @@ _DISTINGUISHING = {"ti", "super", "max", "nvl", "s", "g", "q", "pro"}
 def _is_part(name: str, full: str) -> bool:
     """Word by word: "A100 80GB SXM" is part of "NVIDIA A100-SXM4-80GB"; "A10" is not, nor "GTX 1650" of a "GTX 1650 Ti"."""
     given, words = _words(name), _words(full)
-    return given <= words and not (words - given) & _DISTINGUISHING
+    return bool(given) and given <= words and not (words - given) & _DISTINGUISHING
 
 
 def _words(name: str) -> set[str]:
@@ -255,6 +284,8 @@ def _read(path: Path) -> dict[str, Any]:
     return entries
 
 
+#: the formats that rates are known of
+RATES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
 _REQUIRED = ("memory_gb", "bandwidth_gbs", "dense_tflops")
 _NUMBERS = ("memory_gb", "bandwidth_gbs", "boost_mhz", "l2_mb", "link_gbs", "power_w", "multiprocessors")
 _DESCRIPTIONS = ("capability", "vendor", "arch", "gddr_ecc", "l3_mb", "pcie", "aliases", "source", "unverified", "note")
@@ -263,7 +294,7 @@ _OTHERS = ("dense_tflops", *_DESCRIPTIONS, "is_measured")
 
 def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
     _check(name, entry, where)
-    usable = USABLE_WITH_GDDR_ECC if entry.get("gddr_ecc") else USABLE
+    usable = 1.0 if entry.get("is_measured") else USABLE_WITH_GDDR_ECC if entry.get("gddr_ecc") else USABLE
     capability = entry.get("capability")
     return Device(
         name=name,
@@ -282,6 +313,7 @@ def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
         source=entry.get("source", {}),
         unverified=tuple(entry.get("unverified", ())),
         note=entry.get("note", ""),
+        aliases=tuple(entry.get("aliases", ())),
         is_measured=bool(entry.get("is_measured")),
     )
 
@@ -299,6 +331,9 @@ def _check(name: str, entry: Mapping[str, Any], where: str) -> None:
     rates = entry["dense_tflops"]
     if not isinstance(rates, Mapping) or not rates:
         raise InputError(f"{where}: dense_tflops of {name!r} is {rates!r}: give rates by type, {{'fp32': 35.6}}")
+    foreign = [key for key in rates if key.removesuffix("_acc16").removesuffix("_tc") not in RATES]
+    if foreign:
+        raise InputError(f"{where}: dense_tflops of {name!r} has {', '.join(foreign)}: give rates of {', '.join(RATES)}")
     numbers = {key: entry[key] for key in _NUMBERS if key in entry} | {f"dense_tflops {key}": rates[key] for key in rates}
     for key, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchscan.hardware.devices import cpu_name
+from torchscan.hardware.devices import cpu_name, known_entry
 
 _MIB, _GIB = 2**20, 2**30
 #: seconds that each figure is measured for
@@ -28,21 +28,31 @@ def measure() -> tuple[str, dict[str, Any]]:
     """The name of the device at hand and its entry for a file of devices. Measured is the best of many runs."""
     on_cuda = torch.cuda.is_available()
     device = torch.device("cuda" if on_cuda else "cpu")
-    formats = [name for name, (_, shortened) in _FORMATS.items() if on_cuda or not shortened]
+    formats = _formats()
     entry: dict[str, Any] = {
         "memory_gb": round(_memory(on_cuda) / _GIB, 2),
         "bandwidth_gbs": round(_copies(device) / 1e9, 1),
         "dense_tflops": {name: round(_products(device, *_FORMATS[name]) / 1e12, 4) for name in formats},
-        "note": f"measured with torch {torch.__version__}",
+        "note": f"measured with torch {torch.__version__}: {', '.join(('bandwidth', *formats))}",
         "is_measured": True,
     }
     if not on_cuda:
         return cpu_name(), {**entry, "vendor": "CPU"}
     properties = torch.cuda.get_device_properties(device)
-    capability = properties.major + properties.minor / 10
-    entry |= {"vendor": "NVIDIA", "capability": capability, "multiprocessors": properties.multi_processor_count}
-    entry |= {"l2_mb": properties.L2_cache_size / _MIB, "boost_mhz": properties.clock_rate / 1000}
-    return properties.name, entry
+    known = known_entry(properties.name)
+    entry["dense_tflops"] = {**known.get("dense_tflops", {}), **entry["dense_tflops"]}
+    entry |= {"vendor": "AMD" if torch.version.hip else "NVIDIA", "multiprocessors": properties.multi_processor_count}
+    entry |= {"capability": properties.major + properties.minor / 10, "boost_mhz": properties.clock_rate / 1000}
+    entry |= {"l2_mb": properties.L2_cache_size / _MIB} if properties.L2_cache_size else {}
+    return properties.name, {key: value for key, value in known.items() if key not in ("source", "gddr_ecc")} | entry
+
+
+def _formats() -> list[str]:
+    """Those that the device computes in, and not only pretends to."""
+    if not torch.cuda.is_available():
+        return [name for name, (_, shortened) in _FORMATS.items() if not shortened]
+    recent = torch.cuda.get_device_capability()[0] >= 8
+    return [name for name in _FORMATS if recent or name not in ("tf32", "bf16")]
 
 
 def _memory(on_cuda: bool) -> int:
@@ -72,12 +82,13 @@ def _products(device: torch.device, dtype: torch.dtype, shortened: bool) -> floa
 
 @contextlib.contextmanager
 def _shortened(wanted: bool) -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = wanted
+    switch = torch.backends.cuda.matmul
+    before = switch.fp32_precision
+    switch.fp32_precision = "tf32" if wanted else "ieee"
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        switch.fp32_precision = before
 
 
 def _best(run: Callable[[], object], device: torch.device) -> float:

@@ -40,7 +40,7 @@ def format_roofline(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 
     width = max(width, _NARROWEST)
     remarks = [f"Assumed: {text}." for text in roofline.assumptions]
     warnings = [f"Warning: {text}." for text in roofline.warnings]
-    parts = [_summary(roofline), _table(roofline, by, max_depth, rows, width)]
+    parts = [_summary(roofline, width), _table(roofline, by, max_depth, rows, width)]
     return "\n\n".join([*parts, *(textwrap.fill(text, width) for text in (*warnings, *remarks))])
 
 
@@ -76,7 +76,7 @@ def draw_roofline(roofline: Roofline, *, ax: Axes | None = None) -> Axes:
             name, (each.intensity or 0.0, each.flops / each.time_estimate), fontsize="x-small", ha="center", va="center"
         )
     ax.set(xscale="log", yscale="log", xlim=(low, high), xlabel="FLOPs per byte", ylabel="FLOPs per second")
-    ax.set_title(f"{roofline.device}, {_time(roofline.time_estimate)}", fontsize="medium")
+    ax.set_title(f"{roofline.device}, {units.duration(roofline.time_estimate)}", fontsize="medium")
     from matplotlib.collections import PathCollection
 
     legend = ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small", title="limit")
@@ -89,22 +89,25 @@ def draw_roofline(roofline: Roofline, *, ax: Axes | None = None) -> Axes:
 # -- text ----------------------------------------------------------------------------------------------------------------
 
 
-def _summary(roofline: Roofline) -> str:
+def _summary(roofline: Roofline, width: int) -> str:
     how = [roofline.device, roofline.precision or "precision as the model is"]
     how += [f"batch size {roofline.batch_size}"] if roofline.batch_size is not None else []
     how += ["compiled"] if roofline.compiled else []
     rows = [
-        ("Expected time", _time(roofline.time_estimate), _phases(roofline)),
-        ("At least", _time(roofline.time_bound), "by the data sheet"),
+        ("Expected time", units.duration(roofline.time_estimate), _phases(roofline)),
+        ("At least", units.duration(roofline.time_bound), "by the rates of the device"),
         ("Products", f"{100 * roofline.compute_utilisation:.1f} %", f"of {_peaks(roofline)}"),
         ("Memory", f"{100 * roofline.memory_utilisation:.1f} %", f"of {units.count(roofline.bandwidth, 'B/s', 1)}"),
     ]
-    return f"{', '.join(how)}\n\n{tabulate(rows, tablefmt='plain', disable_numparse=True, colalign=('left', 'right', 'left'))}"
+    begin = 15 + max(len(row[1]) for row in rows) + 2
+    wrapped = [(*row[:2], textwrap.fill(row[2], max(width - begin, 10))) for row in rows]
+    table = tabulate(wrapped, tablefmt="plain", disable_numparse=True, colalign=("left", "right", "left"))
+    return f"{textwrap.fill(', '.join(how), width)}\n\n{table}"
 
 
 def _phases(roofline: Roofline) -> str:
     if len(roofline.time_by_phase) > 1:
-        return ", ".join(f"{name} {_time(time)}" for name, time in roofline.time_by_phase.items())
+        return ", ".join(f"{name} {units.duration(time)}" for name, time in roofline.time_by_phase.items())
     if roofline.batch_size is None or not roofline.time_estimate:
         return ""
     return f"{units.count(roofline.batch_size / roofline.time_estimate, '', 1)} samples per second".replace("  ", " ")
@@ -124,7 +127,9 @@ def _table(roofline: Roofline, by: Rows, max_depth: int, rows: int, width: int) 
         figures.append(_rest(groups[rows:], roofline.time_estimate))
     widths = [max(len(row[at]) for row in [_HEADINGS, *figures]) for at in range(len(_HEADINGS))]
     room = width - sum(each + 2 for each in widths)
-    columns = [[cut(name, max(room, 8), "mid"), *row] for name, row in zip(names, figures, strict=True)]
+    columns = [
+        [cut(name, max(room, 8), "head" if by == "layer" else "mid"), *row] for name, row in zip(names, figures, strict=True)
+    ]
     heading = {"layer": "Layer", "kind": "Operator", "operator": "Call"}[by]
     first = max(len(each) for each in [heading, *(row[0] for row in columns)])
     rule = ["-" * each for each in (first, *widths)]
@@ -150,7 +155,7 @@ def _groups(roofline: Roofline, by: Rows, max_depth: int) -> list[GroupLoad]:
 
 def _figures(each: GroupLoad, whole: float) -> tuple[str, ...]:
     intensity = "-" if each.intensity is None else f"{each.intensity:.1f}"
-    times = _time(each.time_bound), _time(each.time_estimate)
+    times = units.duration(each.time_bound), units.duration(each.time_estimate)
     share = 100 * each.time_estimate / whole if whole else 0.0
     moved = units.memory(each.bytes_read + each.bytes_written, 1)
     return units.count(each.flops, "", 1), moved, intensity, each.limiter, *times, f"{share:.1f}"
@@ -162,11 +167,15 @@ def _rest(groups: Sequence[GroupLoad], whole: float) -> tuple[str, ...]:
     bound = math.fsum(each.time_bound for each in groups)
     share = 100 * time / whole if whole else 0.0
     intensity = f"{flops / moved:.1f}" if moved else "-"
-    return units.count(flops, "", 1), units.memory(moved, 1), intensity, "", _time(bound), _time(time), f"{share:.1f}"
-
-
-def _time(seconds: float) -> str:
-    return units.duration(seconds)
+    return (
+        units.count(flops, "", 1),
+        units.memory(moved, 1),
+        intensity,
+        "",
+        units.duration(bound),
+        units.duration(time),
+        f"{share:.1f}",
+    )
 
 
 # -- picture -------------------------------------------------------------------------------------------------------------

@@ -28,8 +28,9 @@ aten = torch.ops.aten
 class Kernels:
     """The kernels of one kind of device, "cpu" or "cuda"."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *, has_flash: bool = True) -> None:
         self._target = target
+        self._has_flash = has_flash
 
     def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What to call instead of a function of torch's: itself, as a rule."""
@@ -44,8 +45,11 @@ class Kernels:
         options = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
         fused = None
         if query.is_meta:
-            fused = (_attention_on_cpu if self._target == "cpu" else _attention_on_cuda)(query, key, value, **options)
+            fused = (_attention_on_cpu if self._target == "cpu" else self._attention_on_cuda)(query, key, value, **options)
         return _attention(query, key, value, *args, **kwargs) if fused is None else fused
+
+    def _attention_on_cuda(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
+        return _attention_on_cuda(query, key, value, **options, has_flash=self._has_flash)
 
 
 def _attention_on_cpu(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
@@ -65,12 +69,13 @@ def _attention_on_cuda(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    has_flash: bool = True,
 ) -> Any:
     """Flash attention takes 16 bits and no mask, the memory-efficient one any type and a mask, but no grouped queries."""
     alike = query.dim() == key.dim() == value.dim() == 4 and 0 not in (*query.shape, *key.shape)
     if not alike or query.shape[-1] != key.shape[-1]:
         return None
-    is_flash = query.dtype in _HALF and attn_mask is None and query.shape[-1] == value.shape[-1] <= 256
+    is_flash = has_flash and query.dtype in _HALF and attn_mask is None and query.shape[-1] == value.shape[-1] <= 256
     if is_flash and query.shape[-1] % 8 == 0:
         return aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
     if enable_gqa and query.shape[1] != key.shape[1]:

@@ -65,6 +65,8 @@ class PassRequest:
     originals: Mapping[int, int] = field(default_factory=dict)
     #: the kind of device whose kernels to assume where they differ
     target: str = "cpu"
+    #: whether that device has flash attention, as CUDA devices since 8.0 have
+    has_flash: bool = True
 
     @property
     def is_converted(self) -> bool:
@@ -213,7 +215,7 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
         with contextlib.ExitStack() as stack:
             stack.enter_context(attempt.grad_mode())
             stack.enter_context(flex_attention_runs_as_it_is())
-            kernels = Kernels(request.target)
+            kernels = Kernels(request.target, has_flash=request.has_flash)
             autocast = Autocast(request.autocast, request.target)
             recorder.after_recomputation = autocast.forget
             substitutes = Substitutes(recorder.table, kernels, autocast, without_data=attempt.name == "abstract")

@@ -64,5 +64,5 @@ def _twin(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     if not tensor.is_floating_point():
         return own_copy(tensor, hollow=True)
     hollow = hollow_twin(tensor, dtype)
-    made: Any = nn.Parameter(hollow, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else hollow
-    return made  # type: ignore[no-any-return]
+    made: Any = nn.Parameter(hollow) if isinstance(tensor, nn.Parameter) else hollow
+    return made.requires_grad_(tensor.requires_grad)  # type: ignore[no-any-return]

@@ -80,11 +80,31 @@ def _same_random_state() -> Iterator[None]:
                 numpy_random.set_state(numpy_state)
 
 
+def _matmul_precision() -> str | tuple[str, ...]:
+    """As the old switch has it, which cannot be read where somebody used the new ones; then as these do."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return tuple(switch.fp32_precision for switch in _new_switches())
+
+
+def _set_matmul_precision(value: str | tuple[str, ...]) -> None:
+    if isinstance(value, str):
+        torch.set_float32_matmul_precision(value)
+        return
+    for switch, precision in zip(_new_switches(), value, strict=True):
+        switch.fp32_precision = precision
+
+
+def _new_switches() -> tuple[Any, ...]:
+    return torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+
+
 #: what a forward pass can switch for the whole process: how to read it, how to set it
 _FLAGS: Sequence[tuple[Callable[[], Any], Callable[[Any], Any]]] = (
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (_matmul_precision, _set_matmul_precision),
     (lambda: torch.backends.cudnn.benchmark, lambda value: setattr(torch.backends.cudnn, "benchmark", value)),
     (lambda: torch.backends.cudnn.deterministic, lambda value: setattr(torch.backends.cudnn, "deterministic", value)),
     (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),

@@ -30,38 +30,58 @@ from torchscan.trace.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
-    """Seconds that arithmetic and traffic take at the rates of the data sheet."""
+class _Work:
+    """Seconds that calls need for each of what they do; of several in one kernel they add up."""
 
-    compute: float
-    memory: float
-    cache: float
+    #: at the rates of the data sheet: arithmetic, bytes of memory, bytes of the cache
+    least: tuple[float, float, float]
+    #: at the rates that kernels of their class reach: arithmetic, traffic
+    arithmetic: float
+    traffic: float
+    #: before and after, without overlap
+    around: float
+
+    def __add__(self, other: _Work) -> _Work:
+        first, second, third = (one + two for one, two in zip(self.least, other.least, strict=True))
+        return _Work(
+            (first, second, third), self.arithmetic + other.arithmetic, self.traffic + other.traffic, self.around + other.around
+        )
 
     @property
-    def time(self) -> float:
+    def bound(self) -> float:
         """They overlap at best."""
-        return max(self.compute, self.memory, self.cache)
+        return max(self.least)
+
+    @property
+    def busy(self) -> float:
+        """``(arithmetic^p + traffic^p)^(1/p)``, and what comes before and after."""
+        overlapped = float((self.arithmetic**OVERLAP + self.traffic**OVERLAP) ** (1 / OVERLAP))
+        return max(overlapped + self.around, self.bound)
 
     @property
     def limiter(self) -> Limiter:
-        by_time: dict[Limiter, float] = {"compute": self.compute, "memory": self.memory, "cache": self.cache}
-        return max(by_time, key=lambda name: (by_time[name], name == "memory"))
+        compute, memory, cache = self.least
+        if memory >= max(compute, cache):
+            return "memory"
+        return "compute" if compute >= cache else "cache"
+
+
+_NO_WORK = _Work((0.0, 0.0, 0.0), 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
     """One call on the device."""
 
+    index: int
     cost: OpCost
     form: Format
-    bound: _Bound
-    #: seconds that its kernels compute and move, and those until they do
-    busy: float
-    launching: float
+    work: _Work
+    launches: int
 
 
 class _Device:
-    """Says how long calls take on a device, each distinct one once."""
+    """Says what calls take on a device."""
 
     def __init__(self, rates: Rates, numbers: Numbers, *, compiled: bool) -> None:
         self._rates = rates
@@ -69,17 +89,15 @@ class _Device:
         self._compiled = compiled
         self._kernels: dict[int, tuple[Kernel, Format]] = {}
 
-    def run(self, op: OpCall, cost: OpCost, cached: tuple[int, int], *, is_first: bool) -> _Run:
+    def run(self, index: int, op: OpCall, cost: OpCost, cached: tuple[int, int]) -> _Run:
         kernel, form = self._kernel(op, cost)
-        cost = self._in_eight_bits(op.signature, cost) if form == "fp8" else cost
+        cost = _in_eight_bits(op.signature, cost) if form == "fp8" else cost
         hit = min(cached[0], cost.bytes_read) + min(cached[1], cost.bytes_written)
-        moved = cost.bytes_read + cost.bytes_written - hit
-        bound = self._bound(cost, form, moved, hit)
-        busy = max(self._busy(kernel, cost, form, moved, hit), bound.time)
-        launch = HOST_FUNCTION if self._rates.is_host else LAUNCH
-        return _Run(cost, form, bound, busy, launch * kernel.launches if is_first else 0.0)
+        work = self._work(kernel, cost, form, cost.bytes_read + cost.bytes_written - hit, hit)
+        return _Run(index, cost, form, work, kernel.launches)
 
     def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
+        """Each distinct call is looked at once."""
         key = id(op.signature)
         if key not in self._kernels:
             is_plain = self._rates.is_host or (self._compiled and is_fusible(op, cost))
@@ -87,44 +105,36 @@ class _Device:
             self._kernels[key] = kernel, format_of(op.signature, cost, self._numbers)
         return self._kernels[key]
 
-    @staticmethod
-    def _in_eight_bits(signature: OpSignature, cost: OpCost) -> OpCost:
-        """Both factors of a product take half of their 16 bits."""
-        factors = [spec for spec in signature.inputs if len(spec.shape) >= 2]
-        return replace(cost, bytes_read=cost.bytes_read - sum(spec.stored_bytes for spec in factors) // 2)
-
-    def _bound(self, cost: OpCost, form: Format, moved: int, hit: int) -> _Bound:
-        products = 2 * cost.macs / self._rates.peak(form) if cost.macs else 0.0
-        others = max(0, cost.flops - 2 * cost.macs) / self._rates.vector_peak(form)
-        return _Bound(max(products, others), moved / self._rates.bandwidth, hit / self._rates.cache_bound)
-
-    def _busy(self, kernel: Kernel, cost: OpCost, form: Format, moved: int, hit: int) -> float:
-        """``(arithmetic^p + traffic^p)^(1/p)``, and what comes before and after."""
+    def _work(self, kernel: Kernel, cost: OpCost, form: Format, moved: int, hit: int) -> _Work:
         rates, efficiency = self._rates, kernel.traffic / (STREAMING if self._rates.device.is_measured else 1.0)
-        arithmetic = max(self._products(kernel, cost, form), self._others(kernel, cost, form))
-        traffic = moved / (rates.bandwidth * efficiency) + hit / rates.cache_estimate
+        products = 2 * cost.macs * kernel.least / rates.peak(form) if cost.macs else 0.0
+        others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
         turned = 0.0 if self._compiled else kernel.turned_bytes
-        around = (kernel.more_bytes + turned + self._quantised(cost, form)) / (rates.bandwidth * STREAMING)
-        return float((arithmetic**OVERLAP + traffic**OVERLAP) ** (1 / OVERLAP)) + around + kernel.alone
+        quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
+        return _Work(
+            least=(max(products, others), moved / rates.bandwidth, hit / rates.cache_bound),
+            arithmetic=max(self._products(kernel, cost, form), others / VECTORS, self._cycles(kernel)),
+            traffic=moved / (rates.bandwidth * efficiency) + hit / rates.cache_estimate,
+            around=(kernel.more_bytes + turned + quantised) / (rates.bandwidth * STREAMING) + kernel.alone,
+        )
 
     def _products(self, kernel: Kernel, cost: OpCost, form: Format) -> float:
         if not cost.macs:
             return 0.0
-        on_matrices = 2 * cost.macs / (self._rates.sustained(form) * kernel.matrices)
-        on_vectors = 2 * cost.macs / (self._rates.vector_peak(form) * kernel.vectors)
+        flops = 2 * cost.macs * kernel.executed
+        on_matrices = flops / (self._rates.sustained(form) * kernel.matrices)
+        on_vectors = flops / (self._rates.vector_peak(form) * kernel.vectors)
         return {"matrix": on_matrices, "vector": on_vectors, "faster": min(on_matrices, on_vectors)}[kernel.units]
 
-    def _others(self, kernel: Kernel, cost: OpCost, form: Format) -> float:
+    def _cycles(self, kernel: Kernel) -> float:
         device = self._rates.device
-        cycles = 0.0
-        if device.multiprocessors and device.clock:
-            cycles = kernel.cycles / (device.multiprocessors * device.clock)
-        return max(cycles, max(0, cost.flops - 2 * cost.macs) / (self._rates.vector_peak(form) * VECTORS))
+        return kernel.cycles / (device.multiprocessors * device.clock) if device.multiprocessors and device.clock else 0.0
 
-    @staticmethod
-    def _quantised(cost: OpCost, form: Format) -> int:
-        """Operands are read in 16 bits and written in 8 before they are multiplied."""
-        return 3 * cost.bytes_read if form == "fp8" else 0
+
+def _in_eight_bits(signature: OpSignature, cost: OpCost) -> OpCost:
+    """Both factors of a product take half of their 16 bits."""
+    factors = [spec for spec in signature.distinct_inputs if len(spec.shape) >= 2]
+    return replace(cost, bytes_read=cost.bytes_read - sum(spec.stored_bytes for spec in factors) // 2)
 
 
 def roofline_of(
@@ -140,21 +150,48 @@ def roofline_of(
     costs = call_costs(trace)
     kernels = fused_kernels(trace, costs) if compiled else _each_its_own(trace)
     moved = traffic_when_fused(trace, costs, kernels) if compiled else costs
-    cached = bytes_in_cache(trace, rates.device.l2)
+    cached = bytes_in_cache(trace, rates.cache)
     device = _Device(rates, numbers or Numbers(), compiled=compiled)
-    queue = _Queue()
-    loads: list[OperatorLoad] = []
-    places: list[int] = []
+    runs = [
+        device.run(index, op, moved[index], cached[index]) for index, op in enumerate(trace.ops) if kernels[index] is not None
+    ]
+    loads = _loads(trace, rates, runs, kernels, compiled=compiled)
+    told = [*warnings]
+    if unpriced := unpriced_operators(trace, costs):
+        told.append(f"a lower bound: the cost of {', '.join(unpriced)} is not known")
+    told += _not_modelled(trace)
+    return _result(trace, rates, runs, loads, precision, compiled, told)
+
+
+def _loads(
+    trace: Trace, rates: Rates, runs: Sequence[_Run], kernels: Sequence[int | None], *, compiled: bool
+) -> list[OperatorLoad]:
+    """Calls one after the other on the device, those of one kernel together; each has the share of it that its own work is."""
+    together: dict[int | None, _Work] = {}
+    apart: dict[int | None, tuple[float, float]] = {}
+    for run in runs:
+        kernel = kernels[run.index]
+        together[kernel] = together.get(kernel, _NO_WORK) + run.work
+        bound, busy = apart.get(kernel, (0.0, 0.0))
+        apart[kernel] = bound + run.work.bound, busy + run.work.busy
+    launch = HOST_FUNCTION if rates.is_host else LAUNCH
+    queue, by_index, loads = _Queue(), {run.index: run for run in runs}, []
     for index, op in enumerate(trace.ops):
-        is_first = kernels[index] == index
-        ready = 0.0 if rates.is_host else _host_time(op, compiled=compiled, is_first=is_first)
-        if kernels[index] is None:
-            queue.wait(ready)
+        kernel, is_first = kernels[index], kernels[index] == index
+        host = 0.0 if rates.is_host else _host_time(op, compiled=compiled, is_first=is_first)
+        if kernel is None:
+            queue.wait(host)
             continue
-        run = device.run(op, moved[index], cached[index], is_first=is_first)
-        loads.append(_load(trace, op, run, queue.take(ready, run.busy + run.launching), rates))
-        places.append(op.module_call)
-    return _result(trace, rates, loads, places, precision, compiled, [*warnings], unpriced_operators(trace, costs))
+        run, work = by_index[index], together[kernel]
+        bound = run.work.bound * _ratio(work.bound, apart[kernel][0])
+        busy = run.work.busy * _ratio(work.busy, apart[kernel][1])
+        time = queue.take(host, busy + launch * run.launches * is_first)
+        loads.append(_load(trace, op, run, rates, bound, time, "launch" if time > 2 * busy else run.work.limiter))
+    return loads
+
+
+def _ratio(whole: float, parts: float) -> float:
+    return whole / parts if parts else 1.0
 
 
 def _each_its_own(trace: Trace) -> list[int | None]:
@@ -165,9 +202,9 @@ def _host_time(op: OpCall, *, compiled: bool, is_first: bool) -> float:
     """Seconds until the host has launched a call, after the one before."""
     if compiled:
         return HOST_COMPILED if is_first else 0.0
-    if op.signature.is_view or not is_launched(op.signature):
+    if not is_launched(op.signature):
         return HOST_VIEW
-    return HOST_CALL if op.phase == "forward" else HOST_BACKWARD
+    return HOST_BACKWARD if op.phase == "backward" else HOST_CALL
 
 
 class _Queue:
@@ -188,7 +225,7 @@ class _Queue:
         return self._done - before
 
 
-def _load(trace: Trace, op: OpCall, run: _Run, time: float, rates: Rates) -> OperatorLoad:
+def _load(trace: Trace, op: OpCall, run: _Run, rates: Rates, bound: float, time: float, limiter: Limiter) -> OperatorLoad:
     cost = run.cost
     return OperatorLoad(
         operator=op.signature.operator,
@@ -203,8 +240,8 @@ def _load(trace: Trace, op: OpCall, run: _Run, time: float, rates: Rates) -> Ope
         bytes_written=cost.bytes_written,
         intensity=_intensity(cost.flops, cost.bytes_read + cost.bytes_written),
         ridge=rates.ridge(run.form, of_products=bool(cost.macs)),
-        limiter="launch" if time > 2 * run.busy else run.bound.limiter,
-        time_bound=run.bound.time,
+        limiter=limiter,
+        time_bound=bound,
         time_estimate=time,
     )
 
@@ -216,25 +253,17 @@ def _intensity(flops: int, moved: int) -> float | None:
 def _result(
     trace: Trace,
     rates: Rates,
-    loads: list[OperatorLoad],
-    places: list[int],
+    runs: Sequence[_Run],
+    loads: Sequence[OperatorLoad],
     precision: str | None,
     compiled: bool,
-    warnings: list[str],
-    unpriced: dict[str, dict[str, int]],
+    warnings: Sequence[str],
 ) -> Roofline:
-    if unpriced:
-        warnings.append(f"a lower bound: the cost of {', '.join(unpriced)} is not known")
     time = math.fsum(each.time_estimate for each in loads)
-    forms: dict[Format, int] = {}
-    for each in loads:
-        if each.macs:
-            forms[each.precision] = forms.get(each.precision, 0) + each.macs
-    products = math.fsum(2 * macs / rates.peak(form) for form, macs in forms.items())
+    forms = list(dict.fromkeys(run.form for run in runs if run.cost.macs))
     by_phase: dict[Phase, float] = {}
     for each in loads:
         by_phase[each.phase] = by_phase.get(each.phase, 0.0) + each.time_estimate
-    moved = sum(each.bytes_read + each.bytes_written for each in loads)
     return Roofline(
         device=rates.device.name,
         precision=precision,
@@ -245,18 +274,29 @@ def _result(
         time_by_phase=by_phase,
         peak_flops={form: rates.peak(form) for form in forms},
         bandwidth=rates.bandwidth,
-        compute_utilisation=products / time if time else 0.0,
-        memory_utilisation=moved / rates.bandwidth / time if time else 0.0,
+        compute_utilisation=math.fsum(run.work.least[0] for run in runs if run.cost.macs) / time if time else 0.0,
+        memory_utilisation=math.fsum(run.work.least[1] for run in runs) / time if time else 0.0,
         operators=tuple(loads),
-        layers=_layers(trace, loads, places),
+        layers=_layers(trace, loads, [trace.ops[run.index].module_call for run in runs]),
         by_kind=_kinds(loads),
         assumptions=(*trace.provenance.assumptions, *_unverified(rates, forms), *rates.assumed),
         warnings=tuple(warnings),
     )
 
 
+#: whose kernels go over their operands nobody knows how often
+_DECOMPOSITIONS = ("linalg_", "_linalg_", "cholesky", "qr", "svd", "geqrf", "triangular_solve", "lu_", "_sparse", "sparse_")
+
+
+def _not_modelled(trace: Trace) -> list[str]:
+    names = dict.fromkeys(op.signature.operator.removeprefix("aten.") for op in trace.ops)
+    found = [name for name in names if name.startswith(_DECOMPOSITIONS) and "norm" not in name]
+    return [f"how the kernels of {', '.join(found)} work is not modelled: their time is a guess"] if found else []
+
+
 def _unverified(rates: Rates, forms: Iterable[str]) -> list[str]:
-    figures = [each for each in ("bandwidth_gbs", *forms) if rates.device.is_unverified(each)]
+    used = ["bandwidth_gbs", *forms, *(["l2_mb"] if rates.cache else []), *(["power_w"] if rates.power_factor < 1 else [])]
+    figures = [each for each in (*used, "multiprocessors", "boost_mhz") if rates.device.is_unverified(each)]
     return [f"unverified figures of {rates.device.name}: {', '.join(figures)}"] if figures else []
 
 
@@ -295,7 +335,7 @@ def group(name: str, loads: Sequence[OperatorLoad]) -> GroupLoad:
         bytes_read=read,
         bytes_written=written,
         intensity=_intensity(flops, read + written),
-        ridge=heaviest.ridge if heaviest else 0.0,
+        ridge=heaviest.ridge if heaviest else None,
         precision=heaviest.precision if heaviest else None,
         limiter=max(lost, key=lambda limiter: lost[limiter]) if lost else "memory",
         time_bound=math.fsum(each.time_bound for each in loads),

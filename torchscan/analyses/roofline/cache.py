@@ -2,47 +2,73 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from torchscan.analyses.roofline.constants import CACHE_KEPT
 from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
 
+#: a block of memory as a whole, or the part of it that one tensor is
+Piece = tuple[int, int | None]
+
+
+def piece_of(trace: Trace, tensor: int) -> Piece:
+    """The whole block, if the tensor fills it; else what this tensor is of it, of which no other tensor is known to be part."""
+    record = trace.tensors[tensor]
+    is_whole = record.spec.stored_bytes >= trace.storages[record.storage].size
+    return record.storage, None if is_whole else tensor
+
 
 def bytes_in_cache(trace: Trace, size: int | None) -> list[tuple[int, int]]:
-    """For each call the bytes that it reads from the cache, and those that it writes and that stay there.
+    """For each call the bytes that it reads from the cache, and those that it writes and that never leave it.
 
-    What was used stays until as many bytes were used since as there is room for. Of two equal passes this is the second, so
-    that a model that fits into the cache is found there.
+    What was used stays until as many bytes were used since as there is room for. What is written has to go to memory unless it
+    is let go of before that. Of two equal passes this is the second, so that a model that fits into the cache is found there.
     """
     if not size:
         return [(0, 0)] * len(trace.ops)
     walk = _Walk(trace, int(size * CACHE_KEPT))
-    for op in trace.ops:
-        walk.step(op)
-    return [walk.step(op) for op in trace.ops]
+    for index in range(len(trace.ops)):
+        walk.step(index)
+    return [walk.step(index) for index in range(len(trace.ops))]
 
 
 class _Walk:
-    """Counts the bytes that are used, and remembers for each block of memory when it was used last."""
+    """Counts the bytes that are used, and remembers for each piece of memory when it was used last."""
 
     def __init__(self, trace: Trace, room: int) -> None:
-        self._tensors = trace.tensors
+        self._trace = trace
         self._room = room
+        self._pieces = [piece_of(trace, tensor) for tensor in range(len(trace.tensors))]
+        sizes = (sum(self._size(each) for each in _used(op)) for op in trace.ops)
+        #: how many bytes had been used when so many calls were made
+        self._used_until = [0, *accumulate(sizes)]
         self._used = 0
-        self._last: dict[int, int] = {}
+        self._last: dict[Piece, int] = {}
 
-    def step(self, op: OpCall) -> tuple[int, int]:
+    def step(self, index: int) -> tuple[int, int]:
+        op = self._trace.ops[index]
         if op.signature.is_view:
             return 0, 0
-        read = sum(self._touch(tensor) for tensor in dict.fromkeys(op.inputs))
-        written = sum(self._touch(tensor, is_new=True) for tensor in dict.fromkeys(op.outputs))
+        read = sum(self._size(tensor) for tensor in dict.fromkeys(op.inputs) if self._is_there(tensor))
+        written = sum(self._size(tensor) for tensor in dict.fromkeys(op.outputs) if self._is_let_go(tensor, index))
+        for tensor in _used(op):
+            self._used += self._size(tensor)
+            self._last[self._pieces[tensor]] = self._used
         return read, written
 
-    def _touch(self, tensor: int, *, is_new: bool = False) -> int:
-        """The bytes of a tensor, if they are in the cache; what is written is if there is room for it."""
-        record = self._tensors[tensor]
-        size = record.spec.stored_bytes
-        last = self._last.get(record.storage)
-        since = 0 if is_new else self._used - last if last is not None else self._room
-        self._used += size
-        self._last[record.storage] = self._used
-        return size if since + size <= self._room else 0
+    def _size(self, tensor: int) -> int:
+        return self._trace.tensors[tensor].spec.stored_bytes
+
+    def _is_there(self, tensor: int) -> bool:
+        whole, piece = (self._pieces[tensor][0], None), self._pieces[tensor]
+        last = max(self._last.get(whole, -1), self._last.get(piece, -1))
+        return last >= 0 and self._used - last + self._size(tensor) <= self._room
+
+    def _is_let_go(self, tensor: int, index: int) -> bool:
+        died = self._trace.storages[self._trace.tensors[tensor].storage].died
+        return died is not None and self._used_until[died] - self._used_until[index] <= self._room
+
+
+def _used(op: OpCall) -> dict[int, None]:
+    return {} if op.signature.is_view else dict.fromkeys((*op.inputs, *op.outputs))

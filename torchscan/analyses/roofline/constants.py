@@ -18,8 +18,8 @@ REORDERING = 0.80
 JOINING, WINDOWS, INTERPOLATION = 0.72, 0.40, 0.30
 #: adding to places that an index names, with atomic operations
 SCATTERING = 0.30
-#: contractions: loads wait for tiles, stores for sums
-CONTRACTIONS = 0.50
+#: contractions: loads wait for tiles, stores for sums; with so many rows or columns at the most they stream
+CONTRACTIONS, SKINNY = 0.50, 64
 GROUPED_CONVOLUTIONS, DEPTHWISE_CONVOLUTIONS = 0.27, 0.48
 #: of 64 bytes per cycle and multiprocessor, what the second-level cache gives
 CACHE = 0.30
@@ -34,6 +34,8 @@ POINTWISE_CONVOLUTIONS = 0.95
 GROUPED_ON_MATRIX_UNITS, GROUPED_ON_VECTOR_UNITS = 0.90, 0.90
 #: fused attention: between its two products stands a softmax on vector units
 ATTENTION = 0.75
+#: keys that it takes at a time: of a causal mask, blocks that lie beyond the diagonal are left out
+ATTENTION_BLOCK = 128
 #: gates of recurrent layers, one step at a time
 RECURRENCE = 0.50
 #: depthwise convolutions of 4 × 4, 5 × 5 and larger windows, of vector units; up to 3 × 3 they only stream
@@ -54,6 +56,7 @@ TILES: Mapping[tuple[int, int], float] = {
     (128, 64): 0.85,
     (64, 128): 0.85,
     (64, 64): 0.7,
+    (32, 32): 0.4,
 }
 #: products are summed in steps of so many; channels of convolutions are padded to so many
 SUM_STEP, CHANNEL_STEP = 32, 8
@@ -73,7 +76,7 @@ TURNING_AROUND = 0.52
 LAUNCH = 5e-6
 #: seconds that Python and torch need to call an operator that launches a kernel, and one that makes a view
 HOST_CALL, HOST_VIEW = 20e-6, 2e-6
-#: the same for autograd's engine, which is C++, and for compiled code
+#: the same for autograd's engine, which is C++, and for kernels of compiled code
 HOST_BACKWARD, HOST_COMPILED = 8e-6, 5e-6
 #: where the host computes itself, seconds to call an operator
 HOST_FUNCTION = 5e-6

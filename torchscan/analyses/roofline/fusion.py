@@ -1,4 +1,4 @@
-"""What a compiler makes one kernel of: chains of pointwise operators and of the reductions among them.
+"""What a compiler makes one kernel of: chains of pointwise operators and of the reductions of rows among them.
 
 Contractions stay kernels of their own. Within a kernel values are handed on in registers: only what comes from outside is read,
 and only what is needed outside is written.
@@ -6,10 +6,11 @@ and only what is needed outside is written.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 
-from torchscan.analyses.roofline.kernels import is_launched
+from torchscan.analyses.roofline.cache import Piece, piece_of
+from torchscan.analyses.roofline.kernels import argument, is_launched
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
@@ -17,85 +18,110 @@ from torchscan.trace.trace import Trace
 #: streaming operators of which a compiler makes a kernel of its own, or calls torch's
 _SEARCHING = ("sort", "topk", "unique", "nonzero", "cumsum", "multinomial", "bernoulli")
 _PLACING = ("index_put", "_index_put", "scatter", "embedding_dense_backward", "im2col", "col2im", "max_pool", "grid_sampler")
-_APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudnn")
-
-
-def fused_kernels(trace: Trace, costs: tuple[OpCost, ...]) -> list[int | None]:
-    """For each call the number of the kernel that it is part of: the index of the first call in it."""
-    kernel: list[int | None] = []
-    places: dict[int, int] = {}
-    for index, (op, cost) in enumerate(zip(trace.ops, costs, strict=True)):
-        if not is_launched(op.signature):
-            kernel.append(None)
-            continue
-        joined = _kernel_to_join(trace, op, kernel, places) if is_fusible(op, cost) else None
-        kernel.append(index if joined is None else joined)
-        if joined is None and is_fusible(op, cost):
-            places[index] = _places(trace, op)
-    return kernel
+_APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudnn", "native_group_norm")
 
 
 def is_fusible(op: OpCall, cost: OpCost) -> bool:
     """Whether a compiler writes the kernel of this call."""
-    return not cost.macs and not op.signature.operator.removeprefix("aten.").startswith(_APART)
+    name = op.signature.operator.removeprefix("aten.")
+    takes_statistics = "batch_norm" in name and argument(op.signature, "training", True)
+    return not cost.macs and not takes_statistics and not name.startswith(_APART)
 
 
-def _kernel_to_join(trace: Trace, op: OpCall, kernel: list[int | None], places: dict[int, int]) -> int | None:
-    """That of a producer which goes through the same places, if all other operands were there when it began."""
-    producers = [made for tensor in op.inputs if (made := _maker(trace, tensor, kernel)) is not None]
-    candidates = {kernel[made] for made in producers} - {None}
-    for candidate in sorted((each for each in candidates if each is not None), reverse=True):
-        begun_before = all(kernel[made] == candidate or made < candidate for made in producers)
-        same = trace.ops[candidate].phase == op.phase and places.get(candidate) == _places(trace, op)
-        if begun_before and same:
-            return candidate
-    return None
+def fused_kernels(trace: Trace, costs: tuple[OpCost, ...]) -> list[int | None]:
+    """For each call the number of the kernel that it is part of: the index of the first call in it. Views are in none."""
+    fusion = _Fusion(trace)
+    for index, cost in enumerate(costs):
+        fusion.add(index, cost)
+    return fusion.kernels
 
 
-def _maker(trace: Trace, tensor: int, kernel: list[int | None]) -> int | None:
-    """The call that computed a tensor; views are looked through."""
-    made = trace.tensors[tensor].producer
-    while made is not None and kernel[made] is None:
-        inputs = trace.ops[made].inputs
-        made = trace.tensors[inputs[0]].producer if inputs else None
-    return made
+class _Fusion:
+    """Goes through the calls, and lets each join the kernel of a producer if it can."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self.kernels: list[int | None] = []
+        #: kernel -> elements that it goes through
+        self._places: dict[int, int] = {}
+
+    def add(self, index: int, cost: OpCost) -> None:
+        op = self._trace.ops[index]
+        if not is_launched(op.signature):
+            self.kernels.append(None)
+            return
+        fusible = is_fusible(op, cost)
+        joined = self._kernel_to_join(op) if fusible else None
+        self.kernels.append(index if joined is None else joined)
+        if joined is None and fusible:
+            self._places[index] = self._size(op)
+
+    def _kernel_to_join(self, op: OpCall) -> int | None:
+        """That of a producer which goes through the same places, if all other operands were there when it began."""
+        producers = [made for tensor in op.inputs if (made := self._maker(tensor)) is not None]
+        candidates = {kernel for made in producers if (kernel := self.kernels[made]) is not None}
+        for candidate in sorted(candidates, reverse=True):
+            inner = [made for made in producers if self.kernels[made] == candidate]
+            begun_before = all(made < candidate for made in producers if made not in inner)
+            in_step = self._places.get(candidate) == self._size(op) and self._trace.ops[candidate].phase == op.phase
+            if begun_before and in_step and not any(self._needs_all(self._trace.ops[made]) for made in inner):
+                return candidate
+        return None
+
+    def _maker(self, tensor: int) -> int | None:
+        """The call that computed a tensor; views are looked through."""
+        made = self._trace.tensors[tensor].producer
+        while made is not None and self.kernels[made] is None:
+            inputs = self._trace.ops[made].inputs
+            made = self._trace.tensors[inputs[0]].producer if inputs else None
+        return made
+
+    def _size(self, op: OpCall) -> int:
+        return max((self._trace.tensors[tensor].spec.numel for tensor in (*op.inputs, *op.outputs)), default=0)
+
+    def _needs_all(self, op: OpCall) -> bool:
+        """Whether its result is there only when all places were gone through: a reduction of more than rows."""
+        if not op.outputs or self._trace.tensors[op.outputs[0]].spec.numel == self._size(op):
+            return False
+        dims = argument(op.signature, "dim", None)
+        rank = len(op.signature.inputs[0].shape) if op.signature.inputs else 0
+        return (dims if isinstance(dims, tuple) else (dims,)) not in ((-1,), (rank - 1,))
 
 
-def _places(trace: Trace, op: OpCall) -> int:
-    return max((trace.tensors[tensor].spec.numel for tensor in (*op.inputs, *op.outputs)), default=0)
-
-
-def traffic_when_fused(trace: Trace, costs: tuple[OpCost, ...], kernel: list[int | None]) -> tuple[OpCost, ...]:
+def traffic_when_fused(trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None]) -> tuple[OpCost, ...]:
     """The costs, where within a kernel nothing is read that was read or made there, nor written that is used there only."""
-    users: dict[int, set[int | None]] = defaultdict(set)
-    for index, op in enumerate(trace.ops):
-        if kernel[index] is not None:
+    readers: dict[int, set[int | None]] = defaultdict(set)
+    for op, kernel in zip(trace.ops, kernels, strict=True):
+        if kernel is not None:
             for tensor in op.inputs:
-                users[trace.tensors[tensor].storage].add(kernel[index])
-    sizes: dict[int, int] = defaultdict(int)
-    for number in kernel:
-        sizes[number if number is not None else -1] += 1
-    seen: dict[int, set[int]] = defaultdict(set)
-    fused = []
-    for index, (op, cost) in enumerate(zip(trace.ops, costs, strict=True)):
-        number = kernel[index]
-        if number is None or sizes[number] == 1:
-            fused.append(cost)
-            continue
-        fused.append(_outside(trace, op, cost, seen[number], users, number))
-    return tuple(fused)
+                readers[trace.tensors[tensor].storage].add(kernel)
+    sizes = Counter(kernels)
+    known: dict[int, set[Piece]] = defaultdict(set)
+    return tuple(
+        cost if kernel is None or sizes[kernel] == 1 else _outside(trace, op, cost, known[kernel], readers, kernel)
+        for op, cost, kernel in zip(trace.ops, costs, kernels, strict=True)
+    )
 
 
-def _outside(trace: Trace, op: OpCall, cost: OpCost, seen: set[int], users: dict[int, set[int | None]], number: int) -> OpCost:
+def _outside(
+    trace: Trace, op: OpCall, cost: OpCost, known: set[Piece], readers: dict[int, set[int | None]], kernel: int
+) -> OpCost:
     read = written = 0
     for tensor in dict.fromkeys(op.inputs):
-        record = trace.tensors[tensor]
-        if record.storage not in seen:
-            read += record.spec.stored_bytes
-            seen.add(record.storage)
+        piece = piece_of(trace, tensor)
+        if piece not in known and (piece[0], None) not in known:
+            read += trace.tensors[tensor].spec.stored_bytes
+            known.add(piece)
     for tensor in dict.fromkeys(op.outputs):
-        record = trace.tensors[tensor]
-        if users[record.storage] - {number} or not users[record.storage]:
-            written += record.spec.stored_bytes
-        seen.add(record.storage)
+        storage = trace.tensors[tensor].storage
+        if _is_needed(trace, storage) or readers[storage] != {kernel}:
+            written += trace.tensors[tensor].spec.stored_bytes
+        known.add(piece_of(trace, tensor))
     return replace(cost, bytes_read=min(read, cost.bytes_read), bytes_written=min(written, cost.bytes_written))
+
+
+def _is_needed(trace: Trace, storage: int) -> bool:
+    """Whether it outlives the pass, or was there before."""
+    record = trace.storages[storage]
+    is_result = storage in {trace.tensors[tensor].storage for tensor in trace.root.outputs}
+    return is_result or record.died is None or record.born is None or record.kind != "intermediate"

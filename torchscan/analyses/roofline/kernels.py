@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+import torch
 
 from torchscan.analyses.roofline.constants import (
     ATTENTION,
+    ATTENTION_BLOCK,
     CHANNEL_STEP,
     CONTRACTIONS,
     CYCLES_OF_ROW,
@@ -34,6 +37,7 @@ from torchscan.analyses.roofline.constants import (
     SCATTERING,
     SERIAL_THREADS,
     SERIAL_TURN,
+    SKINNY,
     SPLIT_STEP,
     STREAMING,
     SUM_STEP,
@@ -68,6 +72,9 @@ class Kernel:
     launches: int = 1
     #: cycles of all multiprocessors together
     cycles: float = 0.0
+    #: of the products that it counts, the share that it has to compute, and that it does
+    least: float = 1.0
+    executed: float = 1.0
 
 
 Rule = Callable[[OpSignature, OpCost, int], Kernel]
@@ -80,17 +87,34 @@ def kernel_of(signature: OpSignature, cost: OpCost, multiprocessors: int | None)
     return rule(signature, cost, multiprocessors or 1)
 
 
+#: memory without content, and values that the host asks for
+_NOT_LAUNCHED = ("empty", "new_empty", "lift_fresh", "_local_scalar_dense")
+
+
 def is_launched(signature: OpSignature) -> bool:
-    """Whether a call makes the device do anything: neither views nor memory without content do."""
-    return not signature.is_view and not signature.operator.removeprefix("aten.").startswith(
-        ("empty", "new_empty", "lift_fresh")
-    )
+    """Whether a call makes the device do anything."""
+    return not signature.is_view and not signature.operator.removeprefix("aten.").startswith(_NOT_LAUNCHED)
+
+
+def argument(signature: OpSignature, name: str, default: Any) -> Any:
+    """What an operator was given under a name of its schema."""
+    if name in signature.kwargs:
+        return signature.kwargs[name]
+    for place, each in enumerate(signature.op._schema.arguments[: len(signature.args)]):
+        if each.name == name:
+            return signature.args[place]
+    return default
 
 
 def _rule(*operators: str) -> Callable[[Rule], Rule]:
+    """For operators of torch's; a name that it does not have raises, and so does a second rule."""
+
     def register(rule: Rule) -> Rule:
         for operator in operators:
-            _rules[f"aten.{operator}"] = rule
+            name = str(getattr(torch.ops.aten, operator))
+            if name in _rules:
+                raise ValueError(f"{name} has a rule already")
+            _rules[name] = rule
         return rule
 
     return register
@@ -129,7 +153,20 @@ def _product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kern
     batch = math.prod(out[:-2]) if signature.operator == "aten.bmm" or signature.operator == "aten.baddbmm" else 1
     rows, columns = math.prod(out[:-1]) // batch, out[-1]
     sums = cost.macs // max(rows * columns * batch, 1)
-    return Kernel(CONTRACTIONS, MATRICES * filled(rows, columns, sums, batch, multiprocessors))
+    traffic = STREAMING if min(rows, columns) <= SKINNY else CONTRACTIONS
+    return Kernel(traffic, MATRICES * filled(rows, columns, sums, batch, multiprocessors))
+
+
+@_rule("mv", "addmv", "dot", "vdot")
+def _with_vector(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+    return Kernel(STREAMING, units="vector")
+
+
+@_rule("sort", "topk", "argsort")
+def _sorting(signature: OpSignature, cost: OpCost, _multiprocessors: int) -> Kernel:
+    """Digit by digit: all is read and written again for each."""
+    passes = signature.inputs[0].dtype.itemsize * 2
+    return Kernel(more_bytes=(passes - 1) * (cost.bytes_read + cost.bytes_written), launches=passes)
 
 
 def _products(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
@@ -142,16 +179,22 @@ def _products(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> 
     "_scaled_dot_product_flash_attention_for_cpu_backward",
     "scaled_dot_product_attention",
 )
-def _attention(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    return Kernel(STREAMING, ATTENTION)
+def _attention(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+    """Where each query sees only what came before it, what lies beyond is left out, block by block."""
+    query, key = signature.inputs[0].shape[-2], signature.inputs[1].shape[-2]
+    if not argument(signature, "is_causal", False) or query != key:
+        return Kernel(STREAMING, ATTENTION)
+    return Kernel(STREAMING, ATTENTION, least=(key + 1) / (2 * key), executed=min(1.0, (key + ATTENTION_BLOCK) / (2 * key)))
 
 
 @_rule("_cudnn_rnn", "_cudnn_rnn_backward", "lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer")
 def _recurrent(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     """A step waits for the one before, whatever the batch."""
     source = signature.inputs[0].shape
-    batch_first = next((each for each in signature.args[9:11] if isinstance(each, bool)), False)
-    steps = source[1 if batch_first and len(source) > 2 else 0]
+    packed = argument(signature, "batch_sizes", None)
+    steps = source[1 if argument(signature, "batch_first", False) and len(source) > 2 else 0]
+    if isinstance(packed, tuple) and packed and all(isinstance(each, int) for each in packed):
+        steps = len(packed)
     weights = sum(1 for spec in signature.inputs if len(spec.shape) == 2)
     return Kernel(CONTRACTIONS, RECURRENCE, launches=max(1, steps * weights // 2))
 
@@ -194,15 +237,16 @@ class _Convolution:
     def is_channels_last(self) -> bool:
         return 1 in self.source.stride[1:2] and self.source.shape[1] > 1 and math.prod(self.source.shape[2:]) > 1
 
-    @property
-    def filled(self) -> Callable[[int], float]:
+    def filled(self, multiprocessors: int) -> float:
+        """Of what is computed for the result, the share that was asked for."""
         rows, channels = self.source.shape[0] * self.places, _up(self.channels, CHANNEL_STEP)
+        share = filled(rows, self.columns, channels * self.window, self.groups, multiprocessors)
+        return share * self.channels / channels
 
-        def of(multiprocessors: int) -> float:
-            share = filled(rows, self.columns, channels * self.window, self.groups, multiprocessors)
-            return share * self.channels / channels
-
-        return of
+    def filled_for_weight(self, multiprocessors: int) -> float:
+        """The same for the gradient of the weight, which sums over samples and places."""
+        sums = self.source.shape[0] * self.places
+        return filled(self.columns, self.channels * self.window, sums, self.groups, multiprocessors)
 
     @property
     def bytes_turned(self) -> float:
@@ -223,7 +267,7 @@ class _Convolution:
         return 2 * self.out.stored_bytes if self.has_bias and not is_within else 0
 
 
-@_rule("convolution", "_convolution", "cudnn_convolution", "mkldnn_convolution")
+@_rule("convolution", "_convolution")
 def _convolution(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
     source, weight, bias, *_, is_transposed, _padding, groups = signature.args[:9]
     form = _Convolution(source, weight, signature.outputs[0], bias is not None, is_transposed, groups)
@@ -232,13 +276,15 @@ def _convolution(signature: OpSignature, _cost: OpCost, multiprocessors: int) ->
 
 @_rule("convolution_backward")
 def _convolution_backward(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
-    """The gradients of input and weight are convolutions too, of the same three tensors."""
-    out, source, weight, _sizes, _stride, _padding, _dilation, is_transposed, _more, groups = signature.args[:10]
-    asked = [spec for spec in signature.outputs if len(spec.shape) > 1]
+    """The gradients of input and weight are convolutions too, of the same three tensors; that of a bias sums up."""
+    out, source, weight, _sizes, _stride, _padding, _dilation, is_transposed, _more, groups, wanted = signature.args[:11]
     form = _Convolution(source, weight, out, False, is_transposed, groups)
     one = _of_form(form, multiprocessors)
-    turned = one.turned_bytes * len(asked)
-    return Kernel(one.traffic, one.matrices, one.vectors, one.units, 0.0, turned, one.alone, max(1, len(asked)))
+    shares = [1.0] * wanted[0] + [form.filled_for_weight(multiprocessors) / form.filled(multiprocessors)] * wanted[1]
+    matrices = one.matrices * len(shares) / sum(1 / share for share in shares) if shares else one.matrices
+    summed = out.stored_bytes * wanted[2]
+    turned = one.turned_bytes * len(shares)
+    return replace(one, matrices=matrices, more_bytes=summed, turned_bytes=turned, launches=max(1, sum(wanted)))
 
 
 def _of_form(form: _Convolution, multiprocessors: int) -> Kernel:
@@ -266,7 +312,8 @@ def _depthwise(form: _Convolution) -> Kernel:
 
 
 def _streaming(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    lists = sum(1 for _ in _specs(signature.args[:1])) if signature.operator.startswith("aten._foreach") else 1
+    takes_lists = signature.operator.startswith(("aten._foreach", "aten._fused"))
+    lists = sum(1 for _ in _specs(signature.args[:1])) if takes_lists else 1
     rate = REORDERING if is_reordering(signature) else STREAMING
     return Kernel(rate, launches=max(1, math.ceil(lists / LIST_LENGTH)))
 
@@ -313,7 +360,7 @@ def _statistics(signature: OpSignature, _cost: OpCost, _multiprocessors: int) ->
 @_rule("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update")
 def _batch_norm(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     """Statistics of the batch take a pass of their own."""
-    of_batch = any(each is True for each in signature.args[5:6])
+    of_batch = argument(signature, "training", True)
     return _statistics(signature, _cost, _multiprocessors) if of_batch else Kernel()
 
 
@@ -329,10 +376,11 @@ def _average(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> K
     return Kernel(WINDOWS)
 
 
-_INTERPOLATED = ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d", "nearest1d", "nearest2d", "nearest3d", "nearest_exact2d")
+_INTERPOLATED = [f"upsample_{way}" for way in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d", "nearest1d", "nearest2d")]
+_INTERPOLATED += ["upsample_nearest3d", "_upsample_nearest_exact2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"]
 
 
-@_rule(*(f"upsample_{way}{back}" for way in _INTERPOLATED for back in ("", "_backward")), "grid_sampler_2d", "grid_sampler_3d")
+@_rule(*(f"{way}{back}" for way in _INTERPOLATED for back in ("", "_backward")), "grid_sampler_2d", "grid_sampler_3d")
 def _interpolation(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
     """One thread for each place of the result goes through samples and channels, unless these are innermost."""
     out = signature.outputs[0]

@@ -15,7 +15,10 @@ from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature
 
 #: the number format that products of a call are computed in
-Format = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4"]
+Format = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"]
+
+#: convolutions and recurrent layers are cuDNN's, for which torch has switches of their own
+Products = Literal["convolutions", "recurrent", "products"]
 
 _FORMATS: dict[torch.dtype, Format] = {
     torch.float64: "fp64",
@@ -32,7 +35,6 @@ _FORMATS: dict[torch.dtype, Format] = {
     torch.quint8: "int8",
 }
 _WIDER: dict[Format, Format] = {
-    "fp4": "fp8",
     "fp8": "fp16",
     "int8": "fp16",
     "bf16": "fp32",
@@ -47,8 +49,8 @@ _DOUBLE_OF_SINGLE = 1 / 64
 class Numbers:
     """How the arithmetic of a pass is done where the types of its tensors do not tell."""
 
-    #: single precision on matrix units with shortened operands: of convolutions, as torch does unless told otherwise; of all
-    tf32: Literal["none", "convolutions", "all"] = "none"
+    #: what is done of single precision on matrix units, with shortened operands
+    tf32: frozenset[Products] = frozenset()
     #: whether linear layers in 16 bits have operands in 8
     fp8: bool = False
 
@@ -62,10 +64,14 @@ def format_of(signature: OpSignature, cost: OpCost, numbers: Numbers) -> Format:
         return found
     if found in ("fp16", "bf16") and numbers.fp8 and is_linear(signature):
         return "fp8"
-    is_convolution = "conv" in signature.operator
-    if found == "fp32" and (numbers.tf32 == "all" or (numbers.tf32 == "convolutions" and is_convolution)):
-        return "tf32"
-    return found
+    return "tf32" if found == "fp32" and _products_of(signature) in numbers.tf32 else found
+
+
+def _products_of(signature: OpSignature) -> Products:
+    name = signature.operator
+    if "conv" in name:
+        return "convolutions"
+    return "recurrent" if any(each in name for each in ("rnn", "lstm", "gru")) else "products"
 
 
 def is_linear(signature: OpSignature) -> bool:
@@ -95,16 +101,8 @@ class Rates:
         matrix = known.get(f"{form}_tc", known.get(form))
         if matrix is not None:
             return max(matrix, known.get(form, 0.0))
-        wider: dict[Format, Format] = {
-            "fp4": "fp8",
-            "fp8": "fp16",
-            "int8": "fp16",
-            "bf16": "fp32",
-            "fp16": "fp32",
-            "tf32": "fp32",
-        }
-        if form in wider:
-            return self._assume(form, f"that of {wider[form]}", self.peak(wider[form]))
+        if form in _WIDER:
+            return self._assume(form, f"that of {_WIDER[form]}", self.peak(_WIDER[form]))
         if form == "fp32":
             return self._assume(form, "that of bf16", known.get("tf32", known.get("bf16", max(known.values()))))
         return self._assume(form, "1/64 of fp32", self.peak("fp32") * _DOUBLE_OF_SINGLE)
@@ -120,10 +118,10 @@ class Rates:
         """``peak · min(1, sqrt(share of power · watts / (joules per operation · peak)))``, where these are known."""
         if self.device.is_measured or form in ("fp64", "fp32"):
             return self.peak(form)
-        return self.peak(form) * self._power_factor
+        return self.peak(form) * self.power_factor
 
     @property
-    def _power_factor(self) -> float:
+    def power_factor(self) -> float:
         """Formats take as much power as there are bits in them, so that one factor holds for all of them."""
         energy = next((joules for name, joules in PICOJOULES.items() if self.device.arch.startswith(name)), None)
         half = self.device.flops.get("fp16")
@@ -132,9 +130,14 @@ class Rates:
         return min(1.0, math.sqrt(POWER_SHARE * self.device.power / (energy * 1e-12 * half)))
 
     @property
+    def cache(self) -> int | None:
+        """Bytes of a cache whose rate is known."""
+        return self.device.l2 if self.device.l2_bandwidth else None
+
+    @property
     def cache_bound(self) -> float:
-        """Bytes per second from the cache that nothing can exceed; where it is not known, it does not bound."""
-        return self.device.l2_bandwidth or math.inf
+        """Bytes per second from the cache that nothing can exceed."""
+        return self.device.l2_bandwidth or self.bandwidth
 
     @property
     def cache_estimate(self) -> float:
@@ -143,9 +146,10 @@ class Rates:
             return self.bandwidth
         return max(CACHE * self.device.l2_bandwidth, self.bandwidth)
 
-    def ridge(self, form: Format, *, of_products: bool) -> float:
-        """Operations per byte from which on arithmetic is the limit."""
-        return (self.peak(form) if of_products else self.vector_peak(form)) / self.bandwidth
+    def ridge(self, form: Format, *, of_products: bool) -> float | None:
+        """Operations per byte from which on arithmetic is the limit; None: the rate of vector units is not known."""
+        peak = self.peak(form) if of_products else self.vector_peak(form)
+        return peak / self.bandwidth if math.isfinite(peak) else None
 
     def _assume(self, form: Format, what: str, rate: float) -> float:
         remark = f"{self.device.name} has no rate for {form}: taken is {what}"

@@ -31,8 +31,8 @@ class OperatorLoad:
     bytes_written: int
     #: FLOPs per byte that has to be moved; None: nothing is
     intensity: float | None
-    #: the device's FLOPs per byte in this precision: from there on arithmetic is the limit
-    ridge: float
+    #: the device's FLOPs per byte in this precision: from there on arithmetic is the limit; None: not known
+    ridge: float | None
     limiter: Limiter
     #: what nothing can be faster than, by the data sheet
     time_bound: float
@@ -55,7 +55,7 @@ class GroupLoad:
     bytes_written: int
     intensity: float | None
     #: of the operator that takes most of the time
-    ridge: float
+    ridge: float | None
     precision: Format | None
     #: what most of the time is lost to
     limiter: Limiter
@@ -79,7 +79,7 @@ class Roofline:
     #: operations per second of products, by the formats that the pass computes in, and bytes per second
     peak_flops: Mapping[str, float]
     bandwidth: float
-    #: of the time that is estimated, the share that products would take at their peak, and the traffic at full bandwidth
+    #: of the time that is estimated, the share that products would take at their peak, and traffic of memory at full bandwidth
     compute_utilisation: float
     memory_utilisation: float
     operators: tuple[OperatorLoad, ...]
