@@ -14,6 +14,7 @@ import warnings
 import zlib
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -113,9 +114,11 @@ def _recorded(row: Row) -> Trace:
 
 
 def _state() -> str:
-    """Of the code that a record depends on."""
-    sources = sorted((Path(__file__).parents[1] / "torchscan").glob("trace/*.py"))
-    return hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()[:12]
+    """Of all code that a record depends on."""
+    package = Path(__file__).parents[1] / "torchscan"
+    sources = sorted([*package.glob("trace/*.py"), *package.glob("ops/*.py"), Path(__file__)])
+    versions = f"{torch.__version__} {metadata.version('timm')}".encode()
+    return hashlib.sha256(versions + b"".join(each.read_bytes() for each in sources)).hexdigest()[:12]
 
 
 def _built(name: str) -> nn.Module:

@@ -58,18 +58,7 @@ def draw_roofline(roofline: Roofline, *, ax: Axes | None = None) -> Axes:
     ridges = [peak / roofline.bandwidth for peak in roofline.peak_flops.values()]
     low, high = min(intensities) / 2, 2 * max([*intensities, *ridges])
     _draw_roofs(roofline, ax, low, high)
-    for limiter, colour in _COLOURS.items():
-        of_limiter = [(each, time) for each, time in points if each.limiter == limiter]
-        if of_limiter:
-            ax.scatter(
-                [each.intensity or 0.0 for each, _ in of_limiter],
-                [each.flops / each.time_estimate for each, _ in of_limiter],
-                [max(8.0, _LARGEST_POINT * time / roofline.time_estimate) for _, time in of_limiter],
-                color=colour,
-                alpha=0.6,
-                edgecolors="white",
-                label=_share(roofline, limiter),
-            )
+    _draw_points(roofline, ax, points)
     for each, _ in _most_telling(points):
         name = each.operator.removeprefix("aten.")
         ax.annotate(
@@ -220,6 +209,21 @@ def _draw_roofs(roofline: Roofline, ax: Axes, low: float, high: float) -> None:
         ax.plot(
             [start, high], [peak, peak], color="black", linewidth=1.2, linestyle="-" if peak == highest else "--", label=name
         )
+
+
+def _draw_points(roofline: Roofline, ax: Axes, points: Sequence[tuple[OperatorLoad, float]]) -> None:
+    for limiter, colour in _COLOURS.items():
+        of_limiter = [(each, time) for each, time in points if each.limiter == limiter]
+        if of_limiter:
+            ax.scatter(
+                [each.intensity or 0.0 for each, _ in of_limiter],
+                [each.flops / each.time_estimate for each, _ in of_limiter],
+                [max(8.0, _LARGEST_POINT * time / roofline.time_estimate) for _, time in of_limiter],
+                color=colour,
+                alpha=0.6,
+                edgecolors="white",
+                label=_share(roofline, limiter),
+            )
 
 
 def _share(roofline: Roofline, limiter: str) -> str:

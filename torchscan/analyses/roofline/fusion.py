@@ -7,6 +7,7 @@ and only what is needed outside is written.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 
 from torchscan.analyses.roofline.cache import Piece, piece_of
@@ -95,17 +96,20 @@ def traffic_when_fused(trace: Trace, costs: tuple[OpCost, ...], kernels: list[in
         if kernel is not None:
             for tensor in op.inputs:
                 readers[trace.tensors[tensor].storage].add(kernel)
+    results = {trace.tensors[tensor].storage for tensor in trace.root.outputs}
+    inner = {
+        storage: each.pop() for storage, each in readers.items() if len(each) == 1 and not _is_kept(trace, storage, results)
+    }
     sizes = Counter(kernels)
     known: dict[int, set[Piece]] = defaultdict(set)
     return tuple(
-        cost if kernel is None or sizes[kernel] == 1 else _outside(trace, op, cost, known[kernel], readers, kernel)
+        cost if kernel is None or sizes[kernel] == 1 else _outside(trace, op, cost, known[kernel], inner, kernel)
         for op, cost, kernel in zip(trace.ops, costs, kernels, strict=True)
     )
 
 
-def _outside(
-    trace: Trace, op: OpCall, cost: OpCost, known: set[Piece], readers: dict[int, set[int | None]], kernel: int
-) -> OpCost:
+def _outside(trace: Trace, op: OpCall, cost: OpCost, known: set[Piece], inner: Mapping[int, int | None], kernel: int) -> OpCost:
+    """``inner``: what one kernel only reads, and which."""
     read = written = 0
     for tensor in dict.fromkeys(op.inputs):
         piece = piece_of(trace, tensor)
@@ -113,15 +117,13 @@ def _outside(
             read += trace.tensors[tensor].spec.stored_bytes
             known.add(piece)
     for tensor in dict.fromkeys(op.outputs):
-        storage = trace.tensors[tensor].storage
-        if _is_needed(trace, storage) or readers[storage] != {kernel}:
+        if inner.get(trace.tensors[tensor].storage) != kernel:
             written += trace.tensors[tensor].spec.stored_bytes
         known.add(piece_of(trace, tensor))
     return replace(cost, bytes_read=min(read, cost.bytes_read), bytes_written=min(written, cost.bytes_written))
 
 
-def _is_needed(trace: Trace, storage: int) -> bool:
+def _is_kept(trace: Trace, storage: int, results: set[int]) -> bool:
     """Whether it outlives the pass, or was there before."""
     record = trace.storages[storage]
-    is_result = storage in {trace.tensors[tensor].storage for tensor in trace.root.outputs}
-    return is_result or record.died is None or record.born is None or record.kind != "intermediate"
+    return storage in results or record.died is None or record.born is None or record.kind != "intermediate"
