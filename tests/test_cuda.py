@@ -7,6 +7,7 @@ import os
 import shutil
 import statistics
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from tests.models.catalogue import SMALL, Case
 from tests.observables import process_state
 from tests.trace.test_higher_order import Flexible
 from tests.trace.test_record import Calls
+from torchscan.hardware.devices import known_devices, save_entry
+from torchscan.hardware.measuring import measure
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
@@ -163,3 +166,25 @@ def test_the_peak_of_a_training_step_is_what_the_allocator_had_in_use(capsys: py
     with capsys.disabled():
         print(f"median error {median:.1%}")  # noqa: T201 - a figure to be read
     assert median < 0.1
+
+
+def test_the_device_at_hand_has_a_roofline() -> None:
+    """Measured times beside it are printed by scripts/benchmark --at-hand."""
+    if torch.cuda.get_device_name() not in known_devices():
+        pytest.skip(f"no rates of {torch.cuda.get_device_name()} are known: torchscan devices --measure")
+    model = nn.Linear(1024, 1024).half()
+    for device in ("auto", "cuda"):
+        result = torchscan.analyze_roofline(model, (1024,), batch_size=4096, device=device)
+        assert result.device == torch.cuda.get_device_name()
+        assert 0 < result.time_bound <= result.time_estimate
+
+
+def test_the_device_at_hand_can_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path / "devices.json"))
+    name, entry = measure()
+    save_entry(name, entry)
+    device = known_devices()[name]
+    assert device.is_measured
+    assert device.flops["fp16"] > 1e12
+    assert device.bandwidth is not None
+    assert device.bandwidth > 5e10

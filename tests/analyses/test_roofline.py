@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import torchscan
 from tests.trace.test_record import Calls
 from torchscan import InputError, OperatorLoad, Roofline, analyze_roofline, register_device
-from torchscan.analyses.roofline.kernels import filled
+from torchscan.analyses.roofline.kernels.products import filled
 from torchscan.hardware import devices
 
 #: 10 TFLOP/s in fp32, ten times that in fp16, 100 GB/s: ridges at 100 and 1000 FLOPs per byte

@@ -1,0 +1,131 @@
+"""Convolutions: the layout that they work in, groups, and their gradients."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from torchscan.analyses.roofline.constants import (
+    CHANNEL_STEP,
+    DEPTHWISE_CHANNELS_LAST_LARGER,
+    DEPTHWISE_CONVOLUTIONS,
+    DEPTHWISE_LARGER,
+    DEPTHWISE_UP_TO_25,
+    GROUPED_CONVOLUTIONS,
+    GROUPED_ON_MATRIX_UNITS,
+    GROUPED_ON_VECTOR_UNITS,
+    MATRICES,
+    POINTWISE_CONVOLUTIONS,
+    STREAMING,
+    TURNING_AROUND,
+)
+from torchscan.analyses.roofline.kernels.products import filled, padded_to
+from torchscan.analyses.roofline.kernels.registry import Kernel, rule
+from torchscan.ops import OpCost
+from torchscan.trace.events import OpSignature, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class _Convolution:
+    source: TensorSpec
+    weight: TensorSpec
+    out: TensorSpec
+    has_bias: bool
+    is_transposed: bool
+    groups: int
+
+    @property
+    def window(self) -> int:
+        return math.prod(self.weight.shape[2:])
+
+    @property
+    def channels(self) -> int:
+        """Of the input, in a group."""
+        return self.source.shape[1] // self.groups
+
+    @property
+    def columns(self) -> int:
+        return self.out.shape[1] // self.groups
+
+    @property
+    def is_depthwise(self) -> bool:
+        return self.groups > 1 and self.channels == 1
+
+    @property
+    def places(self) -> int:
+        """Of a sample: of the result, or of what is spread over it."""
+        return math.prod((self.source if self.is_transposed else self.out).shape[2:])
+
+    @property
+    def is_channels_last(self) -> bool:
+        return 1 in self.source.stride[1:2] and self.source.shape[1] > 1 and math.prod(self.source.shape[2:]) > 1
+
+    def filled(self, multiprocessors: int) -> float:
+        """Of what is computed for the result, the share that was asked for."""
+        rows, channels = self.source.shape[0] * self.places, padded_to(self.channels, CHANNEL_STEP)
+        share = filled(rows, self.columns, channels * self.window, self.groups, multiprocessors)
+        return share * self.channels / channels
+
+    def filled_for_weight(self, multiprocessors: int) -> float:
+        """The same for the gradient of the weight, which sums over samples and places."""
+        sums = self.source.shape[0] * self.places
+        return filled(self.columns, self.channels * self.window, sums, self.groups, multiprocessors)
+
+    @property
+    def bytes_turned(self) -> float:
+        """The layout that half precision computes in is made and undone, unless it is there or does not matter.
+
+        One by one it does not: that is a product with the places as columns, if these are whole lines.
+        """
+        is_half = self.source.dtype.itemsize == 2
+        is_product = self.window == 1 and self.places % CHANNEL_STEP == 0 and self.groups == 1
+        if not is_half or self.is_channels_last or is_product:
+            return 0.0
+        return TURNING_AROUND * 2 * (self.source.stored_bytes + self.weight.stored_bytes + self.out.stored_bytes)
+
+    @property
+    def bytes_of_bias(self) -> int:
+        """Added by a kernel of its own, but for depthwise ones of torch's own."""
+        is_within = self.is_depthwise and not self.is_channels_last
+        return 2 * self.out.stored_bytes if self.has_bias and not is_within else 0
+
+
+@rule("convolution", "_convolution")
+def _convolution(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
+    source, weight, bias, *_, is_transposed, _padding, groups = signature.args[:9]
+    form = _Convolution(source, weight, signature.outputs[0], bias is not None, is_transposed, groups)
+    return _of_form(form, multiprocessors)
+
+
+@rule("convolution_backward")
+def _convolution_backward(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
+    """The gradients of input and weight are convolutions too, of the same three tensors; that of a bias sums up."""
+    out, source, weight, _sizes, _stride, _padding, _dilation, is_transposed, _more, groups, wanted = signature.args[:11]
+    form = _Convolution(source, weight, out, False, is_transposed, groups)
+    one = _of_form(form, multiprocessors)
+    shares = [1.0] * wanted[0] + [form.filled_for_weight(multiprocessors) / form.filled(multiprocessors)] * wanted[1]
+    matrices = one.matrices * len(shares) / sum(1 / share for share in shares) if shares else one.matrices
+    summed = out.stored_bytes * wanted[2]
+    turned = one.turned_bytes * len(shares)
+    return replace(one, matrices=matrices, more_bytes=summed, turned_bytes=turned, launches=max(1, sum(wanted)))
+
+
+def _of_form(form: _Convolution, multiprocessors: int) -> Kernel:
+    if form.is_depthwise:
+        return _depthwise(form)
+    share, turned = form.filled(multiprocessors), form.bytes_turned
+    if form.groups > 1:
+        # Either groups padded to tiles, or one product after the other.
+        rates = share * GROUPED_ON_MATRIX_UNITS, GROUPED_ON_VECTOR_UNITS
+        return Kernel(GROUPED_CONVOLUTIONS, *rates, "faster", form.bytes_of_bias, turned)
+    peak = POINTWISE_CONVOLUTIONS if form.window == 1 else MATRICES
+    return Kernel(STREAMING, peak * share, more_bytes=form.bytes_of_bias, turned_bytes=turned)
+
+
+def _depthwise(form: _Convolution) -> Kernel:
+    """On vector units; channels-last is better served than not."""
+    if form.is_channels_last:
+        rate = DEPTHWISE_CHANNELS_LAST_LARGER if form.window > 49 else 1.0
+        return Kernel(STREAMING, vectors=rate, units="vector", more_bytes=form.bytes_of_bias)
+    rate = 1.0 if form.window <= 9 else DEPTHWISE_UP_TO_25 if form.window <= 25 else DEPTHWISE_LARGER
+    return Kernel(DEPTHWISE_CONVOLUTIONS, vectors=rate, units="vector")

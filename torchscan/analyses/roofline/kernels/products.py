@@ -1,0 +1,92 @@
+"""Products of matrices, attention and recurrent layers."""
+
+from __future__ import annotations
+
+import math
+
+from torchscan.analyses.roofline.constants import (
+    ATTENTION,
+    ATTENTION_BLOCK,
+    CONTRACTIONS,
+    MATRICES,
+    RECURRENCE,
+    SKINNY,
+    SPLIT_STEP,
+    STREAMING,
+    SUM_STEP,
+    TILES,
+)
+from torchscan.analyses.roofline.kernels.registry import Kernel, argument, rule
+from torchscan.ops import OpCost
+from torchscan.trace.events import OpSignature
+
+
+def filled(rows: int, columns: int, sums: int, batch: int, multiprocessors: int) -> float:
+    """Of what the device computes for ``batch`` products, the share that was asked for.
+
+    ``rows·columns·sums / min over tiles of (waves · multiprocessors · tile · padded sums / share of the peak)``: a tile is
+    computed whole, and a wave takes as long whether all multiprocessors have a tile or one.
+    """
+    padded = padded_to(sums, SUM_STEP)
+    least = math.inf
+    for (tall, wide), share in TILES.items():
+        tiles = math.ceil(rows / tall) * math.ceil(columns / wide) * batch
+        pieces = max(1, min(multiprocessors // max(tiles, 1), sums // SPLIT_STEP))
+        waves = math.ceil(tiles * pieces / multiprocessors) / pieces
+        least = min(least, waves * multiprocessors * tall * wide * padded / share)
+    return rows * columns * sums * batch / least if least else 1.0
+
+
+def padded_to(count: int, step: int) -> int:
+    """The next multiple of ``step``, one at least."""
+    return -(-max(count, 1) // step) * step
+
+
+@rule("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_scaled_mm", "_int_mm")
+def _product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kernel:
+    """The last two operands but for ``linear``, whose weight is the other way round."""
+    operands = [spec for spec in signature.inputs if len(spec.shape) >= 2]
+    if len(operands) < 2 or not cost.macs:
+        return any_product(signature, cost, multiprocessors)
+    out = signature.outputs[0].shape
+    batch = math.prod(out[:-2]) if signature.operator == "aten.bmm" or signature.operator == "aten.baddbmm" else 1
+    rows, columns = math.prod(out[:-1]) // batch, out[-1]
+    sums = cost.macs // max(rows * columns * batch, 1)
+    traffic = STREAMING if min(rows, columns) <= SKINNY else CONTRACTIONS
+    return Kernel(traffic, MATRICES * filled(rows, columns, sums, batch, multiprocessors))
+
+
+@rule("mv", "addmv", "dot", "vdot")
+def _with_vector(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+    return Kernel(STREAMING, units="vector")
+
+
+def any_product(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+    """What has no rule and multiplies."""
+    return Kernel(CONTRACTIONS, MATRICES)
+
+
+@rule(
+    *(f"_scaled_dot_product_{name}_attention{back}" for name in ("flash", "efficient", "cudnn") for back in ("", "_backward")),
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+    "scaled_dot_product_attention",
+)
+def _attention(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+    """Where each query sees only what came before it, what lies beyond is left out, block by block."""
+    query, key = signature.inputs[0].shape[-2], signature.inputs[1].shape[-2]
+    if not argument(signature, "is_causal", False) or query != key:
+        return Kernel(STREAMING, ATTENTION)
+    return Kernel(STREAMING, ATTENTION, least=(key + 1) / (2 * key), executed=min(1.0, (key + ATTENTION_BLOCK) / (2 * key)))
+
+
+@rule("_cudnn_rnn", "_cudnn_rnn_backward", "lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer")
+def _recurrent(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+    """A step waits for the one before, whatever the batch."""
+    source = signature.inputs[0].shape
+    packed = argument(signature, "batch_sizes", None)
+    steps = source[1 if argument(signature, "batch_first", False) and len(source) > 2 else 0]
+    if isinstance(packed, tuple) and packed and all(isinstance(each, int) for each in packed):
+        steps = len(packed)
+    weights = sum(1 for spec in signature.inputs if len(spec.shape) == 2)
+    return Kernel(CONTRACTIONS, RECURRENCE, launches=max(1, steps * weights // 2))
