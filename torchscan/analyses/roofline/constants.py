@@ -14,13 +14,10 @@ from collections.abc import Mapping
 STREAMING = 0.90
 #: where operands lie in another order than results, so that one of the two is not read or written in whole lines
 REORDERING = 0.80
-#: joining tensors, and averages and interpolation over windows, which compute an address for each element
-JOINING, WINDOWS, INTERPOLATION = 0.72, 0.40, 0.30
 #: adding to places that an index names, with atomic operations
 SCATTERING = 0.30
 #: contractions: loads wait for tiles, stores for sums; with so many rows or columns at the most they stream
 CONTRACTIONS, SKINNY = 0.50, 64
-GROUPED_CONVOLUTIONS, DEPTHWISE_CONVOLUTIONS = 0.27, 0.48
 #: of 64 bytes per cycle and multiprocessor, what the second-level cache gives
 CACHE = 0.30
 #: of the cache, what stays while as much streams by
@@ -46,6 +43,10 @@ DEPTHWISE_CHANNELS_LAST_LARGER = 0.02
 VECTORS = 0.5
 #: cycles of a multiprocessor for each row that is normalised: its threads wait for the sums of one another, twice
 CYCLES_OF_ROW = 250.0
+#: cycles of a multiprocessor for each element, where threads have an address to compute for it: joining tensors, averages over
+#: windows, interpolation, depthwise convolutions up to 3 × 3, grouped ones
+CYCLES_OF_JOINING, CYCLES_OF_AVERAGE, CYCLES_OF_INTERPOLATION = 0.65, 1.1, 2.0
+CYCLES_OF_DEPTHWISE, CYCLES_OF_GROUPED = 1.4, 2.2
 
 #: tiles of products, and the share of the peak that each can reach: small ones load more for each product
 TILES: Mapping[tuple[int, int], float] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchscan.analyses.roofline.kernels import convolutions as convolutions
 from torchscan.analyses.roofline.kernels.products import any_product
 from torchscan.analyses.roofline.kernels.registry import Kernel, argument, is_launched, rules
-from torchscan.analyses.roofline.kernels.streaming import streaming
+from torchscan.analyses.roofline.kernels.streaming import any_streaming
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature
 
@@ -14,5 +14,5 @@ __all__ = ["Kernel", "argument", "is_launched", "kernel_of"]
 
 def kernel_of(signature: OpSignature, cost: OpCost, multiprocessors: int | None) -> Kernel:
     """The kernel of one call on a device with so many multiprocessors."""
-    rule = rules.get(signature.operator, any_product if cost.macs else streaming)
+    rule = rules.get(signature.operator, any_product if cost.macs else any_streaming)
     return rule(signature, cost, multiprocessors or 1)

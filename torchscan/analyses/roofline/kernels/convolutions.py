@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from torchscan.analyses.roofline.constants import (
     CHANNEL_STEP,
+    CYCLES_OF_DEPTHWISE,
+    CYCLES_OF_GROUPED,
     DEPTHWISE_CHANNELS_LAST_LARGER,
-    DEPTHWISE_CONVOLUTIONS,
     DEPTHWISE_LARGER,
     DEPTHWISE_UP_TO_25,
-    GROUPED_CONVOLUTIONS,
     GROUPED_ON_MATRIX_UNITS,
     GROUPED_ON_VECTOR_UNITS,
     MATRICES,
@@ -117,7 +117,8 @@ def _of_form(form: _Convolution, multiprocessors: int) -> Kernel:
     if form.groups > 1:
         # Either groups padded to tiles, or one product after the other.
         rates = share * GROUPED_ON_MATRIX_UNITS, GROUPED_ON_VECTOR_UNITS
-        return Kernel(GROUPED_CONVOLUTIONS, *rates, "faster", form.bytes_of_bias, turned)
+        cycles = form.out.numel * CYCLES_OF_GROUPED
+        return Kernel(STREAMING, *rates, "faster", form.bytes_of_bias, turned, cycles=cycles)
     peak = POINTWISE_CONVOLUTIONS if form.window == 1 else MATRICES
     return Kernel(STREAMING, peak * share, more_bytes=form.bytes_of_bias, turned_bytes=turned)
 
@@ -128,4 +129,4 @@ def _depthwise(form: _Convolution) -> Kernel:
         rate = DEPTHWISE_CHANNELS_LAST_LARGER if form.window > 49 else 1.0
         return Kernel(STREAMING, vectors=rate, units="vector", more_bytes=form.bytes_of_bias)
     rate = 1.0 if form.window <= 9 else DEPTHWISE_UP_TO_25 if form.window <= 25 else DEPTHWISE_LARGER
-    return Kernel(DEPTHWISE_CONVOLUTIONS, vectors=rate, units="vector")
+    return Kernel(vectors=rate, units="vector", cycles=form.out.numel * CYCLES_OF_DEPTHWISE)

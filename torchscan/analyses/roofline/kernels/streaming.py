@@ -7,24 +7,24 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchscan.analyses.roofline.constants import (
+    CYCLES_OF_AVERAGE,
+    CYCLES_OF_INTERPOLATION,
+    CYCLES_OF_JOINING,
     CYCLES_OF_ROW,
     HOST_LOOP,
-    INTERPOLATION,
-    JOINING,
     LIST_LENGTH,
     REORDERING,
     SCATTERING,
     SERIAL_THREADS,
     SERIAL_TURN,
     STREAMING,
-    WINDOWS,
 )
 from torchscan.analyses.roofline.kernels.registry import Kernel, argument, rule
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature, TensorSpec
 
 
-def streaming(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+def any_streaming(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     """What has no rule: each element is read once and written once, lists a number of tensors at a time."""
     takes_lists = signature.operator.startswith(("aten._foreach", "aten._fused"))
     lists = sum(1 for _ in _specs(signature.args[:1])) if takes_lists else 1
@@ -79,15 +79,16 @@ def _batch_norm(signature: OpSignature, _cost: OpCost, _multiprocessors: int) ->
 
 
 @rule("cat", "stack")
-def _joining(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    return Kernel(JOINING)
+def _joining(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+    return Kernel(cycles=signature.outputs[0].numel * CYCLES_OF_JOINING)
 
 
 @rule(
     *(f"{name}{back}" for name in ("avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d") for back in ("", "_backward")),
 )
-def _average(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    return Kernel(WINDOWS)
+def _average(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
+    places = max(spec.numel for spec in (*signature.inputs, *signature.outputs))
+    return Kernel(cycles=places * CYCLES_OF_AVERAGE)
 
 
 _INTERPOLATED = [f"upsample_{way}" for way in ("linear1d", "bilinear2d", "bicubic2d", "trilinear3d", "nearest1d", "nearest2d")]
@@ -100,10 +101,10 @@ def _interpolation(signature: OpSignature, _cost: OpCost, multiprocessors: int) 
     out = signature.outputs[0]
     loops = signature.operator.removeprefix("aten.") in {"upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"}
     if not loops or 1 in signature.inputs[0].stride[1:2]:
-        return Kernel(INTERPOLATION)
+        return Kernel(cycles=out.numel * CYCLES_OF_INTERPOLATION)
     places, turns = math.prod(out.shape[2:]), math.prod(out.shape[:2])
     rounds = max(1, math.ceil(places / (multiprocessors * SERIAL_THREADS)))
-    return Kernel(INTERPOLATION, alone=turns * rounds * SERIAL_TURN)
+    return Kernel(cycles=out.numel * CYCLES_OF_INTERPOLATION, alone=turns * rounds * SERIAL_TURN)
 
 
 @rule("im2col")
