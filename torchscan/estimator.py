@@ -67,7 +67,7 @@ def estimate_memory(
     if chosen in ("fp8", "fp8-mixed"):
         raise InputError("memory is not estimated for fp8, of which there are many ways to store weights: give 'bf16', say")
     card = None if device is None else device_named(device)
-    if card is not None and card.vendor not in ("", "NVIDIA", "AMD"):
+    if card is not None and not card.has_allocator:
         raise InputError(f"{card.name} is no CUDA device, and torch's allocator there is not known: leave device out")
     inputs = PassRequest(module, input_shape, dtype, args, kwargs, batch_size)
     request = _step(inputs, training, loss, optimizer, accumulate, mode)
@@ -156,7 +156,7 @@ def _numbers(precision: Precision | None, card: Device) -> Numbers:
 def _overflow(trace: Trace, card: Device) -> list[str]:
     """What to say where the pass needs more memory than the device has."""
     timeline = MemoryTimeline(trace)
-    if card.vendor in ("", "NVIDIA", "AMD"):
+    if card.has_allocator:
         verdict = Placement(trace, timeline, card).verdict(None)
         needed, fits = verdict.reserved_bytes + verdict.context_bytes, verdict.fits
     else:

@@ -75,6 +75,11 @@ class Device:
         return self.memory - CONTEXT
 
     @property
+    def has_allocator(self) -> bool:
+        """Whether torch's caching allocator hands out its memory, as far as is known: CUDA's, and AMD's under that name."""
+        return self.vendor in ("", "NVIDIA", "AMD")
+
+    @property
     def has_flash(self) -> bool:
         """Whether torch has flash attention for it."""
         return self.capability is None or self.capability >= 8
@@ -202,8 +207,7 @@ def require_writable(path: Path) -> None:
 
 def known_entry(name: str) -> dict[str, Any]:
     """The package's entry of a device as it is in the file; empty where it has none."""
-    content = json.loads(resources.files("torchscan.hardware").joinpath("devices.json").read_text())
-    return dict(content["devices"].get(name, {}))
+    return dict(_content()["devices"].get(name, {}))
 
 
 def at_hand() -> Device:
@@ -257,11 +261,16 @@ def _words(name: str) -> set[str]:
 
 
 @cache
+def _content() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(resources.files("torchscan.hardware").joinpath("devices.json").read_text())
+    return content
+
+
+@cache
 def _of_package() -> dict[str, Device]:
-    content = json.loads(resources.files("torchscan.hardware").joinpath("devices.json").read_text())
-    sources = content["sources"]
+    sources = _content()["sources"]
     made = {}
-    for name, entry in content["devices"].items():
+    for name, entry in _content()["devices"].items():
         read_on = {figure: sources[key] for figure, key in entry.get("source", {}).items()}
         made[name] = _device(name, {**entry, "source": read_on}, "devices.json")
     return made

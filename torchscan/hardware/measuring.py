@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -58,8 +59,6 @@ def _formats() -> list[str]:
 def _memory(on_cuda: bool) -> int:
     if on_cuda:
         return int(torch.cuda.get_device_properties(0).total_memory)
-    import os
-
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -233,7 +233,7 @@ def _apply(formula: Callable[..., T], signature: OpSignature) -> T:
     """
     layout = _layout(formula)
     names = [argument.name for argument in signature.op._schema.arguments]
-    named = dict(zip(names, signature.args, strict=False)) | dict(signature.inputs_by_keyword)
+    named = signature.arguments
     positional = [named[name] for name in names[: layout.positional] if name in named]
     if layout.takes_rest:
         positional += signature.args[layout.positional :]

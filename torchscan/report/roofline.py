@@ -61,9 +61,8 @@ def draw_roofline(roofline: Roofline, *, ax: Axes | None = None) -> Axes:
     _draw_points(roofline, ax, points)
     for each, _ in _most_telling(points):
         name = each.operator.removeprefix("aten.")
-        ax.annotate(
-            name, (each.intensity or 0.0, each.flops / each.time_estimate), fontsize="x-small", ha="center", va="center"
-        )
+        place = (each.intensity or 0.0, each.flops / each.time_estimate)
+        ax.annotate(name, place, (0, -8), textcoords="offset points", fontsize="x-small", ha="center", va="top", clip_on=True)
     ax.set(xscale="log", yscale="log", xlim=(low, high), xlabel="FLOPs per byte", ylabel="FLOPs per second")
     ax.set_title(f"{roofline.device}, {units.duration(roofline.time_estimate)}", fontsize="medium")
     from matplotlib.collections import PathCollection
@@ -107,13 +106,12 @@ def _peaks(roofline: Roofline) -> str:
 
 
 def _table(roofline: Roofline, by: Rows, max_depth: int, rows: int, width: int) -> str:
-    groups = sorted(_groups(roofline, by, max_depth), key=lambda each: -each.time_estimate)
-    shown = groups[:rows] if len(groups) > rows + 1 else groups
-    figures = [_figures(each, roofline.time_estimate) for each in shown]
-    names = [each.name.removeprefix("aten.") for each in shown]
-    if len(shown) < len(groups):
-        names.append(f"({len(groups) - len(shown)} others)")
-        figures.append(_rest(groups[rows:], roofline.time_estimate))
+    groups = sorted(_groups(roofline, by, max_depth), key=lambda each: -_time_of(each[1]))
+    if len(groups) > rows + 1:
+        others = [load for _, loads in groups[rows:] for load in loads]
+        groups = [*groups[:rows], (f"({len(groups) - rows} others)", others)]
+    names = [name.removeprefix("aten.") for name, _ in groups]
+    figures = [_figures(group(name, loads), roofline.time_estimate) for name, loads in groups]
     widths = [max(len(row[at]) for row in [_HEADINGS, *figures]) for at in range(len(_HEADINGS))]
     room = width - sum(each + 2 for each in widths)
     columns = [
@@ -131,15 +129,20 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(side(cell, size) for side, cell, size in zip(sides, cells, widths, strict=True)).rstrip()
 
 
-def _groups(roofline: Roofline, by: Rows, max_depth: int) -> list[GroupLoad]:
-    if by == "kind":
-        return list(roofline.by_kind.values())
+def _groups(roofline: Roofline, by: Rows, max_depth: int) -> list[tuple[str, list[OperatorLoad]]]:
     members: dict[str, list[OperatorLoad]] = defaultdict(list)
     for number, each in enumerate(roofline.operators):
-        within = ".".join(each.layer.split(".")[:max_depth]) or "(the model itself)"
-        name = f"{number} {each.operator.removeprefix('aten.')} {each.layer}".rstrip()
-        members[within if by == "layer" else name].append(each)
-    return [group(name, loads) for name, loads in members.items()]
+        name = {
+            "layer": ".".join(each.layer.split(".")[:max_depth]) or "(the model itself)",
+            "kind": each.operator,
+            "operator": f"{number} {each.operator.removeprefix('aten.')} {each.layer}".rstrip(),
+        }[by]
+        members[name].append(each)
+    return list(members.items())
+
+
+def _time_of(loads: Sequence[OperatorLoad]) -> float:
+    return math.fsum(each.time_estimate for each in loads)
 
 
 def _figures(each: GroupLoad, whole: float) -> tuple[str, ...]:
@@ -148,23 +151,6 @@ def _figures(each: GroupLoad, whole: float) -> tuple[str, ...]:
     share = 100 * each.time_estimate / whole if whole else 0.0
     moved = units.memory(each.bytes_read + each.bytes_written, 1)
     return units.count(each.flops, "", 1), moved, intensity, each.limiter, *times, f"{share:.1f}"
-
-
-def _rest(groups: Sequence[GroupLoad], whole: float) -> tuple[str, ...]:
-    time = math.fsum(each.time_estimate for each in groups)
-    flops, moved = sum(each.flops for each in groups), sum(each.bytes_read + each.bytes_written for each in groups)
-    bound = math.fsum(each.time_bound for each in groups)
-    share = 100 * time / whole if whole else 0.0
-    intensity = f"{flops / moved:.1f}" if moved else "-"
-    return (
-        units.count(flops, "", 1),
-        units.memory(moved, 1),
-        intensity,
-        "",
-        units.duration(bound),
-        units.duration(time),
-        f"{share:.1f}",
-    )
 
 
 # -- picture -------------------------------------------------------------------------------------------------------------
@@ -227,5 +213,5 @@ def _draw_points(roofline: Roofline, ax: Axes, points: Sequence[tuple[OperatorLo
 
 
 def _share(roofline: Roofline, limiter: str) -> str:
-    time = math.fsum(each.time_estimate for each in roofline.operators if each.limiter == limiter)
+    time = _time_of([each for each in roofline.operators if each.limiter == limiter])
     return f"{limiter}: {100 * time / roofline.time_estimate:.0f} % of the time"

@@ -131,6 +131,12 @@ class OpSignature:
         return {name: value for name, value in self.kwargs.items() if name not in written}
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """What was given, by the names of the schema, without what is written to (``out=``)."""
+        names = (argument.name for argument in self.op._schema.arguments)
+        return dict(zip(names, self.args, strict=False)) | dict(self.inputs_by_keyword)
+
+    @property
     def distinct_inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs, a tensor that is passed twice counted once."""
         return tuple(spec for position, spec in enumerate(self.inputs) if position not in self.repeated)

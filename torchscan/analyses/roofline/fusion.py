@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from torchscan.analyses.roofline.cache import Piece, piece_of
-from torchscan.analyses.roofline.kernels import argument, is_launched
+from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
@@ -25,7 +25,7 @@ _APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudn
 def is_fusible(op: OpCall, cost: OpCost) -> bool:
     """Whether a compiler writes the kernel of this call."""
     name = op.signature.operator.removeprefix("aten.")
-    takes_statistics = "batch_norm" in name and argument(op.signature, "training", True)
+    takes_statistics = "batch_norm" in name and op.signature.arguments.get("training", True)
     return not cost.macs and not takes_statistics and not name.startswith(_APART)
 
 
@@ -84,7 +84,7 @@ class _Fusion:
         """Whether its result is there only when all places were gone through: a reduction of more than rows."""
         if not op.outputs or self._trace.tensors[op.outputs[0]].spec.numel == self._size(op):
             return False
-        dims = argument(op.signature, "dim", None)
+        dims = op.signature.arguments.get("dim", None)
         rank = len(op.signature.inputs[0].shape) if op.signature.inputs else 0
         return (dims if isinstance(dims, tuple) else (dims,)) not in ((-1,), (rank - 1,))
 

@@ -62,7 +62,7 @@ def format_of(signature: OpSignature, cost: OpCost, numbers: Numbers) -> Format:
     found: Format = _FORMATS[next((each for each in known if each.is_floating_point), known[0] if known else torch.float32)]
     if not cost.macs:
         return found
-    if found in ("fp16", "bf16") and numbers.fp8 and is_linear(signature):
+    if found in ("fp16", "bf16") and numbers.fp8 and _is_linear(signature):
         return "fp8"
     return "tf32" if found == "fp32" and _products_of(signature) in numbers.tf32 else found
 
@@ -74,7 +74,7 @@ def _products_of(signature: OpSignature) -> Products:
     return "recurrent" if any(each in name for each in ("rnn", "lstm", "gru")) else "products"
 
 
-def is_linear(signature: OpSignature) -> bool:
+def _is_linear(signature: OpSignature) -> bool:
     """Whether it is the product of a linear layer, which formats of 8 bits are for."""
     return signature.operator in ("aten.addmm", "aten.mm", "aten.linear")
 
@@ -104,7 +104,8 @@ class Rates:
         if form in _WIDER:
             return self._assume(form, f"that of {_WIDER[form]}", self.peak(_WIDER[form]))
         if form == "fp32":
-            return self._assume(form, "that of bf16", known.get("tf32", known.get("bf16", max(known.values()))))
+            other = next((each for each in ("tf32", "bf16") if each in known), next(iter(known)))
+            return self._assume(form, f"that of {other}", known[other])
         return self._assume(form, "1/64 of fp32", self.peak("fp32") * _DOUBLE_OF_SINGLE)
 
     def vector_peak(self, form: Format) -> float:

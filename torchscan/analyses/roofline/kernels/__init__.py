@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from torchscan.analyses.roofline.kernels import convolutions as convolutions
+from torchscan.analyses.roofline.kernels import convolutions as convolutions  # registers its rules
 from torchscan.analyses.roofline.kernels.products import any_product
-from torchscan.analyses.roofline.kernels.registry import Kernel, argument, is_launched, rules
+from torchscan.analyses.roofline.kernels.registry import Kernel, is_launched, rules
 from torchscan.analyses.roofline.kernels.streaming import any_streaming
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature
 
-__all__ = ["Kernel", "argument", "is_launched", "kernel_of"]
+__all__ = ["Kernel", "is_launched", "kernel_of"]
 
 
 def kernel_of(signature: OpSignature, cost: OpCost, multiprocessors: int | None) -> Kernel:

@@ -16,7 +16,7 @@ from torchscan.analyses.roofline.constants import (
     SUM_STEP,
     TILES,
 )
-from torchscan.analyses.roofline.kernels.registry import Kernel, argument, rule
+from torchscan.analyses.roofline.kernels.registry import Kernel, rule
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature
 
@@ -75,7 +75,7 @@ def any_product(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -
 def _attention(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     """Where each query sees only what came before it, what lies beyond is left out, block by block."""
     query, key = signature.inputs[0].shape[-2], signature.inputs[1].shape[-2]
-    if not argument(signature, "is_causal", False) or query != key:
+    if not signature.arguments.get("is_causal", False) or query != key:
         return Kernel(STREAMING, ATTENTION)
     return Kernel(STREAMING, ATTENTION, least=(key + 1) / (2 * key), executed=min(1.0, (key + ATTENTION_BLOCK) / (2 * key)))
 
@@ -84,8 +84,8 @@ def _attention(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> 
 def _recurrent(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     """A step waits for the one before, whatever the batch."""
     source = signature.inputs[0].shape
-    packed = argument(signature, "batch_sizes", None)
-    steps = source[1 if argument(signature, "batch_first", False) and len(source) > 2 else 0]
+    packed = signature.arguments.get("batch_sizes", None)
+    steps = source[1 if signature.arguments.get("batch_first", False) and len(source) > 2 else 0]
     if isinstance(packed, tuple) and packed and all(isinstance(each, int) for each in packed):
         steps = len(packed)
     weights = sum(1 for spec in signature.inputs if len(spec.shape) == 2)

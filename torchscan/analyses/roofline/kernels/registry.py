@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -31,7 +31,7 @@ class Kernel:
     units: Literal["matrix", "vector", "faster"] = "matrix"
     #: bytes that pass through memory besides those that have to
     more_bytes: float = 0.0
-    #: of those the layout of operands is the reason, which compiled code avoids
+    #: and those that pass because operands lie in another layout, which compiled code avoids
     turned_bytes: float = 0.0
     #: seconds that nothing else hides
     alone: float = 0.0
@@ -55,16 +55,6 @@ _NOT_LAUNCHED = ("empty", "new_empty", "lift_fresh", "_local_scalar_dense")
 def is_launched(signature: OpSignature) -> bool:
     """Whether a call makes the device do anything."""
     return not signature.is_view and not signature.operator.removeprefix("aten.").startswith(_NOT_LAUNCHED)
-
-
-def argument(signature: OpSignature, name: str, default: Any) -> Any:
-    """What an operator was given under a name of its schema."""
-    if name in signature.kwargs:
-        return signature.kwargs[name]
-    for place, each in enumerate(signature.op._schema.arguments[: len(signature.args)]):
-        if each.name == name:
-            return signature.args[place]
-    return default
 
 
 def rule(*operators: str) -> Callable[[Rule], Rule]:

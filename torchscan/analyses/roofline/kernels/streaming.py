@@ -19,7 +19,7 @@ from torchscan.analyses.roofline.constants import (
     SERIAL_TURN,
     STREAMING,
 )
-from torchscan.analyses.roofline.kernels.registry import Kernel, argument, rule
+from torchscan.analyses.roofline.kernels.registry import Kernel, rule
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature, TensorSpec
 
@@ -28,7 +28,7 @@ def any_streaming(signature: OpSignature, _cost: OpCost, _multiprocessors: int) 
     """What has no rule: each element is read once and written once, lists a number of tensors at a time."""
     takes_lists = signature.operator.startswith(("aten._foreach", "aten._fused"))
     lists = sum(1 for _ in _specs(signature.args[:1])) if takes_lists else 1
-    rate = REORDERING if is_reordering(signature) else STREAMING
+    rate = REORDERING if _is_reordering(signature) else STREAMING
     return Kernel(rate, launches=max(1, math.ceil(lists / LIST_LENGTH)))
 
 
@@ -40,7 +40,7 @@ def _specs(values: Any) -> Iterator[TensorSpec]:
             yield from _specs(value)
 
 
-def is_reordering(signature: OpSignature) -> bool:
+def _is_reordering(signature: OpSignature) -> bool:
     """Whether tensors of the result's shape lie in different orders."""
     if not signature.outputs:
         return False
@@ -61,7 +61,7 @@ def _row_norm(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> K
     length = math.prod(next(each for each in signature.args if isinstance(each, tuple)))
     rows = source.numel / max(length, 1)
     passes = 2 if signature.operator.endswith("backward") else 1
-    copied = 2 * source.stored_bytes * STREAMING / REORDERING if is_reordering(signature) else 0.0
+    copied = 2 * source.stored_bytes * STREAMING / REORDERING if _is_reordering(signature) else 0.0
     return Kernel(cycles=passes * rows * CYCLES_OF_ROW, more_bytes=copied, launches=passes)
 
 
@@ -74,7 +74,7 @@ def _statistics(signature: OpSignature, _cost: OpCost, _multiprocessors: int) ->
 @rule("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update")
 def _batch_norm(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     """Statistics of the batch take a pass of their own."""
-    of_batch = argument(signature, "training", True)
+    of_batch = signature.arguments.get("training", True)
     return _statistics(signature, _cost, _multiprocessors) if of_batch else Kernel()
 
 
