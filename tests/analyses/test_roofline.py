@@ -378,6 +378,14 @@ def test_depthwise_and_grouped_convolutions_are_not_as_fast_as_full_ones() -> No
     assert time(1, 28) < time(16, 112) < time(64, 224)
 
 
+def test_both_gradients_of_a_depthwise_convolution_take_as_long_as_its_result() -> None:
+    model = nn.Conv2d(64, 64, 3, padding=1, groups=64, bias=False)
+    x = torch.zeros(64, 64, 112, 112, requires_grad=True, device="meta")
+    kinds = roofline(model, args=(x,), device="RTX 3090", precision="fp16-mixed", training=True).by_kind
+    forward, backward = (kinds[f"aten.convolution{each}"].time_estimate for each in ("", "_backward"))
+    assert backward == pytest.approx(2 * forward, rel=0.1)
+
+
 def test_statistics_of_a_batch_are_a_pass_of_their_own() -> None:
     norm = nn.BatchNorm2d(64)
     evaluating, training = (

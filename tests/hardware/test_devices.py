@@ -93,8 +93,8 @@ def test_the_rates_of_published_devices(truth: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.parametrize("name", known_devices())
-def test_dense_rates_follow_from_one_another(name: str) -> None:
-    """Halving the bits at least doubles nothing by less than it should: no sparse figure stands among dense ones."""
+def test_no_rate_is_a_sparse_one(name: str) -> None:
+    """With half of the bits twice the rate, GeForce's narrow sums four times: a sparse figure would be more."""
     flops = known_devices()[name].flops
     for wide, narrow, most in (("fp16", "fp8", 2.1), ("fp8", "fp4", 4.1), ("tf32", "fp16", 2.1), ("fp16", "int8", 4.1)):
         if wide in flops and narrow in flops and not name.startswith("Gaudi"):

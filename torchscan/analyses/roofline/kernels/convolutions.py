@@ -107,7 +107,9 @@ def _convolution_backward(signature: OpSignature, _cost: OpCost, multiprocessors
     matrices = one.matrices * len(shares) / sum(1 / share for share in shares) if shares else one.matrices
     summed = out.stored_bytes * wanted[2]
     turned = one.turned_bytes * len(shares)
-    return replace(one, matrices=matrices, more_bytes=summed, turned_bytes=turned, launches=max(1, sum(wanted)))
+    cycles = one.cycles * len(shares)
+    launches = max(1, sum(wanted))
+    return replace(one, matrices=matrices, more_bytes=summed, turned_bytes=turned, cycles=cycles, launches=launches)
 
 
 def _of_form(form: _Convolution, multiprocessors: int) -> Kernel:
