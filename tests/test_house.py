@@ -52,6 +52,14 @@ def test_imports_point_to_the_left_only() -> None:
 def test_the_front_door_is_a_sorted_list_of_things_that_exist() -> None:
     assert torchscan.__all__ == sorted(torchscan.__all__)
     assert all(hasattr(torchscan, name) for name in torchscan.__all__)
+    assert dir(torchscan) == torchscan.__all__
+
+
+def test_type_checkers_are_told_the_same_front_door() -> None:
+    stub = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    told = {alias.name: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert {name: told[name] for name in torchscan._HOMES} == torchscan._HOMES  # type: ignore[attr-defined]
+    assert sorted(told) == torchscan.__all__
 
 
 def test_no_branch_on_module_types_in_the_prices() -> None:
@@ -59,9 +67,19 @@ def test_no_branch_on_module_types_in_the_prices() -> None:
     assert not [file for file in (PACKAGE / "ops").glob("*.py") if "nn." in file.read_text()]
 
 
-def test_importing_loads_nothing_heavy_beside_torch() -> None:
-    code = "import torch, sys; before = set(sys.modules); import torchscan; print(*(set(sys.modules) - before))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()  # noqa: S603
+def test_importing_does_not_wait_for_torch() -> None:
+    assert "torch" not in _loaded("import torchscan")
+
+
+def test_using_loads_nothing_heavy_beside_torch() -> None:
+    loaded = _loaded("import torchscan; [getattr(torchscan, name) for name in torchscan.__all__]", beside="torch")
     foreign = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {"torchscan", "tabulate", "wcwidth"}
     assert foreign <= {"torch"}
     assert not {name for name in loaded if name.startswith("torch._dynamo")}
+
+
+def _loaded(code: str, beside: str = "sys") -> set[str]:
+    """The modules that a new interpreter loads for this."""
+    code = f"import {beside}, sys; before = set(sys.modules); {code}; print(*(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    return set(done.stdout.split())

@@ -1,84 +1,76 @@
-"""torchscan: what a PyTorch model is and what it costs, before anything is trained."""
+"""torchscan: what a PyTorch model is and what it costs, before anything is trained.
+
+Names are imported when they are first used, so that ``torchscan --help`` need not wait for torch.
+"""
+
+from importlib import import_module
+from typing import Any
 
 from torchscan._version import __version__
-from torchscan.analyses.conventions import Convention
-from torchscan.analyses.memory_estimate import MemoryEstimate, Verdict
-from torchscan.analyses.memory_timeline import LayerMemory, Moment
-from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
-from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline
-from torchscan.analyses.totals import by_module, by_module_and_operator, by_operator, total_cost
-from torchscan.crawler import (
-    crawl_module,
-    module_dmas,
-    module_flops,
-    module_macs,
-    module_rf,
-    receptive_field,
-    record,
-    summary,
-)
-from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError, UnpricedError
-from torchscan.estimator import analyze_roofline, estimate_memory
-from torchscan.hardware.devices import Device, register_device
-from torchscan.hardware.process_memory import get_process_gpu_ram
-from torchscan.ops import OpCost, Work, cost_of, window_of
-from torchscan.report.aggregate import aggregate_info
-from torchscan.report.drawing import draw_receptive_field
-from torchscan.report.memory import draw_memory, format_memory
-from torchscan.report.roofline import draw_roofline, format_roofline
-from torchscan.report.text import format_info
-from torchscan.trace.events import ModuleCall, OpCall, OpSignature, TensorSpec
-from torchscan.trace.trace import Trace
 
-__all__ = [
-    "AxisField",
-    "Convention",
-    "Device",
-    "GroupLoad",
-    "InputError",
-    "LayerField",
-    "LayerMemory",
-    "MemoryEstimate",
-    "ModuleCall",
-    "Moment",
-    "NeedsValuesError",
-    "OpCall",
-    "OpCost",
-    "OpSignature",
-    "OperatorLoad",
-    "ReceptiveField",
-    "RecordError",
-    "Roofline",
-    "TensorSpec",
-    "TorchscanError",
-    "Trace",
-    "UnpricedError",
-    "Verdict",
-    "Work",
-    "__version__",
-    "aggregate_info",
-    "analyze_roofline",
-    "by_module",
-    "by_module_and_operator",
-    "by_operator",
-    "cost_of",
-    "crawl_module",
-    "draw_memory",
-    "draw_receptive_field",
-    "draw_roofline",
-    "estimate_memory",
-    "format_info",
-    "format_memory",
-    "format_roofline",
-    "get_process_gpu_ram",
-    "module_dmas",
-    "module_flops",
-    "module_macs",
-    "module_rf",
-    "receptive_field",
-    "record",
-    "register_device",
-    "summary",
-    "total_cost",
-    "window_of",
-]
+#: where each name of the front door is at home; ``__init__.pyi`` says the same to type checkers, and a test compares them
+_HOMES = {
+    "Convention": "torchscan.analyses.conventions",
+    "MemoryEstimate": "torchscan.analyses.memory_estimate",
+    "Verdict": "torchscan.analyses.memory_estimate",
+    "LayerMemory": "torchscan.analyses.memory_timeline",
+    "Moment": "torchscan.analyses.memory_timeline",
+    "AxisField": "torchscan.analyses.receptive_field",
+    "LayerField": "torchscan.analyses.receptive_field",
+    "ReceptiveField": "torchscan.analyses.receptive_field",
+    "GroupLoad": "torchscan.analyses.roofline",
+    "OperatorLoad": "torchscan.analyses.roofline",
+    "Roofline": "torchscan.analyses.roofline",
+    "by_module": "torchscan.analyses.totals",
+    "by_module_and_operator": "torchscan.analyses.totals",
+    "by_operator": "torchscan.analyses.totals",
+    "total_cost": "torchscan.analyses.totals",
+    "crawl_module": "torchscan.crawler",
+    "module_dmas": "torchscan.crawler",
+    "module_flops": "torchscan.crawler",
+    "module_macs": "torchscan.crawler",
+    "module_rf": "torchscan.crawler",
+    "receptive_field": "torchscan.crawler",
+    "record": "torchscan.crawler",
+    "summary": "torchscan.crawler",
+    "InputError": "torchscan.errors",
+    "NeedsValuesError": "torchscan.errors",
+    "RecordError": "torchscan.errors",
+    "TorchscanError": "torchscan.errors",
+    "UnpricedError": "torchscan.errors",
+    "analyze_roofline": "torchscan.estimator",
+    "estimate_memory": "torchscan.estimator",
+    "Device": "torchscan.hardware.devices",
+    "register_device": "torchscan.hardware.devices",
+    "get_process_gpu_ram": "torchscan.hardware.process_memory",
+    "OpCost": "torchscan.ops",
+    "Work": "torchscan.ops",
+    "cost_of": "torchscan.ops",
+    "window_of": "torchscan.ops",
+    "aggregate_info": "torchscan.report.aggregate",
+    "draw_receptive_field": "torchscan.report.drawing",
+    "draw_memory": "torchscan.report.memory",
+    "format_memory": "torchscan.report.memory",
+    "draw_roofline": "torchscan.report.roofline",
+    "format_roofline": "torchscan.report.roofline",
+    "format_info": "torchscan.report.text",
+    "ModuleCall": "torchscan.trace.events",
+    "OpCall": "torchscan.trace.events",
+    "OpSignature": "torchscan.trace.events",
+    "TensorSpec": "torchscan.trace.events",
+    "Trace": "torchscan.trace.trace",
+}
+
+__all__ = ["__version__", *_HOMES]
+__all__.sort()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -42,8 +42,10 @@ def record(
 
     Args:
         module: what to record. It is as before afterwards, also if its forward pass raises.
-        input_shape: the shape of one sample, without the batch dimension; a list of shapes for several inputs.
-        dtype: the type of the inputs made from ``input_shape``, one or one per input; by default the model's own.
+        input_shape: the shape of one sample, without the batch dimension; a list of shapes for several inputs, or a dict
+            of them by the names of the arguments.
+        dtype: the type of the inputs made from ``input_shape``, one or one per input (a list, or a dict by
+            name); by default the model's own.
         args: complete positional arguments, instead of ``input_shape``.
         kwargs: keyword arguments of the forward pass.
         batch_size: the batch dimension of inputs made from ``input_shape``.

@@ -185,6 +185,16 @@ def test_several_inputs_with_a_type_each(execute: Any) -> None:
 
 
 @BOTH_WAYS
+def test_inputs_by_name(execute: Any) -> None:
+    model = Calls(lambda self, *, ids, x, scale: x * scale + self.table(ids), table=nn.Embedding(10, 4))
+    shapes, kwargs = {"x": (4,), "ids": ()}, {"scale": 2.0}
+    trace = torchscan.record(model, shapes, {"ids": torch.long}, kwargs=kwargs, batch_size=3, execute=execute)
+    inputs = {each.name: (each.shape, each.dtype) for each in trace.provenance.inputs}
+    assert inputs == {"kwargs['x']": ((3, 4), torch.float32), "kwargs['ids']": ((3,), torch.long)}
+    assert torchscan.crawl_module(model, shapes, {"ids": torch.long}, kwargs=kwargs)["layers"][0]["output_shape"] == [-1, 4]
+
+
+@BOTH_WAYS
 def test_a_packed_sequence_as_argument_and_inside(execute: Any) -> None:
     def forward(self: Any, packed: PackedSequence, padded: Tensor) -> Tensor:
         inner = pack_padded_sequence(padded, torch.tensor([5, 2]), batch_first=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,22 +14,27 @@ from torchscan.errors import InputError
 from torchscan.trace.tensors import CONCRETE_INTEGERS
 
 Shape = Sequence[int]
-Shapes = Shape | Sequence[Shape]
-DTypes = torch.dtype | Sequence[torch.dtype]
+Shapes = Shape | Sequence[Shape] | Mapping[str, Shape]
+DTypes = torch.dtype | Sequence[torch.dtype] | Mapping[str, torch.dtype]
 
-_HOW = "give one shape without the batch dimension, such as (3, 224, 224), or a list of them, one per input"
+_HOW = "give one shape without the batch dimension, such as (3, 224, 224), a list of them, one per input, or a dict by name"
 
 
 def example_inputs(
     module: nn.Module, input_shape: Shapes, dtype: DTypes | None, batch_size: int, device: torch.device
-) -> tuple[Tensor, ...]:
-    """Random normal values for floating-point inputs, zeros for integers (a valid index anywhere), True for booleans."""
-    shapes = _as_shapes(input_shape)
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """Positional and keyword arguments.
+
+    Random normal values for floating-point inputs, zeros for integers (a valid index anywhere), True for booleans.
+    """
+    names = list(input_shape) if isinstance(input_shape, Mapping) else None
+    shapes = _as_shapes(list(input_shape.values()) if isinstance(input_shape, Mapping) else input_shape)
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InputError(f"batch_size is {batch_size!r}: give a positive integer")
-    dtypes = _as_dtypes(dtype, len(shapes), module)
+    dtypes = _as_dtypes(_by_position(dtype, names, module), len(shapes), module)
     sizes = ((batch_size, *shape) for shape in shapes)
-    return tuple(_example(size, kind, device) for size, kind in zip(sizes, dtypes, strict=True))
+    tensors = tuple(_example(size, kind, device) for size, kind in zip(sizes, dtypes, strict=True))
+    return (tensors, {}) if names is None else ((), dict(zip(names, tensors, strict=True)))
 
 
 def floating_dtype_of(module: nn.Module) -> torch.dtype:
@@ -70,6 +75,18 @@ def _as_shape(value: Any) -> tuple[int, ...] | None:
         return None
     sizes = tuple(operator.index(size) for size in value)
     return sizes if all(size >= 0 for size in sizes) else None
+
+
+def _by_position(
+    dtype: DTypes | None, names: list[str] | None, module: nn.Module
+) -> torch.dtype | Sequence[torch.dtype] | None:
+    """What was given by name in the order of the inputs; those without a type of their own have the model's."""
+    if not isinstance(dtype, Mapping):
+        return dtype
+    unknown = [name for name in dtype if name not in (names or ())]
+    if unknown:
+        raise InputError(f"a dtype was given for {unknown[0]!r}, and the inputs are {', '.join(names or ()) or 'not named'}")
+    return [dtype.get(name, floating_dtype_of(module)) for name in names or ()]
 
 
 def _as_dtypes(dtype: DTypes | None, inputs: int, module: nn.Module) -> list[torch.dtype]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import nn
 
@@ -90,7 +91,8 @@ def _has_floating_index(request: OpRequest) -> bool:
 
 
 def _shape_hint(input_shape: Shapes) -> str:
-    shape = list(input_shape[0]) if input_shape and isinstance(input_shape[0], list | tuple) else list(input_shape)
+    shapes: Any = list(input_shape.values()) if isinstance(input_shape, Mapping) else input_shape
+    shape = list(shapes[0]) if shapes and isinstance(shapes[0], list | tuple) else list(shapes)
     if (len(shape) > 1 and shape[0] == 1) or len(shape) > 3:
         return f"input_shape has no batch dimension (batch_size= sets it): {tuple(shape[1:])} instead of {tuple(shape)}?"
     return f"another input_shape than {tuple(shape)}: it is one sample, without the batch dimension, in the layout of the model"

@@ -93,8 +93,9 @@ class PassRequest:
 
         args, kwargs = copy_arguments((tuple(self.args or ()), dict(self.kwargs or {})), own)
         if self.input_shape is not None:
-            args = example_inputs(self.module, self.input_shape, self.dtype, self.batch_size, device)
-            owned.extend(args)
+            args, named = example_inputs(self.module, self.input_shape, self.dtype, self.batch_size, device)
+            kwargs |= named
+            owned.extend((*args, *named.values()))
         return args, kwargs, {id(tensor) for tensor in owned}
 
 
@@ -269,6 +270,9 @@ def _check(request: PassRequest) -> None:
         raise InputError(
             "no input was given: pass input_shape=(3, 224, 224), say, or the arguments themselves as args= and kwargs="
         )
+    twice = set(request.kwargs or ()) & set(request.input_shape if isinstance(request.input_shape, Mapping) else ())
+    if twice:
+        raise InputError(f"{min(twice)!r} was given in input_shape and in kwargs: give it once")
     if isinstance(request.args, Tensor):
         raise InputError("args is a tensor: give a tuple of the positional arguments, args=(tensor,)")
     if isinstance(request.args, Mapping):

@@ -1,0 +1,84 @@
+"""torchscan: what a PyTorch model is and what it costs, before anything is trained."""
+
+from torchscan._version import __version__
+from torchscan.analyses.conventions import Convention
+from torchscan.analyses.memory_estimate import MemoryEstimate, Verdict
+from torchscan.analyses.memory_timeline import LayerMemory, Moment
+from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
+from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline
+from torchscan.analyses.totals import by_module, by_module_and_operator, by_operator, total_cost
+from torchscan.crawler import (
+    crawl_module,
+    module_dmas,
+    module_flops,
+    module_macs,
+    module_rf,
+    receptive_field,
+    record,
+    summary,
+)
+from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError, UnpricedError
+from torchscan.estimator import analyze_roofline, estimate_memory
+from torchscan.hardware.devices import Device, register_device
+from torchscan.hardware.process_memory import get_process_gpu_ram
+from torchscan.ops import OpCost, Work, cost_of, window_of
+from torchscan.report.aggregate import aggregate_info
+from torchscan.report.drawing import draw_receptive_field
+from torchscan.report.memory import draw_memory, format_memory
+from torchscan.report.roofline import draw_roofline, format_roofline
+from torchscan.report.text import format_info
+from torchscan.trace.events import ModuleCall, OpCall, OpSignature, TensorSpec
+from torchscan.trace.trace import Trace
+
+__all__ = [
+    "AxisField",
+    "Convention",
+    "Device",
+    "GroupLoad",
+    "InputError",
+    "LayerField",
+    "LayerMemory",
+    "MemoryEstimate",
+    "ModuleCall",
+    "Moment",
+    "NeedsValuesError",
+    "OpCall",
+    "OpCost",
+    "OpSignature",
+    "OperatorLoad",
+    "ReceptiveField",
+    "RecordError",
+    "Roofline",
+    "TensorSpec",
+    "TorchscanError",
+    "Trace",
+    "UnpricedError",
+    "Verdict",
+    "Work",
+    "__version__",
+    "aggregate_info",
+    "analyze_roofline",
+    "by_module",
+    "by_module_and_operator",
+    "by_operator",
+    "cost_of",
+    "crawl_module",
+    "draw_memory",
+    "draw_receptive_field",
+    "draw_roofline",
+    "estimate_memory",
+    "format_info",
+    "format_memory",
+    "format_roofline",
+    "get_process_gpu_ram",
+    "module_dmas",
+    "module_flops",
+    "module_macs",
+    "module_rf",
+    "receptive_field",
+    "record",
+    "register_device",
+    "summary",
+    "total_cost",
+    "window_of",
+]
