@@ -28,7 +28,7 @@ def example_inputs(
     Random normal values for floating-point inputs, zeros for integers (a valid index anywhere), True for booleans.
     """
     names = list(input_shape) if isinstance(input_shape, Mapping) else None
-    shapes = _as_shapes(list(input_shape.values()) if isinstance(input_shape, Mapping) else input_shape)
+    shapes = _as_shapes(input_shape)
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InputError(f"batch_size is {batch_size!r}: give a positive integer")
     dtypes = _as_dtypes(_by_position(dtype, names, module), len(shapes), module)
@@ -61,7 +61,8 @@ def _as_shapes(input_shape: Shapes) -> list[tuple[int, ...]]:
     single = _as_shape(input_shape)
     if single is not None:
         return [single]
-    shapes = [_as_shape(each) for each in input_shape] if isinstance(input_shape, list | tuple) else [None]
+    several = input_shape.values() if isinstance(input_shape, Mapping) else input_shape
+    shapes = [_as_shape(each) for each in several] if isinstance(input_shape, list | tuple | Mapping) else [None]
     if not all(shape is not None for shape in shapes):
         raise InputError(f"input_shape is {input_shape!r}: {_HOW}")
     return [shape for shape in shapes if shape is not None]
