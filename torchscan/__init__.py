@@ -59,6 +59,15 @@ _HOMES = {
     "OpSignature": "torchscan.trace.events",
     "TensorSpec": "torchscan.trace.events",
     "Trace": "torchscan.trace.trace",
+    "select_layers": "torchscan.report.select",
+    "to_markdown": "torchscan.report.markdown",
+    "to_latex": "torchscan.report.latex",
+    "to_csv": "torchscan.report.data",
+    "to_json": "torchscan.report.data",
+    "from_json": "torchscan.report.data",
+    "json_schema": "torchscan.report.data",
+    "to_pandas": "torchscan.report.data",
+    "to_html": "torchscan.report.html",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -23,9 +23,14 @@ from torchscan.hardware.devices import Device, register_device
 from torchscan.hardware.process_memory import get_process_gpu_ram
 from torchscan.ops import OpCost, Work, cost_of, window_of
 from torchscan.report.aggregate import aggregate_info
+from torchscan.report.data import from_json, json_schema, to_csv, to_json, to_pandas
 from torchscan.report.drawing import draw_receptive_field
+from torchscan.report.html import to_html
+from torchscan.report.latex import to_latex
+from torchscan.report.markdown import to_markdown
 from torchscan.report.memory import draw_memory, format_memory
 from torchscan.report.roofline import draw_roofline, format_roofline
+from torchscan.report.select import select_layers
 from torchscan.report.text import format_info
 from torchscan.trace.events import ModuleCall, OpCall, OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
@@ -70,7 +75,9 @@ __all__ = [
     "format_info",
     "format_memory",
     "format_roofline",
+    "from_json",
     "get_process_gpu_ram",
+    "json_schema",
     "module_dmas",
     "module_flops",
     "module_macs",
@@ -78,7 +85,14 @@ __all__ = [
     "receptive_field",
     "record",
     "register_device",
+    "select_layers",
     "summary",
+    "to_csv",
+    "to_html",
+    "to_json",
+    "to_latex",
+    "to_markdown",
+    "to_pandas",
     "total_cost",
     "window_of",
 ]

@@ -17,8 +17,9 @@ from torchscan.errors import TorchscanError
 from torchscan.hardware.process_memory import NO_OVERHEAD, cuda_overhead
 from torchscan.ops import OpCost, is_known
 from torchscan.report.aggregate import aggregate_info
+from torchscan.report.columns import DEFAULT_COLUMNS
 from torchscan.report.info import Info, info_of
-from torchscan.report.text import DEFAULT_COLUMNS, WrapMode, check_layout, format_info
+from torchscan.report.text import WrapMode, check_layout, format_info
 from torchscan.trace.example_inputs import DTypes, Shapes
 from torchscan.trace.gradients import Backward
 from torchscan.trace.inventory import is_on_cuda

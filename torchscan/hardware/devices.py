@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from torchscan.errors import InputError
+from torchscan.files import write_text
 
 _MIB, _GIB = 2**20, 2**30
 
@@ -189,9 +190,7 @@ def save_entry(name: str, entry: Mapping[str, Any]) -> Path:
     _device(name, entry, str(path))
     entries = {**_read(path), name: dict(entry)}
     require_writable(path)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
-    beside.write_text(json.dumps({"devices": entries}, indent=2) + "\n")
-    beside.replace(path)
+    write_text(path, json.dumps({"devices": entries}, indent=2) + "\n")
     return path
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from torchscan.report.info import COST_SUMS, PARAMETER_SUMS, Info, Layer
+from torchscan.report.info import COST_SUMS, PARAMETER_SUMS, Info, InfoDict, Layer
 
 
-def aggregate_info(info: Info, max_depth: int) -> Info:
+def aggregate_info(info: InfoDict, max_depth: int) -> Info:
     """A copy of ``info`` without the layers below ``max_depth``, their figures added to the parents that stay.
 
     Raises ``ValueError`` if the model is not that deep.
@@ -20,7 +20,7 @@ def aggregate_info(info: Info, max_depth: int) -> Info:
         else:
             kept[-1]["is_leaf"] = True
             _fold(layer, kept[-1])  # layers are in call order: the last one kept is the ancestor
-    return {**info, "layers": kept}
+    return Info(info, layers=kept)
 
 
 def _fold(layer: Layer, into: Layer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torchscan.analyses.conventions import Convention
@@ -14,8 +15,26 @@ from torchscan.ops import OpCost
 from torchscan.trace.events import ModuleCall, Provenance
 from torchscan.trace.trace import Trace
 
-Info = dict[str, Any]
 Layer = dict[str, Any]
+
+
+#: the same, or what was read from a file
+InfoDict = Mapping[str, Any]
+
+
+class Info(dict[str, Any]):
+    """What ``crawl_module`` returns: a dict of plain data, which a notebook shows as a table that opens and sorts."""
+
+    def _repr_html_(self) -> str:
+        from torchscan.report.html import to_html  # it shows what stands here
+
+        return to_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - a known signature
+        from torchscan.report.text import format_info
+
+        printer.text(format_info(self))
+
 
 #: the figures of a layer that add up
 PARAMETER_SUMS = ("grad_params", "nograd_params", "param_size", "num_buffers", "buffer_size")
@@ -35,17 +54,19 @@ def info_of(
     for layer, field in zip(layers, fields or (), strict=bool(fields)):
         layer.update(_field(field))
     overall = {key: sum(layer[key] for layer in layers) for key in (*PARAMETER_SUMS, *COST_SUMS)}
-    return {
-        "overheads": {
-            part: dict(zip(("pre", "fwd"), (getattr(each, part) for each in overheads), strict=True))
-            for part in ("cuda", "framework")
-        },
-        "layers": layers,
-        "overall": {**overall, "complete": layers[0]["complete"]},
-        "unpriced": {name: sum(paths.values()) for name, paths in unpriced_operators(trace, costs).items()},
-        "unused_parameters": unused_parameters(trace),
-        "provenance": {**_provenance(trace.provenance), "convention": convention},
-    }
+    return Info(
+        {
+            "overheads": {
+                part: dict(zip(("pre", "fwd"), (getattr(each, part) for each in overheads), strict=True))
+                for part in ("cuda", "framework")
+            },
+            "layers": layers,
+            "overall": {**overall, "complete": layers[0]["complete"]},
+            "unpriced": {name: sum(paths.values()) for name, paths in unpriced_operators(trace, costs).items()},
+            "unused_parameters": unused_parameters(trace),
+            "provenance": {**_provenance(trace.provenance), "convention": convention},
+        }
+    )
 
 
 def _layer(trace: Trace, call: ModuleCall, cost: OpCost, parameters: ParameterCount) -> Layer:

@@ -1,0 +1,110 @@
+"""The figures as data for other programs: JSON with a schema, CSV, and a pandas DataFrame."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from torchscan.errors import InputError
+from torchscan.report.columns import COLUMNS, check_columns
+from torchscan.report.info import Info, InfoDict, Layer
+from torchscan.report.schema import mismatch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: the version of the schema. It grows where a reader of the one before would misread a report, not with every new key
+SCHEMA = 1
+_KIND = "torchscan/info"
+
+#: what says which layer it is, beside the columns of the table
+_IDENTITY = ("path", "call", "name", "depth")
+_FLAGS = ("is_shared", "is_leaf", "complete")
+
+
+def to_json(info: InfoDict, *, indent: int | None = 2) -> str:
+    """The info dict as JSON, with the schema that it follows: ``json_schema()`` has it. :func:`from_json` reads it back."""
+    return json.dumps({"schema": f"{_KIND}/{SCHEMA}", **info}, indent=indent, allow_nan=False)
+
+
+def from_json(text: str) -> Info:
+    """The info dict that :func:`to_json` wrote. What it is not is refused: another file, a newer schema, a broken report."""
+    try:
+        content = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"this is no JSON: {error}") from error
+    _require_schema(content)
+    wrong = mismatch(content, json_schema())
+    if wrong is not None:
+        raise InputError(f"this report is broken: {wrong}")
+    return Info({key: value for key, value in content.items() if key != "schema"})
+
+
+@cache
+def json_schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of what :func:`to_json` writes."""
+    content = resources.files("torchscan.report").joinpath("info.schema.json").read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(content)
+    return schema
+
+
+def to_csv(info: InfoDict, columns: Sequence[str] | None = None) -> str:
+    """The layers as comma-separated values, one in a row, with a heading. Numbers are in full, shapes are JSON.
+
+    After the layer's ``path`` and ``call`` (0 for the first of a module) come the ``columns``, by default all.
+    """
+    records = _records(info, columns)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_keys(columns))
+    writer.writerows([_cell(value) for value in record.values()] for record in records)
+    return out.getvalue()
+
+
+def to_pandas(info: InfoDict, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """The layers as a DataFrame, with the columns of :func:`to_csv`; ``frame.attrs`` has the totals and all else."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise InputError("to_pandas needs pandas: pip install 'torchscan[pandas]'") from error
+    frame = pd.DataFrame(_records(info, columns), columns=_keys(columns))
+    frame.attrs = {key: value for key, value in info.items() if key != "layers"}
+    return frame
+
+
+def _keys(columns: Sequence[str] | None) -> list[str]:
+    check_columns(columns)
+    if columns is None:
+        return [*_IDENTITY, *(name for name in COLUMNS if name not in _IDENTITY), *_FLAGS]
+    return list(dict.fromkeys(["path", "call", *columns]))
+
+
+def _records(info: InfoDict, columns: Sequence[str] | None) -> list[dict[str, Any]]:
+    return [{key: _value(layer, key) for key in _keys(columns)} for layer in info["layers"]]
+
+
+def _value(layer: Layer, key: str) -> Any:
+    return COLUMNS[key].value(layer) if key in COLUMNS else layer[key]
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, list | dict | bool) else value
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _require_schema(content: Any) -> None:
+    """Say politely what cannot be read, and why."""
+    given = content.get("schema") if isinstance(content, dict) else None
+    kind, _, version = given.rpartition("/") if isinstance(given, str) else ("", "", "")
+    if kind != _KIND or not version.isdecimal():
+        raise InputError("this is no report of torchscan: write one with to_json(), or torchscan summary --format json")
+    if int(version) > SCHEMA:
+        raise InputError(f"this report follows schema {version}, and this torchscan reads up to {SCHEMA}: a newer one wrote it")

@@ -1,0 +1,47 @@
+"""Some of the layers only: those of a name or type, the largest, in another order."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torchscan.errors import InputError
+from torchscan.report.columns import COLUMNS, check_columns
+from torchscan.report.info import Info, InfoDict, Layer
+
+
+def select_layers(info: InfoDict, *, match: str | None = None, sort: str | None = None, top: int | None = None) -> Info:
+    """A copy of ``info`` with some of its layers, and the totals of all. They are shown as a list then, by their full paths.
+
+    Args:
+        info: what ``crawl_module`` returned.
+        match: a pattern for the path or the type of a layer: ``layer4.*``, ``*.attn``, ``Conv2d``; ``*`` is any text.
+        sort: the column to order by: numbers from the largest, texts in alphabetical order.
+        top: how many to keep, from the first.
+
+    """
+    if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
+        raise InputError(f"top is {top!r}: give a number of layers")
+    if match is None and sort is None and top is None:
+        return Info(info)
+    layers = info["layers"] if match is None else _matching(info, match)
+    if sort is not None:
+        check_columns([sort])
+        layers = sorted(layers, key=lambda layer: _order(COLUMNS[sort].value(layer)))
+    chosen = {"match": match, "sort": sort, "layers": info.get("selection", {}).get("layers", len(info["layers"]))}
+    return Info(info, layers=list(layers[:top]), selection=chosen)
+
+
+def _matching(info: InfoDict, pattern: str) -> list[Layer]:
+    layers = [layer for layer in info["layers"] if any(fnmatchcase(layer[key], pattern) for key in ("path", "type"))]
+    if not layers:
+        some = ", ".join(layer["path"] for layer in info["layers"][1:4]) or "(none)"
+        raise InputError(f"no layer matches {pattern!r} by its path or type: paths are {some}, …, and * stands for any text")
+    return layers
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    """Numbers from the largest, then words and what has several numbers, then what there is not."""
+    if isinstance(value, bool | int | float):
+        return (0, -float(value), "")
+    return (2, 0.0, "") if value is None else (1, 0.0, str(value))
