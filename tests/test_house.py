@@ -14,14 +14,16 @@ PACKAGE = Path(torchscan.__file__).parent
 
 #: a room imports only from rooms on the left of it
 ROOMS = [
-    {"_version", "errors", "units"},
-    {"files"},
+    {"_version", "errors"},
+    {"units", "files"},
     {"trace"},
     {"ops"},
     {"hardware"},
     {"analyses", "runtime"},
     {"report"},
-    {"crawler", "estimator"},
+    {"crawler", "estimator", "targets"},
+    {"figures"},
+    {"budgets"},
     {"live", "cli", "pytest_plugin"},
     {"__main__"},
 ]

@@ -68,6 +68,12 @@ _HOMES = {
     "json_schema": "torchscan.report.data",
     "to_pandas": "torchscan.report.data",
     "to_html": "torchscan.report.html",
+    "assert_budget": "torchscan.budgets",
+    "BudgetError": "torchscan.errors",
+    "compare_info": "torchscan.report.compare",
+    "format_comparison": "torchscan.report.compare",
+    "Comparison": "torchscan.report.compare",
+    "LayerChange": "torchscan.report.compare",
 }
 
 __all__ = ["__version__", *_HOMES]

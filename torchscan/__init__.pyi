@@ -7,6 +7,7 @@ from torchscan.analyses.memory_timeline import LayerMemory, Moment
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
 from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline
 from torchscan.analyses.totals import by_module, by_module_and_operator, by_operator, total_cost
+from torchscan.budgets import assert_budget
 from torchscan.crawler import (
     crawl_module,
     module_dmas,
@@ -17,12 +18,13 @@ from torchscan.crawler import (
     record,
     summary,
 )
-from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError, UnpricedError
+from torchscan.errors import BudgetError, InputError, NeedsValuesError, RecordError, TorchscanError, UnpricedError
 from torchscan.estimator import analyze_roofline, estimate_memory
 from torchscan.hardware.devices import Device, register_device
 from torchscan.hardware.process_memory import get_process_gpu_ram
 from torchscan.ops import OpCost, Work, cost_of, window_of
 from torchscan.report.aggregate import aggregate_info
+from torchscan.report.compare import Comparison, LayerChange, compare_info, format_comparison
 from torchscan.report.data import from_json, json_schema, to_csv, to_json, to_pandas
 from torchscan.report.drawing import draw_receptive_field
 from torchscan.report.html import to_html
@@ -37,10 +39,13 @@ from torchscan.trace.trace import Trace
 
 __all__ = [
     "AxisField",
+    "BudgetError",
+    "Comparison",
     "Convention",
     "Device",
     "GroupLoad",
     "InputError",
+    "LayerChange",
     "LayerField",
     "LayerMemory",
     "MemoryEstimate",
@@ -63,15 +68,18 @@ __all__ = [
     "__version__",
     "aggregate_info",
     "analyze_roofline",
+    "assert_budget",
     "by_module",
     "by_module_and_operator",
     "by_operator",
+    "compare_info",
     "cost_of",
     "crawl_module",
     "draw_memory",
     "draw_receptive_field",
     "draw_roofline",
     "estimate_memory",
+    "format_comparison",
     "format_info",
     "format_memory",
     "format_roofline",

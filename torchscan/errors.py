@@ -21,3 +21,7 @@ class UnpricedError(TorchscanError):
 
 class NeedsValuesError(TorchscanError):
     """The pass asked for a value that a shape-only pass does not have. Caught by ``execute="auto"``."""
+
+
+class BudgetError(TorchscanError, AssertionError):
+    """A model costs more than it may. The text says what, by how much, and which layers to look at."""

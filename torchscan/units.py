@@ -1,12 +1,23 @@
-"""The only place where numbers become text.
+"""The only place where numbers become text, and text numbers.
 
 Counts are decimal (1 k = 1000), memory is binary (1 KiB = 1024 bytes).
 """
 
 from __future__ import annotations
 
+import re
+
+from torchscan.errors import InputError
+
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+_NUMBER = r"(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?)\s*"
+#: B is billion, as in "a 7B model"
+_COUNT = re.compile(_NUMBER + r"(?P<prefix>[kKMGBTPE])?\s*(?:MACs?|FLOPs?|DMAs?|params?|parameters)?")
+_MEMORY = re.compile(_NUMBER + r"(?:(?P<prefix>[kKMGTPE])(?P<binary>i)?)?(?:B|bytes)?")
+_DURATION = re.compile(_NUMBER + r"(?P<unit>s|ms|us|µs)")
+_SHARE = re.compile(_NUMBER + r"(?P<percent>%)?")
 
 
 def count(value: float, unit: str = "", digits: int = 2) -> str:
@@ -48,3 +59,40 @@ def duration(seconds: float) -> str:
         if scaled >= 0.9995 or unit == "µs":
             return f"{scaled:.{2 if scaled < 9.995 else 1 if scaled < 99.95 else 0}f} {unit}"
     raise AssertionError
+
+
+def parse_count(text: str) -> float:
+    """``"4.2G" -> 4.2e9``: a count with a decimal prefix, and perhaps with what is counted (``"4.2 GMACs"``)."""
+    found = _COUNT.fullmatch(text.strip())
+    if found is None:
+        raise InputError(f"{text!r} is no count: write 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, P, E)")
+    return _number(found["number"]) * 1000.0 ** _DECIMAL.index((found["prefix"] or "").replace("K", "k").replace("B", "G"))
+
+
+def parse_memory(text: str) -> float:
+    """``"1.5 GiB" -> 1610612736``: bytes; ``GB`` are 1000³, ``GiB`` 1024³."""
+    found = _MEMORY.fullmatch(text.strip())
+    if found is None:
+        raise InputError(f"{text!r} is no amount of memory: write 1.5GiB (1024³), 800MB (1000²) or a number of bytes")
+    prefix = (found["prefix"] or "").replace("K", "k")
+    return _number(found["number"]) * (1024.0 if found["binary"] else 1000.0) ** _DECIMAL.index(prefix)
+
+
+def parse_duration(text: str) -> float:
+    """``"12.5 ms" -> 0.0125``: seconds."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise InputError(f"{text!r} is no time: write 12.5ms, 80us or 2s")
+    return _number(found["number"]) * {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}[found["unit"]]
+
+
+def parse_share(text: str) -> float:
+    """``"2.5%" -> 0.025``, ``"0.025"`` too."""
+    found = _SHARE.fullmatch(text.strip())
+    if found is None:
+        raise InputError(f"{text!r} is no share: write 2.5% or 0.025")
+    return _number(found["number"]) / (100 if found["percent"] else 1)
+
+
+def _number(text: str) -> float:
+    return float(text.replace("_", "").replace(",", ""))

@@ -1,0 +1,15 @@
+"""Limits that a model must stay within: asserted in a test, or kept in a file that CI checks."""
+
+from torchscan.budgets.check import Excess, Outcome, assert_budget, check_budget, check_model
+from torchscan.budgets.file import Budget, find_budget_file, read_budgets
+
+__all__ = [
+    "Budget",
+    "Excess",
+    "Outcome",
+    "assert_budget",
+    "check_budget",
+    "check_model",
+    "find_budget_file",
+    "read_budgets",
+]

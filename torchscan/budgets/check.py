@@ -1,0 +1,280 @@
+"""Whether a model stays within its limits, and which layers are to blame where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from torchscan import units
+from torchscan.budgets.file import BASELINE_FIGURES, Budget
+from torchscan.errors import BudgetError, InputError, UnpricedError
+from torchscan.figures import FIGURES, Measured, Question, measure
+from torchscan.files import read_text, write_text
+from torchscan.report.columns import full_name_of
+from torchscan.report.compare import Comparison, compare_info, growth
+from torchscan.report.data import from_json, to_json
+from torchscan.report.info import Info, Layer
+from torchscan.targets import Built, with_model
+from torchscan.targets.inputs import arguments_of, torch_dtype
+from torchscan.trace.example_inputs import DTypes, Shapes, floating_dtype_of
+from torchscan.trace.passes import Mode
+from torchscan.trace.precision import Precision
+
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "params": ("grad_params", "nograd_params"),
+    "trainable_params": ("grad_params",),
+    "model_size": ("param_size", "buffer_size"),
+    "macs": ("macs",),
+    "flops": ("flops",),
+    "dmas": ("dmas",),
+}
+_MOST_LAYERS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """One figure that is more than it may be."""
+
+    figure: str
+    value: float
+    allowed: float
+    #: the baseline's; None: the limit stands in the budget
+    before: float | None
+    #: the layers to look at, each with what it adds
+    layers: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        figure = FIGURES[self.figure]
+        allowed = figure.text(self.allowed)
+        limit = allowed if self.before is None else f"{figure.text(self.before)} before, at most {allowed}"
+        lines = [f"{figure.heading}: {figure.text(self.value)}, {limit} ({growth(self.allowed, self.value)})"]
+        if (figure.text(self.value), self.before) == (allowed, None) or figure.text(self.value) == allowed:
+            lines = [f"{figure.heading}: {self.value:,.10g}, at most {self.allowed:,.10g}"]
+        return "\n".join([*lines, *(f"  {name}: {what}" for name, what in self.layers)])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a check found."""
+
+    name: str
+    figures: Mapping[str, float]
+    excesses: tuple[Excess, ...] = ()
+    #: what is worth saying though nothing is exceeded
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether all is within its limits."""
+        return not self.excesses
+
+    def __str__(self) -> str:
+        """One line where all is well; else what is too much, and the layers to look at."""
+        figures = ", ".join(f"{FIGURES[name].text(value)} {FIGURES[name].heading}" for name, value in self.figures.items())
+        head = f"{self.name}: {figures}" if self.is_fine else f"{self.name} exceeds its budget"
+        body = [line for excess in self.excesses for line in str(excess).split("\n")]
+        return "\n".join([head, *(f"  {line}" for line in [*body, *self.remarks])])
+
+
+def assert_budget(
+    module: nn.Module,
+    input_shape: Shapes | None = None,
+    dtype: DTypes | None = None,
+    *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    batch_size: int = 1,
+    mode: Mode = "eval",
+    training: bool = False,
+    optimizer: str | None = None,
+    precision: Precision | None = None,
+    device: str | None = None,
+    strict: bool = True,
+    max_params: float | str | None = None,
+    max_trainable_params: float | str | None = None,
+    max_model_size: float | str | None = None,
+    max_macs: float | str | None = None,
+    max_flops: float | str | None = None,
+    max_dmas: float | str | None = None,
+    max_activation_memory: float | str | None = None,
+    max_peak_memory: float | str | None = None,
+    max_latency: float | str | None = None,
+) -> None:
+    """Raise :class:`BudgetError`, an ``AssertionError``, if a figure of ``module`` is more than it may be.
+
+    Takes the arguments of :func:`record`; those of :func:`estimate_memory` and :func:`analyze_roofline` (``training``,
+    ``optimizer``, ``precision``, ``device``) are for limits of memory and latency. Limits are numbers or texts: ``25e6``,
+    ``"25M"``, ``"4.2G"``, ``"100 MiB"``, ``"12 ms"``. With ``strict``, costs that are only known from below cannot be within
+    a limit: an operator without a price raises :class:`UnpricedError`.
+    """
+    given = {
+        "params": max_params,
+        "trainable_params": max_trainable_params,
+        "model_size": max_model_size,
+        "macs": max_macs,
+        "flops": max_flops,
+        "dmas": max_dmas,
+        "activation_memory": max_activation_memory,
+        "peak_memory": max_peak_memory,
+        "latency": max_latency,
+    }
+    limits = {name: _number(name, value) for name, value in given.items() if value is not None}
+    if not limits:
+        raise InputError('no limit was given: assert_budget(model, (3, 224, 224), max_params="25M"), say')
+    question = Question(module, input_shape, dtype, args, kwargs, batch_size, mode, training, optimizer, precision, device)
+    outcome = check_model(Budget(type(module).__name__, limits=limits, strict=strict), question)
+    if not outcome.is_fine:
+        raise BudgetError(str(outcome))
+
+
+def check_budget(budget: Budget, *, update: bool = False) -> Outcome:
+    """Build the target of a budget and check it. With ``update`` its baseline is recorded anew."""
+    if budget.target is None:
+        raise InputError(f"{budget.place}: there is no target to build: give one, or check it in a test")
+
+    def check(built: Built) -> Outcome:
+        return check_model(budget, _question(budget, built), update=update)
+
+    return with_model(budget.target, check)
+
+
+def check_model(budget: Budget, question: Question, *, update: bool = False) -> Outcome:
+    """Check a model that is there. With ``update`` the baseline is recorded anew, and cannot be exceeded."""
+    wanted = dict.fromkeys([*budget.limits, *(BASELINE_FIGURES if budget.baseline is not None else ())])
+    measured = measure(question, wanted)
+    if budget.strict:
+        _require_prices(budget, measured, wanted)
+    values = {name: FIGURES[name].value(measured) for name in wanted}
+    excesses = [_over(name, values[name], limit, measured) for name, limit in budget.limits.items() if values[name] > limit]
+    remarks: list[str] = []
+    if budget.baseline is not None:
+        if update:
+            remarks.append(_record_baseline(budget, measured.info))
+        else:
+            grown, remarks = _against_baseline(budget, measured.info, values)
+            excesses += grown
+    return Outcome(budget.name, values, tuple(excesses), tuple(remarks))
+
+
+def _number(name: str, value: float | str) -> float:
+    parse = FIGURES[name].parse
+    assert parse is not None  # noqa: S101 - all that can be given can be limited
+    if isinstance(value, str):
+        return parse(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise InputError(f"max_{name} is {value!r}: give a number, or a text such as '25M'")
+    return float(value)
+
+
+def _question(budget: Budget, built: Built) -> Question:
+    specs = budget.inputs or built.inputs
+    if not specs:
+        raise InputError(f'{budget.place}: the inputs of {budget.target} are not known: give input = "3,224,224", say')
+    module = built.module
+    if budget.dtype is not None and torch_dtype(budget.dtype).is_floating_point:
+        module = module.to(torch_dtype(budget.dtype))
+    default = floating_dtype_of(module) if budget.dtype is None else torch_dtype(budget.dtype)
+    shapes, dtypes = arguments_of(specs, default)
+    names = ("batch_size", "mode", "training", "optimizer", "precision", "device")
+    return Question(module, shapes, dtypes, **{name: getattr(budget, name) for name in names})
+
+
+def _require_prices(budget: Budget, measured: Measured, wanted: Mapping[str, None]) -> None:
+    costs = [name for name in wanted if FIGURES[name].is_cost]
+    if costs and not measured.is_complete:
+        names = ", ".join([*measured.info["unpriced"], *measured.info["provenance"]["missed"]])
+        raise UnpricedError(
+            f"{budget.place or budget.name}: {FIGURES[costs[0]].heading} are only known from below, because these have no "
+            f"price: {names}; price them (docs/adding-operators.md), or take strict=False for the bound"
+        )
+
+
+# -- limits --------------------------------------------------------------------------------------------------------------
+
+
+def _over(name: str, value: float, limit: float, measured: Measured) -> Excess:
+    return Excess(name, value, limit, None, tuple(_largest(name, measured)))
+
+
+def _largest(name: str, measured: Measured) -> list[tuple[str, str]]:
+    """The layers that have the most of it; of memory and times those of the estimates."""
+    if name in _KEYS:
+        keys = _KEYS[name]
+
+        def own(layer: Layer) -> int:
+            return int(sum(layer[key] for key in keys))
+
+        largest = sorted(measured.info["layers"], key=own, reverse=True)[:_MOST_LAYERS]
+        return [(f"{full_name_of(layer)} ({layer['type']})", FIGURES[name].text(own(layer))) for layer in largest if own(layer)]
+    if measured.memory is not None and name in ("activation_memory", "peak_memory"):
+        return [(f"peaks in {measured.memory.peak_layer or 'the model'}", measured.memory.peak_operator)]
+    if measured.roofline is None:
+        return []
+    leaves = _without_children([each.name for each in measured.roofline.layers])
+    slowest = sorted((each for each in measured.roofline.layers if each.name in leaves), key=lambda each: -each.time_estimate)
+    return [(each.name or "the model", units.duration(each.time_estimate)) for each in slowest[:_MOST_LAYERS]]
+
+
+def _without_children(paths: Sequence[str]) -> set[str]:
+    parents = {path.rpartition(".")[0] for path in paths if path}
+    return set(paths) - parents
+
+
+# -- baselines -----------------------------------------------------------------------------------------------------------
+
+
+def _record_baseline(budget: Budget, info: Info) -> str:
+    assert budget.baseline is not None  # noqa: S101 - or there is nothing to update
+    write_text(budget.baseline, to_json(info) + "\n")
+    return f"baseline recorded in {budget.baseline}"
+
+
+def _against_baseline(budget: Budget, info: Info, values: Mapping[str, float]) -> tuple[list[Excess], list[str]]:
+    assert budget.baseline is not None  # noqa: S101 - it is what was asked for
+    if not budget.baseline.exists():
+        raise InputError(
+            f"{budget.place}: there is no baseline {str(budget.baseline)!r} yet: "
+            "record it with torchscan check --update, or pytest --torchscan-update"
+        )
+    try:
+        before = from_json(read_text(budget.baseline, "the baseline"))
+    except InputError as error:
+        raise InputError(f"{budget.place}: baseline {str(budget.baseline)!r}: {error}") from error
+    comparison = compare_info(before, info)
+    _require_same_question(budget, comparison)
+    old = {name: float(FIGURES[name].value(Measured(before))) for name in BASELINE_FIGURES}
+    excesses = [
+        Excess(name, values[name], allowed, old[name], tuple(_grown(name, comparison)))
+        for name in BASELINE_FIGURES
+        if values[name] > (allowed := old[name] * (1 + budget.tolerance.get(name, 0.0)))
+    ]
+    shrunk = [FIGURES[name].heading for name in BASELINE_FIGURES if values[name] < old[name]]
+    hint = f"less than the baseline: {', '.join(shrunk)}; record it anew to keep it so (--update)"
+    return excesses, [hint] if shrunk and not excesses else []
+
+
+def _require_same_question(budget: Budget, comparison: Comparison) -> None:
+    """Figures for other inputs say nothing about the model. Another torch or torchscan may count otherwise: that is growth."""
+    differ = [key for key in ("inputs", "batch_size", "mode", "convention", "backward") if key in comparison.passes]
+    if differ:
+        raise InputError(
+            f"{budget.place}: the baseline is that of other {', '.join(each.replace('_', ' ') for each in differ)}: "
+            "record it anew (--update)"
+        )
+
+
+def _grown(name: str, comparison: Comparison) -> list[tuple[str, str]]:
+    keys, text = _KEYS[name], FIGURES[name].text
+    grown = comparison.grown(*keys)
+    lines = [
+        (
+            f"{full_name_of(each.after or {})} ({(each.after or {})['type']})",
+            f"{'new, ' if each.kind == 'added' else ''}+{text(each.difference(*keys))}",
+        )
+        for each in grown[:_MOST_LAYERS]
+    ]
+    more = [("…", f"and {len(grown) - _MOST_LAYERS} more layers")] if len(grown) > _MOST_LAYERS else []
+    return lines + more

@@ -1,0 +1,230 @@
+"""The budget file: ``torchscan.toml``, or ``[tool.torchscan]`` in ``pyproject.toml``."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from torchscan.errors import InputError
+from torchscan.figures import FIGURES
+from torchscan.files import read_text
+from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
+from torchscan.targets.parsing import Target, parse_target
+from torchscan.trace.passes import Mode
+from torchscan.trace.precision import Precision, checked_precision
+from torchscan.units import parse_share
+
+#: what a baseline is compared in, and what may have a tolerance
+BASELINE_FIGURES = ("params", "model_size", "macs", "flops")
+
+_LIMITS = {f"max_{name}": name for name, figure in FIGURES.items() if figure.parse is not None}
+_NAMES = ("torchscan.toml", "pyproject.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one model may cost."""
+
+    name: str
+    #: None: a test gives the model
+    target: Target | None = None
+    inputs: tuple[InputSpec, ...] = ()
+    dtype: str | None = None
+    batch_size: int = 1
+    mode: Mode = "eval"
+    training: bool = False
+    optimizer: str | None = None
+    precision: Precision | None = None
+    device: str | None = None
+    #: a model with operators that have no price is refused, where costs are limited
+    strict: bool = True
+    #: figure -> the most that it may be
+    limits: Mapping[str, float] = field(default_factory=dict)
+    baseline: Path | None = None
+    #: figure -> the share that it may be more than the baseline
+    tolerance: Mapping[str, float] = field(default_factory=dict)
+    #: where it stands, for messages
+    place: str = ""
+
+
+def find_budget_file(start: Path) -> Path:
+    """``torchscan.toml``, or ``pyproject.toml`` with budgets in it, in this folder or the next one above that has any."""
+    for folder in (start, *start.parents):
+        for name in _NAMES:
+            path = folder / name
+            if path.is_file() and (name == "torchscan.toml" or _has_budgets(path)):
+                return path
+    raise InputError(
+        f"there is no torchscan.toml and no pyproject.toml with [tool.torchscan] in {start} or above: "
+        'write [budgets.my-model] with target = "package.module:callable" and max_params = "25M" into one'
+    )
+
+
+def read_budgets(path: Path) -> dict[str, Budget]:
+    """The budgets of a file by their names. What is wrong is said with its place."""
+    settings = _settings(path, _content(path))
+    budgets = settings.get("budgets")
+    unknown = [key for key in settings if key != "budgets"]
+    if unknown:
+        raise InputError(f"{path}: {unknown[0]!r} is not known: budgets stand in tables of their own, [budgets.my-model]")
+    if not isinstance(budgets, dict) or not all(isinstance(table, dict) for table in budgets.values()) or not budgets:
+        raise InputError(f"{path}: there are no budgets in it: give each a table, [budgets.my-model]")
+    return {name: _Reader(path, name, table).budget() for name, table in budgets.items()}
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_text(path, "the budget file"))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is no TOML: {error}") from error
+
+
+def _has_budgets(path: Path) -> bool:
+    """A broken ``pyproject.toml`` on the way up is somebody else's to mend."""
+    try:
+        return "torchscan" in _content(path).get("tool", {})
+    except InputError:
+        return False
+
+
+def _settings(path: Path, content: dict[str, Any]) -> dict[str, Any]:
+    if path.name != "pyproject.toml":
+        return content
+    tool = content.get("tool", {})
+    settings = tool.get("torchscan", {}) if isinstance(tool, dict) else {}
+    if not isinstance(settings, dict):
+        raise InputError(f"{path}: tool.torchscan is no table: give each budget one, [tool.torchscan.budgets.my-model]")
+    return settings
+
+
+class _Reader:
+    """Reads the table of one budget."""
+
+    def __init__(self, path: Path, name: str, table: dict[str, Any]) -> None:
+        self._path = path
+        self._name = name
+        self._table = table
+
+    def budget(self) -> Budget:
+        """The budget; every key is known, and every value what it should be."""
+        self._require_known(self._table, [*_KEYS, *_LIMITS], "")
+        limits = {_LIMITS[key]: self._limit(key) for key in self._table if key in _LIMITS}
+        baseline = self._text("baseline")
+        if not limits and baseline is None:
+            self._refuse("", 'nothing is limited: give a limit, max_params = "25M" say, or a baseline')
+        if "latency" in limits and "device" not in self._table:
+            self._refuse("max_latency", 'a latency is that of a device: device = "NVIDIA H200", say')
+        return Budget(
+            name=self._name,
+            target=self._parsed("target", parse_target),
+            inputs=self._inputs(),
+            dtype=self._parsed("dtype", checked_dtype),
+            batch_size=self._batch_size(),
+            mode=self._one_of("mode", get_args(Mode)) or "eval",
+            training=self._flag("training", default=False),
+            optimizer=self._text("optimizer"),
+            precision=self._parsed("precision", checked_precision),
+            device=self._text("device"),
+            strict=self._flag("strict", default=True),
+            limits=limits,
+            baseline=None if baseline is None else self._path.parent / baseline,
+            tolerance=self._tolerance(),
+            place=f"{self._path.name}: {self._name}",
+        )
+
+    def _refuse(self, key: str, why: str) -> Any:
+        place = ".".join(["budgets", self._name, *([key] if key else [])])
+        raise InputError(f"{self._path}: {place}: {why}")
+
+    def _require_known(self, keys: Collection[str], known: Collection[str], inside: str) -> None:
+        for key in keys:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                said = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+                self._refuse(f"{inside}{key}", f"this is not known; {said}")
+
+    def _text(self, key: str) -> str | None:
+        value = self._table.get(key)
+        if value is not None and (not isinstance(value, str) or not value or "\0" in value):
+            self._refuse(key, f"this is {value!r}, and should be a text")
+        return value
+
+    def _parsed(self, key: str, parse: Any) -> Any:
+        text = self._text(key)
+        return None if text is None else self._try(key, lambda: parse(text))
+
+    def _try(self, key: str, parse: Any) -> Any:
+        try:
+            return parse()
+        except InputError as error:
+            return self._refuse(key, str(error))
+
+    def _inputs(self) -> tuple[InputSpec, ...]:
+        value = self._table.get("input", [])
+        texts = [value] if isinstance(value, str) else value
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            self._refuse("input", f'this is {value!r}, and should be a text or a list of texts, "3,224,224" say')
+        return tuple(self._try("input", lambda text=text: parse_input(text)) for text in texts)
+
+    def _batch_size(self) -> int:
+        value = self._table.get("batch_size", 1)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            self._refuse("batch_size", f"this is {value!r}, and should be a positive number")
+        return int(value)
+
+    def _one_of(self, key: str, known: Collection[str]) -> Any:
+        value = self._table.get(key)
+        if value is not None and value not in known:
+            self._refuse(key, f"this is {value!r}, and should be one of {', '.join(known)}")
+        return value
+
+    def _flag(self, key: str, *, default: bool) -> bool:
+        value = self._table.get(key, default)
+        if not isinstance(value, bool):
+            self._refuse(key, f"this is {value!r}, and should be true or false")
+        return bool(value)
+
+    def _limit(self, key: str) -> float:
+        figure, value = FIGURES[_LIMITS[key]], self._table[key]
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, str | int | float)
+            or (not isinstance(value, str) and not value >= 0)
+        ):
+            self._refuse(key, f"this is {value!r}, and should be a number, or one with its unit in quotes")
+        assert figure.parse is not None  # noqa: S101 - or there is no such key
+        return float(value) if not isinstance(value, str) else self._try(key, lambda: figure.parse(value))
+
+    def _tolerance(self) -> dict[str, float]:
+        value = self._table.get("tolerance", 0)
+        if isinstance(value, dict):
+            self._require_known(value, BASELINE_FIGURES, "tolerance.")
+            return {key: self._share(f"tolerance.{key}", each) for key, each in value.items()}
+        return dict.fromkeys(BASELINE_FIGURES, self._share("tolerance", value))
+
+    def _share(self, key: str, value: Any) -> float:
+        if isinstance(value, str):
+            return float(self._try(key, lambda: parse_share(value)))
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            self._refuse(key, f'this is {value!r}, and should be a share, "1%" or 0.01')
+        return float(value)
+
+
+_KEYS = (
+    "target",
+    "input",
+    "dtype",
+    "batch_size",
+    "mode",
+    "training",
+    "optimizer",
+    "precision",
+    "device",
+    "strict",
+    "baseline",
+    "tolerance",
+)

@@ -1,0 +1,71 @@
+"""Inputs as text: ``3,224,224``, ``128:long``, ``input_ids=128:long``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchscan.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchscan.trace.example_inputs import DTypes, Shapes
+
+_SPEC = re.compile(r"(?:(?P<name>[^\W\d]\w*)=)?(?P<sizes>\d+(?:[,x]\d+)*|\(\))(?::(?P<dtype>\w+))?", re.ASCII)
+_LONGEST = 18  # digits: what fits 64 bits
+_SHORT = {"fp16": "float16", "fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "i64": "int64", "i32": "int32"}
+_FLOATS = ("float16", "bfloat16", "float32", "float64", "half", "float", "double", "complex64", "complex128")
+_INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "short", "int", "long", "bool")
+_TYPES = (*_FLOATS, *_INTEGERS)
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One input of a model: the shape of a sample, perhaps its type, perhaps the name of the argument."""
+
+    shape: tuple[int, ...]
+    dtype: str | None = None
+    name: str | None = None
+
+
+def parse_input(text: str) -> InputSpec:
+    """``"input_ids=128:long" -> InputSpec((128,), "long", "input_ids")``; ``()`` is the shape of a single number."""
+    found = _SPEC.fullmatch(text.strip())
+    sizes = [] if found is None else re.findall(r"\d+", found["sizes"])
+    if found is None or any(len(size) > _LONGEST for size in sizes):
+        raise InputError(
+            f"{text[:80]!r} is no input: write the shape of one sample, 3,224,224, perhaps with a type, 128:long, "
+            "and with the name of the argument, input_ids=128:long"
+        )
+    return InputSpec(tuple(map(int, sizes)), None if found["dtype"] is None else checked_dtype(found["dtype"]), found["name"])
+
+
+def checked_dtype(text: str) -> str:
+    """The name that torch has for a type."""
+    name = _SHORT.get(text, text)
+    if name not in _TYPES:
+        raise InputError(f"{text[:40]!r} is no type: there are {', '.join([*_TYPES, *_SHORT])}")
+    return name
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The type of that name."""
+    import torch
+
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def arguments_of(specs: Sequence[InputSpec], default: torch.dtype) -> tuple[Shapes, DTypes]:
+    """``input_shape`` and ``dtype`` of :func:`torchscan.record`: one after the other, or all by name."""
+    dtypes = [default if spec.dtype is None else torch_dtype(spec.dtype) for spec in specs]
+    names = [spec.name for spec in specs]
+    if not any(names):
+        return [spec.shape for spec in specs], dtypes
+    if not all(names) or len(set(names)) < len(names):
+        raise InputError("give all inputs by name, each once, or none: --input input_ids=128:long --input mask=128")
+    named = {str(name): (spec.shape, dtype) for name, spec, dtype in zip(names, specs, dtypes, strict=True)}
+    return {name: shape for name, (shape, _) in named.items()}, {name: dtype for name, (_, dtype) in named.items()}

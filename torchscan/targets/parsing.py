@@ -1,0 +1,92 @@
+"""What a target is: ``package.module:callable(args)``, ``path/file.py:name``, ``timm:…``, ``torchvision:…``, ``hf:…``."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torchscan.errors import InputError
+
+Kind = Literal["module", "file", "torchvision", "timm", "hf"]
+
+HOW = (
+    "write package.module:callable(arguments), path/to/file.py:name, torchvision:resnet50, "
+    "timm:vit_base_patch16_224 or hf:path/to/config.json"
+)
+#: the first colon after which there is nothing but a name and its arguments
+_NAMED = re.compile(r"(?P<place>.+?):(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?P<call>\(.*\))?", re.DOTALL)
+_HUB = re.compile(r"(?P<kind>torchvision|timm):(?P<name>[\w.\-]+)(?P<call>\(.*\))?", re.DOTALL)
+_CONFIG = re.compile(r"hf:(?P<place>.+?)(?P<call>\([^/()]*\))?", re.DOTALL)
+_MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A model by name: where it is looked for, what it is called, and what it is called with."""
+
+    text: str
+    kind: Kind
+    #: a module's name, a file's path; empty for the collections
+    place: str
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    is_call: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def parse_target(text: str) -> Target:
+    """Take a target apart. Arguments are Python literals, and nothing is evaluated."""
+    if text.startswith("hf:"):
+        found = _CONFIG.fullmatch(text)
+        kind: Kind = "hf"
+    elif text.startswith(("torchvision:", "timm:")):
+        found = _HUB.fullmatch(text)
+        kind = "timm" if text.startswith("timm:") else "torchvision"
+    else:
+        found = _NAMED.fullmatch(text)
+        kind = "file" if found is not None and found["place"].endswith(".py") else "module"
+    if found is None or "\0" in text:
+        raise InputError(f"{_shown(text)} names no model: {HOW}")
+    parts = found.groupdict()
+    place, name, call = parts.get("place") or "", parts.get("name") or "", parts.get("call")
+    if kind == "module" and not _MODULE.fullmatch(place):
+        raise InputError(f"{_shown(text)} names no model: {_shown(place)} is neither a module nor a .py file; {HOW}")
+    args, kwargs = _arguments(text, call)
+    if kind != "module" and kind != "file" and args:
+        raise InputError(f"{_shown(text)}: give the arguments by name, {name or 'config.json'}(num_classes=10), say")
+    return Target(text, kind, place, name, args, kwargs, call is not None)
+
+
+def _arguments(text: str, call: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if call is None:
+        return (), {}
+    try:
+        parsed = ast.parse(f"_{call}", mode="eval").body
+        if not isinstance(parsed, ast.Call) or not isinstance(parsed.func, ast.Name):
+            raise ValueError("one pair of parentheses is expected")
+        compile(ast.Expression(parsed), "arguments", "eval")  # which finds keywords that are there twice
+        if any(keyword.arg is None for keyword in parsed.keywords):
+            raise ValueError("** is not understood")
+        keywords = {str(keyword.arg): _literal(keyword.value) for keyword in parsed.keywords}
+        return tuple(_literal(argument) for argument in parsed.args), keywords
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        said = str(error).partition("\n")[0] or type(error).__name__
+        raise InputError(f"the arguments of {_shown(text)} are no Python literals: {said}") from error
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(f"{ast.unparse(node)[:60]} is none") from None
+
+
+def _shown(text: str) -> str:
+    shown = repr(text)
+    return shown if len(shown) <= 100 else f"{shown[:99]}…"
