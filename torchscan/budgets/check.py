@@ -12,14 +12,13 @@ from torchscan import units
 from torchscan.budgets.file import BASELINE_FIGURES, Budget
 from torchscan.errors import BudgetError, InputError, UnpricedError
 from torchscan.figures import FIGURES, Measured, Question, measure
-from torchscan.files import read_text, write_text
+from torchscan.files import write_text
 from torchscan.report.columns import full_name_of
 from torchscan.report.compare import Comparison, compare_info, growth
-from torchscan.report.data import from_json, to_json
+from torchscan.report.data import read_report, to_json
 from torchscan.report.info import Info, Layer
-from torchscan.targets import Built, with_model
-from torchscan.targets.inputs import arguments_of, torch_dtype
-from torchscan.trace.example_inputs import DTypes, Shapes, floating_dtype_of
+from torchscan.targets import Built, Target, asked, with_model
+from torchscan.trace.example_inputs import DTypes, Shapes
 from torchscan.trace.passes import Mode
 from torchscan.trace.precision import Precision
 
@@ -48,12 +47,12 @@ class Excess:
 
     def __str__(self) -> str:
         figure = FIGURES[self.figure]
-        allowed = figure.text(self.allowed)
-        limit = allowed if self.before is None else f"{figure.text(self.before)} before, at most {allowed}"
-        lines = [f"{figure.heading}: {figure.text(self.value)}, {limit} ({growth(self.allowed, self.value)})"]
-        if (figure.text(self.value), self.before) == (allowed, None) or figure.text(self.value) == allowed:
-            lines = [f"{figure.heading}: {self.value:,.10g}, at most {self.allowed:,.10g}"]
-        return "\n".join([*lines, *(f"  {name}: {what}" for name, what in self.layers)])
+        value, allowed = figure.text(self.value), figure.text(self.allowed)
+        if value == allowed:  # what is too much by less than is shown
+            value, allowed = f"{self.value:,.12g}", f"{self.allowed:,.12g}"
+        before = "" if self.before is None else f"{figure.text(self.before)} before, "
+        head = f"{figure.heading}: {value}, {before}at most {allowed} ({growth(self.allowed, self.value)})"
+        return "\n".join([head, *(f"  {name}: {what}" for name, what in self.layers)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +131,14 @@ def assert_budget(
 
 def check_budget(budget: Budget, *, update: bool = False) -> Outcome:
     """Build the target of a budget and check it. With ``update`` its baseline is recorded anew."""
-    if budget.target is None:
+    target = budget.target
+    if target is None:
         raise InputError(f"{budget.place}: there is no target to build: give one, or check it in a test")
 
     def check(built: Built) -> Outcome:
-        return check_model(budget, _question(budget, built), update=update)
+        return check_model(budget, _question(budget, target, built), update=update)
 
-    return with_model(budget.target, check)
+    return with_model(target, check)
 
 
 def check_model(budget: Budget, question: Question, *, update: bool = False) -> Outcome:
@@ -169,17 +169,10 @@ def _number(name: str, value: float | str) -> float:
     return float(value)
 
 
-def _question(budget: Budget, built: Built) -> Question:
-    specs = budget.inputs or built.inputs
-    if not specs:
-        raise InputError(f'{budget.place}: the inputs of {budget.target} are not known: give input = "3,224,224", say')
-    module = built.module
-    if budget.dtype is not None and torch_dtype(budget.dtype).is_floating_point:
-        module = module.to(torch_dtype(budget.dtype))
-    default = floating_dtype_of(module) if budget.dtype is None else torch_dtype(budget.dtype)
-    shapes, dtypes = arguments_of(specs, default)
+def _question(budget: Budget, target: Target, built: Built) -> Question:
     names = ("batch_size", "mode", "training", "optimizer", "precision", "device")
-    return Question(module, shapes, dtypes, **{name: getattr(budget, name) for name in names})
+    inputs = asked(target, built, budget.inputs, budget.dtype)
+    return Question(built.module, **inputs, **{name: getattr(budget, name) for name in names})
 
 
 def _require_prices(budget: Budget, measured: Measured, wanted: Mapping[str, None]) -> None:
@@ -215,7 +208,8 @@ def _largest(name: str, measured: Measured) -> list[tuple[str, str]]:
         return []
     leaves = _without_children([each.name for each in measured.roofline.layers])
     slowest = sorted((each for each in measured.roofline.layers if each.name in leaves), key=lambda each: -each.time_estimate)
-    return [(each.name or "the model", units.duration(each.time_estimate)) for each in slowest[:_MOST_LAYERS]]
+    shown = [each for each in slowest[:_MOST_LAYERS] if each.time_estimate]
+    return [(each.name or "the model", units.duration(each.time_estimate)) for each in shown]
 
 
 def _without_children(paths: Sequence[str]) -> set[str]:
@@ -240,9 +234,9 @@ def _against_baseline(budget: Budget, info: Info, values: Mapping[str, float]) -
             "record it with torchscan check --update, or pytest --torchscan-update"
         )
     try:
-        before = from_json(read_text(budget.baseline, "the baseline"))
+        before = read_report(budget.baseline)
     except InputError as error:
-        raise InputError(f"{budget.place}: baseline {str(budget.baseline)!r}: {error}") from error
+        raise InputError(f"{budget.place}: the baseline cannot be used: {error}") from error
     comparison = compare_info(before, info)
     _require_same_question(budget, comparison)
     old = {name: float(FIGURES[name].value(Measured(before))) for name in BASELINE_FIGURES}

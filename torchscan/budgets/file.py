@@ -76,6 +76,16 @@ def read_budgets(path: Path) -> dict[str, Budget]:
     return {name: _Reader(path, name, table).budget() for name, table in budgets.items()}
 
 
+def require_budget(budgets: Mapping[str, Budget], name: str) -> Budget:
+    """The budget of that name."""
+    if name in budgets:
+        return budgets[name]
+    near = difflib.get_close_matches(name, budgets, 1)
+    raise InputError(
+        f"there is no budget {name!r}: " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(budgets)}")
+    )
+
+
 def _content(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_text(path, "the budget file"))

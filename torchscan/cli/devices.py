@@ -5,90 +5,43 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tabulate import tabulate
-
-from torchscan import units
+from torchscan.cli.arguments import add_command
 from torchscan.errors import InputError
-from torchscan.hardware.devices import (
-    RATES,
-    Device,
-    device_named,
-    known_devices,
-    require_writable,
-    save_entry,
-    user_file,
-)
-from torchscan.hardware.measuring import measure
+
+_EXAMPLES = """\
+examples
+  torchscan devices
+  torchscan devices "H100 PCIe"
+  torchscan devices --measure"""
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = commands.add_parser("devices", help="list devices with their peak rates, or measure the one at hand")
+    help_ = "list devices with their peak rates, or measure the one at hand"
+    parser = add_command(commands, "devices", help_, _EXAMPLES, run=_run)
     parser.add_argument("name", nargs="?", help="show all that is known of this device, with the sources")
     parser.add_argument("--measure", action="store_true", help="measure the card or CPU at hand and keep the figures")
-    parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> None:
+    from torchscan.hardware.devices import device_named, known_devices
+    from torchscan.report.devices import device_list, device_text
+
     if options.measure and options.name:
         raise InputError(f"--measure takes the device at hand, and no name: {options.name!r}")
     if options.measure:
-        require_writable(user_file())
-        name, entry = measure()
-        path = save_entry(name, entry)
-        text = f"{_described(known_devices()[name])}\n\nkept in {path}"
+        text = _measured()
     else:
-        text = _listed(known_devices()) if options.name is None else _described(device_named(options.name))
+        text = device_list(known_devices()) if options.name is None else device_text(device_named(options.name))
     print(text)  # noqa: T201 - printing is what it is for
 
 
-def _listed(devices: dict[str, Device]) -> str:
-    """TFLOP/s and TOP/s, GB/s and GiB; what is from memory is marked."""
-    rows = [[_short(name), *(_rate(device, form) for form in RATES), *_memory(device)] for name, device in devices.items()]
-    headings = ["Device", *RATES, "GB/s", "GB"]
-    table = tabulate(rows, headings, tablefmt="simple", disable_numparse=True, colalign=["left"] + ["right"] * 10)
-    return f"{table}\n\nDense rates in 10^12 operations per second. ? is from memory, not from a data sheet."
+def _measured() -> str:
+    from torchscan.hardware.devices import known_devices, require_writable, save_entry, user_file
+    from torchscan.hardware.measuring import measure
+    from torchscan.report.devices import device_text
 
-
-def _short(name: str) -> str:
-    return name.replace("Workstation Edition", "WS").replace("Generation", "Gen.")
-
-
-def _rate(device: Device, form: str) -> str:
-    rate = device.flops.get(form)
-    return "-" if rate is None else f"{rate / 1e12:.4g}{_mark(device, form)}"
-
-
-def _memory(device: Device) -> tuple[str, str]:
-    bandwidth = "-" if device.bandwidth is None else f"{device.bandwidth / 1e9:.0f}{_mark(device, 'bandwidth_gbs')}"
-    return bandwidth, f"{device.data_sheet_memory_gb:g}{_mark(device, 'memory_gb')}"
-
-
-def _mark(device: Device, figure: str) -> str:
-    return "?" if device.is_unverified(figure) else ""
-
-
-def _described(device: Device) -> str:
-    figures = [(form, f"{units.count(rate, 'OP/s', 1)}", form) for form, rate in device.flops.items()]
-    figures += _optional("bandwidth", device.bandwidth, "B/s", "bandwidth_gbs") + _optional(
-        "links", device.link, "B/s", "link_gbs"
-    )
-    figures += [("memory", f"{device.data_sheet_memory_gb:g} GB", "memory_gb")]
-    figures += [("cache", units.memory(device.l2, 0), "l2_mb")] if device.l2 else []
-    figures += [("multiprocessors", str(device.multiprocessors), "multiprocessors")] if device.multiprocessors else []
-    figures += _optional("clock", device.clock, "Hz", "boost_mhz") + _optional("power", device.power, "W", "power_w")
-    rows = [(name, text, _origin(device, figure)) for name, text, figure in figures]
-    note = f"\n{device.note}" if device.note else ""
-    return f"{device.name}\n{tabulate(rows, tablefmt='plain', disable_numparse=True, colalign=('left', 'right', 'left'))}{note}"
-
-
-def _optional(name: str, value: float | None, unit: str, figure: str) -> list[tuple[str, str, str]]:
-    return [] if value is None else [(name, units.count(value, unit, 1), figure)]
-
-
-def _origin(device: Device, figure: str) -> str:
-    if device.is_measured:
-        return "measured"
-    if device.is_unverified(figure):
-        return "unverified: from memory"
-    return device.source.get(figure, "")
+    require_writable(user_file())
+    name, entry = measure()
+    path = save_entry(name, entry)
+    return f"{device_text(known_devices()[name])}\n\nkept in {path}"

@@ -53,7 +53,7 @@ def _memory(heading: str, key: str) -> Column:
 
 
 def _field(heading: str, key: str) -> Column:
-    return Column(heading, lambda layer: layer[key], lambda layer: _field_text(layer[key]))
+    return Column(heading, lambda layer: layer[key], lambda layer: field_text(layer[key]))
 
 
 COLUMNS: Mapping[str, Column] = {
@@ -143,10 +143,10 @@ def _cost_text(layer: Layer, key: str) -> str:
     return f"{bound}{units.count(layer[key])}" if layer[key] or bound else NONE
 
 
-def _field_text(value: Any) -> str:
+def field_text(value: Any) -> str:
     """A number, one per axis, or in words; of several inputs one after the other."""
     if isinstance(value, dict):
-        return ", ".join(_field_text(each) for each in value.values())
+        return ", ".join(field_text(each) for each in value.values())
     if isinstance(value, list):
-        return "×".join(_field_text(each) for each in value)
+        return "×".join(field_text(each) for each in value)
     return NONE if value is None else str(Fraction(value).limit_denominator(1000) if isinstance(value, float) else value)

@@ -216,11 +216,20 @@ def _text(comparison: Comparison, width: int) -> str:
     parts = [tabulate(_total_rows(comparison), ["", "before", "after", ""], "plain", disable_numparse=True, colalign=_ALIGNED)]
     rows = _layer_rows(comparison)
     if rows:
-        shown = [[sign, cut(name, max(width - 52, 20), "mid"), *rest] for sign, name, *rest in rows[:_MOST_LINES]]
+        shown = _fitted(rows[:_MOST_LINES], width)
         parts.append(tabulate(shown, ["", "Layer", "Params", "MACs", ""], "plain", disable_numparse=True, colalign=_LAYERS))
     more = [f"… and {len(rows) - _MOST_LINES} more layers"] if len(rows) > _MOST_LINES else []
     same = ["No layer changed."] if not rows else []
     return "\n\n".join([*parts, *more, *same, *_pass_texts(comparison)])
+
+
+def _fitted(rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
+    """Names give way first, then what else changed; figures never."""
+    widest = [max(len(row[column]) for row in rows) for column in range(5)]
+    figures = 1 + max(widest[2], 6) + max(widest[3], 4) + 4 * 2
+    names = max(min(widest[1], (width - figures) // 2), 12)
+    other = max(width - figures - min(widest[1], names), 12)
+    return [[sign, cut(name, names, "mid"), *numbers, cut(rest, other, "tail")] for sign, name, *numbers, rest in rows]
 
 
 _ALIGNED = ("left", "right", "right", "right")

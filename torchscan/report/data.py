@@ -8,9 +8,11 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchscan.errors import InputError
+from torchscan.files import read_text
 from torchscan.report.columns import COLUMNS, check_columns
 from torchscan.report.info import Info, InfoDict, Layer
 from torchscan.report.schema import mismatch
@@ -108,3 +110,11 @@ def _require_schema(content: Any) -> None:
         raise InputError("this is no report of torchscan: write one with to_json(), or torchscan summary --format json")
     if int(version) > SCHEMA:
         raise InputError(f"this report follows schema {version}, and this torchscan reads up to {SCHEMA}: a newer one wrote it")
+
+
+def read_report(path: Path) -> Info:
+    """The report in a file; what is wrong is said with the file's name."""
+    try:
+        return from_json(read_text(path, "the report"))
+    except InputError as error:
+        raise InputError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from error

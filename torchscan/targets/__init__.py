@@ -1,7 +1,7 @@
 """Models by name, as a shell, a budget file or a table of models names them."""
 
-from torchscan.targets.building import Built, with_model
+from torchscan.targets.building import Built, asked, with_model
 from torchscan.targets.inputs import InputSpec, parse_input
 from torchscan.targets.parsing import Target, parse_target
 
-__all__ = ["Built", "InputSpec", "Target", "parse_input", "parse_target", "with_model"]
+__all__ = ["Built", "InputSpec", "Target", "asked", "parse_input", "parse_target", "with_model"]

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError
-from torchscan.targets.inputs import InputSpec
+from torchscan.targets.inputs import InputSpec, arguments_of, checked_dtype, torch_dtype
 from torchscan.targets.parsing import Target
+from torchscan.trace.example_inputs import floating_dtype_of
 
 Result = TypeVar("Result")
 
@@ -89,6 +90,21 @@ def _factory(target: Target) -> Callable[[], Built] | Built:
     if not callable(found):
         raise InputError(f"{target}: {target.name} is a {type(found).__name__}: name a model, or what makes one")
     return lambda: Built(found(*target.args, **target.kwargs))
+
+
+def asked(target: Target, built: Built, specs: Sequence[InputSpec], dtype: str | None) -> dict[str, Any]:
+    """``input_shape`` and ``dtype`` as :func:`torchscan.record` takes them: of the inputs named, else of those known.
+
+    A floating ``dtype`` converts the model, too.
+    """
+    inputs = specs or built.inputs
+    if not inputs:
+        raise InputError(f"{target}: its inputs are not known: give the shape of one sample, 3,224,224 say (--input, input =)")
+    if dtype is not None and torch_dtype(dtype).is_floating_point:
+        built.module.to(torch_dtype(dtype))
+    default = floating_dtype_of(built.module) if dtype is None else torch_dtype(checked_dtype(dtype))
+    shapes, dtypes = arguments_of(inputs, default)
+    return {"input_shape": shapes, "dtype": dtypes}
 
 
 # -- modules and files ---------------------------------------------------------------------------------------------------

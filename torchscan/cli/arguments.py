@@ -1,0 +1,121 @@
+"""What commands have in common: naming a model and its inputs, and saying where the answer goes."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torchscan.cli.progress import progress
+from torchscan.files import write_text
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Result = TypeVar("Result")
+
+TARGETS = """\
+A TARGET is one of
+  package.module:callable(arguments)   imported, and called if it is no model yet
+  path/to/file.py:name(arguments)      the same, from a file
+  torchvision:resnet50                 any model of torchvision
+  timm:vit_base_patch16_224            any model of timm
+  hf:path/to/config.json               a model of transformers, from its local config
+Arguments are Python literals; quote a TARGET with parentheses. Models are built without
+data where they can be, with random weights, and nothing is downloaded."""
+INPUTS = """\
+An --input is the shape of one sample, without the batch: 3,224,224. A type may follow,
+128:long, and the name of the argument stand before, input_ids=128:long."""
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed")
+
+
+def add_command(commands: Any, name: str, help_: str, *explained: str, run: Any) -> argparse.ArgumentParser:
+    """A command with a help text that explains and shows examples."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help_,
+        description=f"{help_[0].upper()}{help_[1:]}.",
+        epilog="\n\n".join(explained),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """The model, and what it is given."""
+    parser.add_argument("target", metavar="TARGET", nargs="+" if several else None, help="which model; see below")
+    group = parser.add_argument_group("inputs")
+    group.add_argument(
+        "--input", metavar="SHAPE", action="append", default=[], help="one input, see below; again for each further one"
+    )
+    group.add_argument("--dtype", metavar="TYPE", help="type of the inputs; of floating point: of the model, too")
+    group.add_argument("--batch-size", metavar="N", type=positive, default=1, help="samples in the batch (default 1)")
+    group.add_argument("--mode", choices=("eval", "train", "same"), help="mode of the modules (default eval)")
+
+
+def add_step(parser: argparse.ArgumentParser) -> None:
+    """What is estimated: an inference or a training step, in which precision."""
+    group = parser.add_argument_group("what runs")
+    group.add_argument("--training", action="store_true", help="a training step instead of an inference")
+    group.add_argument("--optimizer", metavar="NAME", help="whose step to take: AdamW, SGD, … of torch.optim")
+    group.add_argument("--precision", choices=PRECISIONS, help="convert the model, or autocast (…-mixed)")
+
+
+def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+    """Where the answer goes, and in which format."""
+    group = parser.add_argument_group("output")
+    group.add_argument("--format", choices=formats, default=formats[0], help=f"default {formats[0]}")
+    group.add_argument("--output", metavar="FILE", type=Path, help="write to this file instead of standard output")
+    group.add_argument(
+        "--width", metavar="N", type=positive, default=terminal_width(), help="of text (default: the terminal's)"
+    )
+
+
+def positive(text: str) -> int:
+    """A whole number from one up."""
+    value = int(text) if text.isdecimal() and len(text) < 19 else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+    return value
+
+
+def names(text: str) -> list[str]:
+    """``a,b,c``."""
+    return [name for name in (part.strip() for part in text.split(",")) if name]
+
+
+def terminal_width() -> int:
+    """Of the terminal; 80 where text goes to a file or a pipe."""
+    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+
+
+def on_model(options: argparse.Namespace, target: str, verb: Callable[[nn.Module, dict[str, Any]], Result]) -> Result:
+    """What ``verb`` says of the model that was named; it is given the model and the arguments that say what of it."""
+    from torchscan.targets import asked, parse_input, parse_target, with_model
+
+    named = parse_target(target)
+    specs = [parse_input(text) for text in options.input]
+    with progress(f"torchscan: {target}"):
+        return with_model(
+            named,
+            lambda built: verb(built.module, {**asked(named, built, specs, options.dtype), "batch_size": options.batch_size}),
+        )
+
+
+def step_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of an estimate."""
+    mode = {} if options.mode is None else {"mode": options.mode}
+    return {"training": options.training, "optimizer": options.optimizer, "precision": options.precision, **mode}
+
+
+def put(text: str, options: argparse.Namespace) -> None:
+    """Print the answer, or write it to the file that was named."""
+    if options.output is None:
+        print(text)  # noqa: T201 - printing is what it is for
+    else:
+        write_text(options.output, text if text.endswith("\n") else f"{text}\n")

@@ -1,0 +1,84 @@
+"""``torchscan check``: whether models stay within the budgets of the budget file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from torchscan.cli.arguments import add_command
+from torchscan.cli.progress import progress
+
+_FILE = """\
+The budget file is torchscan.toml, or pyproject.toml with [tool.torchscan], in this folder or
+above:
+
+  [budgets.backbone]                     # in pyproject.toml: [tool.torchscan.budgets.backbone]
+  target = "package.models:Backbone(width=64)"
+  input = "3,224,224"                    # several: ["3,224,224", "10:long"]
+  max_params = "25M"
+  max_macs = "4.2G"
+  baseline = "baselines/backbone.json"   # recorded by --update
+  tolerance = "1%"                       # or { macs = "1%", params = 0 }
+
+Limits: max_params max_trainable_params max_model_size max_macs max_flops max_dmas
+max_activation_memory max_peak_memory max_latency. More keys: dtype batch_size mode training
+optimizer precision device strict.
+
+Exit status: 0 all is within its budget, 1 something is not, 2 something could not be checked."""
+_EXAMPLES = """\
+examples
+  torchscan check
+  torchscan check backbone --update
+  torchscan check --format github >> $GITHUB_STEP_SUMMARY"""
+
+_FINE, _EXCEEDED, _WRONG = 0, 1, 2
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(commands, "check", "whether models stay within their budgets", _FILE, _EXAMPLES, run=_run)
+    parser.add_argument("names", metavar="BUDGET", nargs="*", help="which budgets (default: all that name a target)")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="the budget file")
+    parser.add_argument("--update", action="store_true", help="record the baselines anew")
+    parser.add_argument("--format", choices=("text", "github"), default="text", help="default text")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from torchscan.budgets import find_budget_file, read_budgets, require_budget
+
+    budgets = read_budgets(options.config or find_budget_file(Path.cwd()))
+    chosen = [require_budget(budgets, name) for name in options.names] or list(budgets.values())
+    statuses = [_FINE]
+    for budget in chosen:
+        if budget.target is None and not options.names:
+            _put(f"- {budget.name}: has no target, and is checked by a test only", options)
+        else:
+            statuses.append(_checked(budget, options))
+    return max(statuses)
+
+
+def _checked(budget: Any, options: argparse.Namespace) -> int:
+    """Check one; what is wrong with it must not keep the others from being checked."""
+    from torchscan.budgets import check_budget
+    from torchscan.errors import TorchscanError
+
+    try:
+        with progress(f"torchscan: {budget.name}"):
+            outcome = check_budget(budget, update=options.update)
+    except TorchscanError as error:
+        print(f"torchscan: {error}", file=sys.stderr)  # noqa: T201 - printing is what it is for
+        _put(f"? {budget.name}: could not be checked", options)
+        return _WRONG
+    _put(f"{'✓' if outcome.is_fine else '✗'} {outcome}", options)
+    return _FINE if outcome.is_fine else _EXCEEDED
+
+
+def _put(text: str, options: argparse.Namespace) -> None:
+    from torchscan.report.markdown import escape
+
+    head, _, rest = text.partition("\n")
+    if options.format == "github":
+        text = f"**{escape(head)}**" + (f"\n\n```text\n{rest}\n```" if rest else "") + "\n"
+    print(text, flush=True)  # noqa: T201 - printing is what it is for

@@ -1,0 +1,38 @@
+"""``torchscan flops``: what a pass costs in all, by operator or by module."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_output, on_model, positive, put
+
+_EXAMPLES = """\
+examples
+  torchscan flops torchvision:resnet50
+  torchscan flops torchvision:resnet50 --by module --top 10
+  torchscan flops timm:vit_base_patch16_224 --backward --format csv"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands, "flops", "what a pass costs in all, by operator or by module", TARGETS, INPUTS, _EXAMPLES, run=_run
+    )
+    add_model(parser)
+    counting = parser.add_argument_group("counting")
+    counting.add_argument("--by", choices=("operator", "module"), default="operator", help="default operator")
+    counting.add_argument("--backward", action="store_true", help="with the backward pass")
+    counting.add_argument("--top", metavar="N", type=positive, help="the N largest only")
+    add_output(parser, ("text", "markdown", "github", "latex", "csv", "json", "html"))
+
+
+def _run(options: argparse.Namespace) -> None:
+    from torchscan.crawler import record
+    from torchscan.report.costs import cost_sheet
+
+    mode: Any = options.mode or "eval"
+    trace = on_model(
+        options, options.target, lambda module, inputs: record(module, **inputs, mode=mode, backward=options.backward)
+    )
+    put(cost_sheet(trace, options.by, options.top).write(options.format, width=options.width), options)

@@ -1,0 +1,34 @@
+"""``torchscan receptive-field``: what part of the input a unit of each layer sees."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_output, on_model, put
+
+_EXAMPLES = """\
+examples
+  torchscan receptive-field torchvision:vgg16
+  torchscan receptive-field torchvision:resnet50 --layer layer3.0.conv2
+  torchscan receptive-field torchvision:swin_t --format json"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands, "receptive-field", "what part of the input a unit of each layer sees", TARGETS, INPUTS, _EXAMPLES, run=_run
+    )
+    add_model(parser)
+    parser.add_argument("--layer", metavar="PATH", help="this layer only, axis by axis, with its phases")
+    parser.add_argument("--strict-norm", action="store_true", help="count what statistics of norms are made from as seen")
+    add_output(parser, ("text", "markdown", "github", "latex", "csv", "json", "html"))
+
+
+def _run(options: argparse.Namespace) -> None:
+    from torchscan.crawler import receptive_field
+    from torchscan.report.fields import field_sheet
+
+    asked = {"mode": options.mode or "eval", "strict_norm": options.strict_norm}
+    fields = on_model(options, options.target, lambda module, inputs: receptive_field(module, **inputs, **asked))
+    put(field_sheet(fields, options.layer).write(options.format, width=options.width), options)

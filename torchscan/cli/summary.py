@@ -1,0 +1,97 @@
+"""``torchscan summary``: the layers of a model and what they cost."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_output, names, on_model, positive, put
+
+_FORMATS = ("text", "markdown", "github", "latex", "csv", "json", "html")
+_COLUMNS = """\
+Columns: type path input_shape output_shape params grad_params nograd_params param_size buffers
+buffer_size macs flops dmas bytes_read bytes_written rf s p. Figures are a layer's own, without
+those of the layers that it calls."""
+_EXAMPLES = """\
+examples
+  torchscan summary torchvision:resnet50 --depth 2
+  torchscan summary timm:convnext_tiny --sort macs --top 10
+  torchscan summary torchvision:vit_b_16 --filter '*.mlp' --columns type,params,flops
+  torchscan summary hf:config.json --input input_ids=2048:long --format json --output model.json
+  torchscan summary models.py:net --input 3,32,32 --format github >> $GITHUB_STEP_SUMMARY"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    parser = add_command(
+        commands, "summary", "the layers of a model as a table, and the totals", TARGETS, INPUTS, _COLUMNS, _EXAMPLES, run=_run
+    )
+    add_model(parser)
+    layers = parser.add_argument_group("layers")
+    layers.add_argument("--depth", metavar="N", type=int, help="fold deeper layers into their parents")
+    layers.add_argument("--columns", metavar="A,B", type=names, help="what to show of each layer; see below")
+    layers.add_argument("--rf", action="store_true", help="receptive field, stride and padding of each layer")
+    layers.add_argument("--filter", metavar="GLOB", help="layers whose path or type matches: 'layer4.*', Conv2d")
+    layers.add_argument("--sort", metavar="COLUMN", help="order by a column, numbers from the largest")
+    layers.add_argument("--top", metavar="N", type=positive, help="the first N layers only")
+    layers.add_argument("--wrap", choices=("head", "mid", "tail"), default="mid", help="where long names are cut")
+    counting = parser.add_argument_group("counting")
+    counting.add_argument("--backward", action="store_true", help="with the backward pass")
+    counting.add_argument(
+        "--convention",
+        choices=("torchscan", "fvcore", "flop_counter", "thop", "ptflops", "torchinfo"),
+        default="torchscan",
+        help="MACs as another tool would report them",
+    )
+    counting.add_argument("--strict", action="store_true", help="refuse a model with operators of unknown cost")
+    add_output(parser, _FORMATS)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from torchscan.report.columns import DEFAULT_COLUMNS, FIELDS, check_columns
+    from torchscan.report.text import check_layout
+
+    columns = options.columns
+    if columns is None and options.rf:
+        columns = [*(name for name in DEFAULT_COLUMNS if name != "type"), "rf", "s", "p"]
+    check_layout(columns, options.wrap, options.width)
+    check_columns(None if options.sort is None else [options.sort])
+    put(
+        _written(
+            _info(options, with_fields=options.rf or not FIELDS.isdisjoint([*(columns or ()), options.sort])), columns, options
+        ),
+        options,
+    )
+
+
+def _info(options: argparse.Namespace, *, with_fields: bool) -> Any:
+    from torchscan.crawler import crawl_module
+    from torchscan.report.aggregate import aggregate_info
+    from torchscan.report.select import select_layers
+
+    asked = {"backward": options.backward, "strict": options.strict, "convention": options.convention}
+    mode: Any = options.mode or "eval"
+    info = on_model(
+        options,
+        options.target,
+        lambda module, inputs: crawl_module(module, **inputs, **asked, mode=mode, receptive_field=with_fields),
+    )
+    if options.depth is not None:
+        deepest = max(layer["depth"] for layer in info["layers"])
+        info = aggregate_info(info, min(options.depth, deepest))
+    return select_layers(info, match=options.filter, sort=options.sort, top=options.top)
+
+
+def _written(info: Any, columns: list[str] | None, options: argparse.Namespace) -> str:
+    from torchscan.report import data, html, latex, markdown, text
+
+    writers = {
+        "text": lambda: text.format_info(info, options.wrap, columns=columns, width=options.width),
+        "markdown": lambda: markdown.to_markdown(info, columns),
+        "github": lambda: markdown.to_markdown(info, columns, details=True),
+        "latex": lambda: latex.to_latex(info, columns),
+        "csv": lambda: data.to_csv(info, columns).rstrip("\n"),
+        "json": lambda: data.to_json(info),
+        "html": lambda: html.to_html(info, columns, standalone=True),
+    }
+    return writers[options.format]()

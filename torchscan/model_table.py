@@ -1,0 +1,72 @@
+"""A table of models for a paper, one in a row: what each has and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torchscan import units
+from torchscan._version import __version__
+from torchscan.errors import InputError
+from torchscan.figures import FIGURES, Measured, Question, measure
+from torchscan.report.sheet import Cell, Heading, Sheet
+
+DEFAULT_FIGURES = ("params", "macs", "flops", "activation_memory", "receptive_field")
+
+
+def measured_row(question: Question, figures: Sequence[str] | None = None) -> Measured:
+    """What one row needs: its ``figures``, by default counts, memory and receptive field, and of a device the latency."""
+    return measure(question, _chosen(question.device is not None, figures))
+
+
+def model_table(measured: Mapping[str, Measured], figures: Sequence[str] | None = None, *, title: str = "Models") -> Sheet:
+    """One row for each model, with the ``figures`` that were measured."""
+    chosen = _chosen(all(each.roofline is not None for each in measured.values()), figures)
+    return Sheet(
+        title=title,
+        headings=[
+            Heading("model", "Model", is_number=False, narrowest=12),
+            *(Heading(name, FIGURES[name].heading) for name in chosen),
+        ],
+        rows=[[Cell(name, name), *(_cell(figure, each) for figure in chosen)] for name, each in measured.items()],
+        remarks=_remarks(chosen, list(measured.values())),
+    )
+
+
+def _chosen(has_latency: bool, figures: Sequence[str] | None) -> list[str]:
+    unknown = [name for name in figures or () if name not in FIGURES]
+    if unknown:
+        raise InputError(f"there is no figure {unknown[0]!r}: there are {', '.join(FIGURES)}")
+    if figures is not None:
+        return list(figures)
+    return [*DEFAULT_FIGURES, *(["latency"] if has_latency else [])]
+
+
+def _cell(name: str, measured: Measured) -> Cell:
+    figure = FIGURES[name]
+    value = figure.value(measured)
+    return Cell(value, f"{'' if measured.is_complete or not figure.is_cost else '≥ '}{figure.text(value)}")
+
+
+def _remarks(figures: Sequence[str], measured: Sequence[Measured]) -> list[str]:
+    """What the figures are figures of, in a sentence for each thing that must be known."""
+    provenances = [each.info["provenance"] for each in measured]
+    inputs = dict.fromkeys(_inputs(each) for each in provenances)
+    how = f"Inputs: {'; '.join(inputs) if len(inputs) == 1 else 'as each model takes them'}, {provenances[0]['mode']} mode."
+    remarks = [how, "One MAC is a multiply and an add of a product; FLOPs are those two and all other arithmetic."]
+    if "activation_memory" in figures:
+        step = (
+            "a training step" if any(each.question is not None and each.question.training for each in measured) else "inference"
+        )
+        remarks.append(f"Activations: the most bytes that results occupy at one time in {step}.")
+    rooflines = [each.roofline for each in measured if each.roofline is not None]
+    if rooflines:
+        precision = rooflines[0].precision or "as the model is"
+        remarks.append(f"Latency: estimated for {rooflines[0].device}, {precision}, from its data sheet.")
+    bound = [] if all(each.is_complete for each in measured) else ["≥: a lower bound."]
+    return [*remarks, *bound, f"Counted by torchscan {__version__} with torch {provenances[0]['torch_version']}."]
+
+
+def _inputs(provenance: Mapping[str, object]) -> str:
+    inputs = provenance["inputs"]
+    assert isinstance(inputs, list)  # noqa: S101 - for the type checker
+    return ", ".join(f"{each['dtype']} {units.shape(each['shape'])}" for each in inputs)

@@ -1,0 +1,53 @@
+"""What a pass costs in all, by operator or by module, as a table."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torchscan import units
+from torchscan.analyses.totals import by_module, by_operator, total_cost
+from torchscan.errors import InputError
+from torchscan.ops import OpCost
+from torchscan.report.columns import NONE, printable
+from torchscan.report.sheet import Cell, Heading, Sheet
+from torchscan.trace.trace import Trace
+
+By = Literal["operator", "module"]
+
+
+def cost_sheet(trace: Trace, by: By = "operator", top: int | None = None) -> Sheet:
+    """Costs from the largest; a module's are those of all that it calls. The last row is the whole pass."""
+    if by not in ("operator", "module"):
+        raise InputError(f"by is {by!r}: give 'operator' or 'module'")
+    costs = by_operator(trace) if by == "operator" else {path: cost for path, cost in by_module(trace).items() if path}
+    ordered = sorted(costs.items(), key=lambda item: (item[1].flops, item[1].bytes_read + item[1].bytes_written), reverse=True)
+    shown, total = ordered[:top], total_cost(trace)
+    hidden = [f"{len(shown)} of {len(ordered)} are shown; the total is that of all."] if len(shown) < len(ordered) else []
+    bound = [] if total.is_complete else ["≥: a lower bound, because the cost of some operators is not known."]
+    inside = ["A module's costs are those of all that it calls: rows overlap."] if by == "module" else []
+    return Sheet(
+        title=f"Cost of one pass by {by}",
+        headings=[
+            Heading(by, by.capitalize(), is_number=False, narrowest=16),
+            Heading("macs", "MACs"),
+            Heading("flops", "FLOPs"),
+            Heading("share", "Share"),
+            Heading("dmas", "DMAs"),
+            Heading("bytes_read", "Read"),
+            Heading("bytes_written", "Written"),
+        ],
+        rows=[_row(printable(name), cost, total) for name, cost in [*shown, ("total", total)]],
+        remarks=[*inside, *hidden, *bound],
+    )
+
+
+def _row(name: str, cost: OpCost, total: OpCost) -> list[Cell]:
+    bound = "" if cost.is_complete else "≥ "
+    share = cost.flops / total.flops if total.flops else 0.0
+    return [
+        Cell(name, name),
+        *(Cell(value, f"{bound}{units.count(value)}" if value or bound else NONE) for value in (cost.macs, cost.flops)),
+        Cell(round(share, 6), f"{100 * share:.1f} %"),
+        Cell(cost.dmas, units.count(cost.dmas)),
+        *(Cell(value, units.memory(value)) for value in (cost.bytes_read, cost.bytes_written)),
+    ]

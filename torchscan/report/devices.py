@@ -1,0 +1,61 @@
+"""Devices as text: all in a table, or one in full."""
+
+from __future__ import annotations
+
+from tabulate import tabulate
+
+from torchscan import units
+from torchscan.hardware.devices import RATES, Device
+
+
+def device_list(devices: dict[str, Device]) -> str:
+    """TFLOP/s and TOP/s, GB/s and GiB; what is from memory is marked."""
+    rows = [[_short(name), *(_rate(device, form) for form in RATES), *_memory(device)] for name, device in devices.items()]
+    headings = ["Device", *RATES, "GB/s", "GB"]
+    table = tabulate(rows, headings, tablefmt="simple", disable_numparse=True, colalign=["left"] + ["right"] * 10)
+    return f"{table}\n\nDense rates in 10^12 operations per second. ? is from memory, not from a data sheet."
+
+
+def _short(name: str) -> str:
+    return name.replace("Workstation Edition", "WS").replace("Generation", "Gen.")
+
+
+def _rate(device: Device, form: str) -> str:
+    rate = device.flops.get(form)
+    return "-" if rate is None else f"{rate / 1e12:.4g}{_mark(device, form)}"
+
+
+def _memory(device: Device) -> tuple[str, str]:
+    bandwidth = "-" if device.bandwidth is None else f"{device.bandwidth / 1e9:.0f}{_mark(device, 'bandwidth_gbs')}"
+    return bandwidth, f"{device.data_sheet_memory_gb:g}{_mark(device, 'memory_gb')}"
+
+
+def _mark(device: Device, figure: str) -> str:
+    return "?" if device.is_unverified(figure) else ""
+
+
+def device_text(device: Device) -> str:
+    """All that is known of one, each figure with where it comes from."""
+    figures = [(form, f"{units.count(rate, 'OP/s', 1)}", form) for form, rate in device.flops.items()]
+    figures += _optional("bandwidth", device.bandwidth, "B/s", "bandwidth_gbs") + _optional(
+        "links", device.link, "B/s", "link_gbs"
+    )
+    figures += [("memory", f"{device.data_sheet_memory_gb:g} GB", "memory_gb")]
+    figures += [("cache", units.memory(device.l2, 0), "l2_mb")] if device.l2 else []
+    figures += [("multiprocessors", str(device.multiprocessors), "multiprocessors")] if device.multiprocessors else []
+    figures += _optional("clock", device.clock, "Hz", "boost_mhz") + _optional("power", device.power, "W", "power_w")
+    rows = [(name, text, _origin(device, figure)) for name, text, figure in figures]
+    note = f"\n{device.note}" if device.note else ""
+    return f"{device.name}\n{tabulate(rows, tablefmt='plain', disable_numparse=True, colalign=('left', 'right', 'left'))}{note}"
+
+
+def _optional(name: str, value: float | None, unit: str, figure: str) -> list[tuple[str, str, str]]:
+    return [] if value is None else [(name, units.count(value, unit, 1), figure)]
+
+
+def _origin(device: Device, figure: str) -> str:
+    if device.is_measured:
+        return "measured"
+    if device.is_unverified(figure):
+        return "unverified: from memory"
+    return device.source.get(figure, "")
