@@ -119,7 +119,7 @@ FIGURES: Mapping[str, Figure] = {
     "dmas": _cost("DMAs", "dmas"),
     "activation_memory": Figure("Activations", "memory", _activation_memory, units.memory, units.parse_memory),
     "peak_memory": Figure("Peak memory", "memory", _peak_memory, units.memory, units.parse_memory),
-    "receptive_field": Figure("Receptive field", "field", _receptive_field, str, None),
+    "receptive_field": Figure("RF", "field", _receptive_field, str, None),
     "latency": Figure("Latency", "roofline", _latency, units.duration, units.parse_duration),
 }
 

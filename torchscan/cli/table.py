@@ -44,6 +44,6 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _name(target: str, others: list[str]) -> str:
-    """Without the collection that all come from."""
-    kind, _, name = target.partition(":")
-    return name if name and all(other.startswith(f"{kind}:") for other in others) else target
+    """Without the collection or the module that it comes from, unless another is called the same."""
+    name = target.rpartition(":")[2]
+    return name if sum(other.endswith(f":{name}") for other in others) == 1 else target

@@ -48,11 +48,11 @@ def _part(info: InfoDict, columns: Mapping[str, Column]) -> str:
     )
     remarks = remarks_of(info, with_fields=not FIELDS.isdisjoint(columns))
     return (
-        f'<div class="torchscan" data-tree="{"yes" if is_tree else "no"}"><style>{_file("table.css")}</style>\n'
+        f'<div class="torchscan" data-tree="{"yes" if is_tree else "no"}"><style>{page_file("table.css")}</style>\n'
         f'<div class="scroll"><table class="layers"><thead><tr>{headings}</tr></thead>\n<tbody>{rows}</tbody></table></div>\n'
         f'<table class="totals"><tbody>{figures}</tbody></table>\n'
         f"{''.join(f'<p>{html.escape(text)}</p>' for text in remarks)}\n"
-        f"<script>{_file('table.js')}</script></div>"
+        f"<script>{page_file('table.js')}</script></div>"
     )
 
 
@@ -115,5 +115,6 @@ def _parents(layers: Sequence[Layer]) -> Iterator[tuple[int, int]]:
 
 
 @cache
-def _file(name: str) -> str:
+def page_file(name: str) -> str:
+    """A style or script of ours."""
     return resources.files("torchscan.report").joinpath("page", name).read_text(encoding="utf-8").strip()

@@ -6,15 +6,14 @@ import csv
 import html
 import io
 import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tabulate import tabulate
-
 from torchscan.errors import InputError
 from torchscan.report import latex, markdown
-from torchscan.report.html import page
+from torchscan.report.html import page, page_file
 from torchscan.report.text import cut
 
 
@@ -65,9 +64,15 @@ def _text(sheet: Sheet, width: int) -> str:
             less = min(excess, max(widths[index] - heading.narrowest, 0))
             widths[index], excess = widths[index] - less, excess - less
     cells = [[cut(text, size, "mid") for text, size in zip(row, widths, strict=True)] for row in texts]
-    aligned = ["right" if each.is_number else "left" for each in sheet.headings]
-    table = tabulate(cells, [each.text for each in sheet.headings], "simple", disable_numparse=True, colalign=aligned)
-    return "\n\n".join([table, *sheet.remarks])
+    lines = [_line(row, sheet.headings, widths) for row in ([each.text for each in sheet.headings], *cells)]
+    rule = "─" * max(map(len, lines))
+    remarks = [line for remark in sheet.remarks for line in textwrap.wrap(remark, width)]
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule, *remarks])
+
+
+def _line(texts: Sequence[str], headings: Sequence[Heading], widths: Sequence[int]) -> str:
+    columns = zip(texts, headings, widths, strict=True)
+    return "  ".join(text.rjust(size) if each.is_number else text.ljust(size) for text, each, size in columns).rstrip()
 
 
 def _markdown(sheet: Sheet, _: int) -> str:
@@ -103,7 +108,8 @@ def html_table(sheet: Sheet) -> str:
     rows = [[_tag("td", text, is_number=each) for text, each in zip(row, aligned, strict=True)] for row in sheet.texts()]
     body = "\n".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     remarks = "".join(f"<p>{html.escape(text)}</p>" for text in sheet.remarks)
-    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>\n{remarks}"
+    table = f'<div class="scroll"><table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+    return f'<div class="torchscan" data-ready="static"><style>{page_file("table.css")}</style>\n{table}\n{remarks}</div>'
 
 
 def _html(sheet: Sheet, _: int) -> str:

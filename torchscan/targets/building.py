@@ -18,7 +18,6 @@ from torch import nn
 from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError
 from torchscan.targets.inputs import InputSpec, arguments_of, checked_dtype, torch_dtype
 from torchscan.targets.parsing import Target
-from torchscan.trace.example_inputs import floating_dtype_of
 
 Result = TypeVar("Result")
 
@@ -100,10 +99,10 @@ def asked(target: Target, built: Built, specs: Sequence[InputSpec], dtype: str |
     inputs = specs or built.inputs
     if not inputs:
         raise InputError(f"{target}: its inputs are not known: give the shape of one sample, 3,224,224 say (--input, input =)")
-    if dtype is not None and torch_dtype(dtype).is_floating_point:
-        built.module.to(torch_dtype(dtype))
-    default = floating_dtype_of(built.module) if dtype is None else torch_dtype(checked_dtype(dtype))
-    shapes, dtypes = arguments_of(inputs, default)
+    name = None if dtype is None else checked_dtype(dtype)
+    if name is not None and torch_dtype(name).is_floating_point:
+        built.module.to(torch_dtype(name))
+    shapes, dtypes = arguments_of(inputs, name)
     return {"input_shape": shapes, "dtype": dtypes}
 
 

@@ -59,9 +59,13 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def arguments_of(specs: Sequence[InputSpec], default: torch.dtype) -> tuple[Shapes, DTypes]:
-    """``input_shape`` and ``dtype`` of :func:`torchscan.record`: one after the other, or all by name."""
-    dtypes = [default if spec.dtype is None else torch_dtype(spec.dtype) for spec in specs]
+def arguments_of(specs: Sequence[InputSpec], default: str | None) -> tuple[Shapes, DTypes]:
+    """``input_shape`` and ``dtype`` of :func:`torchscan.record`: one after the other, or all by name.
+
+    Inputs without a type have the ``default``; None is the model's own.
+    """
+    chosen = [spec.dtype or default for spec in specs]
+    dtypes = [None if name is None else torch_dtype(name) for name in chosen]
     names = [spec.name for spec in specs]
     if not any(names):
         return [spec.shape for spec in specs], dtypes

@@ -15,7 +15,7 @@ from torchscan.trace.tensors import CONCRETE_INTEGERS
 
 Shape = Sequence[int]
 Shapes = Shape | Sequence[Shape] | Mapping[str, Shape]
-DTypes = torch.dtype | Sequence[torch.dtype] | Mapping[str, torch.dtype]
+DTypes = torch.dtype | Sequence[torch.dtype | None] | Mapping[str, torch.dtype | None]
 
 _HOW = "give one shape without the batch dimension, such as (3, 224, 224), a list of them, one per input, or a dict by name"
 
@@ -31,7 +31,7 @@ def example_inputs(
     shapes = _as_shapes(input_shape)
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InputError(f"batch_size is {batch_size!r}: give a positive integer")
-    dtypes = _as_dtypes(_by_position(dtype, names, module), len(shapes), module)
+    dtypes = _as_dtypes(_by_position(dtype, names), len(shapes), module)
     sizes = ((batch_size, *shape) for shape in shapes)
     tensors = tuple(_example(size, kind, device) for size, kind in zip(sizes, dtypes, strict=True))
     return (tensors, {}) if names is None else ((), dict(zip(names, tensors, strict=True)))
@@ -78,22 +78,21 @@ def _as_shape(value: Any) -> tuple[int, ...] | None:
     return sizes if all(size >= 0 for size in sizes) else None
 
 
-def _by_position(
-    dtype: DTypes | None, names: list[str] | None, module: nn.Module
-) -> torch.dtype | Sequence[torch.dtype] | None:
+def _by_position(dtype: DTypes | None, names: list[str] | None) -> torch.dtype | Sequence[torch.dtype | None] | None:
     """What was given by name in the order of the inputs; those without a type of their own have the model's."""
     if not isinstance(dtype, Mapping):
         return dtype
     unknown = [name for name in dtype if name not in (names or ())]
     if unknown:
         raise InputError(f"a dtype was given for {unknown[0]!r}, and the inputs are {', '.join(names or ()) or 'not named'}")
-    return [dtype.get(name, floating_dtype_of(module)) for name in names or ()]
+    return [dtype.get(name) for name in names or ()]
 
 
-def _as_dtypes(dtype: DTypes | None, inputs: int, module: nn.Module) -> list[torch.dtype]:
+def _as_dtypes(dtype: torch.dtype | Sequence[torch.dtype | None] | None, inputs: int, module: nn.Module) -> list[torch.dtype]:
     if dtype is None:
         return [floating_dtype_of(module)] * inputs
-    dtypes: list[Any] = list(dtype) if isinstance(dtype, list | tuple) else [dtype] * inputs
+    given: list[Any] = list(dtype) if isinstance(dtype, list | tuple) else [dtype] * inputs
+    dtypes = [floating_dtype_of(module) if kind is None else kind for kind in given]
     if not all(isinstance(kind, torch.dtype) for kind in dtypes):
         raise InputError(f"dtype is {dtype!r}: give a torch.dtype, or one per input")
     if len(dtypes) != inputs:
