@@ -6,7 +6,7 @@ from, as a chain of steps from the operand to the result::
     @window_of(aten.conv1d)
     def conv1d(input, weight, bias=None, stride=(1,), padding=(0,), dilation=(1,), groups=1, *, out):
         along = window(weight.shape[-1], stride[0], padding[0], dilation[0])
-        return (looks(out, along_dim(0), WHOLE, Along(2, along)),)
+        return (look(out, here(0), WHOLE, Along(2, along)),)
 
 What a rule leaves out is taken to be looked at as a whole, so that it can be too large, never too small.
 """

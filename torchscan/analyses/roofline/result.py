@@ -72,15 +72,19 @@ class Roofline:
     precision: str | None
     batch_size: int | None
     compiled: bool
-    #: seconds; nothing can be faster than the first, the second is what to expect
+    #: seconds that nothing can be faster than, by the data sheet
     time_bound: float
+    #: seconds to expect
     time_estimate: float
+    #: the estimate of each phase
     time_by_phase: Mapping[Phase, float]
-    #: operations per second of products, by the formats that the pass computes in, and bytes per second
+    #: operations per second of products, by the formats that the pass computes in
     peak_flops: Mapping[str, float]
+    #: bytes per second to and from memory
     bandwidth: float
-    #: of the time that is estimated, the share that products would take at their peak, and traffic of memory at full bandwidth
+    #: of the time that is estimated, the share that products would take at their peak
     compute_utilisation: float
+    #: of the time that is estimated, the share that traffic of memory would take at full bandwidth
     memory_utilisation: float
     operators: tuple[OperatorLoad, ...]
     layers: tuple[GroupLoad, ...]
