@@ -13,19 +13,23 @@ import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, w
 from torchscan.analyses.roofline import constants
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: a snippet, and the text directly below it, which is what it prints
 SNIPPETS = [
-    pytest.param(code, id=f"{page.stem}-{index}")
+    pytest.param(code, printed, id=f"{page.stem}-{index}")
     for page in PAGES
-    for index, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+    for index, (code, printed) in enumerate(
+        re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", page.read_text(), re.DOTALL)
+    )
 ]
 
 
 @pytest.mark.filterwarnings("ignore:the GPU memory of a process cannot be measured")
 @pytest.mark.filterwarnings("ignore:this does not fit NVIDIA GeForce GTX 1650 Ti")
-@pytest.mark.parametrize("code", SNIPPETS)
-def test_a_snippet_runs(code: str) -> None:
+@pytest.mark.parametrize(("code", "printed"), SNIPPETS)
+def test_a_snippet_runs_and_prints_what_is_shown(code: str, printed: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})  # noqa: S102
+    assert printed in ("", capsys.readouterr().out)
 
 
 def test_the_readme_shows_what_the_demo_prints() -> None:
