@@ -1,0 +1,118 @@
+"""The site of docs/: every name of the front door has an entry, every page a place, and nothing comes from other hosts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import torchscan
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+MISSING = [name for name in ("sphinx", "myst_parser", "furo") if find_spec(name) is None]
+#: what a browser fetches by itself: tag -> the attributes that name it
+FETCHED = {
+    "script": ("src",),
+    "link": ("href",),
+    "img": ("src", "srcset"),
+    "source": ("src", "srcset"),
+    "iframe": ("src",),
+    "video": ("src", "poster"),
+    "audio": ("src",),
+    "embed": ("src",),
+    "object": ("data",),
+    "use": ("href", "xlink:href"),
+}
+ELSEWHERE = re.compile(r"(?:https?:)?//", re.IGNORECASE)
+
+
+def _documented() -> list[str]:
+    """The names that pages of the reference document as parts of ``torchscan`` itself."""
+    pages = (page.read_text(encoding="utf-8") for page in sorted((DOCS / "reference").glob("*.rst")))
+    return [name for page in pages for name in re.findall(r"^\.\. auto\w+:: torchscan\.(\w+)$", page, re.MULTILINE)]
+
+
+def test_the_reference_has_every_name_of_the_front_door_once() -> None:
+    assert sorted(_documented()) == [name for name in torchscan.__all__ if name != "__version__"]
+
+
+def test_every_page_has_one_place_in_the_index() -> None:
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```\{toctree\}\n(.*?)^```", index, re.DOTALL | re.MULTILINE)
+    entries = [line for block in blocks for line in block.splitlines() if line and not line.startswith(":")]
+    listed = [re.sub(r"^.* <(.*)>$", r"\1", entry) for entry in entries]  # with a title of its own, or without
+    pages = [page.relative_to(DOCS).with_suffix("").as_posix() for kind in ("md", "rst") for page in DOCS.rglob(f"*.{kind}")]
+    assert sorted(listed) == sorted(page for page in pages if page != "index")
+    captions = [caption for block in blocks for caption in re.findall(r"^:caption: (.*)$", block, re.MULTILINE)]
+    assert captions == ["Tutorial", "How-to", "Reference", "Explanation"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages, built as scripts/docs builds them; there, too, a warning is an error."""
+    if MISSING:
+        pytest.skip(f"the site is not built: {', '.join(MISSING)} not installed (pip install '.[docs]')")
+    built = tmp_path_factory.mktemp("site")
+    sphinx = [sys.executable, "-m", "sphinx", *_options(), "--quiet", "--doctree-dir", str(built / "doctrees")]
+    done = subprocess.run([*sphinx, DOCS, built / "html"], capture_output=True, text=True, cwd=ROOT)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+    return built / "html"
+
+
+def _options() -> list[str]:
+    """Those that scripts/docs gives to Sphinx."""
+    script = (ROOT / "scripts" / "docs").read_text(encoding="utf-8")
+    command = re.search(r'-m sphinx (.*) "\$@" docs build/docs$', script, re.MULTILINE)
+    assert command is not None
+    return command[1].split()
+
+
+def test_the_site_is_built_without_warnings(site: Path) -> None:
+    assert (site / "index.html").exists()
+
+
+def test_every_name_of_the_front_door_has_an_anchor(site: Path) -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in (site / "reference").glob("*.html"))
+    assert [name for name in _documented() if f'id="torchscan.{name}"' not in pages] == []
+
+
+def test_docstrings_are_set_and_not_shown_as_they_are_written(site: Path) -> None:
+    for page in (site / "reference").glob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert "Args:" not in text, page.name
+        assert "\ue000" not in text, page.name
+        assert "TypeAliasForwardRef" not in text, page.name
+
+
+class _Fetched(HTMLParser):
+    """Collects what a page makes a browser fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [value for name, value in attrs if value and name in FETCHED.get(tag, ())]
+
+
+def _fetched(site: Path) -> Iterator[tuple[str, str]]:
+    for page in site.rglob("*.html"):
+        parser = _Fetched()
+        parser.feed(page.read_text(encoding="utf-8"))
+        yield from ((page.name, address) for address in parser.addresses)
+    for sheet in site.rglob("*.css"):
+        rules = re.sub(r"/\*.*?\*/", "", sheet.read_text(encoding="utf-8"), flags=re.DOTALL)
+        yield from ((sheet.name, address) for address in re.findall(r"""(?:url\(\s*|@import\s+)["']?([^"')\s]+)""", rules))
+
+
+def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
+    fetched = list(_fetched(site))
+    assert any(address.endswith(".css") or ".css?" in address for _, address in fetched)  # it does look
+    assert [(page, address) for page, address in fetched if ELSEWHERE.match(address)] == []
