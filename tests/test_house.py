@@ -23,7 +23,7 @@ ROOMS = [
     {"report"},
     {"crawler", "estimator", "targets"},
     {"figures"},
-    {"budgets"},
+    {"budgets", "model_table"},
     {"live", "cli", "pytest_plugin"},
     {"__main__"},
 ]

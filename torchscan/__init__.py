@@ -74,6 +74,10 @@ _HOMES = {
     "format_comparison": "torchscan.report.compare",
     "Comparison": "torchscan.report.compare",
     "LayerChange": "torchscan.report.compare",
+    "model_table": "torchscan.model_table",
+    "Sheet": "torchscan.report.sheet",
+    "Heading": "torchscan.report.sheet",
+    "Cell": "torchscan.report.sheet",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -22,6 +22,7 @@ from torchscan.errors import BudgetError, InputError, NeedsValuesError, RecordEr
 from torchscan.estimator import analyze_roofline, estimate_memory
 from torchscan.hardware.devices import Device, register_device
 from torchscan.hardware.process_memory import get_process_gpu_ram
+from torchscan.model_table import model_table
 from torchscan.ops import OpCost, Work, cost_of, window_of
 from torchscan.report.aggregate import aggregate_info
 from torchscan.report.compare import Comparison, LayerChange, compare_info, format_comparison
@@ -33,6 +34,7 @@ from torchscan.report.markdown import to_markdown
 from torchscan.report.memory import draw_memory, format_memory
 from torchscan.report.roofline import draw_roofline, format_roofline
 from torchscan.report.select import select_layers
+from torchscan.report.sheet import Cell, Heading, Sheet
 from torchscan.report.text import format_info
 from torchscan.trace.events import ModuleCall, OpCall, OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
@@ -40,10 +42,12 @@ from torchscan.trace.trace import Trace
 __all__ = [
     "AxisField",
     "BudgetError",
+    "Cell",
     "Comparison",
     "Convention",
     "Device",
     "GroupLoad",
+    "Heading",
     "InputError",
     "LayerChange",
     "LayerField",
@@ -59,6 +63,7 @@ __all__ = [
     "ReceptiveField",
     "RecordError",
     "Roofline",
+    "Sheet",
     "TensorSpec",
     "TorchscanError",
     "Trace",
@@ -86,6 +91,7 @@ __all__ = [
     "from_json",
     "get_process_gpu_ram",
     "json_schema",
+    "model_table",
     "module_dmas",
     "module_flops",
     "module_macs",

@@ -32,7 +32,8 @@ class Question:
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
     batch_size: int = 1
-    mode: Mode = "eval"
+    #: None: "train" for a training step, else "eval"
+    mode: Mode | None = None
     training: bool = False
     optimizer: str | None = None
     precision: Precision | None = None
@@ -99,15 +100,14 @@ def _latency(measured: Measured) -> float:
 
 
 def _receptive_field(measured: Measured) -> str:
-    """What a unit of the output sees; where that is everything, also the most that a layer sees which does not."""
+    """The most that a unit sees by windows alone; and whether the output sees everything, by a pool, attention or a gate."""
     fields = [layer["receptive_field"] for layer in measured.info["layers"]]
-    axes = [axis for outputs in fields for each in outputs or () for axis in each]
-    local = [axis["rf"] for axis in axes if axis["status"] == "local" and axis["rf"] is not None]
-    output = [axis["status"] for each in fields[0] or () for axis in each]
-    if "global" in output:
-        return f"global (up to {max(local)})" if local else "global"
-    ends = [axis["rf"] for each in fields[0] or () for axis in each if axis["status"] == "local"]
-    return str(max(ends)) if ends else "–"
+    axes = [[axis for output in each or () for axis in output] for each in fields]
+    widest = max((axis["rf"] for each in axes for axis in each if axis["rf"] is not None), default=None)
+    is_global = any(axis["status"] == "global" for axis in axes[0])
+    if widest is None:
+        return "global" if is_global else "–"
+    return f"{widest} (global)" if is_global else str(widest)
 
 
 FIGURES: Mapping[str, Figure] = {
@@ -128,13 +128,11 @@ def measure(question: Question, names: Collection[str]) -> Measured:
     """The passes that these figures need: one for counts, one more for memory, and one for times."""
     sources = {FIGURES[name].source for name in names}
     inputs: dict[str, Any] = {key: getattr(question, key) for key in ("input_shape", "dtype", "args", "kwargs", "batch_size")}
-    step: dict[str, Any] = {key: getattr(question, key) for key in ("training", "optimizer", "precision")}
-    if question.mode != "eval":
-        step["mode"] = question.mode
+    step: dict[str, Any] = {key: getattr(question, key) for key in ("training", "optimizer", "precision", "mode")}
     if "roofline" in sources and question.device is None:
         raise InputError("a latency is that of a device: give device='NVIDIA H200', say (torchscan devices lists them)")
     return Measured(
-        crawl_module(question.module, **inputs, mode=question.mode, receptive_field="field" in sources),
+        crawl_module(question.module, **inputs, mode=question.mode or "eval", receptive_field="field" in sources),
         estimate_memory(question.module, **inputs, **step, device=question.device) if "memory" in sources else None,
         analyze_roofline(question.module, **inputs, **step, device=str(question.device)) if "roofline" in sources else None,
         question,

@@ -3,14 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
 
 from torchscan import units
 from torchscan._version import __version__
 from torchscan.errors import InputError
 from torchscan.figures import FIGURES, Measured, Question, measure
 from torchscan.report.sheet import Cell, Heading, Sheet
+from torchscan.trace.example_inputs import DTypes, Shapes
+from torchscan.trace.passes import Mode
+from torchscan.trace.precision import Precision
 
 DEFAULT_FIGURES = ("params", "macs", "flops", "activation_memory", "receptive_field")
+
+
+def model_table(
+    models: Mapping[str, nn.Module],
+    input_shape: Shapes | None = None,
+    dtype: DTypes | None = None,
+    *,
+    figures: Sequence[str] | None = None,
+    title: str = "Models",
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    batch_size: int = 1,
+    mode: Mode | None = None,
+    training: bool = False,
+    optimizer: str | None = None,
+    precision: Precision | None = None,
+    device: str | None = None,
+) -> Sheet:
+    """Several models in a table, one in a row, by their names: ``str()`` of it is text, ``write("latex")`` what a paper takes.
+
+    Takes the arguments of :func:`record`; those of :func:`estimate_memory` and :func:`analyze_roofline` (``training``,
+    ``optimizer``, ``precision``, ``device``) are for memory and latency. ``figures`` are any of ``params trainable_params
+    model_size macs flops dmas activation_memory peak_memory receptive_field latency``.
+    """
+    if not models:
+        raise InputError("there are no models: give them by name, {'resnet50': model}")
+    given: dict[str, Any] = {
+        "input_shape": input_shape,
+        "dtype": dtype,
+        "args": args,
+        "kwargs": kwargs,
+        "batch_size": batch_size,
+    }
+    given |= {"mode": mode, "training": training, "optimizer": optimizer, "precision": precision, "device": device}
+    rows = {name: measured_row(Question(module, **given), figures) for name, module in models.items()}
+    return table_of(rows, figures, title=title)
 
 
 def measured_row(question: Question, figures: Sequence[str] | None = None) -> Measured:
@@ -18,7 +60,7 @@ def measured_row(question: Question, figures: Sequence[str] | None = None) -> Me
     return measure(question, _chosen(question.device is not None, figures))
 
 
-def model_table(measured: Mapping[str, Measured], figures: Sequence[str] | None = None, *, title: str = "Models") -> Sheet:
+def table_of(measured: Mapping[str, Measured], figures: Sequence[str] | None = None, *, title: str = "Models") -> Sheet:
     """One row for each model, with the ``figures`` that were measured."""
     chosen = _chosen(all(each.roofline is not None for each in measured.values()), figures)
     return Sheet(

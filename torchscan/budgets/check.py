@@ -17,7 +17,7 @@ from torchscan.report.columns import full_name_of
 from torchscan.report.compare import Comparison, compare_info, growth
 from torchscan.report.data import read_report, to_json
 from torchscan.report.info import Info, Layer
-from torchscan.targets import Built, Target, asked, with_model
+from torchscan.targets import Built, asked, with_model
 from torchscan.trace.example_inputs import DTypes, Shapes
 from torchscan.trace.passes import Mode
 from torchscan.trace.precision import Precision
@@ -52,7 +52,7 @@ class Excess:
             value, allowed = f"{self.value:,.12g}", f"{self.allowed:,.12g}"
         before = "" if self.before is None else f"{figure.text(self.before)} before, "
         head = f"{figure.heading}: {value}, {before}at most {allowed} ({growth(self.allowed, self.value)})"
-        return "\n".join([head, *(f"  {name}: {what}" for name, what in self.layers)])
+        return "\n".join([head, *(f"  {name}: {what}" if what else f"  {name}" for name, what in self.layers)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Outcome:
 
     def __str__(self) -> str:
         """One line where all is well; else what is too much, and the layers to look at."""
-        figures = ", ".join(f"{FIGURES[name].text(value)} {FIGURES[name].heading}" for name, value in self.figures.items())
+        figures = ", ".join(f"{FIGURES[name].heading} {FIGURES[name].text(value)}" for name, value in self.figures.items())
         head = f"{self.name}: {figures}" if self.is_fine else f"{self.name} exceeds its budget"
         body = [line for excess in self.excesses for line in str(excess).split("\n")]
         return "\n".join([head, *(f"  {line}" for line in [*body, *self.remarks])])
@@ -86,7 +86,7 @@ def assert_budget(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     batch_size: int = 1,
-    mode: Mode = "eval",
+    mode: Mode | None = None,
     training: bool = False,
     optimizer: str | None = None,
     precision: Precision | None = None,
@@ -120,7 +120,7 @@ def assert_budget(
         "peak_memory": max_peak_memory,
         "latency": max_latency,
     }
-    limits = {name: _number(name, value) for name, value in given.items() if value is not None}
+    limits = limits_of(given)
     if not limits:
         raise InputError('no limit was given: assert_budget(model, (3, 224, 224), max_params="25M"), say')
     question = Question(module, input_shape, dtype, args, kwargs, batch_size, mode, training, optimizer, precision, device)
@@ -131,14 +131,13 @@ def assert_budget(
 
 def check_budget(budget: Budget, *, update: bool = False) -> Outcome:
     """Build the target of a budget and check it. With ``update`` its baseline is recorded anew."""
-    target = budget.target
-    if target is None:
+    if budget.target is None:
         raise InputError(f"{budget.place}: there is no target to build: give one, or check it in a test")
 
     def check(built: Built) -> Outcome:
-        return check_model(budget, _question(budget, target, built), update=update)
+        return check_model(budget, question_of(budget, built.converted(budget.dtype)), update=update)
 
-    return with_model(target, check)
+    return with_model(budget.target, check)
 
 
 def check_model(budget: Budget, question: Question, *, update: bool = False) -> Outcome:
@@ -159,9 +158,16 @@ def check_model(budget: Budget, question: Question, *, update: bool = False) -> 
     return Outcome(budget.name, values, tuple(excesses), tuple(remarks))
 
 
+def limits_of(given: Mapping[str, float | str | None]) -> dict[str, float]:
+    """Limits as numbers, without those that are None."""
+    return {name: _number(name, value) for name, value in given.items() if value is not None}
+
+
 def _number(name: str, value: float | str) -> float:
-    parse = FIGURES[name].parse
-    assert parse is not None  # noqa: S101 - all that can be given can be limited
+    parse = FIGURES[name].parse if name in FIGURES else None
+    if parse is None:
+        limited = ", ".join(f"max_{each}" for each, figure in FIGURES.items() if figure.parse is not None)
+        raise InputError(f"max_{name} is no limit: there are {limited}")
     if isinstance(value, str):
         return parse(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
@@ -169,10 +175,12 @@ def _number(name: str, value: float | str) -> float:
     return float(value)
 
 
-def _question(budget: Budget, target: Target, built: Built) -> Question:
+def question_of(budget: Budget, built: Built, **given: Any) -> Question:
+    """What a budget asks of a model; what is ``given`` besides goes before."""
     names = ("batch_size", "mode", "training", "optimizer", "precision", "device")
-    inputs = asked(target, built, budget.inputs, budget.dtype)
-    return Question(built.module, **inputs, **{name: getattr(budget, name) for name in names})
+    has_inputs = not {"input_shape", "args", "kwargs"}.isdisjoint(given)
+    inputs = {} if has_inputs else asked(str(budget.target or budget.place), built, budget.inputs, budget.dtype)
+    return Question(built.module, **{name: getattr(budget, name) for name in names} | inputs | given)
 
 
 def _require_prices(budget: Budget, measured: Measured, wanted: Mapping[str, None]) -> None:
@@ -270,5 +278,5 @@ def _grown(name: str, comparison: Comparison) -> list[tuple[str, str]]:
         )
         for each in grown[:_MOST_LAYERS]
     ]
-    more = [("…", f"and {len(grown) - _MOST_LAYERS} more layers")] if len(grown) > _MOST_LAYERS else []
+    more = [(f"… and {len(grown) - _MOST_LAYERS} more layers", "")] if len(grown) > _MOST_LAYERS else []
     return lines + more

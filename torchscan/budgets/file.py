@@ -35,7 +35,7 @@ class Budget:
     inputs: tuple[InputSpec, ...] = ()
     dtype: str | None = None
     batch_size: int = 1
-    mode: Mode = "eval"
+    mode: Mode | None = None
     training: bool = False
     optimizer: str | None = None
     precision: Precision | None = None
@@ -134,7 +134,7 @@ class _Reader:
             inputs=self._inputs(),
             dtype=self._parsed("dtype", checked_dtype),
             batch_size=self._batch_size(),
-            mode=self._one_of("mode", get_args(Mode)) or "eval",
+            mode=self._one_of("mode", get_args(Mode)),
             training=self._flag("training", default=False),
             optimizer=self._text("optimizer"),
             precision=self._parsed("precision", checked_precision),

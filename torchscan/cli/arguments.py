@@ -15,6 +15,8 @@ from torchscan.files import write_text
 if TYPE_CHECKING:
     from torch import nn
 
+    from torchscan.targets import Built
+
 Result = TypeVar("Result")
 
 TARGETS = """\
@@ -100,11 +102,13 @@ def on_model(options: argparse.Namespace, target: str, verb: Callable[[nn.Module
 
     named = parse_target(target)
     specs = [parse_input(text) for text in options.input]
+
+    def ask(found: Built) -> Result:
+        built = found.converted(options.dtype)
+        return verb(built.module, {**asked(target, built, specs, options.dtype), "batch_size": options.batch_size})
+
     with progress(f"torchscan: {target}"):
-        return with_model(
-            named,
-            lambda built: verb(built.module, {**asked(named, built, specs, options.dtype), "batch_size": options.batch_size}),
-        )
+        return with_model(named, ask)
 
 
 def step_of(options: argparse.Namespace) -> dict[str, Any]:

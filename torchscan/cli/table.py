@@ -31,7 +31,7 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.figures import Question
-    from torchscan.model_table import measured_row, model_table
+    from torchscan.model_table import measured_row, table_of
 
     step = {**step_of(options), "device": options.device}
     models = {
@@ -40,7 +40,7 @@ def _run(options: argparse.Namespace) -> None:
         )
         for target in options.target
     }
-    put(model_table(models, options.figures).write(options.format, width=options.width), options)
+    put(table_of(models, options.figures).write(options.format, width=options.width), options)
 
 
 def _name(target: str, others: list[str]) -> str:

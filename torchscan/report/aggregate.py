@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchscan.errors import InputError
 from torchscan.report.info import COST_SUMS, PARAMETER_SUMS, Info, InfoDict, Layer
 
 
@@ -10,15 +11,18 @@ def aggregate_info(info: InfoDict, max_depth: int) -> Info:
 
     Raises ``ValueError`` if the model is not that deep.
     """
+    if "selection" in info:
+        raise InputError("these are some of the layers only: fold first (aggregate_info), then select (select_layers)")
     deepest = max(layer["depth"] for layer in info["layers"])
     if not 0 <= max_depth <= deepest:
-        raise ValueError(f"max_depth is {max_depth}: this model has depths 0 to {deepest}")
+        raise InputError(f"max_depth is {max_depth}: this model has depths 0 to {deepest}")
     kept: list[Layer] = []
     for layer in info["layers"]:
         if layer["depth"] <= max_depth:
             kept.append(dict(layer))
         else:
             kept[-1]["is_leaf"] = True
+            kept[-1]["is_shared"] |= layer["is_shared"]
             _fold(layer, kept[-1])  # layers are in call order: the last one kept is the ancestor
     return Info(info, layers=kept)
 

@@ -39,6 +39,10 @@ class LayerChange:
         """How much more it is now."""
         return _sum(self.after, keys) - _sum(self.before, keys)
 
+    def changes(self, *keys: str) -> bool:
+        """Whether any of these figures is another."""
+        return any(_sum(self.after, [key]) != _sum(self.before, [key]) for key in keys)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data: of the layers what is compared."""
         sides = {"before": _plain(self.before), "after": _plain(self.after)}
@@ -184,17 +188,19 @@ def _figure(change: LayerChange, keys: tuple[str, ...], text: Any) -> str:
 
 
 def _other(change: LayerChange) -> str:
-    """The type of what came or went; of what changed the type and the shape where they did."""
-    if change.before is None or change.after is None:
-        return printable((change.after or change.before or {})["type"])
-    differ = [key for key in ("type", "input_shape", "output_shape") if change.before[key] != change.after[key]]
-    shown = [key for key in differ if key != "input_shape" or "output_shape" not in differ]
-    return ", ".join(" → ".join(_short(layer[key]) for layer in (change.before, change.after)) for key in shown)
+    """The type of what came or went; of what changed the type, the shape, or else what no column shows."""
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return printable((after or before or {})["type"])
+    texts = [f"{printable(before['type'])} → {printable(after['type'])}"] if before["type"] != after["type"] else []
+    shapes = {key: after[key] for key in ("output_shape", "input_shape") if before[key] != after[key]}
+    texts += [f"{key.partition('_')[0]} now {_short(shape)}" for key, shape in shapes.items()][:1]
+    if not texts and not change.changes("macs", *_PARAMS):
+        texts = [f"{key.replace('_', ' ')} {before[key]:,} → {after[key]:,}" for key in _FIGURES if change.changes(key)][:1]
+    return ", ".join(texts)
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, str):
-        return printable(value)
     is_one = isinstance(value, list) and not any(isinstance(each, list) for each in value)
     return units.shape(value) if is_one else "–" if value is None else f"{len(value)} tensors"
 

@@ -50,6 +50,16 @@ class Sheet:
             raise InputError(f"{style!r} is no format of this: there are {', '.join(STYLES)}")
         return STYLES[style](self, width)
 
+    def __str__(self) -> str:
+        """As text."""
+        return self.write("text")
+
+    def _repr_html_(self) -> str:
+        return html_table(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - a known signature
+        printer.text(str(self))
+
     def texts(self) -> list[list[str]]:
         """What the cells read."""
         return [[cell.text for cell in row] for row in self.rows]

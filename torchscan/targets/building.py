@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import importlib
 import importlib.util
@@ -28,6 +29,15 @@ class Built:
 
     module: nn.Module
     inputs: tuple[InputSpec, ...] = ()
+    #: whether it was built here, rather than found, so that it may be changed
+    is_ours: bool = True
+
+    def converted(self, dtype: str | None) -> Built:
+        """In another floating type; what is not ours is copied."""
+        if dtype is None or not torch_dtype(checked_dtype(dtype)).is_floating_point:
+            return self
+        module = self.module if self.is_ours else copy.deepcopy(self.module)
+        return Built(module.to(torch_dtype(checked_dtype(dtype))), self.inputs)
 
 
 def with_model(target: Target, verb: Callable[[Built], Result]) -> Result:
@@ -85,24 +95,18 @@ def _factory(target: Target) -> Callable[[], Built] | Built:
     if isinstance(found, nn.Module):
         if target.is_call:
             raise InputError(f"{target}: {target.name} is a model already, and takes no arguments here")
-        return Built(found)
+        return Built(found, is_ours=False)
     if not callable(found):
         raise InputError(f"{target}: {target.name} is a {type(found).__name__}: name a model, or what makes one")
     return lambda: Built(found(*target.args, **target.kwargs))
 
 
-def asked(target: Target, built: Built, specs: Sequence[InputSpec], dtype: str | None) -> dict[str, Any]:
-    """``input_shape`` and ``dtype`` as :func:`torchscan.record` takes them: of the inputs named, else of those known.
-
-    A floating ``dtype`` converts the model, too.
-    """
+def asked(what: str, built: Built, specs: Sequence[InputSpec], dtype: str | None) -> dict[str, Any]:
+    """``input_shape`` and ``dtype`` as :func:`torchscan.record` takes them: of the inputs named, else of those known."""
     inputs = specs or built.inputs
     if not inputs:
-        raise InputError(f"{target}: its inputs are not known: give the shape of one sample, 3,224,224 say (--input, input =)")
-    name = None if dtype is None else checked_dtype(dtype)
-    if name is not None and torch_dtype(name).is_floating_point:
-        built.module.to(torch_dtype(name))
-    shapes, dtypes = arguments_of(inputs, name)
+        raise InputError(f"{what}: its inputs are not known: give the shape of one sample, 3,224,224 say (--input, input =)")
+    shapes, dtypes = arguments_of(inputs, None if dtype is None else checked_dtype(dtype))
     return {"input_shape": shapes, "dtype": dtypes}
 
 

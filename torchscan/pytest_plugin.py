@@ -1,0 +1,107 @@
+"""For pytest: the fixture ``model_budget``, and ``--torchscan-update``, which records baselines anew.
+
+pytest loads this wherever torchscan is installed: torch is imported only when the fixture is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from torchscan.errors import InputError, TorchscanError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from torchscan.budgets import Budget, Outcome
+
+_REMARK = "torchscan"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that records baselines."""
+    group = parser.getgroup("torchscan")
+    group.addoption("--torchscan-update", action="store_true", help="record the baselines of model budgets anew")
+
+
+@pytest.fixture
+def model_budget(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Check a model against limits, or against a budget of the budget file by its name.
+
+    ``model_budget(model, (3, 224, 224), max_params="25M")`` takes the arguments of ``torchscan.assert_budget``;
+    ``model_budget(model, (3, 224, 224), name="backbone")`` the limits and the baseline of ``[budgets.backbone]``, and
+    ``model_budget(name="backbone")`` its target, too.
+    """
+    return _ModelBudget(request)
+
+
+class _ModelBudget:
+    """The fixture's value."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._request = request
+
+    def __call__(
+        self,
+        module: nn.Module | None = None,
+        input_shape: Any = None,
+        dtype: Any = None,
+        *,
+        name: str | None = None,
+        **given: Any,
+    ) -> None:
+        """Fail the test if the model costs more than it may, or cannot be checked."""
+        __tracebackhide__ = True
+        inputs = {key: value for key, value in (("input_shape", input_shape), ("dtype", dtype)) if value is not None}
+        wrong = None
+        try:
+            outcome = self._outcome(module, name, inputs | given)
+            self._request.node.user_properties += [(_REMARK, f"{outcome.name}: {each}") for each in outcome.remarks]
+            wrong = None if outcome.is_fine else str(outcome)
+        except TorchscanError as error:
+            wrong = f"torchscan: {error}"
+        if wrong is not None:  # outside of the handler, or pytest would show both
+            pytest.fail(wrong, pytrace=False)
+
+    def _outcome(self, module: nn.Module | None, name: str | None, given: dict[str, Any]) -> Outcome:
+        from torchscan.budgets import Budget, check_budget, check_model, limits_of, question_of
+        from torchscan.targets import Built
+
+        update = bool(self._request.config.getoption("--torchscan-update"))
+        limits = limits_of({key.removeprefix("max_"): given.pop(key) for key in list(given) if key.startswith("max_")})
+        if name is not None:
+            budget = self._named(name)
+            if module is None:
+                if given or limits:
+                    raise InputError(f"budget {name!r} has its own target: give no other inputs and limits, or a model")
+                return check_budget(budget, update=update)
+        elif module is None or not limits:
+            raise InputError('give a model and limits, model_budget(model, (3, 224, 224), max_params="25M"), or name="…"')
+        else:
+            budget = Budget(type(module).__name__, strict=given.pop("strict", True))
+        merged = _with_limits(budget, limits)
+        return check_model(merged, question_of(merged, Built(module), **given), update=update)
+
+    def _named(self, name: str) -> Budget:
+        from torchscan.budgets import find_budget_file, read_budgets, require_budget
+
+        return require_budget(read_budgets(find_budget_file(Path(self._request.path).parent)), name)
+
+
+def _with_limits(budget: Budget, limits: dict[str, float]) -> Budget:
+    from dataclasses import replace
+
+    return replace(budget, limits={**budget.limits, **limits})
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What was recorded, and what could be recorded anew."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    remarks = [text for each in reports for key, text in getattr(each, "user_properties", ()) if key == _REMARK]
+    if remarks:
+        terminalreporter.section("torchscan")
+        for text in dict.fromkeys(remarks):
+            terminalreporter.line(text)
