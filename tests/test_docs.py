@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
+from tests.console import with_real_output
 from torchscan.analyses.roofline import constants
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +31,18 @@ SNIPPETS = [
 def test_a_snippet_runs_and_prints_what_is_shown(code: str, printed: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})  # noqa: S102
     assert printed in ("", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```console" in page.read_text()], ids=lambda page: page.stem)
+def test_commands_print_what_is_shown(page: Path) -> None:
+    """Where an answer is to change, ``python scripts/console.py`` writes the pages anew."""
+    assert page.read_text() == with_real_output(page.read_text())
+
+
+def test_the_budget_file_of_the_docs_is_the_one_of_the_examples() -> None:
+    shown = re.search(r"```toml\n(.*?)```", (ROOT / "docs" / "ci.md").read_text(), re.DOTALL)
+    assert shown is not None
+    assert shown[1] == (ROOT / "docs" / "examples" / "torchscan.toml").read_text()
 
 
 def test_the_readme_shows_what_the_demo_prints() -> None:

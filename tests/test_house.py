@@ -23,7 +23,7 @@ ROOMS = [
     {"report"},
     {"crawler", "estimator", "targets"},
     {"figures"},
-    {"budgets", "model_table"},
+    {"budgets", "tables"},
     {"live", "cli", "pytest_plugin"},
     {"__main__"},
 ]
@@ -56,6 +56,11 @@ def test_the_front_door_is_a_sorted_list_of_things_that_exist() -> None:
     assert torchscan.__all__ == sorted(torchscan.__all__)
     assert all(hasattr(torchscan, name) for name in torchscan.__all__)
     assert dir(torchscan) == torchscan.__all__
+
+
+def test_no_room_is_called_like_a_name_of_the_front_door() -> None:
+    """Importing it would put the room in the place of the name."""
+    assert not {file.stem for file in PACKAGE.iterdir()} & set(torchscan.__all__)
 
 
 def test_type_checkers_are_told_the_same_front_door() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from torchscan import units
+from torchscan import InputError, units
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,49 @@ def test_counts_are_decimal(value: int, text: str) -> None:
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (3 * 2**40, "3.00 TiB")])
 def test_memory_is_binary(size: int, text: str) -> None:
     assert units.memory(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("25000000", 25e6),
+        ("25_000_000", 25e6),
+        ("25,000,000", 25e6),
+        ("25M", 25e6),
+        ("4.2 G", 4.2e9),
+        ("4.2 GMACs", 4.2e9),
+        ("7B", 7e9),
+        ("1e3", 1000),
+        (" 3k ", 3000),
+        ("0", 0),
+    ],
+)
+def test_counts_are_read(text: str, value: float) -> None:
+    assert units.parse_count(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("100", 100), ("1.5GiB", 1.5 * 2**30), ("2 KiB", 2048), ("800 MB", 8e8), ("3kB", 3000), ("10 bytes", 10), ("1G", 1e9)],
+)
+def test_memory_is_read(text: str, value: float) -> None:
+    assert units.parse_memory(text) == value
+
+
+def test_durations_and_shares_are_read() -> None:
+    assert [units.parse_duration(text) for text in ("2s", "12.5 ms", "80us", "80 µs")] == pytest.approx([2, 0.0125, 8e-5, 8e-5])
+    assert [units.parse_share(text) for text in ("2.5%", "0.025", "3 %")] == pytest.approx([0.025, 0.025, 0.03])
+
+
+@pytest.mark.parametrize("text", ["", "-1", "4,2G", "1_000 apples", "25MiB", "1e999", "nan", "inf", "٣", "1.2.3", "M", "0x10"])
+@pytest.mark.parametrize("parse", [units.parse_count, units.parse_memory, units.parse_duration, units.parse_share])
+def test_what_is_no_number_is_refused_in_a_line(text: str, parse: Callable[[str], float]) -> None:
+    if parse is units.parse_memory and text == "25MiB":
+        return
+    with pytest.raises(InputError) as caught:
+        parse(text)
+    assert repr(text) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_exact_counts_and_shapes() -> None:

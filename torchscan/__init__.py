@@ -74,7 +74,7 @@ _HOMES = {
     "format_comparison": "torchscan.report.compare",
     "Comparison": "torchscan.report.compare",
     "LayerChange": "torchscan.report.compare",
-    "model_table": "torchscan.model_table",
+    "model_table": "torchscan.tables",
     "Sheet": "torchscan.report.sheet",
     "Heading": "torchscan.report.sheet",
     "Cell": "torchscan.report.sheet",

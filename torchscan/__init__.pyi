@@ -22,7 +22,6 @@ from torchscan.errors import BudgetError, InputError, NeedsValuesError, RecordEr
 from torchscan.estimator import analyze_roofline, estimate_memory
 from torchscan.hardware.devices import Device, register_device
 from torchscan.hardware.process_memory import get_process_gpu_ram
-from torchscan.model_table import model_table
 from torchscan.ops import OpCost, Work, cost_of, window_of
 from torchscan.report.aggregate import aggregate_info
 from torchscan.report.compare import Comparison, LayerChange, compare_info, format_comparison
@@ -36,6 +35,7 @@ from torchscan.report.roofline import draw_roofline, format_roofline
 from torchscan.report.select import select_layers
 from torchscan.report.sheet import Cell, Heading, Sheet
 from torchscan.report.text import format_info
+from torchscan.tables import model_table
 from torchscan.trace.events import ModuleCall, OpCall, OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
 

@@ -31,7 +31,7 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.figures import Question
-    from torchscan.model_table import measured_row, table_of
+    from torchscan.tables import measured_row, table_of
 
     step = {**step_of(options), "device": options.device}
     models = {

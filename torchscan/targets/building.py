@@ -45,8 +45,8 @@ def with_model(target: Target, verb: Callable[[Built], Result]) -> Result:
 
     The random state stays as it is.
     """
-    factory = _factory(target)
     with torch.random.fork_rng(devices=[]):
+        factory = _factory(target)
         if isinstance(factory, Built):
             return verb(factory)
         hollow = _built_without_data(target, factory)

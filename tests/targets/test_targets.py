@@ -1,0 +1,287 @@
+"""Models by name: what a target is, how it is built, and what is said where there is no such model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import tests.torchvision_cpu  # noqa: F401 - beside a CPU build of torch
+import torchscan
+from torchscan import InputError
+from torchscan.targets import Built, InputSpec, asked, parse_input, parse_target, with_model
+
+NETS = """
+import helper
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=4, *, bias=True):
+        super().__init__()
+        self.fc = nn.Linear(width, 2, bias=bias)
+
+    def forward(self, x):
+        return self.fc(x)
+
+class Inner:
+    make = Net
+
+class NeedsData(Net):
+    def __init__(self):
+        super().__init__(int(torch.linspace(4, 4, 1).item()))
+
+net = Net(8)
+number = 3
+
+def fails():
+    raise OSError("no disk")
+
+def gives_text():
+    return "no model"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "helper.py").write_text("")
+    (tmp_path / "broken.py").write_text("import no_such_package_at_all")
+    (tmp_path / "leaves.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    path, modules = list(sys.path), set(sys.modules)
+    yield tmp_path
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if name in ("nets", "helper", "broken", "leaves") or name.startswith("_torchscan_target_"):
+            del sys.modules[name]
+
+
+def module_of(text: str) -> nn.Module:
+    return with_model(parse_target(text), lambda built: built.module)
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(InputError) as caught:
+        module_of(text)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def result_or_refusal(parse: Callable[[str], Any], text: str) -> tuple[Any, str]:
+    """Any other exception is one too many."""
+    try:
+        return parse(text), ""
+    except InputError as error:
+        return None, str(error)
+
+
+# -- naming --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "place", "name", "args", "kwargs"),
+    [
+        ("a.b:C", "module", "a.b", "C", (), {}),
+        ("a:C.make(1, 'x', y=[1, {'z': (2,)}])", "module", "a", "C.make", (1, "x"), {"y": [1, {"z": (2,)}]}),
+        ("a:f('b:c(d)')", "module", "a", "f", ("b:c(d)",), {}),
+        ("x/y.py:net", "file", "x/y.py", "net", (), {}),
+        ("C:\\nets\\y.py:Net(width=-2)", "file", "C:\\nets\\y.py", "Net", (), {"width": -2}),
+        ("my nets (old)/y.py:net", "file", "my nets (old)/y.py", "net", (), {}),
+        ("torchvision:resnet50(num_classes=10)", "torchvision", "", "resnet50", (), {"num_classes": 10}),
+        ("timm:vit_tiny_patch16_224.augreg_in21k", "timm", "", "vit_tiny_patch16_224.augreg_in21k", (), {}),
+        ("hf:a (b)/config.json", "hf", "a (b)/config.json", "", (), {}),
+        ("hf:config.json(num_hidden_layers=2)", "hf", "config.json", "", (), {"num_hidden_layers": 2}),
+    ],
+)
+def test_a_target_is_taken_apart(text: str, kind: str, place: str, name: str, args: tuple[Any, ...], kwargs: Any) -> None:
+    target = parse_target(text)
+    assert (target.kind, target.place, target.name, target.args, target.kwargs) == (kind, place, name, args, kwargs)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", ":", "a", "a:", ":f", "a b:f", "a:1f", "a/b:f", "a:f\0", "torchvision:", "timm:vit(3)", "hf:"),
+        *("a:f(", "a:f)", "a:f(1)(2)", "a:f(g())", "a:f(x=1, x=2)", "a:f(**{})", "a:f(*[1])"),
+        *("a:f(" + "(" * 5000, "a:f(" + "-" * 100000 + "1)"),
+    ],
+)
+def test_what_names_no_model_is_refused_in_a_line(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_target(text)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@given(st.text(max_size=40) | st.text("ab:.py/()[]{}='\",*1-\\ \n\0tvhf", max_size=40))
+def test_any_text_is_a_target_or_is_refused_in_a_line(text: str) -> None:
+    target, said = result_or_refusal(parse_target, text)
+    assert "\n" not in said
+    assert target is None or target.text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("3,224,224", InputSpec((3, 224, 224))),
+        ("3x32x32", InputSpec((3, 32, 32))),
+        ("128:long", InputSpec((128,), "long")),
+        ("ids=128:int64", InputSpec((128,), "int64", "ids")),
+        ("()", InputSpec(())),
+        ("x=():bf16", InputSpec((), "bfloat16", "x")),
+    ],
+)
+def test_an_input_is_taken_apart(text: str, spec: InputSpec) -> None:
+    assert parse_input(text) == spec
+
+
+@given(st.text(max_size=20) | st.text("0123456789,x:=()long_ \n-", max_size=20))
+def test_any_text_is_an_input_or_is_refused_in_a_line(text: str) -> None:
+    spec, said = result_or_refusal(parse_input, text)
+    assert "\n" not in said
+    assert spec is None or all(size >= 0 for size in spec.shape)
+
+
+# -- building ------------------------------------------------------------------------------------------------------------
+
+
+def widths(module: nn.Module) -> tuple[int, bool]:
+    fc: Any = module.fc
+    return fc.in_features, fc.bias is not None
+
+
+def test_from_a_module_and_from_a_file(folder: Path) -> None:
+    assert widths(module_of("nets:Net")) == (4, True)
+    assert widths(module_of("nets.py:Net(6, bias=False)")) == (6, False)
+    assert widths(module_of(f"{folder}/nets.py:Inner.make(width=5)")) == (5, True)
+
+
+@pytest.mark.usefixtures("folder")
+def test_models_are_built_without_data_where_they_can_be() -> None:
+    assert next(module_of("nets:Net").parameters()).is_meta
+    assert next(module_of("nets:NeedsData").parameters()).device.type == "cpu"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_pass_that_needs_data_gets_a_model_with_data() -> None:
+    devices: list[str] = []
+
+    def verb(built: Built) -> int:
+        devices.append(next(built.module.parameters()).device.type)
+        if devices == ["meta"]:
+            raise torchscan.NeedsValuesError("this pass asks for values")
+        return 5
+
+    assert with_model(parse_target("nets:Net"), verb) == 5
+    assert devices == ["meta", "cpu"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_pass_that_is_wrong_is_not_tried_again() -> None:
+    tried = []
+
+    def verb(built: Built) -> None:
+        tried.append(built)
+        torchscan.record(built.module, (3, 5))
+
+    with pytest.raises(torchscan.RecordError):
+        with_model(parse_target("nets:Net"), verb)
+    assert len(tried) == 1
+
+
+def test_a_model_that_is_there_is_taken_as_it_is(folder: Path) -> None:
+    found = module_of("nets:net")
+    assert found is sys.modules["nets"].net
+    converted = with_model(parse_target("nets:net"), lambda built: built.converted("bfloat16").module)
+    assert next(converted.parameters()).dtype == torch.bfloat16
+    assert next(found.parameters()).dtype == torch.float32
+    assert "takes no arguments here" in refusal("nets:net(3)")
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_random_state_stays_as_it_is() -> None:
+    before = torch.random.get_rng_state()
+    module_of("nets:NeedsData")
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("no_such_module:f", "there is no module 'no_such_module' here"),
+        ("nets.inner:f", "there is no module"),
+        ("nets:Nat", "nets has no 'Nat': did you mean Net"),
+        ("nets.py:net.nothing", "has no 'nothing'"),
+        ("nets:number", "number is a int: name a model, or what makes one"),
+        ("nets:fails", "could not be built: OSError: no disk"),
+        ("nets:gives_text", "gives a str, which is no torch.nn.Module"),
+        ("nets:Net(1, 2, 3)", "could not be built: TypeError"),
+        ("broken.py:net", "running broken.py failed: ModuleNotFoundError: No module named 'no_such_package_at_all'"),
+        ("broken:net", "importing broken failed: No module named 'no_such_package_at_all'"),
+        ("leaves.py:net", "running leaves.py failed: SystemExit: 3"),
+        ("nothing.py:net", "there is no file 'nothing.py'"),
+        ("torchvision:resnet5", "did you mean resnet50"),
+        ("torchvision:resnet50(num_klasses=3)", "could not be built: TypeError"),
+        ("timm:vit_tiny_patch16_22", "did you mean"),
+        ("hf:config.json", "there is no file 'config.json'; configs are read from disk, never from a hub"),
+        ("hf:nets.py", "is no config that transformers knows"),
+    ],
+)
+def test_what_cannot_be_built_is_said_in_a_line(text: str, says: str) -> None:
+    assert says in refusal(text)
+
+
+# -- inputs --------------------------------------------------------------------------------------------------------------
+
+
+def overall(text: str, *inputs: str, dtype: str | None = None) -> dict[str, Any]:
+    target, specs = parse_target(text), [parse_input(each) for each in inputs]
+
+    def verb(built: Built) -> dict[str, Any]:
+        return torchscan.crawl_module(built.converted(dtype).module, **asked(text, built, specs, dtype), receptive_field=False)
+
+    return with_model(target, verb)
+
+
+def test_collections_know_their_inputs() -> None:
+    resnet = overall("torchvision:resnet18(num_classes=10)")
+    assert resnet["provenance"]["inputs"][0]["shape"] == [1, 3, 224, 224]
+    assert resnet["overall"]["grad_params"] == 11_689_512 - 1000 * 513 + 10 * 513  # published, with another head
+    assert overall("timm:vit_tiny_patch16_224")["overall"]["grad_params"] == 5_717_416  # published
+
+
+def test_a_config_of_transformers(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100}
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 3, **sizes}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    info = overall(f"hf:{path}(num_hidden_layers=2)", "input_ids=7:long")
+    # per layer q and o, k and v, the MLP, two norms; embedding, head and last norm
+    layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128 + 2 * 64
+    assert info["overall"]["grad_params"] == 2 * layer + 2 * 100 * 64 + 64
+    assert info["provenance"]["inputs"][0] == {"name": "kwargs['input_ids']", "shape": [1, 7], "dtype": "int64"}
+    assert overall(f"hf:{tmp_path}")["provenance"]["inputs"][0]["shape"] == [1, 512]
+    assert "LlamaConfig has no 'num_layers_hidden'" in refusal(f"hf:{path}(num_layers_hidden=2)")
+
+
+@pytest.mark.usefixtures("folder")
+def test_types_of_inputs_and_of_the_model() -> None:
+    info = overall("nets:Net", "4", dtype="bf16")
+    assert info["provenance"]["inputs"][0]["dtype"] == "bfloat16"
+    assert info["overall"]["param_size"] == 2 * (4 * 2 + 2)
+    with pytest.raises(InputError, match="its inputs are not known"):
+        overall("nets:Net")
+    with pytest.raises(InputError, match="give all inputs by name"):
+        overall("nets:Net", "x=4", "4")
+    with pytest.raises(InputError, match="'float31' is no type"):
+        overall("nets:Net", "4", dtype="float31")
