@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+#: runs of pytest of their own, for the tests of the plugin
+pytest_plugins = ["pytester"]
+
 TRUTH = Path(__file__).parent.parent.parent / "shared" / "truth"
 
 

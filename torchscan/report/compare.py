@@ -232,7 +232,7 @@ def _text(comparison: Comparison, width: int) -> str:
 def _fitted(rows: Sequence[Sequence[str]], width: int) -> list[list[str]]:
     """Names give way first, then what else changed; figures never."""
     widest = [max(len(row[column]) for row in rows) for column in range(5)]
-    figures = 1 + max(widest[2], 6) + max(widest[3], 4) + 4 * 2
+    figures = 2 + max(widest[2], 6) + max(widest[3], 4) + 4 * 2
     names = max(min(widest[1], (width - figures) // 2), 12)
     other = max(width - figures - min(widest[1], names), 12)
     return [[sign, cut(name, names, "mid"), *numbers, cut(rest, other, "tail")] for sign, name, *numbers, rest in rows]

@@ -1,0 +1,363 @@
+"""Limits, the budget file, baselines: what is too much, what is wrong, and which layers are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import torchscan
+from torchscan import BudgetError, InputError, UnpricedError, assert_budget
+from torchscan.budgets import Budget, check_budget, find_budget_file, read_budgets
+
+NETS = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=8, extra=False):
+        super().__init__()
+        self.fc = nn.Linear(4, width)
+        self.head = nn.Linear(width, 2)
+        if extra:
+            self.extra = nn.Linear(2, 2)
+
+    def forward(self, x):
+        x = self.head(self.fc(x))
+        return self.extra(x) if hasattr(self, "extra") else x
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "nets.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def model(width: int = 8) -> nn.Module:
+    """4·w + w parameters in the first layer, 2·w + 2 in the second: 58 for 8, and as many MACs less the biases: 48."""
+    return nn.Sequential(nn.Linear(4, width), nn.Linear(width, 2))
+
+
+# -- assert_budget -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [
+        ("max_params", 58),
+        ("max_trainable_params", 18),
+        ("max_model_size", 4 * 58),
+        ("max_macs", 48),
+        ("max_flops", 2 * 48),  # a bias is where the sum begins
+        ("max_dmas", (4 + 40 + 8) + (8 + 18 + 2)),
+        ("max_activation_memory", 4 * (8 + 2)),  # both results at once
+        ("max_peak_memory", 4 * (58 + 4 + 8 + 2)),
+    ],
+)
+def test_a_limit_holds_to_the_last_unit(limit: str, most: int) -> None:
+    net = model()
+    net[0].requires_grad_(False)  # type: ignore[index]
+    assert_budget(net, (4,), **{limit: most})  # type: ignore[arg-type]
+    assert_budget(net, (4,), **{limit: str(most)})  # type: ignore[arg-type]
+    with pytest.raises(BudgetError, match=f"at most {most - 1}"):
+        assert_budget(net, (4,), **{limit: most - 1})  # type: ignore[arg-type]
+
+
+def test_the_error_names_the_layers_and_is_an_assertion() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_budget(model(1000), (4,), max_params="1k", max_macs="1M")
+    lines = str(caught.value).splitlines()
+    assert lines == [
+        "Sequential exceeds its budget",
+        "  Parameters: 7.00 k, at most 1.00 k (+600.20 %)",
+        "    0 (Linear): 5.00 k",
+        "    1 (Linear): 2.00 k",
+    ]
+    assert isinstance(caught.value, torchscan.TorchscanError)
+
+
+def test_the_batch_and_the_step_count() -> None:
+    assert_budget(model(), (4,), batch_size=3, max_macs=3 * 48)
+    with pytest.raises(BudgetError):
+        assert_budget(model(), (4,), batch_size=3, max_macs=3 * 48 - 1)
+    inference = torchscan.estimate_memory(model(), (4,)).peak_bytes
+    assert_budget(model(), (4,), max_peak_memory=inference)
+    with pytest.raises(BudgetError, match=r"Peak memory: .*\n    peaks in the model"):
+        assert_budget(model(), (4,), training=True, optimizer="AdamW", max_peak_memory=inference)
+
+
+def test_a_latency_is_that_of_a_device() -> None:
+    assert_budget(model(), (4,), device="NVIDIA H200", max_latency="1 s")
+    with pytest.raises(BudgetError, match="Latency: "):
+        assert_budget(model(), (4,), device="NVIDIA H200", max_latency="1 us")
+    with pytest.raises(InputError, match="a latency is that of a device"):
+        assert_budget(model(), (4,), max_latency="1 s")
+
+
+class Unpriced(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.matrix_exp(x)
+
+
+def test_what_is_only_known_from_below_is_within_no_limit() -> None:
+    with pytest.raises(UnpricedError, match=r"FLOPs are only known from below.*matrix_exp"):
+        assert_budget(Unpriced(), (4, 4), max_flops="1G")
+    assert_budget(Unpriced(), (4, 4), max_flops="1G", strict=False)
+    assert_budget(Unpriced(), (4, 4), max_params=0)  # which are known
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({}, "no limit was given"),
+        ({"max_params": "many"}, "'many' is no count"),
+        ({"max_model_size": "3 apples"}, "'3 apples' is no amount of memory"),
+        ({"max_params": -1}, "give a number"),
+        ({"max_params": float("nan")}, "give a number"),
+        ({"max_params": True}, "give a number"),
+    ],
+)
+def test_limits_that_are_none(limits: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        assert_budget(model(), (4,), **limits)
+
+
+def test_nothing_of_the_model_changes() -> None:
+    net = model().train()
+    state = {key: value.clone() for key, value in net.state_dict().items()}
+    assert_budget(net, (4,), max_params=58, max_peak_memory="1GB")
+    assert net.training
+    assert all(torch.equal(value, state[key]) for key, value in net.state_dict().items())
+
+
+# -- the file ------------------------------------------------------------------------------------------------------------
+
+FULL = """
+[budgets.net]
+target = "nets.py:Net(width=8)"
+input = ["4:float32"]
+dtype = "float32"
+batch_size = 2
+mode = "train"
+training = true
+optimizer = "SGD"
+precision = "bf16"
+device = "NVIDIA H200"
+strict = false
+max_params = "58"
+max_latency = "1s"
+baseline = "sub/net.json"
+tolerance = { macs = "1%", params = 0.5 }
+"""
+
+
+def test_every_key_is_read(folder: Path) -> None:
+    path = folder / "torchscan.toml"
+    path.write_text(FULL)
+    budget = read_budgets(path)["net"]
+    assert budget.target is not None
+    assert budget.target.kwargs == {"width": 8}
+    assert budget.inputs[0].shape == (4,)
+    assert (budget.batch_size, budget.mode, budget.training, budget.strict) == (2, "train", True, False)
+    assert (budget.optimizer, budget.precision, budget.device) == ("SGD", "bf16", "NVIDIA H200")
+    assert budget.limits == {"params": 58, "latency": 1}
+    assert budget.baseline == folder / "sub" / "net.json"
+    assert budget.tolerance == {"macs": 0.01, "params": 0.5}
+
+
+def test_the_file_is_looked_for_upwards(folder: Path) -> None:
+    inner = folder / "a" / "b"
+    inner.mkdir(parents=True)
+    with pytest.raises(InputError, match=r"there is no torchscan\.toml"):
+        find_budget_file(inner)
+    (folder / "torchscan.toml").write_text(FULL)
+    (folder / "a" / "pyproject.toml").write_text("[project]\nname = 'x'")
+    assert find_budget_file(inner) == folder / "torchscan.toml"
+    (folder / "a" / "pyproject.toml").write_text("[tool.torchscan.budgets.x]\ntarget = 'nets:Net'\nmax_params = 1")
+    assert find_budget_file(inner) == folder / "a" / "pyproject.toml"
+    assert list(read_budgets(folder / "a" / "pyproject.toml")) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "there are no budgets in it"),
+        ("budgets = 3", "there are no budgets in it"),
+        ("[budgets]\nx = 3", "there are no budgets in it"),
+        ("[budget.x]\nmax_params = 1", "'budget' is not known"),
+        ("[budgets.x\n", "is no TOML"),
+        ("[budgets.x]\n", "budgets.x: nothing is limited"),
+        ("[budgets.x]\ntarget = 3\nmax_params = 1", "budgets.x.target: this is 3, and should be a text"),
+        ("[budgets.x]\ntarget = 'a b'\nmax_params = 1", "budgets.x.target: 'a b' names no model"),
+        ("[budgets.x]\nmax_parms = 1", "budgets.x.max_parms: this is not known; did you mean max_params?"),
+        ("[budgets.x]\nmax_params = 'lots'", "budgets.x.max_params: 'lots' is no count"),
+        ("[budgets.x]\nmax_params = -1", "budgets.x.max_params: this is -1"),
+        ("[budgets.x]\nmax_params = nan", "budgets.x.max_params: this is nan"),
+        ("[budgets.x]\nmax_params = true", "budgets.x.max_params: this is True"),
+        ("[budgets.x]\nmax_params = [1]", "budgets.x.max_params"),
+        ("[budgets.x]\nmax_params = 1\ninput = 3", "budgets.x.input"),
+        ("[budgets.x]\nmax_params = 1\ninput = '3;4'", "budgets.x.input: '3;4' is no input"),
+        ("[budgets.x]\nmax_params = 1\nbatch_size = 0", "budgets.x.batch_size"),
+        ("[budgets.x]\nmax_params = 1\nmode = 'test'", "budgets.x.mode: this is 'test', and should be one of eval"),
+        ("[budgets.x]\nmax_params = 1\nmode = []", "budgets.x.mode"),
+        ("[budgets.x]\nmax_params = 1\nstrict = 1", "budgets.x.strict: this is 1, and should be true or false"),
+        ("[budgets.x]\nmax_params = 1\ndtype = 'float31'", "budgets.x.dtype: 'float31' is no type"),
+        ("[budgets.x]\nmax_params = 1\nprecision = 'int3'", "budgets.x.precision"),
+        ("[budgets.x]\nmax_params = 1\nbaseline = ''", "budgets.x.baseline"),
+        ("[budgets.x]\nbaseline = 'a.json'\ntolerance = '1 apple'", "budgets.x.tolerance: '1 apple' is no share"),
+        ("[budgets.x]\nbaseline = 'a.json'\ntolerance = -1", "budgets.x.tolerance"),
+        ("[budgets.x]\nbaseline = 'a.json'\ntolerance = { speed = 1 }", "budgets.x.tolerance.speed: this is not known"),
+        ("[budgets.x]\nmax_latency = '1ms'", "a latency is that of a device"),
+    ],
+)
+def test_a_wrong_file_is_one_clear_line(folder: Path, content: str, says: str) -> None:
+    path = folder / "torchscan.toml"
+    path.write_text(content)
+    with pytest.raises(InputError) as caught:
+        read_budgets(path)
+    assert says in str(caught.value)
+    assert "torchscan.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(folder: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_budgets(folder / "nothing.toml")
+    (folder / "torchscan.toml").write_bytes(b"\xff\xfe[budgets]")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_budgets(folder / "torchscan.toml")
+    (folder / "pyproject.toml").write_text("[tool]\ntorchscan = 3")
+    with pytest.raises(InputError, match=r"tool\.torchscan is no table"):
+        read_budgets(folder / "pyproject.toml")
+
+
+KEYS = (
+    "target",
+    "input",
+    "dtype",
+    "batch_size",
+    "mode",
+    "training",
+    "baseline",
+    "tolerance",
+    "strict",
+    "max_params",
+    "max_macs",
+)
+TEXTS = st.text(st.characters(codec="ascii", exclude_characters="'\\"), max_size=12)
+SCALARS = st.booleans() | st.integers(-5, 10**12) | st.floats() | TEXTS
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), SCALARS | st.lists(SCALARS, max_size=3), max_size=5))
+def test_any_table_is_a_budget_or_is_refused_in_a_line(tmp_path_factory: pytest.TempPathFactory, table: dict[str, Any]) -> None:
+    path = tmp_path_factory.mktemp("any") / "torchscan.toml"
+    path.write_text("\n".join(["[budgets.x]", *(f"{key} = {_toml(value)}" for key, value in table.items())]))
+    try:
+        read = read_budgets(path)
+    except InputError as error:
+        read, said = {}, str(error)
+        assert "\n" not in said
+    assert all(isinstance(each, Budget) for each in read.values())
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value) if isinstance(value, str | bool) else repr(value)
+
+
+# -- baselines -----------------------------------------------------------------------------------------------------------
+
+
+def budget(folder: Path, target: str = "nets.py:Net", **settings: Any) -> Budget:
+    table = {"target": target, "input": "4", "baseline": "net.json", **settings}
+    (folder / "torchscan.toml").write_text(
+        "\n".join(["[budgets.net]", *(f"{key} = {_toml(each)}" for key, each in table.items())])
+    )
+    return read_budgets(folder / "torchscan.toml")["net"]
+
+
+def test_a_baseline_is_recorded_and_kept(folder: Path) -> None:
+    outcome = check_budget(budget(folder), update=True)
+    assert outcome.is_fine
+    assert "baseline recorded" in outcome.remarks[0]
+    assert torchscan.from_json((folder / "net.json").read_text())["overall"]["macs"] == 48
+    assert check_budget(budget(folder)).is_fine
+    assert [path.name for path in folder.iterdir() if "net.json" in path.name] == ["net.json"]  # nothing is left beside it
+
+
+def test_what_grew_is_named(folder: Path) -> None:
+    check_budget(budget(folder), update=True)
+    outcome = check_budget(budget(folder, "nets.py:Net(width=9, extra=True)"))
+    assert not outcome.is_fine
+    lines = str(outcome).splitlines()
+    # 5 more in the first layer, 2 more in the second, and 6 in a third
+    assert lines[:5] == [
+        "net exceeds its budget",
+        "  Parameters: 71, 58 before, at most 58 (+22.41 %)",
+        "    extra (Linear): new, +6",
+        "    fc (Linear): +5",
+        "    head (Linear): +2",
+    ]
+
+
+@pytest.mark.parametrize(("tolerance", "is_fine"), [("12%", False), ("13%", True), (0.125, True), ({"params": 1}, False)])
+def test_a_tolerance_is_a_share_of_the_baseline(folder: Path, tolerance: Any, is_fine: bool) -> None:
+    check_budget(budget(folder), update=True)
+    wider = budget(
+        folder, "nets.py:Net(width=9)"
+    )  # 48 -> 54 MACs: 12.5 %; 58 -> 65 parameters: 12.07 %; 106 -> 119 FLOPs: 12.3 %
+    shares = tolerance if isinstance(tolerance, dict) else dict.fromkeys(("params", "model_size", "macs", "flops"), tolerance)
+    table = f"tolerance = {{ {', '.join(f'{key} = {_toml(value)}' for key, value in shares.items())} }}"
+    (folder / "torchscan.toml").write_text(f"{(folder / 'torchscan.toml').read_text()}\n{table}\n")
+    assert check_budget(read_budgets(folder / "torchscan.toml")["net"]).is_fine == is_fine
+    assert wider.tolerance["macs"] == 0
+
+
+def test_what_shrank_is_said_and_fine(folder: Path) -> None:
+    check_budget(budget(folder), update=True)
+    outcome = check_budget(budget(folder, "nets.py:Net(width=7)"))
+    assert outcome.is_fine
+    assert "less than the baseline: Parameters, Model size, MACs, FLOPs" in outcome.remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "says"),
+    [
+        (None, "there is no baseline"),
+        ("", "this is no JSON"),
+        ("{}", "this is no report of torchscan"),
+        ('{"schema": "torchscan/info/99"}', "a newer one wrote it"),
+        ('{"schema": "torchscan/info/1"}', "this report is broken: the report has no"),
+    ],
+)
+def test_a_baseline_that_cannot_be_used(folder: Path, baseline: str | None, says: str) -> None:
+    if baseline is not None:
+        (folder / "net.json").write_text(baseline)
+    with pytest.raises(InputError) as caught:
+        check_budget(budget(folder))
+    assert says in str(caught.value)
+    assert "net.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_baseline_of_other_inputs_is_none(folder: Path) -> None:
+    check_budget(budget(folder), update=True)
+    with pytest.raises(InputError, match="the baseline is that of other inputs, batch size: record it anew"):
+        check_budget(budget(folder, batch_size=2))
+
+
+def test_limits_and_a_baseline_together(folder: Path) -> None:
+    check_budget(budget(folder), update=True)
+    outcome = check_budget(budget(folder, "nets.py:Net(width=9)", max_params=60))
+    assert [each.figure for each in outcome.excesses] == ["params", "params", "model_size", "macs", "flops"]
+    with pytest.raises(InputError, match="there is no target to build"):
+        check_budget(Budget("x", limits={"params": 1}))

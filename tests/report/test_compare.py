@@ -1,0 +1,103 @@
+"""What changed between two reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from torchscan import compare_info, crawl_module, format_comparison
+
+
+def net(width: int = 8, *extra: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2), *extra)
+
+
+def info(model: nn.Module, **options: Any) -> dict[str, Any]:
+    return crawl_module(model, (4,), receptive_field=False, **options)
+
+
+def test_nothing_changed() -> None:
+    same = compare_info(info(net()), info(net()))
+    assert same.is_same
+    assert same.layers == ()
+    assert "No layer changed." in format_comparison(same)
+
+
+def test_layers_are_added_removed_and_changed_by_their_paths() -> None:
+    changes = compare_info(info(net(8, nn.Tanh())), info(net(10)))
+    assert not changes.is_same
+    assert [(each.path, each.kind) for each in changes.layers] == [
+        ("0", "changed"),
+        ("1", "changed"),  # its shape
+        ("2", "changed"),
+        ("3", "removed"),
+    ]
+    first, _, second, _ = changes.layers
+    assert first.difference("grad_params") == 10 * 5 - 8 * 5
+    assert second.difference("macs") == 20 - 16
+    assert changes.totals["macs"] == (4 * 8 + 8 * 2, 4 * 10 + 10 * 2)
+    assert [each.path for each in changes.grown("grad_params")] == ["0", "2"]
+    back = compare_info(info(net(10)), info(net(8, nn.Tanh())))
+    assert [each.kind for each in back.layers] == ["changed", "changed", "changed", "added"]
+    assert back.grown("macs") == []
+
+
+def test_what_is_gone_stands_where_it_was() -> None:
+    before, after = nn.Sequential(), nn.Sequential()
+    for name in ("a", "b", "c"):
+        before.add_module(name, nn.ReLU())
+    for name in ("a", "c", "d"):
+        after.add_module(name, nn.ReLU())
+    changes = compare_info(info(before), info(after))
+    assert [(each.path, each.kind) for each in changes.layers] == [("b", "removed"), ("d", "added")]
+    assert format_comparison(changes).index("−   b") < format_comparison(changes).index("+   d")
+
+
+def test_each_call_of_a_module_is_compared_by_itself() -> None:
+    class Twice(nn.Module):
+        def __init__(self, calls: int) -> None:
+            super().__init__()
+            self.fc, self.calls = nn.Linear(4, 4), calls
+
+        def forward(self, x: Any) -> Any:
+            for _ in range(self.calls):
+                x = self.fc(x)
+            return x
+
+    changes = compare_info(info(Twice(1)), info(Twice(2)))
+    assert [(each.path, each.call, each.kind) for each in changes.layers] == [("fc", 1, "added")]
+    assert "fc (2)" in format_comparison(changes)
+
+
+def test_text_says_before_and_after_in_80_columns() -> None:
+    deep = nn.Sequential()
+    deep.add_module("a_layer_with_a_name_that_is_much_too_long_for_a_table_of_eighty_columns", nn.Linear(4, 4000))
+    wide = nn.Sequential()
+    wide.add_module("a_layer_with_a_name_that_is_much_too_long_for_a_table_of_eighty_columns", nn.Linear(4, 5000))
+    text = format_comparison(compare_info(info(deep), info(wide)))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "20,000 → 25,000" in text
+    assert "16.00 k → 20.00 k" in text
+    assert "+25.00 %" in text
+
+
+def test_markdown_is_a_comment() -> None:
+    text = format_comparison(compare_info(info(net(8)), info(net(10))), markdown=True)
+    assert text.startswith("|  | before | after |  |\n| :-- | --: | --: | --: |\n| Parameters | 58 | 72 | +24.14 % |\n")
+    assert "<details><summary>3 layers changed</summary>" in text
+
+
+def test_another_question_is_said() -> None:
+    changes = compare_info(info(net()), info(net(), batch_size=4))
+    assert set(changes.passes) == {"inputs", "batch_size"}
+    text = format_comparison(changes)
+    assert "Not the same question: inputs args[0] float32 (1, 4), now args[0] float32 (4, 4)." in text
+    assert changes.totals["macs"][1] == 4 * changes.totals["macs"][0]
+
+
+def test_as_plain_data(as_json: Any) -> None:
+    data = as_json(compare_info(info(net(8)), info(net(10))).as_dict())
+    assert data["totals"]["grad_params"] == {"before": 58, "after": 72}
+    assert data["layers"][0]["change"] == "changed"
+    assert data["layers"][0]["after"]["grad_params"] == 50
