@@ -149,4 +149,8 @@ def field_text(value: Any) -> str:
         return ", ".join(field_text(each) for each in value.values())
     if isinstance(value, list):
         return "×".join(field_text(each) for each in value)
-    return NONE if value is None else str(Fraction(value).limit_denominator(1000) if isinstance(value, float) else value)
+    return NONE if value is None else printable(str(_fraction(value) if isinstance(value, float) else value))
+
+
+def _fraction(value: float) -> Fraction:
+    return Fraction(value).limit_denominator(1000)

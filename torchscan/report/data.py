@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import json
+import math
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -37,8 +40,8 @@ def to_json(info: InfoDict, *, indent: int | None = 2) -> str:
 def from_json(text: str) -> Info:
     """The info dict that :func:`to_json` wrote. What it is not is refused: another file, a newer schema, a broken report."""
     try:
-        content = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
+        content = json.loads(text, parse_constant=_no_number, parse_float=_number)
+    except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"this is no JSON: {error}") from error
     _require_schema(content)
     wrong = mismatch(content, json_schema())
@@ -75,7 +78,7 @@ def to_pandas(info: InfoDict, columns: Sequence[str] | None = None) -> pd.DataFr
     except ImportError as error:
         raise InputError("to_pandas needs pandas: pip install 'torchscan[pandas]'") from error
     frame = pd.DataFrame(_records(info, columns), columns=_keys(columns))
-    frame.attrs = {key: value for key, value in info.items() if key != "layers"}
+    frame.attrs = copy.deepcopy({key: value for key, value in info.items() if key != "layers"})
     return frame
 
 
@@ -102,14 +105,24 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
+def _number(text: str) -> int | float:
+    """To a schema 3.0 is an integer, as other programs write it; 1e999 would be infinite."""
+    value = float(text)
+    if not math.isfinite(value):
+        _no_number(text)
+    return int(value) if value.is_integer() else value
+
+
 def _require_schema(content: Any) -> None:
     """Say politely what cannot be read, and why."""
     given = content.get("schema") if isinstance(content, dict) else None
-    kind, _, version = given.rpartition("/") if isinstance(given, str) else ("", "", "")
-    if kind != _KIND or not version.isdecimal():
+    version = re.fullmatch(rf"{_KIND}/([1-9][0-9]{{0,8}})", given) if isinstance(given, str) else None
+    if version is None:
         raise InputError("this is no report of torchscan: write one with to_json(), or torchscan summary --format json")
-    if int(version) > SCHEMA:
-        raise InputError(f"this report follows schema {version}, and this torchscan reads up to {SCHEMA}: a newer one wrote it")
+    if int(version[1]) > SCHEMA:
+        raise InputError(
+            f"this report follows schema {version[1]}, and this torchscan reads up to {SCHEMA}: a newer one wrote it"
+        )
 
 
 def read_report(path: Path) -> Info:

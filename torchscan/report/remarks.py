@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchscan import units
+from torchscan.report.columns import printable
 from torchscan.report.info import InfoDict, Layer
 
 _NOTES: Mapping[str, str] = {
@@ -72,7 +73,7 @@ def remarks_of(info: InfoDict, *, with_fields: bool) -> list[str]:
         remarks.append(f"Parameters that this pass did not use: {names}.")
     if with_fields:
         remarks += _field_remarks(info["layers"])
-    return remarks
+    return [printable(text) for text in remarks]
 
 
 def _selection_texts(info: InfoDict) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -31,13 +32,22 @@ def mismatch(data: Any, schema: dict[str, Any], root: dict[str, Any] | None = No
 def _type_mismatch(data: Any, schema: dict[str, Any], where: str) -> str | None:
     allowed = schema.get("type")
     names = [allowed] if isinstance(allowed, str) else allowed or list(_TYPES)
-    if not any(isinstance(data, _TYPES[name]) and (name == "boolean") >= isinstance(data, bool) for name in names):
+    if not any(_is(data, name) for name in names):
         return f"{where} is {_shown(data)}, and not {' or '.join(names)}"
     if "enum" in schema and data not in schema["enum"]:
         return f"{where} is {_shown(data)}, and not one of {', '.join(map(str, schema['enum']))}"
     if "minimum" in schema and data < schema["minimum"]:
         return f"{where} is {_shown(data)}, and not {schema['minimum']} or more"
     return None
+
+
+def _is(data: Any, name: str) -> bool:
+    """A boolean is no number, and a number without a fraction is an integer, however it is written."""
+    if isinstance(data, bool):
+        return name == "boolean"
+    if name == "integer" and isinstance(data, float):
+        return data.is_integer()
+    return isinstance(data, _TYPES[name])
 
 
 def _object_mismatch(data: Any, schema: dict[str, Any], root: dict[str, Any], where: str) -> str | None:
@@ -48,7 +58,7 @@ def _object_mismatch(data: Any, schema: dict[str, Any], root: dict[str, Any], wh
         return f"{where} has no {missing[0]!r}"
     properties = schema.get("properties", {})
     parts = [(value, properties.get(key, schema.get("additionalProperties")), key) for key, value in data.items()]
-    wrong = (mismatch(value, part, root, f"{where}.{key}") for value, part, key in parts if isinstance(part, dict))
+    wrong = (mismatch(value, part, root, f"{where}{_step(key)}") for value, part, key in parts if isinstance(part, dict))
     return next((each for each in wrong if each is not None), None)
 
 
@@ -61,6 +71,11 @@ def _items(data: Any, schema: dict[str, Any], root: dict[str, Any], where: str) 
     return next((each for each in wrong if each is not None), None)
 
 
+def _step(key: str) -> str:
+    """To this key; one with line breaks in it must not break the line."""
+    return f".{key}" if key.isidentifier() and len(key) < 40 else f"[{reprlib.repr(key)}]"
+
+
 def _shown(data: Any) -> str:
-    text = repr(data)
+    text = reprlib.repr(data)  # whatever its depth and length
     return text if len(text) <= 40 else f"{text[:39]}…"

@@ -91,7 +91,7 @@ def tree_of(layers: Sequence[Layer]) -> list[str]:
     for layer, is_last in zip(layers, last, strict=True):
         depth = layer["depth"]
         open_at[depth] = not is_last
-        lines = "".join("│ " if open_at[level] else "  " for level in range(1, depth))
+        lines = "".join("│ " if open_at.get(level) else "  " for level in range(1, depth))
         branch = "" if depth == 0 else "└─" if is_last else "├─"
         names.append(f"{lines}{branch}{name_of(layer)}")
     return names
