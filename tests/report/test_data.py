@@ -1,0 +1,380 @@
+"""The figures as data: JSON that a schema describes, CSV and DataFrames."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pandas as pd
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import torchscan
+from tests.report.samples import INFOS
+from torchscan.report.info import Info
+from torchscan.report.schema import mismatch
+
+SCHEMA = torchscan.json_schema()
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+PAGE = Path(__file__).parent.parent.parent / "docs" / "info.md"
+
+#: a report with something in every part
+REPORT: dict[str, Any] = json.loads(torchscan.to_json(torchscan.select_layers(INFOS["two inputs"](), top=3)))
+REPORT["unpriced"], REPORT["unused_parameters"] = {"aten.a.default": 2}, {"x.y": 3}
+REPORT["layers"][0]["rf"] = {"args[0]": ["global", 1.5], "args[1]": 2}
+REPORT["layers"][1]["receptive_field"][0][0] |= {"reasons": [{"operator": "aten.a", "path": "b"}], "notes": ["hull"]}
+
+
+@pytest.fixture(params=INFOS)
+def info(request: pytest.FixtureRequest) -> Info:
+    return INFOS[request.param]()
+
+
+# -- JSON ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_a_report_follows_the_schema_and_is_read_back_as_it_was(info: Info) -> None:
+    text = torchscan.to_json(info)
+    VALIDATOR.validate(json.loads(text))
+    again = torchscan.from_json(text)
+    assert again == info
+    assert isinstance(again, Info)
+    assert torchscan.from_json(torchscan.to_json(again, indent=None)) == info
+    assert "\n" not in torchscan.to_json(again, indent=None)
+
+
+def test_a_report_says_first_which_schema_it_follows() -> None:
+    text = torchscan.to_json(INFOS["block"]())
+    assert text.startswith('{\n  "schema": "torchscan/info/1",\n')
+    assert "schema" not in torchscan.from_json(text)
+
+
+def test_the_schema_knows_every_key_that_is_written(info: Info) -> None:
+    for data, schema in (
+        (info, SCHEMA),
+        (info["overall"], SCHEMA["properties"]["overall"]),
+        (info["provenance"], SCHEMA["properties"]["provenance"]),
+        *((layer, SCHEMA["$defs"]["layer"]) for layer in info["layers"]),
+    ):
+        assert set(data) <= set(schema["properties"])
+        assert set(schema["required"]) - {"schema"} <= set(data)
+
+
+def test_keys_that_a_later_version_adds_are_left_alone() -> None:
+    later = copy.deepcopy(REPORT)
+    later["layers"][0]["energy"] = {"joule": 3}
+    assert torchscan.from_json(json.dumps(later))["layers"][0]["energy"] == {"joule": 3}
+
+
+def test_whole_numbers_are_integers_however_they_are_written() -> None:
+    text = re.sub(r'"depth": (\d)', r'"depth": \1.0', torchscan.to_json(INFOS["block"]()))
+    assert '"depth": 1.0' in text
+    VALIDATOR.validate(json.loads(text))
+    assert [type(layer["depth"]) for layer in torchscan.from_json(text)["layers"]] == [int] * 7
+
+
+def _broken(*path: Any, value: Any = None, delete: bool = False) -> str:
+    report = copy.deepcopy(REPORT)
+    target = report
+    for step in path[:-1]:
+        target = target[step]
+    if delete:
+        del target[path[-1]]
+    else:
+        target[path[-1]] = value
+    return json.dumps(report)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no JSON: .*line 1 column 1"),
+        ("{", "no JSON: .*line 1 column 2"),
+        ("torchscan", "no JSON"),
+        ('{"schema": NaN}', "no JSON: NaN is no number"),
+        (_broken("overall", "dmas", value=float("inf")), "no JSON: Infinity is no number"),
+        (_broken("layers", 0, "rf", value=0.125).replace("0.125", "1e999"), "no JSON: 1e999 is no number"),
+        ("[" * 100_000, "no JSON: .*recursion"),
+        ('{"a": ' * 100_000, "no JSON: .*recursion"),
+        ("1" * 5000, "no JSON"),
+        (None, "no JSON: .*NoneType"),
+        ("[]", "no report of torchscan: write one with to_json"),
+        ("3", "no report of torchscan"),
+        ('{"layers": []}', "no report of torchscan"),
+        ('{"schema": 1}', "no report of torchscan"),
+        ('{"schema": "torchscan/info/"}', "no report of torchscan"),
+        ('{"schema": "torchscan/info/0"}', "no report of torchscan"),
+        ('{"schema": "torchscan/info/one"}', "no report of torchscan"),
+        ('{"schema": "torchscan/memory/1"}', "no report of torchscan"),
+        ('{"schema": "torchscan/info/1\\n"}', "no report of torchscan"),
+        (json.dumps({"schema": f"torchscan/info/{'9' * 5000}"}), "no report of torchscan"),
+        ('{"schema": "torchscan/info/2"}', "schema 2, and this torchscan reads up to 1: a newer one wrote it"),
+        ('{"schema": "torchscan/info/12", "layers": 3}', "schema 12, .* newer"),
+        ('{"schema": "torchscan/info/1"}', "the report has no 'overheads'"),
+        (_broken("layers", value=[]), r"the report\.layers is empty"),
+        (_broken("layers", value={}), r"the report\.layers is {}, and not array"),
+        (_broken("layers", 1, "macs", delete=True), r"the report\.layers\[1\] has no 'macs'"),
+        (_broken("layers", 1, "macs", value="4"), r"the report\.layers\[1\]\.macs is '4', and not integer"),
+        (_broken("layers", 1, "macs", value=True), r"the report\.layers\[1\]\.macs is True, and not integer"),
+        (_broken("layers", 1, "macs", value=1.5), r"the report\.layers\[1\]\.macs is 1\.5, and not integer"),
+        (_broken("layers", 2, "depth", value=-1), r"the report\.layers\[2\]\.depth is -1, and not 0 or more"),
+        (_broken("layers", 0, "input_shape", value=[4, [4]]), r"the report\.layers\[0\]\.input_shape is \[4, \[4\]\]"),
+        (_broken("layers", 0, "rf", value=[[[1]]]), r"the report\.layers\[0\]\.rf is \[\[\[1\]\]\]"),
+        (
+            _broken("provenance", "mode", value="test"),
+            r"the report\.provenance\.mode is 'test', and not one of eval, train, same",
+        ),
+        (_broken("provenance", "inputs", 0, "shape", value=["x"]), r"the report\.provenance\.inputs\[0\]\.shape\[0\] is 'x'"),
+        (_broken("unpriced", "two\nlines", value="x"), r"the report\.unpriced\['two\\nlines'\] is 'x'"),
+        (
+            _broken("unpriced", "x" * 9999, value="y" * 9999),
+            r"the report\.unpriced\['xxx.*xxx'\] is 'yyy.*yyy', and not integer",
+        ),
+        (_broken("overall", value=["x\ny"] * 9999), r"the report\.overall is \['x\\ny', .*, and not object"),
+        (_broken("overall", value=json.loads("[" * 400 + "]" * 400)), r"the report\.overall is \[\[\["),
+    ],
+)
+def test_what_is_no_report_is_refused_in_one_line_that_says_where(text: Any, said: str) -> None:
+    with pytest.raises(torchscan.InputError, match=said) as caught:
+        torchscan.from_json(text)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("depth", range(200, 1200, 40))
+def test_no_depth_of_nesting_is_too_much(depth: int) -> None:
+    text = json.dumps(REPORT).replace('"framework": ', f'"framework": {"[" * depth}{"]" * depth}, "also": ')
+    with pytest.raises(torchscan.InputError, match=r"framework is \[\[|no JSON: .*recursion"):
+        torchscan.from_json(text)
+
+
+def _places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    steps = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for step, value in steps:
+        yield from _places(value, (*path, step))
+
+
+PLACES = [path for path in _places(REPORT) if path]
+VALUES = st.sampled_from(
+    json.loads(
+        """[null, true, false, 0, 1, -1, -2, 3, 1000000000000000000000000, 0.0, 1.0, -2.0, 1.5, -0.5, 1e300, "", "global",
+        "eval",
+        "a\\nb", [], [1], [-1, -2], [[1], [2]], [[1], 2], [[]], ["a"], [null], [1.5, "x"], {}, {"a": 1}, {"a": [1]},
+        {"a": {"b": 1}}, {"a": -1}, [{}], [[{}]]]"""
+    )
+)
+
+
+@st.composite
+def mutations(draw: st.DrawFn) -> Any:
+    """A report with a key less, or a value of another kind, here and there."""
+    report = copy.deepcopy(REPORT)
+    for path in draw(st.lists(st.sampled_from(PLACES), min_size=1, max_size=2)):
+        target: Any = report
+        try:
+            for step in path[:-1]:
+                target = target[step]
+            if draw(st.booleans()):
+                del target[path[-1]]
+            else:
+                target[path[-1]] = draw(VALUES)
+        except (KeyError, IndexError, TypeError):  # the first mutation took it away
+            continue
+    return report
+
+
+@given(mutations())
+@example({**REPORT, "layers": []})
+@example({**REPORT, "schema": 1})
+@example([])
+@settings(max_examples=300, deadline=None)
+def test_our_own_check_finds_what_jsonschema_finds(report: Any) -> None:
+    found = mismatch(report, SCHEMA)
+    assert (found is None) == VALIDATOR.is_valid(report), found
+
+
+@given(mutations())
+@settings(max_examples=150, deadline=None)
+def test_what_is_read_can_be_shown(report: Any) -> None:
+    try:
+        info = torchscan.from_json(json.dumps(report))
+    except torchscan.InputError:
+        return
+    columns = ["path", "input_shape", "params", "flops", "bytes_read", "rf", "s", "p"]
+    table = torchscan.format_info(info, columns=columns)
+    assert all(line.isprintable() for line in table.split("\n"))
+    assert len(torchscan.to_csv(info).splitlines()) > 1
+    assert torchscan.to_html(info, columns).count("<tr data-depth") == len(info["layers"])
+    assert torchscan.to_markdown(info, columns)
+    assert torchscan.to_latex(info, columns)
+    assert torchscan.from_json(torchscan.to_json(info)) == info
+
+
+def test_every_path_of_the_report_can_be_deleted_or_replaced() -> None:
+    """The mutations above reach what the schema says of the innermost things too."""
+    assert ("layers", 1, "receptive_field", 0, 0, "reasons", 0, "operator") in PLACES
+    deleted = [path for path in PLACES if isinstance(path[-1], str)]
+    refused = [path for path in deleted if not VALIDATOR.is_valid(json.loads(_broken(*path, delete=True)))]
+    assert len(refused) > len(deleted) / 2
+
+
+# -- CSV and pandas ------------------------------------------------------------------------------------------------------
+
+
+def test_csv_is_read_by_pandas_with_the_same_numbers() -> None:
+    text = torchscan.to_csv(INFOS["block"]())
+    frame = pd.read_csv(io.StringIO(text), keep_default_na=False)
+    assert frame["path"].tolist() == ["", "conv", "act", "head", "head.0", "head.1", "head.2"]
+    assert frame["name"].tolist() == ["Chain", "conv", "act", "head", "0", "1", "2"]
+    assert frame["depth"].tolist() == [0, 1, 1, 1, 2, 2, 2]
+    assert frame["call"].tolist() == [0] * 7
+    assert frame["params"].tolist() == [0, 3 * 16 * 9 + 16, 0, 0, 0, 0, 16 * 10 + 10]
+    assert frame["param_size"].tolist() == [0, 448 * 4, 0, 0, 0, 0, 170 * 4]
+    assert frame["macs"].tolist() == [0, 3 * 16 * 9 * 64, 0, 0, 0, 0, 160]
+    assert frame["rf"].tolist() == ["global", "3", "3", "global", "global", "global", "global"]
+    assert frame["is_leaf"].tolist() == [False, True, True, False, True, True, True]
+    assert frame["complete"].dtype == bool
+    assert [json.loads(shape) for shape in frame["output_shape"]] == [
+        [-1, 10],
+        *[[-1, 16, 8, 8]] * 2,
+        *([-1, 10],),
+        [-1, 16, 1, 1],
+        [-1, 16],
+        [-1, 10],
+    ]
+
+
+def test_csv_and_dataframe_say_the_same_of_every_info(info: Info) -> None:
+    text, frame = torchscan.to_csv(info), torchscan.to_pandas(info)
+    read = pd.read_csv(io.StringIO(text), keep_default_na=False, dtype=str, lineterminator="\n")
+    assert list(read.columns) == list(frame.columns)
+    assert len(read) == len(frame) == len(info["layers"])
+    for key in ("params", "buffers", "flops", "macs", "dmas", "bytes_read", "depth"):
+        assert read[key].astype(int).tolist() == frame[key].tolist()
+    assert frame["path"].tolist() == [layer["path"] for layer in info["layers"]]
+    assert frame["output_shape"].tolist() == [layer["output_shape"] for layer in info["layers"]]
+    assert frame["flops"].sum() == sum(layer["flops"] for layer in info["layers"])
+
+
+def test_names_of_any_kind_survive_csv() -> None:
+    info = INFOS["hostile"]()
+    rows = pd.read_csv(io.StringIO(torchscan.to_csv(info, ["type"]), newline=""), keep_default_na=False, lineterminator="\n")
+    assert rows["path"].tolist() == [layer["path"] for layer in info["layers"]]
+
+
+def test_columns_can_be_chosen() -> None:
+    info = INFOS["shared"]()
+    assert torchscan.to_csv(info, ["macs", "params"]).splitlines() == [
+        "path,call,macs,params",
+        ",0,0,0",
+        "a,0,16,20",
+        "a,1,16,0",
+    ]
+    assert torchscan.to_csv(info, ["path"]).splitlines() == ["path,call", ",0", "a,0", "a,1"]
+    assert list(torchscan.to_pandas(info, ["macs"]).columns) == ["path", "call", "macs"]
+    for export in (torchscan.to_csv, torchscan.to_pandas, torchscan.to_html, torchscan.to_markdown, torchscan.to_latex):
+        with pytest.raises(torchscan.InputError, match="unknown column 'colour'"):
+            export(info, ["colour"])
+        with pytest.raises(torchscan.InputError, match="give a list"):
+            export(info, "macs")
+
+
+def test_a_dataframe_has_numbers_and_all_else_in_its_attributes() -> None:
+    info = INFOS["unused"]()
+    frame = torchscan.to_pandas(info)
+    assert frame["params"].tolist() == [20, 0]
+    assert frame["macs"].dtype == "int64"
+    assert frame.attrs["overall"]["grad_params"] == 20
+    assert frame.attrs["unused_parameters"] == {"b": 20}
+    assert set(frame.attrs) == set(info) - {"layers"}
+    frame.attrs["overall"]["grad_params"] = 0
+    assert info["overall"]["grad_params"] == 20
+
+
+def test_without_pandas_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = INFOS["unused"]()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(torchscan.InputError, match=r"^to_pandas needs pandas: pip install 'torchscan\[pandas\]'$"):
+        torchscan.to_pandas(info)
+    assert torchscan.to_csv(info).startswith("path,call,name,depth,")
+
+
+# -- some of the layers --------------------------------------------------------------------------------------------------
+
+
+def _paths(**choice: Any) -> list[str]:
+    return [layer["path"] for layer in torchscan.select_layers(INFOS["block"](), **choice)["layers"]]
+
+
+def test_layers_are_selected_by_path_type_order_and_number() -> None:
+    assert _paths() == ["", "conv", "act", "head", "head.0", "head.1", "head.2"]
+    assert _paths(match="head.*") == ["head.0", "head.1", "head.2"]
+    assert _paths(match="ReLU") == ["act"]
+    assert _paths(sort="params") == ["conv", "head.2", "", "act", "head", "head.0", "head.1"]
+    assert _paths(sort="params", top=2) == ["conv", "head.2"]
+    assert _paths(sort="path", top=3) == ["", "act", "conv"]
+    assert _paths(sort="rf", top=2) == ["conv", "act"]
+    assert _paths(match="[hH]ead*", sort="macs", top=1) == ["head.2"]
+
+
+def test_a_selection_says_what_it_was_made_of_and_keeps_the_totals() -> None:
+    whole = INFOS["block"]()
+    once = torchscan.select_layers(whole, match="head*", sort="params")
+    twice = torchscan.select_layers(once, top=1)
+    assert once["selection"] == {"match": "head*", "sort": "params", "layers": 7}
+    assert twice["selection"]["layers"] == 7
+    assert twice["overall"] == whole["overall"]
+    assert "selection" not in whole
+    assert "1 of 7 layers" in torchscan.format_info(twice)
+    assert "4 of 7 layers that match head*, ordered by params" in torchscan.format_info(once)
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"match": "tail*"}, r"no layer matches 'tail\*' by its path or type: paths are conv, act, head"),
+        ({"sort": "colour"}, "unknown column 'colour'"),
+        ({"top": 0}, "top is 0"),
+        ({"top": True}, "top is True"),
+        ({"top": 2.0}, r"top is 2\.0"),
+    ],
+)
+def test_a_selection_that_cannot_be_is_refused(choice: Any, said: str) -> None:
+    with pytest.raises(torchscan.InputError, match=said):
+        torchscan.select_layers(INFOS["block"](), **choice)
+
+
+# -- the documentation ---------------------------------------------------------------------------------------------------
+
+
+def _documented(heading: str) -> list[str]:
+    table = PAGE.read_text().partition(heading)[2].partition("|---|---|\n")[2].partition("\n\n")[0]
+    return [name for line in table.splitlines() for name in re.findall(r"`([^`]+)`", line.split("|")[1])]
+
+
+@pytest.mark.parametrize(
+    ("heading", "schema"),
+    [("# The info dict", SCHEMA), ("\nA layer:", SCHEMA["$defs"]["layer"])],
+)
+def test_what_the_schema_has_is_documented_and_the_other_way_round(heading: str, schema: dict[str, Any]) -> None:
+    assert sorted(_documented(heading)) == sorted(schema["properties"])
+
+
+def test_all_columns_are_documented() -> None:
+    documented = re.search(r"`columns` are those of `format_info`: `([^`]*)`", PAGE.read_text())
+    assert documented is not None
+    with pytest.raises(torchscan.InputError, match=f"there are {', '.join(documented[1].split())}$"):
+        torchscan.format_info(INFOS["block"](), columns=["colour"])
