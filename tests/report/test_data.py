@@ -33,11 +33,6 @@ REPORT["layers"][0]["rf"] = {"args[0]": ["global", 1.5], "args[1]": 2}
 REPORT["layers"][1]["receptive_field"][0][0] |= {"reasons": [{"operator": "aten.a", "path": "b"}], "notes": ["hull"]}
 
 
-@pytest.fixture(params=INFOS)
-def info(request: pytest.FixtureRequest) -> Info:
-    return INFOS[request.param]()
-
-
 # -- JSON ----------------------------------------------------------------------------------------------------------------
 
 

@@ -10,8 +10,10 @@ from torchscan.report.info import InfoDict, Layer
 from torchscan.report.remarks import remarks_of, totals_of
 
 _INDENT = "&emsp;"
-#: what would be taken for markup; ``@`` would tell a person of that name, ``$`` begin a formula
-_MARKUP = re.compile(r"[\\`*{}\[\]<>|~#$@&:]|\b_|_\b|(?<=\W)_|_(?=\W)")
+#: what would be taken for markup: of the underscores those that are not inside a word, of the spaces those that would get lost
+_MARKUP = re.compile(r"[\\`*{}\[\]<>|~&:@#$]|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.|^ | $|(?<= ) ")
+#: mentions of people, numbers of issues, formulas: sites look for them after Markdown, when an entity is its sign again
+_LINKS = "@#$"
 
 
 def to_markdown(info: InfoDict, columns: Sequence[str] | None = None, *, details: bool = False) -> str:
@@ -46,7 +48,11 @@ def folded(title: str, content: str) -> str:
 
 def escape(text: str) -> str:
     """Text that stays as it is: no markup, no links, no mention of anybody."""
-    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", text)
+    return _MARKUP.sub(lambda found: _harmless(found[0]), text)
+
+
+def _harmless(sign: str) -> str:
+    return f"<span>{sign}</span>" if sign in _LINKS else f"&#{ord(sign)};"
 
 
 def _name(info: InfoDict, layer: Layer) -> str:
