@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from torchscan.report.columns import FIELDS, chosen_columns, full_name_of, name_of
+from torchscan.report.columns import FIELDS, Column, chosen_columns, full_name_of, name_of
 from torchscan.report.info import InfoDict, Layer
 from torchscan.report.remarks import remarks_of, totals_of
 
@@ -22,6 +23,14 @@ _SIGNS = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
+    "'": r"\textquotesingle{}",
+    "`": r"\textasciigrave{}",
+    '"': r"\char34{}",  # to some languages of babel it is a command
+    "[": "{[}",  # or it would be an option of the line before
+    "*": "{*}",
+    "-": "{}-",
+    ",": "{},",
+    " ": r"\mbox{ }",
     "–": "--",
     "−": "$-$",
     "×": r"$\times$",
@@ -30,6 +39,10 @@ _SIGNS = {
     "…": r"\dots{}",
     "µ": r"$\mu$",
 }
+#: of the signs below U+0180 those that the fonts of OT1, or of T1 too, do not have
+_NO_FONT = frozenset("«»ÐðÞþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲųſ")
+#: of hyphens and commas the second, which would make another sign of both; of spaces those that would get lost
+_ESCAPED = re.compile(r"[^A-Za-z0-9 ,-]|(?<=-)-|(?<=,),|^ | $|(?<= ) ")
 _NEEDS = r"\usepackage{booktabs}"
 
 
@@ -53,7 +66,7 @@ def to_latex(
     """
     chosen = chosen_columns(columns)
     rows = [
-        [_name(info, layer), *(escape(column.text(layer)) for key, column in chosen.items() if key != "layer")]
+        [_name(info, layer), *(escape(_text(column, layer)) for key, column in chosen.items() if key != "layer")]
         for layer in info["layers"]
     ]
     model = escape(info["layers"][0]["type"] if info["layers"] else "")
@@ -66,7 +79,7 @@ def to_latex(
 
 def versions(provenance: Mapping[str, str]) -> str:
     """What counted, by which convention."""
-    by = "" if provenance["convention"] == "torchscan" else f", MACs by the rules of {escape(provenance['convention'])}"
+    by = "" if provenance["convention"] == "torchscan" else f", MACs by the rules of {provenance['convention']}"
     return escape(f"Counted by torchscan {provenance['torchscan_version']}{by} with torch {provenance['torch_version']}.")
 
 
@@ -84,22 +97,27 @@ def latex_table(
     specification = "".join("r" if is_number else "l" for is_number in numbers)
     head = [rf"\caption{{{caption}}}", *([rf"\label{{{label}}}"] if label else [])]
     body = [_row(row) for row in rows]
-    foot = [r"\midrule", *(_row([each]) for each in below)] if below else []
+    foot = [r"\midrule", *(f"{_row([each])}*" for each in below[:-1]), _row(below[-1:])] if below else []  # *: on the same page
     titles = _row([escape(heading) for heading in headings])
     if long:
         opening = [rf"\begin{{longtable}}{{{specification}}}", *head[:-1], rf"{head[-1]} \\"]
-        repeated = [r"\toprule", titles, r"\midrule", r"\endhead", r"\bottomrule", r"\endfoot"]
-        lines = [*opening, *repeated, *body, *foot, r"\end{longtable}"]
+        repeated = [r"\toprule", titles, r"\midrule"]
+        heads = [*repeated, r"\endfirsthead", *repeated, r"\endhead", r"\bottomrule", r"\endfoot"]
+        lines = [*opening, *heads, *body, *foot, r"\end{longtable}"]
     else:
-        opening = [r"\begin{table}", r"\centering", *head, rf"\begin{{tabular}}{{{specification}}}", r"\toprule"]
+        opening = [r"\begin{table}", r"\centering", *head, r"\medskip", rf"\begin{{tabular}}{{{specification}}}", r"\toprule"]
         lines = [*opening, titles, r"\midrule", *body, *foot, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
     return "\n".join([f"% needs {_NEEDS}{' and longtable' if long else ''}", *lines])
 
 
 def escape(text: str) -> str:
     """Text that LaTeX sets as it stands. Signs that pdflatex has no font for are named by their number."""
-    signs = (_SIGNS.get(sign, sign if ord(sign) < 0x180 else f"[U+{ord(sign):04X}]") for sign in text.replace("--", "-\0-"))
-    return "".join(signs).replace("\0", "{}")  # or two of them would be a dash
+    return _ESCAPED.sub(lambda found: _sign(found[0]), text)
+
+
+def _sign(sign: str) -> str:
+    has_font = ord(sign) < 0x180 and sign.isprintable() and sign not in _NO_FONT
+    return _SIGNS.get(sign, sign if has_font else f"{{[}}U+{ord(sign):04X}]")
 
 
 def _name(info: InfoDict, layer: Layer) -> str:
@@ -107,6 +125,12 @@ def _name(info: InfoDict, layer: Layer) -> str:
         return escape(full_name_of(layer))
     indent = rf"\hspace*{{{layer['depth']}em}}" if layer["depth"] else ""
     return f"{indent}{escape(name_of(layer))}"
+
+
+def _text(column: Column, layer: Layer) -> str:
+    """With a minus for the batch, where LaTeX would set a hyphen."""
+    text = column.text(layer)
+    return text.replace("(-1", "(−1") if isinstance(column.value(layer), list) else text
 
 
 def _row(cells: Sequence[str]) -> str:
