@@ -6,7 +6,6 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
 
 from torchscan.report.columns import DEFAULT_COLUMNS, FIELDS, Column, chosen_columns, full_name_of, name_of
 from torchscan.report.info import COST_SUMS, PARAMETER_SUMS, InfoDict, Layer
@@ -67,7 +66,7 @@ def _row(layer: Layer, total: Layer, columns: Mapping[str, Column], largest: Map
 def _cell(layer: Layer, total: Layer, column: Column, largest: int | None) -> str:
     """With a bar as long as its share of the ``largest``; what adds up also with its total, to show while it is closed."""
     own = html.escape(column.text(layer))
-    attributes = f'{_class(column)} data-value="{html.escape(_sortable(column.value(layer)))}"'
+    attributes = f'{_class(column)} data-value="{_sortable(column, layer)}"'
     if largest is not None:
         share, total_share = (f"{100 * column.value(each) / largest:.1f}%" for each in (layer, total))
         attributes += f' style="--share: {share}" data-own="{own}" data-own-share="{share}"'
@@ -79,13 +78,14 @@ def _class(column: Column) -> str:
     return ' class="number"' if column.is_number else ""
 
 
-def _sortable(value: Any) -> str:
+def _sortable(column: Column, layer: Layer) -> str:
     """What the script orders by: a number, a text, or nothing. Of several numbers the first."""
+    value = column.value(layer)
+    if not column.is_number:
+        return "" if value is None else html.escape(column.text(layer))
     while isinstance(value, list | dict):
         value = next(iter(value.values() if isinstance(value, dict) else value), None)
-    if value is None:
-        return ""
-    return "Infinity" if value == "global" else str(value)
+    return "" if value is None else "Infinity" if value == "global" else html.escape(str(value))
 
 
 def _largest(column: Column, totals: Sequence[Layer]) -> int:

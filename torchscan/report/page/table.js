@@ -54,7 +54,7 @@
       const [first, second] = [key(a, order.column), key(b, order.column)];
       if (first === null || second === null) return (first === null) - (second === null);
       const sign = order.direction === "ascending" ? 1 : -1;
-      return sign * (typeof first === "number" ? first - second : first.localeCompare(second));
+      return sign * (typeof first === "number" ? first - second : first.localeCompare(second, undefined, { numeric: true }));
     }
 
     function sortBy(column) {
@@ -90,7 +90,7 @@
       if (!isParent(index)) return;
       const button = tool("", () => { setClosed(row, !isClosed(row)); refresh(); });
       button.className = "fold";
-      button.setAttribute("aria-label", "open or close");
+      button.setAttribute("aria-label", `open or close ${row.querySelector(".name").dataset.full}`);
       button.setAttribute("aria-expanded", "true");
       row.cells[0].prepend(button);
     });
@@ -101,7 +101,7 @@
       root.prepend(tools);
     }
     const levels = rows.map(depth);
-    let level = Math.max(...levels);
+    let level = levels.reduce((one, other) => Math.max(one, other), 0);
     while (level > 1 && levels.filter((each) => each <= level).length > MOST_OPEN) level -= 1;
     closeBelow(level);
   }
