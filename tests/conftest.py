@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 #: runs of pytest of their own, for the tests of the plugin
 pytest_plugins = ["pytester"]
@@ -31,3 +35,18 @@ def truth() -> Callable[[str], Path]:
 def as_json() -> Callable[[Any], Any]:
     """What survives a trip through JSON."""
     return lambda value: json.loads(json.dumps(value))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium; the test is skipped where there is none. It ends with the module: it has an event loop running."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright here")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        pytest.skip(f"there is no browser here ({', '.join(names)})")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=program, args=options)
+        yield chromium
+        chromium.close()

@@ -1,0 +1,109 @@
+"""A real browser, for tests of what people click."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+#: what is visible of each row of the first table of layers, cell by cell
+_ROWS = """table => Array.from(table.tBodies[0].rows).filter(row => row.offsetParent !== null)
+    .map(row => Array.from(row.cells).map(cell => cell.innerText.trim()))"""
+
+#: of each element with a text of its own that is seen: its colour, how opaque it is, and where it stands
+_TEXTS = """roots => roots.flatMap(root => Array.from(root.querySelectorAll("*"))).filter(
+    each => each.offsetParent !== null && Array.from(each.childNodes).some(node => node.nodeType === 3 && node.data.trim())
+).map(each => {
+    let opacity = 1;
+    for (let at = each; at; at = at.parentElement) opacity *= Number(getComputedStyle(at).opacity);
+    const box = each.getBoundingClientRect();
+    const color = getComputedStyle(each).color.match(/[\\d.]+/g).map(Number);
+    const seen = opacity * (color[3] ?? 1);
+    return {text: each.innerText, color: color.slice(0, 3), opacity: seen, box: [box.x, box.y, box.right, box.bottom]};
+})"""
+
+
+@contextmanager
+def opened(
+    browser: Browser, file: Path, is_expected: Callable[[str], bool] = lambda url: False, **options: Any
+) -> Iterator[Page]:
+    """The page of a file. In the end nothing must have gone wrong in it, and nothing been asked of the network.
+
+    What ``is_expected`` is refused and forgiven; a page around ours may ask for it.
+    """
+    context = browser.new_context(viewport={"width": 1000, "height": 800}, **options)
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    wrong: list[str] = []
+
+    def refuse(route: Any) -> None:
+        if not is_expected(route.request.url):
+            wrong.append(f"asks for {route.request.url}")
+        route.abort()
+
+    def notice(message: Any) -> None:
+        if message.type in ("error", "warning") and not is_expected(message.location["url"]):
+            wrong.append(f"says {message.text}")
+
+    def dismiss(dialog: Any) -> None:
+        wrong.append(f"opens {dialog.message}")
+        dialog.dismiss()
+
+    def look(request: Any) -> None:
+        url = request.url.partition("#")[0]
+        if url.startswith("file:") and url != file.as_uri():
+            wrong.append(f"asks for {url}")
+
+    page.route(lambda url: not url.startswith(("file:", "data:")) or is_expected(url), refuse)
+    page.on("request", look)
+    page.on("console", notice)
+    page.on("pageerror", lambda error: wrong.append(f"raises {error}"))
+    page.on("dialog", dismiss)
+    page.goto(file.as_uri())
+    yield page
+    page.wait_for_timeout(20)
+    assert page.evaluate("window.pwned") is None
+    context.close()
+    assert wrong == []
+
+
+def visible_rows(page: Page, number: int = 0) -> list[list[str]]:
+    """The texts of the rows that are seen of a table of layers."""
+    rows: list[list[str]] = page.locator("table.layers").nth(number).evaluate(_ROWS)
+    return rows
+
+
+def least_contrast(page: Page, selector: str) -> tuple[float, str]:
+    """Of text to what is behind it, as WCAG defines it, where it is the least; and which text that is."""
+    texts = page.locator(selector).evaluate_all(_TEXTS)
+    page.add_style_tag(content="* { color: transparent !important; } *::before, *::after { visibility: hidden; }")
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    found = []
+    for text in texts:
+        left, top, right, bottom = text["box"]
+        box = (max(left + 2, 0), max(top + 2, 0), min(right - 2, picture.width), min(bottom - 2, picture.height))  # no borders
+        if box[0] >= box[2] or box[1] >= box[3]:
+            continue
+        colors: Any = picture.crop(box).getcolors(10_000) or []
+        for _, behind in colors:
+            mixed = [text["opacity"] * a + (1 - text["opacity"]) * b for a, b in zip(text["color"], behind, strict=True)]
+            found.append((_contrast(mixed, behind), f"{text['text']!r}: {mixed} on {behind}"))
+    assert len(texts) > 5
+    return min(found)
+
+
+def _contrast(one: Any, other: Any) -> float:
+    dark, light = sorted(_luminance(each) for each in (one, other))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(color: Any) -> float:
+    linear = [each / 255 / 12.92 if each <= 10.3 else ((each / 255 + 0.055) / 1.055) ** 2.4 for each in color]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
