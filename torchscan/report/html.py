@@ -32,7 +32,7 @@ def page(title: str, *parts: str) -> str:
 
 
 def _default_columns(info: InfoDict) -> Sequence[str]:
-    has_fields = any(layer["receptive_field"] is not None for layer in info["layers"])
+    has_fields = any(layer["rf"] is not None for layer in info["layers"])
     return [*DEFAULT_COLUMNS, "flops", *(["rf"] if has_fields else [])]
 
 
