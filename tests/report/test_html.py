@@ -327,7 +327,7 @@ def test_every_info_shows_all_its_layers_and_totals(show: Open, info: Info) -> N
         printed(layer["path"] or layer["name"]).partition(" (")[0] for layer in info["layers"][1:]
     ]
     assert page.locator(".totals tr").count() == 8
-    assert page.locator("th", has_text="RF").count() == any(layer["receptive_field"] is not None for layer in info["layers"])
+    assert page.locator("th", has_text="RF").count() == any(layer["rf"] is not None for layer in info["layers"])
 
 
 def test_it_needs_nothing_else() -> None:
