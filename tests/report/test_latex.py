@@ -134,23 +134,8 @@ def _text_of(pdf: Path, reader: str | None) -> str:
 
 def test_pdflatex_sets_every_info_with_all_its_names(document: str) -> None:
     rows = {line.partition(" ReLU")[0].strip() for line in document.splitlines()}
-    for name in (
-        "a|b",
-        "100%",
-        "{x}",
-        "a--b---c",
-        "&amp;",
-        "[a](b)",
-        "@user",
-        "#1",
-        "$x$",
-        "\\begin{x}",
-        "[1cm]",
-        "*",
-    ):
-        assert name in rows
-    assert "<script>window.pwned=1</script>" in rows
-    assert "[U+1F600]" in rows
+    assert rows >= {"a|b", "100%", "{x}", "a--b---c", "&amp;", "[a](b)", "@user", "#1", "$x$", "\\begin{x}", "[1cm]", "*"}
+    assert rows >= {"<script>window.pwned=1</script>", "[U+1F600]"}
     assert any("init" in row for row in rows)  # without T1 an underscore is a rule, and no text
     assert re.search(r"ALL: .*END", document, re.DOTALL)
 
