@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -29,4 +30,5 @@ def write_text(path: Path, text: str) -> None:
     except (OSError, ValueError) as error:
         raise InputError(f"{str(path)!r} cannot be written: {error}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()

@@ -10,7 +10,7 @@ from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add
 _EXAMPLES = """\
 examples
   torchscan memory torchvision:resnet50 --batch-size 32
-  torchscan memory timm:vit_base_patch16_224 --training --optimizer AdamW --precision bf16-mixed --device "RTX 4090"
+  torchscan memory timm:vit_base_patch16_224 --training --optimizer AdamW --device "RTX 4090"
   torchscan memory hf:config.json --input input_ids=4096:long --device "24 GiB" --format json"""
 
 

@@ -15,7 +15,7 @@ from torchscan.files import write_text
 _EXAMPLES = """\
 examples
   torchscan report torchvision:resnet50
-  torchscan report timm:vit_base_patch16_224 --training --optimizer AdamW --device "RTX 4090" --output vit.html"""
+  torchscan report timm:vit_base_patch16_224 --training --optimizer AdamW --output vit.html"""
 _WIDTH = 110
 
 

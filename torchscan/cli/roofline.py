@@ -21,7 +21,7 @@ from torchscan.cli.arguments import (
 _EXAMPLES = """\
 examples
   torchscan roofline torchvision:resnet50 --batch-size 64 --device "RTX 4090" --precision fp16
-  torchscan roofline timm:vit_base_patch16_224 --training --optimizer AdamW --device H200 --precision bf16-mixed
+  torchscan roofline timm:vit_base_patch16_224 --training --device H200 --precision bf16-mixed
 torchscan devices lists the devices; torchscan devices --measure measures the one at hand."""
 
 

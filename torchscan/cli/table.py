@@ -13,7 +13,7 @@ receptive_field latency. A latency is an estimate for a --device."""
 _EXAMPLES = """\
 examples
   torchscan table torchvision:resnet18 torchvision:resnet50 --format latex
-  torchscan table timm:vit_tiny_patch16_224 timm:vit_base_patch16_224 --device "RTX 4090" --precision fp16
+  torchscan table timm:vit_tiny_patch16_224 timm:vit_base_patch16_224 --device "RTX 4090"
   torchscan table torchvision:resnet50 torchvision:vit_b_16 --figures params,macs --format markdown"""
 
 

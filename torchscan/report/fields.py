@@ -6,14 +6,13 @@ from typing import Any
 
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
 from torchscan.analyses.receptive_field.result import Short, plain_short
-from torchscan.errors import InputError
 from torchscan.report.columns import field_text, printable
 from torchscan.report.sheet import Cell, Heading, Sheet
 
 
 def field_sheet(fields: ReceptiveField, layer: str | None = None) -> Sheet:
     """All layers in short; of the ``layer`` with this path each axis of each output, with the reasons and notes."""
-    return _all_layers(fields) if layer is None else _one_layer(_layer(fields, layer))
+    return _all_layers(fields) if layer is None else _one_layer(fields[layer])
 
 
 def _all_layers(fields: ReceptiveField) -> Sheet:
@@ -82,11 +81,3 @@ def _axis_row(output: int, axis: AxisField) -> list[Cell]:
 
 def _reasons(layer: LayerField) -> list[str]:
     return list(dict.fromkeys(reason.operator for axis in layer.axes for reason in axis.reasons))
-
-
-def _layer(fields: ReceptiveField, path: str) -> LayerField:
-    try:
-        return fields[path]
-    except KeyError as error:
-        some = ", ".join(each.path for each in list(fields)[1:4])
-        raise InputError(f"there is no layer {path!r}: there are {some}, …") from error

@@ -1,0 +1,428 @@
+"""The commands as a person, a script and a shell use them. What they print is in docs/ and compared by tests/test_docs.py."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torchscan
+from torchscan.cli.main import main
+
+ROOT = Path(__file__).parent.parent.parent
+NETS = """
+import time
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.fc = nn.Linear(4, width)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x):
+        return self.head(self.fc(x))
+
+def slow():
+    time.sleep(2.5)
+    return Net()
+
+def interrupted():
+    raise KeyboardInterrupt
+"""
+COMMANDS = (
+    *("summary", "flops", "roofline", "memory", "receptive-field", "table"),
+    *("report", "compare", "check", "devices", "completion"),
+)
+HELPS = [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS), ["completion", "bash"]]
+SIGNS = {
+    "text": "──",
+    "markdown": "| :-- |",
+    "github": "| :-- |",
+    "latex": r"\toprule",
+    "csv": ",",
+    "json": "{",
+    "html": "<table>",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "nets.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    path, modules = list(sys.path), set(sys.modules)
+    yield tmp_path
+    sys.path[:] = path
+    for name in [each for each in set(sys.modules) - modules if each.startswith("_torchscan_target_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """The exit status of a command, what it printed, and what it said on standard error."""
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        try:
+            status = main(arguments)
+        except SystemExit as error:  # argparse's own way
+            status = int(str(error.code))
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return command
+
+
+NET = ("nets.py:Net", "--input", "4")
+
+
+# -- help ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", HELPS)
+def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
+    code = (
+        f"import sys; from torchscan.cli.main import main\ntry: main({arguments!r})\nfinally: assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_help_teaches(run: Any) -> None:
+    _, text, _ = run("--help")
+    assert all(command in text for command in COMMANDS)
+    for command in COMMANDS:
+        status, text, _ = run(command, "--help")
+        assert status == 0
+        assert command in ("completion",) or "examples\n  torchscan" in text
+        assert max(map(len, text.splitlines())) <= 100
+
+
+# -- exit statuses -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "the following arguments are required: COMMAND"),
+        (("sumary",), "invalid choice: 'sumary'"),
+        (("summary",), "required: TARGET"),
+        (("summary", "nets.py:Net"), "its inputs are not known"),
+        (("summary", "a b"), "'a b' names no model"),
+        (("summary", "nets.py:Net", "--input", "4,"), "'4,' is no input"),
+        (("summary", *NET, "--dtype", "float31"), "'float31' is no type"),
+        (("summary", *NET, "--format", "word"), "invalid choice: 'word'"),
+        (("summary", *NET, "--columns", "price"), "unknown column 'price'"),
+        (("summary", *NET, "--sort", "price"), "unknown column 'price'"),
+        (("summary", *NET, "--top", "0"), "'0' is no positive number"),
+        (("summary", *NET, "--batch-size", "-1"), "no positive number"),
+        (("summary", *NET, "--filter", "nothing*"), "no layer matches 'nothing*'"),
+        (("summary", *NET, "--depth", "-1"), "max_depth is -1"),
+        (("summary", "nets.py:Net", "--input", "5"), "fc (Linear) failed in aten.linear"),
+        (("summary", *NET, "--output", "nets.py/report"), "cannot be written"),
+        (("table", *NET, "--figures", "price"), "there is no figure 'price'"),
+        (("table", *NET, "--figures", "latency"), "a latency is that of a device"),
+        (("roofline", *NET, "--device", "RTX 9999"), "RTX 9999"),
+        (("memory", *NET, "--optimizer", "AdamW"), "belong to a training step"),
+        (("receptive-field", *NET, "--layer", "nothing"), "no layer 'nothing' was called"),
+        (("compare", "a.json", "b.json"), "the report 'a.json' cannot be read"),
+        (("compare", "nets.py", "nets.py"), "nets.py: this is no JSON"),
+        (("check",), "there is no torchscan.toml"),
+        (("check", "--config", "nets.py"), "nets.py is no TOML"),
+        (("completion", "powershell"), "invalid choice"),
+    ],
+)
+def test_wrong_use_is_a_line_and_status_2(run: Any, arguments: tuple[str, ...], says: str) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_a_mistake_of_ours_is_said_and_status_3(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("of ours")
+
+    monkeypatch.setattr("torchscan.crawler.crawl_module", broken)
+    status, out, err = run("summary", *NET)
+    assert (status, out) == (3, "")
+    assert "a mistake of torchscan's, please report it: ZeroDivisionError('of ours')" in err
+    assert "Traceback" not in err
+    monkeypatch.setenv("TORCHSCAN_DEBUG", "1")
+    assert "Traceback" in run("summary", *NET)[2]
+
+
+def test_an_interruption_is_no_traceback(run: Any) -> None:
+    assert run("summary", "nets.py:interrupted", "--input", "4") == (130, "", "")
+
+
+def test_whoever_reads_may_stop_reading() -> None:
+    code = "import sys; from torchscan.cli.main import main; sys.exit(main(['devices']))"
+    command = f"{sys.executable} -c {json.dumps(code)}; echo status $? >&2"
+    done = subprocess.run(["bash", "-c", f"({command}) | true"], capture_output=True, text=True, check=True)  # noqa: S603, S607
+    assert done.stderr == "status 0\n"
+
+
+def test_notes_are_lines_on_standard_error() -> None:
+    options = ["--input", "4", "--device", "GTX 1650 Ti"]
+    call = [sys.executable, "-m", "torchscan", "roofline", "nets.py:Net(2000000000)", *options]
+    done = subprocess.run(call, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})  # noqa: S603
+    assert "Expected time" in done.stdout
+    assert done.stderr.startswith("torchscan: note: this does not fit NVIDIA GeForce GTX 1650 Ti")
+    assert done.stderr.count("\n") == 1
+
+
+# -- answers -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_figures_in_every_format(run: Any) -> None:
+    """4·8 and 8·2 multiplications."""
+    text, markdown, github, latex = (
+        run("summary", *NET, "--format", each)[1] for each in ("text", "markdown", "github", "latex")
+    )
+    assert "├─fc    Linear  (-1, 8)           40    32" in text
+    assert "| &emsp;fc | Linear | (-1, 8) | 40 | 32 |" in markdown
+    assert "<details><summary>3 layers</summary>" in github
+    assert r"fc & Linear & ($-$1, 8) & 40 & 32 \\" in latex
+    table = list(csv.DictReader(io.StringIO(run("summary", *NET, "--format", "csv")[1])))
+    assert [(row["path"], row["macs"]) for row in table] == [("", "0"), ("fc", "32"), ("head", "16")]
+    info = torchscan.from_json(run("summary", *NET, "--format", "json")[1])
+    assert info["overall"]["macs"] == 48
+    assert run("summary", *NET, "--format", "html")[1].startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("command", ["flops", "receptive-field", "table"])
+@pytest.mark.parametrize("style", ["text", "markdown", "github", "latex", "csv", "json", "html"])
+def test_every_table_in_every_format(run: Any, command: str, style: str) -> None:
+    status, out, err = run(command, *NET, "--format", style)
+    assert (status, err) == (0, "")
+    assert SIGNS[style] in out
+    if style == "json":
+        assert json.loads(out)["rows"]
+    if style == "csv":
+        widths = {len(row) for row in csv.reader(io.StringIO(out))}
+        assert len(widths) == 1
+
+
+def test_figures_of_other_commands(run: Any) -> None:
+    rows = json.loads(run("flops", *NET, "--format", "json")[1])["rows"]
+    assert [(row["operator"], row["macs"]) for row in rows] == [("aten.linear", 48), ("total", 48)]
+    rows = json.loads(run("flops", *NET, "--by", "module", "--format", "json")[1])["rows"]
+    assert [(row["module"], row["macs"]) for row in rows] == [("fc", 32), ("head", 16), ("total", 48)]
+    with_backward = json.loads(run("flops", *NET, "--backward", "--format", "json")[1])["rows"]
+    assert with_backward[-1]["macs"] == 48 * 3 - 32  # the input needs no gradient
+    (row,) = json.loads(run("table", *NET, "--format", "json", "--batch-size", "5")[1])["rows"]
+    assert (row["model"], row["params"], row["macs"], row["activation_memory"]) == ("Net", 58, 240, 5 * 4 * 10)
+    memory = json.loads(run("memory", *NET, "--format", "json")[1])
+    assert memory["peak_bytes"] == 4 * (58 + 4 + 8 + 2)
+    roofline = json.loads(run("roofline", *NET, "--device", "NVIDIA H200", "--format", "json")[1])
+    assert roofline["device"] == "NVIDIA H200"
+
+
+def test_layers_are_chosen(run: Any) -> None:
+    def shown(*options: str) -> list[str]:
+        return [row["path"] for row in csv.DictReader(io.StringIO(run("summary", *NET, "--format", "csv", *options)[1]))]
+
+    assert shown() == ["", "fc", "head"]
+    assert shown("--depth", "0") == [""]
+    assert shown("--depth", "7") == ["", "fc", "head"]
+    assert shown("--sort", "macs") == ["fc", "head", ""]
+    assert shown("--sort", "macs", "--top", "1") == ["fc"]
+    assert shown("--filter", "Linear") == ["fc", "head"]
+    assert shown("--filter", "h*") == ["head"]
+    text = run("summary", *NET, "--filter", "h*")[1]
+    assert "1 of 3 layers that match h*; the totals are those of the whole model." in text
+    assert "48 MACs" in text
+
+
+def test_files_are_written_whole_or_not_at_all(run: Any, folder: Path) -> None:
+    report = folder / "out" / "net.json"
+    assert run("summary", *NET, "--format", "json", "--output", str(report)) == (0, "", "")
+    assert torchscan.from_json(report.read_text())["overall"]["macs"] == 48
+    before = report.read_text()
+    assert run("summary", "nets.py:Net", "--input", "5", "--format", "json", "--output", str(report))[0] == 2
+    assert report.read_text() == before
+    assert [path.name for path in report.parent.iterdir()] == ["net.json"]
+
+
+def test_comparing_and_one_page(run: Any, folder: Path) -> None:
+    for name, target in (("a", "nets.py:Net"), ("b", "nets.py:Net(9)")):
+        run("summary", target, "--input", "4", "--format", "json", "--output", f"{name}.json")
+    assert json.loads(run("compare", "a.json", "b.json", "--format", "json")[1])["totals"]["macs"] == {
+        "before": 48,
+        "after": 54,
+    }
+    assert "| MACs | 48 | 54 | +12.50 % |" in run("compare", "a.json", "b.json", "--format", "github")[1]
+    assert run("report", *NET, "--device", "RTX 4090") == (0, "written to torchscan.html\n", "")
+    page = (folder / "torchscan.html").read_text()
+    assert all(f"<h2>{title}</h2>" in page for title in ("Layers", "Operators", "Memory", "Time"))
+
+
+def test_a_section_that_is_not_known_says_why(run: Any, folder: Path) -> None:
+    assert run("report", *NET, "--precision", "fp8")[0] == 0
+    assert "<p>Not known: memory is not estimated for fp8" in (folder / "torchscan.html").read_text()
+
+
+def test_checking(run: Any, folder: Path) -> None:
+    limits = '[budgets.{}]\ntarget = "nets.py:{}"\ninput = "4"\nmax_params = {}\n'
+    config = folder / "torchscan.toml"
+    config.write_text(limits.format("a", "Net", 58) + limits.format("b", "Net(9)", 65))
+    assert run("check") == (0, "✓ a: Parameters 58\n✓ b: Parameters 65\n", "")
+    config.write_text(limits.format("a", "Net", 57) + limits.format("b", "Net(9)", 65))
+    status, out, _ = run("check")
+    assert (status, out.splitlines()[:2]) == (1, ["✗ a exceeds its budget", "  Parameters: 58, at most 57 (+1.75 %)"])
+    assert out.endswith("✓ b: Parameters 65\n")
+    assert run("check", "b")[0] == 0
+    config.write_text(limits.format("a", "Nat", 57) + limits.format("b", "Net(9)", 64) + "[budgets.c]\nmax_params = 1\n")
+    status, out, err = run("check")
+    assert status == 2  # what could not be checked weighs more, and keeps nothing else from being checked
+    assert out.splitlines()[:2] == ["? a: could not be checked", "✗ b exceeds its budget"]
+    assert out.endswith("- c: has no target, and is checked by a test only\n")
+    assert "did you mean Net?" in err
+    status, out, err = run("check", "d")
+    assert (status, out, err) == (2, "", "torchscan: there is no budget 'd': there are a, b, c\n")
+    assert run("check", "b", "--format", "github")[1].startswith("**✗ b exceeds its budget**\n\n```text\n  Parameters: 65")
+
+
+# -- a terminal ----------------------------------------------------------------------------------------------------------
+
+
+def on_a_terminal(*arguments: str) -> str:
+    """What a terminal receives on standard error."""
+    reader, writer = pty.openpty()
+    code = f"import sys; from torchscan.cli.main import main; sys.exit(main({list(arguments)!r}))"
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=writer, stdout=subprocess.DEVNULL)  # noqa: S603
+    os.close(writer)
+    received = b""
+    while process.poll() is None or received == b"":
+        try:
+            received += os.read(reader, 4096)
+        except OSError:  # the other end is closed
+            break
+    process.wait()
+    os.close(reader)
+    return received.decode()
+
+
+def test_a_line_says_what_takes_long_and_goes_away() -> None:
+    received = on_a_terminal("summary", "nets.py:slow", "--input", "4")
+    assert "torchscan: nets.py:slow … 1 s" in received
+    assert received.endswith("\r\x1b[K")
+
+
+def test_no_line_where_that_is_no_terminal() -> None:
+    code = "import sys; from torchscan.cli.main import main; sys.exit(main(['summary', 'nets.py:slow', '--input', '4']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stderr == ""
+
+
+# -- completion ----------------------------------------------------------------------------------------------------------
+
+
+def needs(shell: str) -> str:
+    found = shutil.which(shell)
+    if found is None:
+        pytest.skip(f"no {shell} here")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "offered", "not_offered"),
+    [
+        ("torchscan ''", "summary", "--format"),
+        ("torchscan su", "summary", "flops"),
+        ("torchscan summary --fo", "--format", "--filter"),
+        ("torchscan summary x --format ''", "latex", "--depth"),
+        ("torchscan summary x --format l", "latex", "csv"),
+        ("torchscan memory x --precision bf16", "bf16-mixed", "fp16"),
+        ("torchscan summary torchv", "torchvision:", "timm:"),
+        ("torchscan completion ''", "zsh", "torchvision:"),
+        ("torchscan check --config ne", "nets.py", "--update"),
+    ],
+)
+def test_completion_in_bash(run: Any, words: str, offered: str, not_offered: str) -> None:
+    script = run("completion", "bash")[1]
+    call = f"""{script}
+COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=(); _torchscan; printf '%s\\n' "${{COMPREPLY[@]}}" """
+    done = subprocess.run([needs("bash"), "--norc", "-c", call], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stderr == ""
+    assert offered in done.stdout.splitlines()
+    assert not_offered not in done.stdout.splitlines()
+
+
+def test_completion_in_fish(run: Any, folder: Path) -> None:
+    fish = needs("fish")
+    (folder / "script.fish").write_text(run("completion", "fish")[1])
+
+    def offered(line: str) -> list[str]:
+        code = f"source script.fish; complete -C {json.dumps(line)}"
+        done = subprocess.run([fish, "--no-config", "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+        assert done.stderr == ""
+        return [word.split("\t")[0] for word in done.stdout.splitlines()]
+
+    assert "summary" in offered("torchscan su")
+    assert "--format" in offered("torchscan summary --fo")
+    assert offered("torchscan summary x --format l") == ["latex"]
+
+
+def test_the_script_of_zsh_is_one(run: Any, folder: Path) -> None:
+    (folder / "script.zsh").write_text(run("completion", "zsh")[1])
+    call = "autoload -Uz compinit && compinit -u -d ./dump && source ./script.zsh && whence -w _torchscan"
+    done = subprocess.run([needs("zsh"), "-f", "-c", call], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout == "_torchscan: function\n"
+
+
+# -- where it is called from ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def as_installed(folder: Path) -> dict[str, str]:
+    """An environment with the command on its path, and a budget file."""
+    (folder / "torchscan.toml").write_text('[budgets.net]\ntarget = "nets.py:Net"\ninput = "4"\nmax_params = 58\n')
+    bin_ = folder / "bin"
+    bin_.mkdir()
+    (bin_ / "torchscan").write_text(f'#!/bin/sh\nexec {sys.executable} -m torchscan "$@"\n')
+    (bin_ / "torchscan").chmod(0o755)
+    return {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+
+def test_the_steps_of_the_action(folder: Path, as_installed: dict[str, str]) -> None:
+    yaml = pytest.importorskip("yaml")
+    action = yaml.safe_load((ROOT / ".github" / "actions" / "check" / "action.yml").read_text())
+    install, check = action["runs"]["steps"]
+    assert action["runs"]["using"] == "composite"
+    assert set(check["env"]) == {"BUDGETS", "CONFIG"}
+    summary = folder / "summary.md"
+
+    def step(script: str, budgets: str, config: str) -> int:
+        given = {"BUDGETS": budgets, "CONFIG": config, "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_ACTION_PATH": "/nowhere"}
+        shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]  # as the runner calls it
+        return subprocess.run(shell, env=as_installed | given, check=False, capture_output=True).returncode  # noqa: S603
+
+    assert step(install["run"], "", "") == 0  # it is there, so nothing is installed
+    assert step(check["run"], "", "") == 0
+    assert "✓ net" in summary.read_text()
+    assert step(check["run"], "net", "torchscan.toml") == 0
+    config = folder / "torchscan.toml"
+    config.write_text(config.read_text().replace("58", "57"))
+    assert step(check["run"], "", "") == 1
+    assert step(check["run"], "nothing", "") == 2
+    assert "exceeds its budget" in summary.read_text()
+
+
+def test_the_hook_runs_what_is_there(folder: Path, as_installed: dict[str, str]) -> None:
+    yaml = pytest.importorskip("yaml")
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert (hook["id"], hook["language"], hook["pass_filenames"]) == ("torchscan-check", "system", False)
+    done = subprocess.run(hook["entry"].split(), env=as_installed, capture_output=True, text=True, check=False, cwd=folder)  # noqa: S603
+    assert (done.returncode, done.stdout) == (0, "✓ net: Parameters 58\n")

@@ -1,0 +1,62 @@
+"""A table of models, one in a row."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from torch import nn
+
+from torchscan import InputError, model_table
+
+
+def models() -> dict[str, nn.Module]:
+    return {
+        "one": nn.Sequential(nn.Conv1d(3, 4, 3)),
+        "two": nn.Sequential(nn.Conv1d(3, 4, 3), nn.Conv1d(4, 2, 5, stride=2)),
+        "all": nn.Sequential(nn.Conv1d(3, 4, 3), nn.AdaptiveAvgPool1d(1)),
+    }
+
+
+def rows(**options: object) -> list[dict[str, object]]:
+    return json.loads(model_table(models(), (3, 20), **options).write("json"))["rows"]  # type: ignore[arg-type]
+
+
+def test_figures_by_hand() -> None:
+    """18 units of 4 channels by 3·3 weights; of these 7 units of 2 channels by 4·5."""
+    one, two, pooled = rows()
+    assert (one["model"], one["params"], one["macs"]) == ("one", 4 * 9 + 4, 18 * 4 * 9)
+    assert (two["params"], two["macs"]) == (40 + 2 * 20 + 2, 648 + 7 * 2 * 20)
+    assert one["activation_memory"] == 4 * 18 * 4
+    assert two["activation_memory"] == 4 * (18 * 4 + 7 * 2)
+    assert (one["receptive_field"], two["receptive_field"]) == ("3", "7")  # 3 + (5 − 1) · 1
+    assert pooled["receptive_field"] == "3 (global)"
+
+
+def test_a_latency_is_there_with_a_device() -> None:
+    assert "latency" not in rows()[0]
+    assert all(row["latency"] for row in rows(device="NVIDIA H200", precision="bf16"))
+    text = str(model_table(models(), (3, 20), device="NVIDIA H200", precision="bf16"))
+    assert "Latency: estimated for NVIDIA H200, bf16, from its data sheet." in text
+
+
+def test_batch_and_step() -> None:
+    assert rows(batch_size=3)[0]["macs"] == 3 * 648
+    inference, training = (rows(figures=["peak_memory"], training=training)[1]["peak_memory"] for training in (False, True))
+    assert training > inference  # type: ignore[operator]
+
+
+def test_what_is_said_below() -> None:
+    text = str(model_table(models(), (3, 20), title="Three"))
+    assert "Inputs: float32 (1, 3, 20), eval mode." in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert r"\caption{Three. Inputs" in model_table(models(), (3, 20), title="Three").write("latex")
+
+
+def test_wrong_use() -> None:
+    with pytest.raises(InputError, match="there are no models"):
+        model_table({}, (3, 20))
+    with pytest.raises(InputError, match="there is no figure 'price': there are params, "):
+        model_table(models(), (3, 20), figures=["price"])
+    with pytest.raises(InputError, match="'word' is no format of this: there are text, "):
+        model_table(models(), (3, 20)).write("word")
