@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -49,7 +50,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as pool:
         patch.setenv("PYTHONPATH", str(Path(torchscan.__file__).parent.parent))  # the same as here
         patch.setenv("IPYTHONDIR", folder)  # and nobody's own settings
-        pool.submit(client.execute).result()
+        pool.submit(lambda: asyncio.run(client.async_execute())).result()  # which closes its loop
     return made
 
 
