@@ -35,7 +35,8 @@ def test_one_device_with_its_sources(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["devices", "H100 PCIe"]) == 0
     text = capsys.readouterr().out
     assert "NVIDIA H100 PCIe" in text
-    assert "2.0 TB/s  https://github.com/stas00/ml-engineering" in text
+    assert "2.0 TB/s  [1]" in text
+    assert "[1] https://github.com/stas00/ml-engineering" in " ".join(text.split())
     assert "unverified: from memory" in text
 
 

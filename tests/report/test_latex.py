@@ -112,6 +112,9 @@ def document(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         torchscan.to_latex(torchscan.select_layers(named(["[1cm]", "*"]), match="ReLU"), ["type"]),
         torchscan.to_latex(INFOS["two inputs"](), ["input_shape", "rf", "s", "p", "bytes_read"], label="tab:fields"),
         torchscan.to_latex(torchscan.crawl_module(pages, (4,)), ["type"], label="tab:pages", caption="Pages.", long=True),
+        torchscan.model_table({"a_b & c": nn.Linear(4, 2), "[1]": nn.Conv1d(4, 2, 1)}, (4, 4), title="50 % of both").write(
+            "latex"
+        ),
         "ALL: " + " ".join(escape(chr(code)) for code in range(0x20, 0x250)) + " END",
     ]
     (folder / "tables.tex").write_text(DOCUMENT % (request.param, "\n\\clearpage\n".join(tables)), encoding="utf-8")

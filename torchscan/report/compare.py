@@ -76,8 +76,19 @@ class Comparison:
             "passes": {key: {"before": before, "after": after} for key, (before, after) in self.passes.items()},
         }
 
+    def __repr__(self) -> str:
+        """Short: there may be thousands of layers."""
+        return f"<Comparison: {len(self.layers)} layers changed>"
+
+    def __str__(self) -> str:
+        """As text."""
+        return format_comparison(self)
+
     def _repr_markdown_(self) -> str:
         return format_comparison(self, markdown=True)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - a known signature
+        printer.text(str(self))
 
 
 def compare_info(before: InfoDict, after: InfoDict) -> Comparison:

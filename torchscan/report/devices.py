@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from tabulate import tabulate
 
 from torchscan import units
 from torchscan.hardware.devices import RATES, Device
+
+_WIDTH = 80
 
 
 def device_list(devices: dict[str, Device]) -> str:
@@ -44,18 +48,25 @@ def device_text(device: Device) -> str:
     figures += [("cache", units.memory(device.l2, 0), "l2_mb")] if device.l2 else []
     figures += [("multiprocessors", str(device.multiprocessors), "multiprocessors")] if device.multiprocessors else []
     figures += _optional("clock", device.clock, "Hz", "boost_mhz") + _optional("power", device.power, "W", "power_w")
-    rows = [(name, text, _origin(device, figure)) for name, text, figure in figures]
-    note = f"\n{device.note}" if device.note else ""
-    return f"{device.name}\n{tabulate(rows, tablefmt='plain', disable_numparse=True, colalign=('left', 'right', 'left'))}{note}"
+    sources: dict[str, int] = {}
+    rows = [(name, text, _origin(device, figure, sources)) for name, text, figure in figures]
+    table = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=("left", "right", "left"))
+    notes = [
+        textwrap.fill(f"[{number}] {source}", _WIDTH, break_long_words=False, break_on_hyphens=False)
+        for source, number in sources.items()
+    ]
+    return "\n".join([device.name, table, *([device.note] if device.note else []), *notes])
 
 
 def _optional(name: str, value: float | None, unit: str, figure: str) -> list[tuple[str, str, str]]:
     return [] if value is None else [(name, units.count(value, unit, 1), figure)]
 
 
-def _origin(device: Device, figure: str) -> str:
+def _origin(device: Device, figure: str, sources: dict[str, int]) -> str:
+    """In a word, or by the number of what is told below."""
     if device.is_measured:
         return "measured"
     if device.is_unverified(figure):
         return "unverified: from memory"
-    return device.source.get(figure, "")
+    source = device.source.get(figure, "")
+    return f"[{sources.setdefault(source, len(sources) + 1)}]" if source else ""
