@@ -37,13 +37,18 @@ def test_a_latency_is_there_with_a_device() -> None:
     assert "latency" not in rows()[0]
     assert all(row["latency"] for row in rows(device="NVIDIA H200", precision="bf16"))
     text = str(model_table(models(), (3, 20), device="NVIDIA H200", precision="bf16"))
-    assert "Latency: estimated for NVIDIA H200, bf16, from its data sheet." in text
+    assert "Latency: of inference, estimated for NVIDIA H200, bf16, from its data sheet." in " ".join(text.split())
 
 
 def test_batch_and_step() -> None:
     assert rows(batch_size=3)[0]["macs"] == 3 * 648
-    inference, training = (rows(figures=["peak_memory"], training=training)[1]["peak_memory"] for training in (False, True))
-    assert training > inference  # type: ignore[operator]
+    options = {"training": True, "optimizer": "SGD", "figures": ["peak_memory", "macs"]}
+    (row,) = json.loads(model_table({"one": nn.Linear(3, 4)}, (3,), **options).write("json"))["rows"]  # type: ignore[arg-type]
+    # weights, gradients, input, output and its gradient
+    assert row["peak_memory"] == 4 * (16 + 16 + 3 + 4 + 4)
+    text = str(model_table(models(), (3, 20), training=True))
+    assert "train mode." in text
+    assert "Memory: the most bytes at one time in a training step." in text
 
 
 def test_what_is_said_below() -> None:

@@ -86,7 +86,10 @@ __all__.sort()
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return import_module(f"{__name__}.{name}")  # torchscan.crawler, say, as if all had been imported
+        except ModuleNotFoundError:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
     value = globals()[name] = getattr(import_module(_HOMES[name]), name)
     return value
 

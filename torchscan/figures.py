@@ -10,14 +10,19 @@ from torch import nn
 
 from torchscan import units
 from torchscan.analyses.memory_estimate import MemoryEstimate
+from torchscan.analyses.memory_timeline import Moment
 from torchscan.analyses.roofline import Roofline
 from torchscan.crawler import crawl_module
 from torchscan.errors import InputError
 from torchscan.estimator import analyze_roofline, estimate_memory
-from torchscan.report.info import Info, InfoDict
+from torchscan.report.info import Info
 from torchscan.trace.example_inputs import DTypes, Shapes
+from torchscan.trace.optimizers import OptimizerChoice
 from torchscan.trace.passes import Mode
 from torchscan.trace.precision import Precision
+
+#: more than anything costs
+_ENDLESS = 10**30
 
 Source = Literal["pass", "field", "memory", "roofline"]
 
@@ -35,7 +40,7 @@ class Question:
     #: None: "train" for a training step, else "eval"
     mode: Mode | None = None
     training: bool = False
-    optimizer: str | None = None
+    optimizer: OptimizerChoice | None = None
     precision: Precision | None = None
     device: str | None = None
 
@@ -67,26 +72,39 @@ class Figure:
     parse: Callable[[str], float] | None
     #: a lower bound where an operator has no price
     is_cost: bool = False
+    #: of a layer what adds up to it; none, where it comes from elsewhere
+    keys: tuple[str, ...] = ()
+
+    def written(self, value: Any, *, is_complete: bool) -> str:
+        """As text; a cost that is only known from below is marked."""
+        return f"{'' if is_complete or not self.is_cost else '≥ '}{self.text(value)}"
 
 
-def _overall(*keys: str) -> Callable[[Measured], int]:
-    return lambda measured: total_of(measured.info, *keys)
+def _counted(heading: str, *keys: str, text: Callable[[Any], str], parse: Callable[[str], float], is_cost: bool) -> Figure:
+    def value(measured: Measured) -> int:
+        return int(sum(measured.info["overall"][key] for key in keys))
+
+    return Figure(heading, "pass", value, text, parse, is_cost, keys)
 
 
-def total_of(info: InfoDict, *keys: str) -> int:
-    """The sum of these figures of the whole model."""
-    return int(sum(info["overall"][key] for key in keys))
+def _parameters(heading: str, *keys: str) -> Figure:
+    return _counted(heading, *keys, text=units.count, parse=units.parse_count, is_cost=False)
 
 
 def _cost(heading: str, key: str) -> Figure:
-    return Figure(heading, "pass", _overall(key), units.count, units.parse_count, is_cost=True)
+    return _counted(heading, key, text=units.count, parse=units.parse_count, is_cost=True)
 
 
 def _activation_memory(measured: Measured) -> int:
-    """The most bytes that results hold at one time: what is kept, and what operators work in."""
+    """The most bytes of activations at one time, as :func:`estimate_memory` understands them."""
+    moment = activation_peak(measured)
+    return 0 if moment is None else moment.by_kind["activations"]
+
+
+def activation_peak(measured: Measured) -> Moment | None:
+    """When activations occupy the most."""
     assert measured.memory is not None  # noqa: S101 - its source is "memory"
-    alive = (moment.by_kind["activations"] + moment.by_kind["temporary"] for moment in measured.memory.timeline)
-    return max(alive, default=0)
+    return max(measured.memory.timeline, key=lambda moment: moment.by_kind["activations"], default=None)
 
 
 def _peak_memory(measured: Measured) -> int:
@@ -111,16 +129,18 @@ def _receptive_field(measured: Measured) -> str:
 
 
 FIGURES: Mapping[str, Figure] = {
-    "params": Figure("Parameters", "pass", _overall("grad_params", "nograd_params"), units.count, units.parse_count),
-    "trainable_params": Figure("Trainable", "pass", _overall("grad_params"), units.count, units.parse_count),
-    "model_size": Figure("Model size", "pass", _overall("param_size", "buffer_size"), units.memory, units.parse_memory),
+    "params": _parameters("Parameters", "grad_params", "nograd_params"),
+    "trainable_params": _parameters("Trainable", "grad_params"),
+    "model_size": _counted(
+        "Model size", "param_size", "buffer_size", text=units.memory, parse=units.parse_memory, is_cost=False
+    ),
     "macs": _cost("MACs", "macs"),
     "flops": _cost("FLOPs", "flops"),
     "dmas": _cost("DMAs", "dmas"),
     "activation_memory": Figure("Activations", "memory", _activation_memory, units.memory, units.parse_memory),
     "peak_memory": Figure("Peak memory", "memory", _peak_memory, units.memory, units.parse_memory),
     "receptive_field": Figure("RF", "field", _receptive_field, str, None),
-    "latency": Figure("Latency", "roofline", _latency, units.duration, units.parse_duration),
+    "latency": Figure("Latency", "roofline", _latency, units.duration, units.parse_duration, is_cost=True),
 }
 
 
@@ -131,9 +151,27 @@ def measure(question: Question, names: Collection[str]) -> Measured:
     step: dict[str, Any] = {key: getattr(question, key) for key in ("training", "optimizer", "precision", "mode")}
     if "roofline" in sources and question.device is None:
         raise InputError("a latency is that of a device: give device='NVIDIA H200', say (torchscan devices lists them)")
-    return Measured(
-        crawl_module(question.module, **inputs, mode=question.mode or "eval", receptive_field="field" in sources),
-        estimate_memory(question.module, **inputs, **step, device=question.device) if "memory" in sources else None,
-        analyze_roofline(question.module, **inputs, **step, device=str(question.device)) if "roofline" in sources else None,
-        question,
-    )
+    mode = question.mode or ("train" if question.training else "eval")
+    info = crawl_module(question.module, **inputs, mode=mode, receptive_field="field" in sources)
+    memory = estimate_memory(question.module, **inputs, **step, device=question.device) if "memory" in sources else None
+    if "roofline" not in sources:
+        return Measured(info, memory, None, question)
+    return Measured(info, memory, analyze_roofline(question.module, **inputs, **step, device=str(question.device)), question)
+
+
+def limits_of(given: Mapping[str, float | str | None]) -> dict[str, float]:
+    """Limits as numbers, without those that are None."""
+    return {name: _number(name, value) for name, value in given.items() if value is not None}
+
+
+def _number(name: str, value: Any) -> float:
+    parse = FIGURES[name].parse if name in FIGURES else None
+    if parse is None:
+        limited = ", ".join(f"max_{each}" for each, figure in FIGURES.items() if figure.parse is not None)
+        raise InputError(f"max_{name} is no limit: there are {limited}")
+    if isinstance(value, str):
+        return parse(value)
+    is_number = hasattr(type(value), "__float__") and not isinstance(value, bool)  # NumPy's too
+    if not is_number or not 0 <= value < _ENDLESS:
+        raise InputError(f"max_{name} is {str(value)[:40]}: give a number, or a text such as '25M'")
+    return float(value)

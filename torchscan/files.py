@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from pathlib import Path
 
 from torchscan.errors import InputError
@@ -18,17 +19,28 @@ def read_text(path: Path, what: str) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the file as a whole, or leave it as it is. A link stays one, and permissions stay."""
-    target = path.resolve()
-    beside = target.with_name(f".{target.name}.{os.getpid()}.new")
+    """Replace a file as a whole, or leave it as it is. A link stays one, permissions stay, and into a pipe it is written."""
     try:
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")
+            return
         target.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(text, encoding="utf-8")
+        _replace(target, text)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{str(path)!r} cannot be written: {error}") from error
+
+
+def _replace(target: Path, text: str) -> None:
+    """By way of a file that is new, whatever somebody may have put there."""
+    beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with open(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
         if target.exists():
             beside.chmod(target.stat().st_mode)
         beside.replace(target)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{str(path)!r} cannot be written: {error}") from error
     finally:
         with contextlib.suppress(OSError):
             beside.unlink()

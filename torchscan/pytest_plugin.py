@@ -6,6 +6,7 @@ pytest loads this wherever torchscan is installed: torch is imported only when t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,8 @@ class _ModelBudget:
             pytest.fail(wrong, pytrace=False)
 
     def _outcome(self, module: nn.Module | None, name: str | None, given: dict[str, Any]) -> Outcome:
-        from torchscan.budgets import Budget, check_budget, check_model, limits_of, question_of
+        from torchscan.budgets import Budget, check_budget, check_model, question_of
+        from torchscan.figures import limits_of
         from torchscan.targets import Built
 
         update = bool(self._request.config.getoption("--torchscan-update"))
@@ -77,24 +79,19 @@ class _ModelBudget:
             if module is None:
                 if given or limits:
                     raise InputError(f"budget {name!r} has its own target: give no other inputs and limits, or a model")
-                return check_budget(budget, update=update)
+                return check_budget(budget, update=update, is_own_process=False)
         elif module is None or not limits:
             raise InputError('give a model and limits, model_budget(model, (3, 224, 224), max_params="25M"), or name="…"')
         else:
-            budget = Budget(type(module).__name__, strict=given.pop("strict", True))
-        merged = _with_limits(budget, limits)
-        return check_model(merged, question_of(merged, Built(module), **given), update=update)
+            budget = Budget(type(module).__name__)
+        own = {"limits": {**budget.limits, **limits}, "strict": given.pop("strict", budget.strict)}
+        merged = replace(budget, **own)
+        return check_model(merged, question_of(merged, Built(module).converted(budget.dtype), **given), update=update)
 
     def _named(self, name: str) -> Budget:
         from torchscan.budgets import find_budget_file, read_budgets, require_budget
 
         return require_budget(read_budgets(find_budget_file(Path(self._request.path).parent)), name)
-
-
-def _with_limits(budget: Budget, limits: dict[str, float]) -> Budget:
-    from dataclasses import replace
-
-    return replace(budget, limits={**budget.limits, **limits})
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

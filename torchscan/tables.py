@@ -13,6 +13,7 @@ from torchscan.errors import InputError
 from torchscan.figures import FIGURES, Measured, Question, measure
 from torchscan.report.sheet import Cell, Heading, Sheet
 from torchscan.trace.example_inputs import DTypes, Shapes
+from torchscan.trace.optimizers import OptimizerChoice
 from torchscan.trace.passes import Mode
 from torchscan.trace.precision import Precision
 
@@ -31,15 +32,15 @@ def model_table(
     batch_size: int = 1,
     mode: Mode | None = None,
     training: bool = False,
-    optimizer: str | None = None,
+    optimizer: OptimizerChoice | None = None,
     precision: Precision | None = None,
     device: str | None = None,
 ) -> Sheet:
     """Several models in a table, one in a row, by their names: ``str()`` of it is text, ``write("latex")`` what a paper takes.
 
-    Takes the arguments of :func:`record`; those of :func:`estimate_memory` and :func:`analyze_roofline` (``training``,
-    ``optimizer``, ``precision``, ``device``) are for memory and latency. ``figures`` are any of ``params trainable_params
-    model_size macs flops dmas activation_memory peak_memory receptive_field latency``.
+    Inputs, ``batch_size`` and ``mode`` are those of :func:`record`; ``training``, ``optimizer``, ``precision`` and
+    ``device``, for memory and latency, those of :func:`estimate_memory` and :func:`analyze_roofline`. ``figures`` are any of
+    ``params trainable_params model_size macs flops dmas activation_memory peak_memory receptive_field latency``.
     """
     if not models:
         raise InputError("there are no models: give them by name, {'resnet50': model}")
@@ -86,26 +87,37 @@ def _chosen(has_latency: bool, figures: Sequence[str] | None) -> list[str]:
 def _cell(name: str, measured: Measured) -> Cell:
     figure = FIGURES[name]
     value = figure.value(measured)
-    return Cell(value, f"{'' if measured.is_complete or not figure.is_cost else '≥ '}{figure.text(value)}")
+    return Cell(value, figure.written(value, is_complete=measured.is_complete))
 
 
 def _remarks(figures: Sequence[str], measured: Sequence[Measured]) -> list[str]:
     """What the figures are figures of, in a sentence for each thing that must be known."""
     provenances = [each.info["provenance"] for each in measured]
     inputs = dict.fromkeys(_inputs(each) for each in provenances)
-    how = f"Inputs: {'; '.join(inputs) if len(inputs) == 1 else 'as each model takes them'}, {provenances[0]['mode']} mode."
-    remarks = [how, "One MAC is a multiply and an add of a product; FLOPs are those two and all other arithmetic."]
-    if "activation_memory" in figures:
-        step = (
-            "a training step" if any(each.question is not None and each.question.training for each in measured) else "inference"
-        )
-        remarks.append(f"Activations: the most bytes that results occupy at one time in {step}.")
+    of_what = "; ".join(inputs) if len(inputs) == 1 else "as each model takes them"
+    remarks = [f"Inputs: {of_what}, {provenances[0]['mode']} mode."]
+    if not {"macs", "flops", "dmas"}.isdisjoint(figures):
+        remarks.append("Counts are of the forward pass: a MAC is a multiply and an add of a product, FLOPs are all arithmetic.")
+    step = "a training step" if any(each.question is not None and each.question.training for each in measured) else "inference"
+    if not {"activation_memory", "peak_memory"}.isdisjoint(figures):
+        remarks.append(f"Memory: the most bytes at one time in {step}.")
     rooflines = [each.roofline for each in measured if each.roofline is not None]
     if rooflines:
         precision = rooflines[0].precision or "as the model is"
-        remarks.append(f"Latency: estimated for {rooflines[0].device}, {precision}, from its data sheet.")
-    bound = [] if all(each.is_complete for each in measured) else ["≥: a lower bound."]
-    return [*remarks, *bound, f"Counted by torchscan {__version__} with torch {provenances[0]['torch_version']}."]
+        remarks.append(f"Latency: of {step}, estimated for {rooflines[0].device}, {precision}, from its data sheet.")
+    return [
+        *remarks,
+        *_reservations(measured),
+        f"Counted by torchscan {__version__} with torch {provenances[0]['torch_version']}.",
+    ]
+
+
+def _reservations(measured: Sequence[Measured]) -> list[str]:
+    """What was assumed, and what is not known."""
+    assumed = dict.fromkeys(text for each in measured for text in each.info["provenance"]["assumptions"])
+    unknown = dict.fromkeys(name for each in measured for name in each.info["unpriced"])
+    bound = f"≥: a lower bound, because the cost of these operators is not known: {', '.join(unknown)}."
+    return [*(f"Assumed {text}." for text in assumed), *([bound] if unknown else [])]
 
 
 def _inputs(provenance: Mapping[str, object]) -> str:

@@ -5,6 +5,7 @@ Counts are decimal (1 k = 1000), memory is binary (1 KiB = 1024 bytes).
 
 from __future__ import annotations
 
+import math
 import re
 
 from torchscan.errors import InputError
@@ -95,4 +96,7 @@ def parse_share(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    return float(text.replace("_", "").replace(",", ""))
+    number = float(text.replace("_", "").replace(",", ""))
+    if not math.isfinite(number):
+        raise InputError(f"{text[:40]!r} is too large a number")
+    return number

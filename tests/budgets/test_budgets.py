@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,18 @@ def test_the_batch_and_the_step_count() -> None:
         assert_budget(model(), (4,), batch_size=3, max_macs=3 * 48 - 1)
     inference = torchscan.estimate_memory(model(), (4,)).peak_bytes
     assert_budget(model(), (4,), max_peak_memory=inference)
-    with pytest.raises(BudgetError, match=r"Peak memory: .*\n    peaks in the model"):
+    with pytest.raises(BudgetError, match=r"Peak memory: .*\n    peak in the model"):
         assert_budget(model(), (4,), training=True, optimizer="AdamW", max_peak_memory=inference)
+
+
+def test_activations_are_those_of_the_memory_estimate() -> None:
+    """Not what the optimizer works in, nor copies of weights."""
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    kept = 2 * 64 * 4  # the result of ReLU, of which the backward pass is made, and the output
+    assert_budget(net, (64,), training=True, optimizer="AdamW", max_activation_memory=kept)
+    with pytest.raises(BudgetError, match="Activations: 512 B, at most 511 B"):
+        assert_budget(net, (64,), training=True, optimizer=torch.optim.AdamW, max_activation_memory=kept - 1)
+    assert_budget(net, (64,), precision="bf16-mixed", max_activation_memory=kept)
 
 
 def test_a_latency_is_that_of_a_device() -> None:
@@ -112,6 +123,8 @@ def test_what_is_only_known_from_below_is_within_no_limit() -> None:
         assert_budget(Unpriced(), (4, 4), max_flops="1G")
     assert_budget(Unpriced(), (4, 4), max_flops="1G", strict=False)
     assert_budget(Unpriced(), (4, 4), max_params=0)  # which are known
+    with pytest.raises(UnpricedError, match="Latency are only known from below"):
+        assert_budget(Unpriced(), (4, 4), max_latency="1 s", device="NVIDIA H200")
 
 
 @pytest.mark.parametrize(
@@ -199,9 +212,9 @@ def test_the_file_is_looked_for_upwards(folder: Path) -> None:
         ("[budgets.x]\ntarget = 'a b'\nmax_params = 1", "budgets.x.target: 'a b' names no model"),
         ("[budgets.x]\nmax_parms = 1", "budgets.x.max_parms: this is not known; did you mean max_params?"),
         ("[budgets.x]\nmax_params = 'lots'", "budgets.x.max_params: 'lots' is no count"),
-        ("[budgets.x]\nmax_params = -1", "budgets.x.max_params: this is -1"),
-        ("[budgets.x]\nmax_params = nan", "budgets.x.max_params: this is nan"),
-        ("[budgets.x]\nmax_params = true", "budgets.x.max_params: this is True"),
+        ("[budgets.x]\nmax_params = -1", "budgets.x.max_params: max_params is -1"),
+        ("[budgets.x]\nmax_params = nan", "budgets.x.max_params: max_params is nan"),
+        ("[budgets.x]\nmax_params = true", "budgets.x.max_params: max_params is True"),
         ("[budgets.x]\nmax_params = [1]", "budgets.x.max_params"),
         ("[budgets.x]\nmax_params = 1\ninput = 3", "budgets.x.input"),
         ("[budgets.x]\nmax_params = 1\ninput = '3;4'", "budgets.x.input: '3;4' is no input"),
@@ -216,6 +229,10 @@ def test_the_file_is_looked_for_upwards(folder: Path) -> None:
         ("[budgets.x]\nbaseline = 'a.json'\ntolerance = -1", "budgets.x.tolerance"),
         ("[budgets.x]\nbaseline = 'a.json'\ntolerance = { speed = 1 }", "budgets.x.tolerance.speed: this is not known"),
         ("[budgets.x]\nmax_latency = '1ms'", "a latency is that of a device"),
+        ("[budgets.x]\nmax_params = 1\ntolerance = 0.1", "this goes with a baseline, and there is none"),
+        (f"[budgets.x]\nmax_params = {'9' * 400}", "give a number"),
+        (f"[budgets.x]\nmax_params = '{'9' * 400}'", "is too large a number"),
+        (f"[budgets.x]\nmax_params = {'9' * 5000}", "is no TOML"),
     ],
 )
 def test_a_wrong_file_is_one_clear_line(folder: Path, content: str, says: str) -> None:
@@ -274,6 +291,32 @@ def _toml(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str | bool) else repr(value)
 
 
+def test_a_broken_pyproject_that_speaks_of_torchscan_is_not_passed_by(folder: Path) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    (folder / "torchscan.toml").write_text(FULL)
+    (inner / "pyproject.toml").write_text("tool = 5")
+    assert find_budget_file(inner) == folder / "torchscan.toml"
+    (inner / "pyproject.toml").write_text("[project\n")
+    assert find_budget_file(inner) == folder / "torchscan.toml"
+    (inner / "pyproject.toml").write_text("[tool.torchscan.budgets.x\n")
+    with pytest.raises(InputError, match="is no TOML"):
+        find_budget_file(inner)
+
+
+def test_paths_are_seen_from_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    made = budget(folder)
+    monkeypatch.chdir(inner)
+    check_budget(made, update=True)
+    assert (folder / "net.json").exists()
+    (folder / "torchscan.toml").write_text('[budgets.net]\ntarget = "nets:Net"\ninput = "4"\nmax_params = 58\n')
+    monkeypatch.undo()
+    monkeypatch.chdir(inner)
+    assert check_budget(read_budgets(find_budget_file(inner))["net"]).is_fine
+
+
 # -- baselines -----------------------------------------------------------------------------------------------------------
 
 
@@ -320,6 +363,17 @@ def test_a_tolerance_is_a_share_of_the_baseline(folder: Path, tolerance: Any, is
     (folder / "torchscan.toml").write_text(f"{(folder / 'torchscan.toml').read_text()}\n{table}\n")
     assert check_budget(read_budgets(folder / "torchscan.toml")["net"]).is_fine == is_fine
     assert wider.tolerance["macs"] == 0
+
+
+def test_a_tolerance_is_not_rounded_away(folder: Path) -> None:
+    """15 % more than 100 is 115, though binary fractions make a little less of it."""
+    shape = "nets.py:Net(width={})"  # 7·w + 2 parameters
+    check_budget(budget(folder, shape.format(14)), update=True)  # 100
+    made = budget(folder, shape.format(16), max_params=114)  # 114
+    loose = replace(made, tolerance=dict.fromkeys(("params", "model_size", "macs", "flops"), 0.15))
+    assert check_budget(loose).is_fine
+    assert not check_budget(replace(loose, tolerance={**loose.tolerance, "params": 0.139})).is_fine
+    assert check_budget(replace(loose, tolerance={**loose.tolerance, "params": 0.14})).is_fine
 
 
 def test_what_shrank_is_said_and_fine(folder: Path) -> None:

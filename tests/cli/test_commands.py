@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torchscan.cli.main import main
 ROOT = Path(__file__).parent.parent.parent
 NETS = """
 import time
+import torch
 from torch import nn
 
 class Net(nn.Module):
@@ -39,6 +41,23 @@ def slow():
 
 def interrupted():
     raise KeyboardInterrupt
+
+def leaves():
+    raise SystemExit(0)
+
+class Leaves(Net):
+    def forward(self, x):
+        raise SystemExit(0)
+
+def talks():
+    print("building")
+    return Net()
+
+class Unknown(nn.Module):
+    def forward(self, x):
+        return torch.linalg.matrix_exp(x)
+
+unknown = Unknown()
 """
 COMMANDS = (
     *("summary", "flops", "roofline", "memory", "receptive-field", "table"),
@@ -140,6 +159,12 @@ def test_help_teaches(run: Any) -> None:
         (("check",), "there is no torchscan.toml"),
         (("check", "--config", "nets.py"), "nets.py is no TOML"),
         (("completion", "powershell"), "invalid choice"),
+        (("summary", "~nobody-of-that-name/m.py:Net"), "is no path"),
+        (("summary", f"{'a' * 5000}.py:Net"), "is no path"),
+        (("summary", "nets.py:Net", "--input", "999999999999999999,8"), "cannot be made"),
+        (("summary", *NET, "--batch-size", "999999999999999999"), "cannot be made"),
+        (("report", *NET, "--device", "NoSuchCard"), "NoSuchCard"),
+        (("report", *NET, "--optimizer", "AdamW"), "add --training"),
     ],
 )
 def test_wrong_use_is_a_line_and_status_2(run: Any, arguments: tuple[str, ...], says: str) -> None:
@@ -166,11 +191,39 @@ def test_an_interruption_is_no_traceback(run: Any) -> None:
     assert run("summary", "nets.py:interrupted", "--input", "4") == (130, "", "")
 
 
-def test_whoever_reads_may_stop_reading() -> None:
-    code = "import sys; from torchscan.cli.main import main; sys.exit(main(['devices']))"
-    command = f"{sys.executable} -c {json.dumps(code)}; echo status $? >&2"
-    done = subprocess.run(["bash", "-c", f"({command}) | true"], capture_output=True, text=True, check=True)  # noqa: S603, S607
-    assert done.stderr == "status 0\n"
+def test_whoever_reads_may_stop_reading_and_no_budget_is_fine_for_that(folder: Path) -> None:
+    (folder / "torchscan.toml").write_text('[budgets.a]\ntarget = "nets.py:Net"\ninput = "4"\nmax_params = 1\n')
+    command = f"{sys.executable} -m torchscan check; echo status $? >&2"
+    given = {**os.environ, "PYTHONPATH": str(ROOT)}
+    shell = ["bash", "-c", f"({command}) | true"]
+    done = subprocess.run(shell, capture_output=True, text=True, check=True, env=given)  # noqa: S603
+    assert done.stderr == "status 141\n"
+
+
+def test_code_that_leaves_does_not_leave_us(run: Any) -> None:
+    for target in ("nets.py:leaves", "nets.py:Leaves"):
+        status, out, err = run("summary", target, "--input", "4")
+        assert (status, out) == (2, "")
+        assert err == f"torchscan: {target}: its code calls sys.exit(0)\n"
+
+
+def test_what_a_model_prints_is_no_part_of_the_answer(run: Any) -> None:
+    _, out, err = run("summary", "nets.py:talks", "--input", "4", "--format", "json")
+    assert torchscan.from_json(out)["overall"]["macs"] == 48
+    assert "building" in err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_terminals_without_our_signs_get_others(encoding: str) -> None:
+    given = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+
+    def printed(*options: str) -> bytes:
+        call = [sys.executable, "-m", "torchscan", "summary", "nets.py:unknown", "--input", "4,4", *options]
+        return subprocess.run(call, capture_output=True, check=True, env=given).stdout  # noqa: S603
+
+    assert b"Multiply-accumulations             >= 0 MACs" in printed()
+    assert "≥ 0 MACs".encode() in printed("--format", "markdown")
+    assert '"▾"'.encode() in printed("--format", "html")
 
 
 def test_notes_are_lines_on_standard_error() -> None:
@@ -255,6 +308,22 @@ def test_files_are_written_whole_or_not_at_all(run: Any, folder: Path) -> None:
     assert [path.name for path in report.parent.iterdir()] == ["net.json"]
 
 
+def test_a_pipe_stays_a_pipe_and_a_link_a_link(run: Any, folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit((folder / "pipe").read_text)
+        run("summary", *NET, "--format", "csv", "--output", "pipe")
+        assert received.result().startswith("path,call")
+    assert (folder / "pipe").is_fifo()
+    (folder / "real.csv").write_text("")
+    (folder / "real.csv").chmod(0o640)
+    (folder / "link.csv").symlink_to("real.csv")
+    run("summary", *NET, "--format", "csv", "--output", "link.csv")
+    assert (folder / "link.csv").is_symlink()
+    assert (folder / "real.csv").read_text().startswith("path,call")
+    assert (folder / "real.csv").stat().st_mode & 0o777 == 0o640
+
+
 def test_comparing_and_one_page(run: Any, folder: Path) -> None:
     for name, target in (("a", "nets.py:Net"), ("b", "nets.py:Net(9)")):
         run("summary", target, "--input", "4", "--format", "json", "--output", f"{name}.json")
@@ -273,7 +342,7 @@ def test_a_section_that_is_not_known_says_why(run: Any, folder: Path) -> None:
     assert "<p>Not known: memory is not estimated for fp8" in (folder / "torchscan.html").read_text()
 
 
-def test_checking(run: Any, folder: Path) -> None:
+def test_checking(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = '[budgets.{}]\ntarget = "nets.py:{}"\ninput = "4"\nmax_params = {}\n'
     config = folder / "torchscan.toml"
     config.write_text(limits.format("a", "Net", 58) + limits.format("b", "Net(9)", 65))
@@ -286,9 +355,15 @@ def test_checking(run: Any, folder: Path) -> None:
     config.write_text(limits.format("a", "Nat", 57) + limits.format("b", "Net(9)", 64) + "[budgets.c]\nmax_params = 1\n")
     status, out, err = run("check")
     assert status == 2  # what could not be checked weighs more, and keeps nothing else from being checked
-    assert out.splitlines()[:2] == ["? a: could not be checked", "✗ b exceeds its budget"]
+    assert out.splitlines()[0] == "? a: could not be checked"
+    assert out.splitlines()[1].endswith("nets.py:Nat: nets.py has no 'Nat': did you mean Net?")
+    assert out.splitlines()[2] == "✗ b exceeds its budget"
     assert out.endswith("- c: has no target, and is checked by a test only\n")
-    assert "did you mean Net?" in err
+    assert err == ""
+    with monkeypatch.context() as patch:
+        patch.setattr("torchscan.budgets.check.check_model", lambda *_, **__: 1 / 0)
+        status, out, err = run("check")
+    assert (status, out.count("could not be checked")) == (3, 2)
     status, out, err = run("check", "d")
     assert (status, out, err) == (2, "", "torchscan: there is no budget 'd': there are a, b, c\n")
     assert run("check", "b", "--format", "github")[1].startswith("**✗ b exceeds its budget**\n\n```text\n  Parameters: 65")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+import torch
 from torch import nn
 
-from torchscan import compare_info, crawl_module, format_comparison
+import torchscan
+from torchscan import InputError, compare_info, crawl_module, format_comparison
 
 
 def net(width: int = 8, *extra: nn.Module) -> nn.Sequential:
@@ -94,6 +97,32 @@ def test_another_question_is_said() -> None:
     text = format_comparison(changes)
     assert "Not the same question: inputs args[0] float32 (1, 4), now args[0] float32 (4, 4)." in text
     assert changes.totals["macs"][1] == 4 * changes.totals["macs"][0]
+
+
+class Unpriced(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return torch.linalg.matrix_exp(x.view(-1, 2, 2)).flatten(1)
+
+
+def test_what_is_not_known_is_no_saving() -> None:
+    changes = compare_info(info(nn.Sequential(nn.Linear(4, 4))), info(nn.Sequential(Unpriced())))
+    assert changes.complete == (True, False)
+    text = format_comparison(changes)
+    macs = next(line.split() for line in text.splitlines() if line.startswith("MACs"))
+    assert macs == ["MACs", "16", "≥", "0", "?"]
+    assert "16 → ≥ 0" in text
+    assert "≥: a lower bound now, because the cost of these operators is not known: aten.linalg_matrix_exp" in text
+    assert "≥ 0" in format_comparison(changes, markdown=True)
+
+
+def test_parts_of_reports_are_not_compared() -> None:
+    whole = info(nn.Sequential(net(), nn.Linear(2, 2)))
+    with pytest.raises(InputError, match="some of the layers only cannot be compared"):
+        compare_info(torchscan.select_layers(whole, top=1), whole)
+    folded = torchscan.aggregate_info(whole, 1)
+    with pytest.raises(InputError, match="folded to different depths, all and 1"):
+        compare_info(whole, folded)
+    assert compare_info(folded, folded).is_same
 
 
 def test_as_plain_data(as_json: Any) -> None:

@@ -20,6 +20,7 @@ from torchscan import InputError
 from torchscan.targets import Built, InputSpec, asked, parse_input, parse_target, with_model
 
 NETS = """
+import functools
 import helper
 import torch
 from torch import nn
@@ -41,6 +42,10 @@ class NeedsData(Net):
 
 net = Net(8)
 number = 3
+
+@functools.cache
+def kept():
+    return Net()
 
 def fails():
     raise OSError("no disk")
@@ -185,13 +190,36 @@ def test_a_pass_that_needs_data_gets_a_model_with_data() -> None:
     assert devices == ["meta", "cpu"]
 
 
+def test_code_that_a_config_brings_along_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("raise SystemExit('run')")
+    own = {"model_type": "own", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    assert "is no config that transformers knows" in refusal(f"hf:{tmp_path}")
+    config: dict[str, Any] = {"model_type": "llama", "architectures": [5, "NoSuchClass"], "num_hidden_layers": "x"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert refusal(f"hf:{tmp_path}")
+
+
+@pytest.mark.usefixtures("folder")
+def test_in_a_process_of_somebody_else_nothing_is_left_without_data() -> None:
+    """A factory that keeps what it makes gives it to others, too."""
+
+    def device(**options: Any) -> str:
+        return with_model(parse_target("nets:kept"), lambda built: next(built.module.parameters()).device.type, **options)
+
+    assert device(is_own_process=False) == "cpu"
+    path = list(sys.path)
+    assert device() == "cpu"  # the one that was kept
+    assert sys.path == path
+
+
 @pytest.mark.usefixtures("folder")
 def test_a_pass_that_is_wrong_is_not_tried_again() -> None:
     tried = []
 
     def verb(built: Built) -> None:
         tried.append(built)
-        torchscan.record(built.module, (3, 5))
+        torchscan.record(built.module, (3, 5))  # metadata of an image, say
 
     with pytest.raises(torchscan.RecordError):
         with_model(parse_target("nets:Net"), verb)
@@ -271,6 +299,9 @@ def test_a_config_of_transformers(tmp_path: Path) -> None:
     assert info["overall"]["grad_params"] == 2 * layer + 2 * 100 * 64 + 64
     assert info["provenance"]["inputs"][0] == {"name": "kwargs['input_ids']", "shape": [1, 7], "dtype": "int64"}
     assert overall(f"hf:{tmp_path}")["provenance"]["inputs"][0]["shape"] == [1, 512]
+    path.write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    half = overall(f"hf:{path}(num_hidden_layers=2)", "input_ids=7:long")["overall"]
+    assert half["param_size"] == 2 * half["grad_params"]  # in the type that the config has
     assert "LlamaConfig has no 'num_layers_hidden'" in refusal(f"hf:{path}(num_layers_hidden=2)")
 
 

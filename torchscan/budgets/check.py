@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from torch import nn
@@ -11,25 +12,18 @@ from torch import nn
 from torchscan import units
 from torchscan.budgets.file import BASELINE_FIGURES, Budget
 from torchscan.errors import BudgetError, InputError, UnpricedError
-from torchscan.figures import FIGURES, Measured, Question, measure
+from torchscan.figures import FIGURES, Measured, Question, activation_peak, limits_of, measure
 from torchscan.files import write_text
-from torchscan.report.columns import full_name_of
+from torchscan.report.columns import full_name_of, printable
 from torchscan.report.compare import Comparison, compare_info, growth
 from torchscan.report.data import read_report, to_json
 from torchscan.report.info import Info, Layer
 from torchscan.targets import Built, asked, with_model
 from torchscan.trace.example_inputs import DTypes, Shapes
+from torchscan.trace.optimizers import OptimizerChoice
 from torchscan.trace.passes import Mode
 from torchscan.trace.precision import Precision
 
-_KEYS: Mapping[str, tuple[str, ...]] = {
-    "params": ("grad_params", "nograd_params"),
-    "trainable_params": ("grad_params",),
-    "model_size": ("param_size", "buffer_size"),
-    "macs": ("macs",),
-    "flops": ("flops",),
-    "dmas": ("dmas",),
-}
 _MOST_LAYERS = 5
 
 
@@ -64,6 +58,8 @@ class Outcome:
     excesses: tuple[Excess, ...] = ()
     #: what is worth saying though nothing is exceeded
     remarks: tuple[str, ...] = ()
+    #: whether every operator has a price; if not, costs are lower bounds
+    is_complete: bool = True
 
     @property
     def is_fine(self) -> bool:
@@ -72,7 +68,8 @@ class Outcome:
 
     def __str__(self) -> str:
         """One line where all is well; else what is too much, and the layers to look at."""
-        figures = ", ".join(f"{FIGURES[name].heading} {FIGURES[name].text(value)}" for name, value in self.figures.items())
+        known = {name: FIGURES[name].written(value, is_complete=self.is_complete) for name, value in self.figures.items()}
+        figures = ", ".join(f"{FIGURES[name].heading} {text}" for name, text in known.items())
         head = f"{self.name}: {figures}" if self.is_fine else f"{self.name} exceeds its budget"
         body = [line for excess in self.excesses for line in str(excess).split("\n")]
         return "\n".join([head, *(f"  {line}" for line in [*body, *self.remarks])])
@@ -88,7 +85,7 @@ def assert_budget(
     batch_size: int = 1,
     mode: Mode | None = None,
     training: bool = False,
-    optimizer: str | None = None,
+    optimizer: OptimizerChoice | None = None,
     precision: Precision | None = None,
     device: str | None = None,
     strict: bool = True,
@@ -104,10 +101,10 @@ def assert_budget(
 ) -> None:
     """Raise :class:`BudgetError`, an ``AssertionError``, if a figure of ``module`` is more than it may be.
 
-    Takes the arguments of :func:`record`; those of :func:`estimate_memory` and :func:`analyze_roofline` (``training``,
-    ``optimizer``, ``precision``, ``device``) are for limits of memory and latency. Limits are numbers or texts: ``25e6``,
-    ``"25M"``, ``"4.2G"``, ``"100 MiB"``, ``"12 ms"``. With ``strict``, costs that are only known from below cannot be within
-    a limit: an operator without a price raises :class:`UnpricedError`.
+    Inputs, ``batch_size`` and ``mode`` are those of :func:`record`; ``training``, ``optimizer``, ``precision`` and
+    ``device``, for limits of memory and latency, those of :func:`estimate_memory` and :func:`analyze_roofline`. Limits are
+    numbers or texts: ``25e6``, ``"25M"``, ``"4.2G"``, ``"100 MiB"``, ``"12 ms"``. With ``strict``, costs that are only known
+    from below cannot be within a limit: an operator without a price raises :class:`UnpricedError`.
     """
     given = {
         "params": max_params,
@@ -129,7 +126,7 @@ def assert_budget(
         raise BudgetError(str(outcome))
 
 
-def check_budget(budget: Budget, *, update: bool = False) -> Outcome:
+def check_budget(budget: Budget, *, update: bool = False, is_own_process: bool = True) -> Outcome:
     """Build the target of a budget and check it. With ``update`` its baseline is recorded anew."""
     if budget.target is None:
         raise InputError(f"{budget.place}: there is no target to build: give one, or check it in a test")
@@ -137,7 +134,7 @@ def check_budget(budget: Budget, *, update: bool = False) -> Outcome:
     def check(built: Built) -> Outcome:
         return check_model(budget, question_of(budget, built.converted(budget.dtype)), update=update)
 
-    return with_model(budget.target, check)
+    return with_model(budget.target, check, folder=budget.folder, is_own_process=is_own_process)
 
 
 def check_model(budget: Budget, question: Question, *, update: bool = False) -> Outcome:
@@ -155,24 +152,7 @@ def check_model(budget: Budget, question: Question, *, update: bool = False) -> 
         else:
             grown, remarks = _against_baseline(budget, measured.info, values)
             excesses += grown
-    return Outcome(budget.name, values, tuple(excesses), tuple(remarks))
-
-
-def limits_of(given: Mapping[str, float | str | None]) -> dict[str, float]:
-    """Limits as numbers, without those that are None."""
-    return {name: _number(name, value) for name, value in given.items() if value is not None}
-
-
-def _number(name: str, value: float | str) -> float:
-    parse = FIGURES[name].parse if name in FIGURES else None
-    if parse is None:
-        limited = ", ".join(f"max_{each}" for each, figure in FIGURES.items() if figure.parse is not None)
-        raise InputError(f"max_{name} is no limit: there are {limited}")
-    if isinstance(value, str):
-        return parse(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise InputError(f"max_{name} is {value!r}: give a number, or a text such as '25M'")
-    return float(value)
+    return Outcome(printable(budget.name), values, tuple(excesses), tuple(remarks), measured.is_complete)
 
 
 def question_of(budget: Budget, built: Built, **given: Any) -> Question:
@@ -202,16 +182,18 @@ def _over(name: str, value: float, limit: float, measured: Measured) -> Excess:
 
 def _largest(name: str, measured: Measured) -> list[tuple[str, str]]:
     """The layers that have the most of it; of memory and times those of the estimates."""
-    if name in _KEYS:
-        keys = _KEYS[name]
+    keys = FIGURES[name].keys
+    if keys:
 
         def own(layer: Layer) -> int:
             return int(sum(layer[key] for key in keys))
 
         largest = sorted(measured.info["layers"], key=own, reverse=True)[:_MOST_LAYERS]
         return [(f"{full_name_of(layer)} ({layer['type']})", FIGURES[name].text(own(layer))) for layer in largest if own(layer)]
-    if measured.memory is not None and name in ("activation_memory", "peak_memory"):
-        return [(f"peaks in {measured.memory.peak_layer or 'the model'}", measured.memory.peak_operator)]
+    if name == "activation_memory" and (moment := activation_peak(measured)) is not None:
+        return [(f"peak in {moment.layer or 'the model'}", moment.operator)]
+    if name == "peak_memory" and measured.memory is not None:
+        return [(f"peak in {measured.memory.peak_layer or 'the model'}", measured.memory.peak_operator)]
     if measured.roofline is None:
         return []
     leaves = _without_children([each.name for each in measured.roofline.layers])
@@ -251,11 +233,16 @@ def _against_baseline(budget: Budget, info: Info, values: Mapping[str, float]) -
     excesses = [
         Excess(name, values[name], allowed, old[name], tuple(_grown(name, comparison)))
         for name in BASELINE_FIGURES
-        if values[name] > (allowed := old[name] * (1 + budget.tolerance.get(name, 0.0)))
+        if values[name] > (allowed := _more(old[name], budget.tolerance.get(name, 0.0)))
     ]
     shrunk = [FIGURES[name].heading for name in BASELINE_FIGURES if values[name] < old[name]]
     hint = f"less than the baseline: {', '.join(shrunk)}; record it anew to keep it so (--update)"
     return excesses, [hint] if shrunk and not excesses else []
+
+
+def _more(value: float, share: float) -> float:
+    """Without the rounding of binary fractions: 15 % more than 100 is 115, and not a little less."""
+    return float(Fraction(value) * (1 + Fraction(str(share))))
 
 
 def _require_same_question(budget: Budget, comparison: Comparison) -> None:
@@ -269,7 +256,7 @@ def _require_same_question(budget: Budget, comparison: Comparison) -> None:
 
 
 def _grown(name: str, comparison: Comparison) -> list[tuple[str, str]]:
-    keys, text = _KEYS[name], FIGURES[name].text
+    keys, text = FIGURES[name].keys, FIGURES[name].text
     grown = comparison.grown(*keys)
     lines = [
         (

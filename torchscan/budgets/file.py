@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from torchscan.errors import InputError
-from torchscan.figures import FIGURES
+from torchscan.figures import FIGURES, limits_of
 from torchscan.files import read_text
 from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
 from torchscan.targets.parsing import Target, parse_target
@@ -47,8 +47,9 @@ class Budget:
     baseline: Path | None = None
     #: figure -> the share that it may be more than the baseline
     tolerance: Mapping[str, float] = field(default_factory=dict)
-    #: where it stands, for messages
+    #: where it stands, for messages, and for the paths in it
     place: str = ""
+    folder: Path | None = None
 
 
 def find_budget_file(start: Path) -> Path:
@@ -89,16 +90,19 @@ def require_budget(budgets: Mapping[str, Budget], name: str) -> Budget:
 def _content(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_text(path, "the budget file"))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is no TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # broken, or a number of thousands of digits
+        raise InputError(f"{path} is no TOML: {str(error)[:200]}") from error
 
 
 def _has_budgets(path: Path) -> bool:
-    """A broken ``pyproject.toml`` on the way up is somebody else's to mend."""
+    """A broken ``pyproject.toml`` on the way up is somebody else's to mend, unless it speaks of torchscan."""
     try:
-        return "torchscan" in _content(path).get("tool", {})
+        tool = _content(path).get("tool")
     except InputError:
+        if "tool.torchscan" in read_text(path, "the budget file"):
+            raise
         return False
+    return isinstance(tool, dict) and "torchscan" in tool
 
 
 def _settings(path: Path, content: dict[str, Any]) -> dict[str, Any]:
@@ -126,6 +130,8 @@ class _Reader:
         baseline = self._text("baseline")
         if not limits and baseline is None:
             self._refuse("", 'nothing is limited: give a limit, max_params = "25M" say, or a baseline')
+        if baseline is None and "tolerance" in self._table:
+            self._refuse("tolerance", "this goes with a baseline, and there is none")
         if "latency" in limits and "device" not in self._table:
             self._refuse("max_latency", 'a latency is that of a device: device = "NVIDIA H200", say')
         return Budget(
@@ -144,6 +150,7 @@ class _Reader:
             baseline=None if baseline is None else self._path.parent / baseline,
             tolerance=self._tolerance(),
             place=f"{self._path.name}: {self._name}",
+            folder=self._path.parent.absolute(),
         )
 
     def _refuse(self, key: str, why: str) -> Any:
@@ -199,15 +206,10 @@ class _Reader:
         return bool(value)
 
     def _limit(self, key: str) -> float:
-        figure, value = FIGURES[_LIMITS[key]], self._table[key]
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, str | int | float)
-            or (not isinstance(value, str) and not value >= 0)
-        ):
+        value = self._table[key]
+        if isinstance(value, dict | list):
             self._refuse(key, f"this is {value!r}, and should be a number, or one with its unit in quotes")
-        assert figure.parse is not None  # noqa: S101 - or there is no such key
-        return float(value) if not isinstance(value, str) else self._try(key, lambda: figure.parse(value))
+        return float(self._try(key, lambda: limits_of({_LIMITS[key]: value})[_LIMITS[key]]))
 
     def _tolerance(self) -> dict[str, float]:
         value = self._table.get("tolerance", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchscan.cli.progress import progress
+from torchscan.cli.saying import answer
 from torchscan.files import write_text
 
 if TYPE_CHECKING:
@@ -107,7 +109,8 @@ def on_model(options: argparse.Namespace, target: str, verb: Callable[[nn.Module
         built = found.converted(options.dtype)
         return verb(built.module, {**asked(target, built, specs, options.dtype), "batch_size": options.batch_size})
 
-    with progress(f"torchscan: {target}"):
+    # what a model prints while it is built is not part of the answer
+    with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
         return with_model(named, ask)
 
 
@@ -120,6 +123,6 @@ def step_of(options: argparse.Namespace) -> dict[str, Any]:
 def put(text: str, options: argparse.Namespace) -> None:
     """Print the answer, or write it to the file that was named."""
     if options.output is None:
-        print(text)  # noqa: T201 - printing is what it is for
+        answer(text, is_document=options.format != "text")
     else:
         write_text(options.output, text if text.endswith("\n") else f"{text}\n")

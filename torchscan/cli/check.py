@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any
 
 from torchscan.cli.arguments import add_command
 from torchscan.cli.progress import progress
+from torchscan.cli.saying import EXCEEDED, FINE, WRONG_USE, answer, report_mistake
 
 _FILE = """\
 The budget file is torchscan.toml, or pyproject.toml with [tool.torchscan], in this folder or
@@ -33,8 +35,6 @@ examples
   torchscan check backbone --update
   torchscan check --format github >> $GITHUB_STEP_SUMMARY"""
 
-_FINE, _EXCEEDED, _WRONG = 0, 1, 2
-
 
 def add_to(commands: Any) -> None:
     """Register the command."""
@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
 
     budgets = read_budgets(options.config or find_budget_file(Path.cwd()))
     chosen = [require_budget(budgets, name) for name in options.names] or list(budgets.values())
-    statuses = [_FINE]
+    statuses = [FINE]
     for budget in chosen:
         if budget.target is None and not options.names:
             _put(f"- {budget.name}: has no target, and is checked by a test only", options)
@@ -65,20 +65,25 @@ def _checked(budget: Any, options: argparse.Namespace) -> int:
     from torchscan.errors import TorchscanError
 
     try:
-        with progress(f"torchscan: {budget.name}"):
+        with progress(f"torchscan: {budget.name}"), contextlib.redirect_stdout(sys.stderr):
             outcome = check_budget(budget, update=options.update)
     except TorchscanError as error:
-        print(f"torchscan: {error}", file=sys.stderr)  # noqa: T201 - printing is what it is for
+        _put(f"? {budget.name}: could not be checked\n  {error}", options)
+        return WRONG_USE
+    except Exception as error:
         _put(f"? {budget.name}: could not be checked", options)
-        return _WRONG
+        return report_mistake(error)
     _put(f"{'✓' if outcome.is_fine else '✗'} {outcome}", options)
-    return _FINE if outcome.is_fine else _EXCEEDED
+    return FINE if outcome.is_fine else EXCEEDED
 
 
 def _put(text: str, options: argparse.Namespace) -> None:
+    from torchscan.report.columns import printable
     from torchscan.report.markdown import escape
 
-    head, _, rest = text.partition("\n")
-    if options.format == "github":
-        text = f"**{escape(head)}**" + (f"\n\n```text\n{rest}\n```" if rest else "") + "\n"
-    print(text, flush=True)  # noqa: T201 - printing is what it is for
+    head, *rest = map(printable, text.split("\n"))
+    if options.format == "text":
+        answer("\n".join([head, *rest]))
+    else:
+        body = ["", "```text", *rest, "```"] if rest else []
+        answer("\n".join([f"**{escape(head)}**", *body, ""]), is_document=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchscan.cli.arguments import add_command
+from torchscan.cli.saying import answer
 
 _SETUP = """\
   bash   eval "$(torchscan completion bash)"        in ~/.bashrc
@@ -27,7 +28,7 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     script = {"bash": _bash, "zsh": _zsh, "fish": _fish}[options.shell]
-    print(script(options.commands))  # noqa: T201 - printing is what it is for
+    answer(script(options.commands))
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[list[str], argparse.Action]]:

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from torchscan.cli.arguments import add_command
+from torchscan.cli.saying import answer
 from torchscan.errors import InputError
 
 _EXAMPLES = """\
@@ -33,7 +34,7 @@ def _run(options: argparse.Namespace) -> None:
         text = _measured()
     else:
         text = device_list(known_devices()) if options.name is None else device_text(device_named(options.name))
-    print(text)  # noqa: T201 - printing is what it is for
+    answer(text)
 
 
 def _measured() -> str:

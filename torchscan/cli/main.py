@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import sys
-import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,9 +24,10 @@ from torchscan.cli import (
     summary,
     table,
 )
+from torchscan.cli.saying import FINE, WRONG_USE, report_mistake, say
 from torchscan.errors import TorchscanError
 
-FINE, EXCEEDED, WRONG_USE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+INTERRUPTED, UNREAD = 130, 141  # as a shell says it of the signals
 
 _COMMANDS = (summary, flops, roofline, memory, receptive_field, table, report, compare, check, devices, completion)
 _EPILOG = """\
@@ -69,18 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return FINE if status is None else int(status)
     except TorchscanError as error:
-        _say(str(error))
+        say(str(error))
         return WRONG_USE
-    except BrokenPipeError:  # whoever read has seen enough
+    except BrokenPipeError:  # whoever reads has seen enough; what would have come of it is not known
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINE
+        return UNREAD
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        if "TORCHSCAN_DEBUG" in os.environ:
-            traceback.print_exc()
-        _say(f"this is a mistake of torchscan's, please report it: {error!r} (TORCHSCAN_DEBUG=1 shows where)")
-        return FAILED
+        return report_mistake(error)
 
 
 @contextlib.contextmanager
@@ -91,12 +88,11 @@ def _notes() -> Iterator[None]:
     def show(message: Any, *_: Any, **__: Any) -> None:
         if str(message) not in told:
             told.add(str(message))
-            _say(f"note: {message}")
+            say(f"note: {message}")
 
     with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        for kind in (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning, ResourceWarning):
+            warnings.simplefilter("ignore", kind)  # which are for the authors of what the model is made of
         warnings.showwarning = show
         yield
-
-
-def _say(text: str) -> None:
-    print(f"torchscan: {text}", file=sys.stderr)  # noqa: T201 - printing is what it is for

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_step, on_model, step_of
-from torchscan.errors import TorchscanError
+from torchscan.cli.saying import answer
+from torchscan.errors import InputError, TorchscanError
 from torchscan.files import write_text
 
 _EXAMPLES = """\
@@ -33,13 +34,18 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    from torchscan.hardware.devices import device_named
     from torchscan.report.html import page
 
+    if options.device is not None:
+        device_named(options.device)
+    if options.optimizer is not None and not options.training:
+        raise InputError("--optimizer belongs to a training step: add --training")
     sections = [("Layers", _layers, True), ("Operators", _operators, False), ("Memory", _memory, False)]
     sections += [("Time", _time, False)] if options.device is not None else []
     parts = [f"<h2>{title}</h2>\n{_part(options, part, is_needed=is_needed)}\n" for title, part, is_needed in sections]
     write_text(options.output, page(f"torchscan: {options.target}", f"<h1>{html.escape(options.target)}</h1>\n", *parts))
-    print(f"written to {options.output}")  # noqa: T201 - printing is what it is for
+    answer(f"written to {options.output}")
 
 
 def _part(options: argparse.Namespace, part: Callable[..., str], *, is_needed: bool) -> str:

@@ -24,7 +24,7 @@ def aggregate_info(info: InfoDict, max_depth: int) -> Info:
             kept[-1]["is_leaf"] = True
             kept[-1]["is_shared"] |= layer["is_shared"]
             _fold(layer, kept[-1])  # layers are in call order: the last one kept is the ancestor
-    return Info(info, layers=kept)
+    return Info(info, layers=kept, **({"max_depth": max_depth} if max_depth < deepest else {}))
 
 
 def _fold(layer: Layer, into: Layer) -> None:

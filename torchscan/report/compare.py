@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tabulate import tabulate
 
 from torchscan import units
+from torchscan.errors import InputError
 from torchscan.report.columns import full_name_of, printable
 from torchscan.report.info import COST_SUMS, PARAMETER_SUMS, InfoDict, Layer
 from torchscan.report.markdown import escape, folded, markdown_table
@@ -58,6 +59,10 @@ class Comparison:
     layers: tuple[LayerChange, ...]
     #: how the two passes differ besides: figure of the provenance -> before, after
     passes: Mapping[str, tuple[Any, Any]]
+    #: whether every operator has a price, before and after; if not, costs are lower bounds
+    complete: tuple[bool, bool] = (True, True)
+    #: operators without a price, before and after
+    unpriced: tuple[Mapping[str, int], Mapping[str, int]] = field(default_factory=lambda: ({}, {}))
 
     @property
     def is_same(self) -> bool:
@@ -73,6 +78,8 @@ class Comparison:
         return {
             "totals": {key: {"before": before, "after": after} for key, (before, after) in self.totals.items()},
             "layers": [each.as_dict() for each in self.layers],
+            "complete": {"before": self.complete[0], "after": self.complete[1]},
+            "unpriced": {"before": dict(self.unpriced[0]), "after": dict(self.unpriced[1])},
             "passes": {key: {"before": before, "after": after} for key, (before, after) in self.passes.items()},
         }
 
@@ -93,6 +100,7 @@ class Comparison:
 
 def compare_info(before: InfoDict, after: InfoDict) -> Comparison:
     """What ``after`` has that ``before`` had not, and the other way round. Layers are matched by path and call."""
+    _require_whole(before, after)
     old, new = ({(layer["path"], layer["call"]): layer for layer in info["layers"]} for info in (before, after))
     changes = [_change(key, old.get(key), new.get(key)) for key in _in_order(list(old), list(new))]
     return Comparison(
@@ -103,12 +111,23 @@ def compare_info(before: InfoDict, after: InfoDict) -> Comparison:
             for key in _QUESTION
             if before["provenance"].get(key) != after["provenance"].get(key)
         },
+        complete=(before["overall"]["complete"], after["overall"]["complete"]),
+        unpriced=(before["unpriced"], after["unpriced"]),
     )
 
 
 def format_comparison(comparison: Comparison, *, markdown: bool = False, width: int = 80) -> str:
     """The difference as text, or in Markdown as a comment on a pull request: totals, then the layers that changed."""
     return _markdown(comparison) if markdown else _text(comparison, width)
+
+
+def _require_whole(before: InfoDict, after: InfoDict) -> None:
+    """Layers that are not shown would look as if they had come or gone."""
+    if "selection" in before or "selection" in after:
+        raise InputError("some of the layers only cannot be compared: take reports without --filter, --sort and --top")
+    if before.get("max_depth") != after.get("max_depth"):
+        depths = [report.get("max_depth", "all") for report in (before, after)]
+        raise InputError(f"reports are folded to different depths, {depths[0]} and {depths[1]}: take the same --depth")
 
 
 # -- comparing -----------------------------------------------------------------------------------------------------------
@@ -161,7 +180,10 @@ def _total_rows(comparison: Comparison) -> list[list[str]]:
     rows = []
     for name, (keys, text) in _TOTALS.items():
         before, after = (sum(comparison.totals[key][which] for key in keys) for which in (0, 1))
-        rows.append([name, text(before), text(after), growth(before, after)])
+        is_cost = not set(keys).isdisjoint(COST_SUMS)
+        bounds = ["≥ " if is_cost and not complete else "" for complete in comparison.complete]
+        change = growth(before, after) if not any(bounds) else "?"
+        rows.append([name, f"{bounds[0]}{text(before)}", f"{bounds[1]}{text(after)}", change])
     return rows
 
 
@@ -192,10 +214,12 @@ def _layer_name(change: LayerChange) -> str:
 
 
 def _figure(change: LayerChange, keys: tuple[str, ...], text: Any) -> str:
-    before, after = (None if layer is None else _sum(layer, keys) for layer in (change.before, change.after))
-    if before == after or not (before or after):
+    layers = [layer for layer in (change.before, change.after) if layer is not None]
+    figures = [_sum(layer, keys) for layer in layers]
+    bounds = ["≥ " if keys[0] in COST_SUMS and not layer["complete"] else "" for layer in layers]
+    if len({*zip(bounds, figures, strict=True)}) < len(layers) or not any((*figures, *bounds)):
         return ""
-    return " → ".join(text(each) for each in (before, after) if each is not None)
+    return " → ".join(f"{bound}{text(figure)}" for bound, figure in zip(bounds, figures, strict=True))
 
 
 def _other(change: LayerChange) -> str:
@@ -217,7 +241,13 @@ def _short(value: Any) -> str:
 
 
 def _pass_texts(comparison: Comparison) -> list[str]:
-    return [
+    """What must be known to read the figures right."""
+    unpriced = [
+        f"≥: a lower bound {when}, because the cost of these operators is not known: {', '.join(map(printable, names))}."
+        for when, names in zip(("before", "now"), comparison.unpriced, strict=True)
+        if names
+    ]
+    return unpriced + [
         f"Not the same question: {key.replace('_', ' ')} {_said(before)}, now {_said(after)}."
         for key, (before, after) in comparison.passes.items()
     ]

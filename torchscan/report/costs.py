@@ -48,6 +48,6 @@ def _row(name: str, cost: OpCost, total: OpCost) -> list[Cell]:
         Cell(name, name),
         *(Cell(value, f"{bound}{units.count(value)}" if value or bound else NONE) for value in (cost.macs, cost.flops)),
         Cell(round(share, 6), f"{100 * share:.1f} %"),
-        Cell(cost.dmas, units.count(cost.dmas)),
-        *(Cell(value, units.memory(value)) for value in (cost.bytes_read, cost.bytes_written)),
+        Cell(cost.dmas, f"{bound}{units.count(cost.dmas)}"),
+        *(Cell(value, f"{bound}{units.memory(value)}") for value in (cost.bytes_read, cost.bytes_written)),
     ]

@@ -44,15 +44,19 @@ def from_json(text: str) -> Info:
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"this is no JSON: {error}") from error
     _require_schema(content)
-    wrong = mismatch(content, json_schema())
+    wrong = mismatch(content, _schema())
     if wrong is not None:
         raise InputError(f"this report is broken: {wrong}")
     return Info({key: value for key, value in content.items() if key != "schema"})
 
 
-@cache
 def json_schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of what :func:`to_json` writes."""
+    return copy.deepcopy(_schema())
+
+
+@cache
+def _schema() -> dict[str, Any]:
     content = resources.files("torchscan.report").joinpath("info.schema.json").read_text(encoding="utf-8")
     schema: dict[str, Any] = json.loads(content)
     return schema

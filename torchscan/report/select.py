@@ -28,6 +28,8 @@ def select_layers(info: InfoDict, *, match: str | None = None, sort: str | None 
     if sort is not None:
         check_columns([sort])
         layers = sorted(layers, key=lambda layer: _order(COLUMNS[sort].value(layer)))
+    before = info.get("selection", {})
+    match, sort = match or before.get("match"), sort or before.get("sort")
     chosen = {"match": match, "sort": sort, "layers": info.get("selection", {}).get("layers", len(info["layers"]))}
     return Info(info, layers=list(layers[:top]), selection=chosen)
 

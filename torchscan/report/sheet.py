@@ -13,6 +13,7 @@ from typing import Any
 
 from torchscan.errors import InputError
 from torchscan.report import latex, markdown
+from torchscan.report.columns import printable
 from torchscan.report.html import page, page_file
 from torchscan.report.text import cut
 
@@ -62,7 +63,7 @@ class Sheet:
 
     def texts(self) -> list[list[str]]:
         """What the cells read."""
-        return [[cell.text for cell in row] for row in self.rows]
+        return [[printable(cell.text) for cell in row] for row in self.rows]
 
 
 def _text(sheet: Sheet, width: int) -> str:

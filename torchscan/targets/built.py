@@ -1,0 +1,44 @@
+"""A model that was built, and what it is asked with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from torchscan.errors import InputError
+from torchscan.targets.inputs import InputSpec, arguments_of, checked_dtype, torch_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A model, and the inputs that it is known to take, if any."""
+
+    module: nn.Module
+    inputs: tuple[InputSpec, ...] = ()
+
+    def converted(self, dtype: str | None) -> Built:
+        """In another floating type. One that has data is copied: it may be somebody's."""
+        if dtype is None or not torch_dtype(checked_dtype(dtype)).is_floating_point:
+            return self
+        is_hollow = all(parameter.is_meta for parameter in self.module.parameters())
+        return Built((self.module if is_hollow else _copy(self.module)).to(torch_dtype(checked_dtype(dtype))), self.inputs)
+
+
+def _copy(module: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:
+        raise InputError(f"a {type(module).__name__} in another type is a copy, and it cannot be copied: {error}") from error
+
+
+def asked(what: str, built: Built, specs: Sequence[InputSpec], dtype: str | None) -> dict[str, Any]:
+    """``input_shape`` and ``dtype`` as :func:`torchscan.record` takes them: of the inputs named, else of those known."""
+    inputs = specs or built.inputs
+    if not inputs:
+        raise InputError(f"{what}: its inputs are not known: give the shape of one sample, 3,224,224 say (--input, input =)")
+    shapes, dtypes = arguments_of(inputs, None if dtype is None else checked_dtype(dtype))
+    return {"input_shape": shapes, "dtype": dtypes}

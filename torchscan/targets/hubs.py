@@ -1,0 +1,104 @@
+"""Models of torchvision, timm and transformers by their names and configs, with the inputs that they are known to take."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torchscan.errors import InputError
+from torchscan.targets.built import Built
+from torchscan.targets.importing import imported, near, path_of
+from torchscan.targets.inputs import InputSpec
+from torchscan.targets.parsing import Target
+
+_TOKENS = 512
+
+
+def _torchvision(target: Target, _: Path) -> Callable[[], Built]:
+    models = imported("torchvision.models", target)
+    if target.name not in models.list_models():
+        raise InputError(f"{target}: torchvision has no model {target.name!r}{near(target.name, models.list_models())}")
+    builder = models.get_model_builder(target.name)
+    options = {"weights": None, **target.kwargs}
+    if "weights_backbone" in inspect.signature(builder).parameters:
+        options.setdefault("weights_backbone", None)
+    return lambda: Built(models.get_model(target.name, **options), _image(models, target.name, builder))
+
+
+def _image(models: Any, name: str, builder: Any) -> tuple[InputSpec, ...]:
+    """The size that its weights were made for; nothing of videos, boxes and flows."""
+    try:
+        crop = models.get_model_weights(name).DEFAULT.transforms().crop_size[-1]
+    except (AttributeError, ValueError, TypeError, IndexError):
+        return ()
+    return () if ".video." in builder.__module__ else (InputSpec((3, crop, crop)),)
+
+
+def _timm(target: Target, _: Path) -> Callable[[], Built]:
+    timm = imported("timm", target)
+    if not timm.is_model(target.name):
+        raise InputError(f"{target}: timm has no model {target.name!r}{near(target.name, timm.list_models())}")
+
+    def build() -> Built:
+        model = timm.create_model(target.name, **{"pretrained": False, **target.kwargs})
+        size = (getattr(model, "pretrained_cfg", None) or {}).get("input_size")
+        return Built(model, () if size is None else (InputSpec(tuple(size)),))
+
+    return build
+
+
+def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
+    """By the config's architecture, in the config's type. Code that a config brings along is not run."""
+    path = path_of(target.place, folder, target)
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        raise InputError(f"{target}: there is no file {target.place!r}; configs are read from disk, never from a hub")
+    transformers = imported("transformers", target)
+    config = _config(transformers, path, target)
+    names = getattr(config, "architectures", None) or ()
+    classes = [getattr(transformers, name) for name in names if isinstance(name, str) and hasattr(transformers, name)]
+
+    def build() -> Built:
+        model = (
+            classes[0]._from_config(config) if classes else transformers.AutoModel.from_config(config, trust_remote_code=False)
+        )
+        return Built(model, _known_inputs(model))
+
+    return build
+
+
+def _config(transformers: Any, path: Path, target: Target) -> Any:
+    try:
+        config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+        unknown = [name for name in target.kwargs if not hasattr(config, name)]
+        if not unknown:
+            for name, value in target.kwargs.items():
+                setattr(config, name, value)
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0]
+        raise InputError(f"{target}: {path} is no config that transformers knows: {said}") from error
+    if unknown:
+        raise InputError(f"{target}: {type(config).__name__} has no {unknown[0]!r}{near(unknown[0], dir(config))}")
+    return config
+
+
+def _known_inputs(model: Any) -> tuple[InputSpec, ...]:
+    """Token ids, 512 of them or as many as it takes, or an image."""
+    config = model.config
+    if model.main_input_name == "input_ids":
+        tokens = min(_TOKENS, getattr(config, "max_position_embeddings", None) or _TOKENS)
+        names = ["input_ids", *(["decoder_input_ids"] if config.is_encoder_decoder else [])]
+        return tuple(InputSpec((tokens,), "int64", name) for name in names)
+    size = getattr(config, "image_size", None)
+    if model.main_input_name == "pixel_values" and isinstance(size, int):
+        return (InputSpec((getattr(config, "num_channels", 3), size, size), None, "pixel_values"),)
+    return ()
+
+
+HUBS: Mapping[str, Callable[[Target, Path], Callable[[], Built]]] = {
+    "torchvision": _torchvision,
+    "timm": _timm,
+    "hf": _transformers,
+}

@@ -1,0 +1,89 @@
+"""Modules and files that targets name, and what is called so in them."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from torchscan.errors import InputError
+from torchscan.targets.parsing import Target
+
+
+@contextlib.contextmanager
+def first_on_the_path(folder: Path) -> Iterator[None]:
+    """Modules of this folder are found, as ``python -m`` would find them there; the path is as before afterwards."""
+    before = list(sys.path)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def named(target: Target, folder: Path) -> Any:
+    """What the target names in its module or file."""
+    found = _file(target, folder) if target.kind == "file" else imported(target.place, target)
+    for name in target.name.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise InputError(f"{target}: {target.place} has no {name!r}{near(name, dir(found))}") from None
+    return found
+
+
+def imported(name: str, target: Target) -> Any:
+    """A module by its name."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise InputError(f"{target}: there is no module {error.name!r} here; install it, or name a file.py") from error
+        raise InputError(f"{target}: importing {name} failed: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{target}: importing {name} failed: {_said(error)}") from error
+
+
+def path_of(text: str, folder: Path, target: Target) -> Path:
+    """The path that is meant, seen from a folder."""
+    try:
+        path = (folder / Path(text).expanduser()).resolve()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"{str(target)[:100]}: {text[:60]!r} is no path: {error.__class__.__name__}") from error
+    return path
+
+
+def near(name: str, known: Collection[str]) -> str:
+    """Names that look like it, as a question."""
+    alike = difflib.get_close_matches(name, [each for each in known if not each.startswith("_")], 3)
+    return f": did you mean {' or '.join(alike)}?" if alike else ""
+
+
+def _file(target: Target, folder: Path) -> Any:
+    """The file as a module of its own, run once; like a script, it can import what stands beside it."""
+    path = path_of(target.place, folder, target)
+    if not path.is_file():
+        raise InputError(f"{target}: there is no file {target.place!r}")
+    name = f"_torchscan_target_{abs(hash(path)):x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    sys.path.insert(0, str(path.parent))  # until the path is put back as it was
+    specification: Any = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(specification)
+    try:
+        specification.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise InputError(f"{target}: running {target.place} failed: {_said(error)}") from error
+    return module
+
+
+def _said(error: BaseException) -> str:
+    """In a line."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
