@@ -23,7 +23,7 @@ from torchscan.report.text import WrapMode, check_layout, format_info
 from torchscan.trace.example_inputs import DTypes, Shapes
 from torchscan.trace.gradients import Backward
 from torchscan.trace.inventory import is_on_cuda
-from torchscan.trace.passes import Execute, Mode, PassRequest, record_pass
+from torchscan.trace.passes import Execute, Mode, PassRequest, record_pass, require_module
 from torchscan.trace.trace import Trace
 
 
@@ -83,6 +83,7 @@ def crawl_module(
     ``convention``, ``macs`` is what that tool would have reported. Without ``receptive_field`` the layers go without theirs.
     docs/info.md describes the result.
     """
+    require_module(module)
     on_cuda = is_on_cuda(module)
     before = cuda_overhead() if on_cuda else NO_OVERHEAD
     trace = record(

@@ -134,11 +134,11 @@ def test_help_teaches(run: Any) -> None:
     ("arguments", "says"),
     [
         ((), "the following arguments are required: COMMAND"),
-        (("sumary",), "invalid choice: 'sumary'"),
+        (("sumary",), "there is no command 'sumary': did you mean summary?"),
         (("summary",), "required: TARGET"),
         (("summary", "nets.py:Net"), "its inputs are not known"),
         (("summary", "a b"), "'a b' names no model"),
-        (("summary", "nets.py:Net", "--input", "4,"), "'4,' is no input"),
+        (("summary", "nets.py:Net", "--input", "4;"), "'4;' is no input"),
         (("summary", *NET, "--dtype", "float31"), "'float31' is no type"),
         (("summary", *NET, "--format", "word"), "invalid choice: 'word'"),
         (("summary", *NET, "--columns", "price"), "unknown column 'price'"),
@@ -152,7 +152,7 @@ def test_help_teaches(run: Any) -> None:
         (("table", *NET, "--figures", "price"), "there is no figure 'price'"),
         (("table", *NET, "--figures", "latency"), "a latency is that of a device"),
         (("roofline", *NET, "--device", "RTX 9999"), "RTX 9999"),
-        (("memory", *NET, "--optimizer", "AdamW"), "belong to a training step"),
+        (("memory", *NET, "--optimizer", "AdamW"), "add --training"),
         (("receptive-field", *NET, "--layer", "nothing"), "no layer 'nothing' was called"),
         (("compare", "a.json", "b.json"), "the report 'a.json' cannot be read"),
         (("compare", "nets.py", "nets.py"), "nets.py: this is no JSON"),
@@ -172,6 +172,7 @@ def test_wrong_use_is_a_line_and_status_2(run: Any, arguments: tuple[str, ...], 
     assert (status, out) == (2, "")
     assert says in err
     assert "Traceback" not in err
+    assert err.count("\n") == (3 if "failed in" in err else 1)
 
 
 def test_a_mistake_of_ours_is_said_and_status_3(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +225,15 @@ def test_terminals_without_our_signs_get_others(encoding: str) -> None:
     assert b"Multiply-accumulations             >= 0 MACs" in printed()
     assert "≥ 0 MACs".encode() in printed("--format", "markdown")
     assert '"▾"'.encode() in printed("--format", "html")
+
+
+@pytest.mark.parametrize(("redirection", "status"), [("> /dev/full", 2), (">&-", 0), ("2>&-", 0), (">&- 2>&-", 0)])
+def test_standard_streams_may_be_full_or_closed(redirection: str, status: int) -> None:
+    command = f"{sys.executable} -m torchscan summary nets.py:Net --input 4 {redirection}"
+    given = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=given)  # noqa: S603, S607
+    assert done.returncode == status
+    assert done.stderr in ("", "torchscan: the answer cannot be written: No space left on device\n")
 
 
 def test_notes_are_lines_on_standard_error() -> None:
@@ -294,7 +304,7 @@ def test_layers_are_chosen(run: Any) -> None:
     assert shown("--filter", "Linear") == ["fc", "head"]
     assert shown("--filter", "h*") == ["head"]
     text = run("summary", *NET, "--filter", "h*")[1]
-    assert "1 of 3 layers that match h*; the totals are those of the whole model." in text
+    assert "1 of 3 layers, of those that match h*; the totals are those of the whole model." in text
     assert "48 MACs" in text
 
 

@@ -125,6 +125,13 @@ def test_parts_of_reports_are_not_compared() -> None:
     assert compare_info(folded, folded).is_same
 
 
+def test_what_is_no_report_is_refused() -> None:
+    with pytest.raises(InputError, match="the report after is no info dict of crawl_module: the report has no 'overheads'"):
+        compare_info(info(net()), {})
+    with pytest.raises(InputError, match="the report before is no info dict"):
+        compare_info(None, info(net()))  # type: ignore[arg-type]
+
+
 def test_as_plain_data(as_json: Any) -> None:
     data = as_json(compare_info(info(net(8)), info(net(10))).as_dict())
     assert data["totals"]["grad_params"] == {"before": 58, "after": 72}

@@ -73,13 +73,14 @@ def test_signs_are_set_as_they_stand() -> None:
     assert escape("  a  b ") == r"\mbox{ }\mbox{ }a \mbox{ }b\mbox{ }"
     assert escape("[1]*'`\"") == r"{[}1]{*}\textquotesingle{}\textasciigrave{}\char34{}"
     assert escape("–×≥…") == r"--$\times$$\geq$\dots{}"
+    assert escape("αβ Ω Α") == r"$\alpha$$\beta$ $\Omega$ A"
     assert escape("é\n😀") == "é{[}U+000A]{[}U+1F600]"
 
 
 def test_a_selection_is_a_list_of_full_paths() -> None:
     text = torchscan.to_latex(INFOS["selection"](), ["params"])
     assert "head.2 & 170 \\\\\nact & -- \\\\\n" in text
-    assert "2 of 7 layers that match {*}e{*}, ordered by params" in text
+    assert "2 of 7 layers, of those that match {*}e{*}, ordered by params" in text
 
 
 # -- with a real LaTeX ---------------------------------------------------------------------------------------------------

@@ -139,6 +139,8 @@ def test_any_text_is_a_target_or_is_refused_in_a_line(text: str) -> None:
     [
         ("3,224,224", InputSpec((3, 224, 224))),
         ("3x32x32", InputSpec((3, 32, 32))),
+        ("(3, 32, 32)", InputSpec((3, 32, 32))),
+        ("(4,)", InputSpec((4,))),
         ("128:long", InputSpec((128,), "long")),
         ("ids=128:int64", InputSpec((128,), "int64", "ids")),
         ("()", InputSpec(())),
@@ -195,9 +197,15 @@ def test_code_that_a_config_brings_along_is_not_run(tmp_path: Path) -> None:
     own = {"model_type": "own", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}}
     (tmp_path / "config.json").write_text(json.dumps(own))
     assert "is no config that transformers knows" in refusal(f"hf:{tmp_path}")
-    config: dict[str, Any] = {"model_type": "llama", "architectures": [5, "NoSuchClass"], "num_hidden_layers": "x"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    for architectures in ([5], ["NoSuchClass"]):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "architectures": architectures}))
+        assert f"transformers has no '{architectures[0]}' to build" in refusal(f"hf:{tmp_path}")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": "x"}))
     assert refusal(f"hf:{tmp_path}")
+    tiny = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 8}
+    (tmp_path / "config.json").write_text(json.dumps(tiny))
+    with pytest.warns(UserWarning, match="names no architectures: this is the model without a head"):
+        module_of(f"hf:{tmp_path}")
 
 
 @pytest.mark.usefixtures("folder")
@@ -250,7 +258,7 @@ def test_the_random_state_stays_as_it_is() -> None:
         ("nets.inner:f", "there is no module"),
         ("nets:Nat", "nets has no 'Nat': did you mean Net"),
         ("nets.py:net.nothing", "has no 'nothing'"),
-        ("nets:number", "number is a int: name a model, or what makes one"),
+        ("nets:number", "number is of type int: name a model, or what makes one"),
         ("nets:fails", "could not be built: OSError: no disk"),
         ("nets:gives_text", "gives a str, which is no torch.nn.Module"),
         ("nets:Net(1, 2, 3)", "could not be built: TypeError"),
@@ -263,6 +271,8 @@ def test_the_random_state_stays_as_it_is() -> None:
         ("timm:vit_tiny_patch16_22", "did you mean"),
         ("hf:config.json", "there is no file 'config.json'; configs are read from disk, never from a hub"),
         ("hf:nets.py", "is no config that transformers knows"),
+        ("torchvision:resnet50(weights='DEFAULT')", "nothing is downloaded, and weights change no figure: leave out weights"),
+        ("timm:resnet18(pretrained=True)", "leave out pretrained"),
     ],
 )
 def test_what_cannot_be_built_is_said_in_a_line(text: str, says: str) -> None:

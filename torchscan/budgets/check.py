@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -213,14 +214,14 @@ def _without_children(paths: Sequence[str]) -> set[str]:
 def _record_baseline(budget: Budget, info: Info) -> str:
     assert budget.baseline is not None  # noqa: S101 - or there is nothing to update
     write_text(budget.baseline, to_json(info) + "\n")
-    return f"baseline recorded in {budget.baseline}"
+    return f"baseline recorded in {_from_here(budget.baseline)}"
 
 
 def _against_baseline(budget: Budget, info: Info, values: Mapping[str, float]) -> tuple[list[Excess], list[str]]:
     assert budget.baseline is not None  # noqa: S101 - it is what was asked for
     if not budget.baseline.exists():
         raise InputError(
-            f"{budget.place}: there is no baseline {str(budget.baseline)!r} yet: "
+            f"{budget.place}: there is no baseline {_from_here(budget.baseline)!r} yet: "
             "record it with torchscan check --update, or pytest --torchscan-update"
         )
     try:
@@ -238,6 +239,11 @@ def _against_baseline(budget: Budget, info: Info, values: Mapping[str, float]) -
     shrunk = [FIGURES[name].heading for name in BASELINE_FIGURES if values[name] < old[name]]
     hint = f"less than the baseline: {', '.join(shrunk)}; record it anew to keep it so (--update)"
     return excesses, [hint] if shrunk and not excesses else []
+
+
+def _from_here(path: Path) -> str:
+    """As one would write it here."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _more(value: float, share: float) -> float:

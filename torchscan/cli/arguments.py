@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchscan.cli.progress import progress
 from torchscan.cli.saying import answer
+from torchscan.errors import InputError
 from torchscan.files import write_text
 
 if TYPE_CHECKING:
@@ -116,6 +117,8 @@ def on_model(options: argparse.Namespace, target: str, verb: Callable[[nn.Module
 
 def step_of(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments of an estimate."""
+    if options.optimizer is not None and not options.training:
+        raise InputError("--optimizer belongs to a training step: add --training")
     mode = {} if options.mode is None else {"mode": options.mode}
     return {"training": options.training, "optimizer": options.optimizer, "precision": options.precision, **mode}
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
+import errno
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from torchscan._version import __version__
 from torchscan.cli import (
@@ -42,9 +45,20 @@ torchscan COMMAND --help says more. Exit status: 0 fine, 1 a budget is exceeded,
 3 torchscan itself failed."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says in a line what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        found = re.match(r"argument COMMAND: invalid choice: '(.*)' \(choose from (.*)\)", message)
+        alike = difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1) if found else []
+        did_you_mean = f": did you mean {alike[0]}?" if alike else ""
+        said = f"there is no command {found[1]!r}{did_you_mean}" if found else message
+        self.exit(WRONG_USE, f"torchscan: {said} ({self.prog} --help says more)\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         "torchscan",
         description="What a PyTorch model is and what it costs, before anything is trained.",
         epilog=_EPILOG,
@@ -59,6 +73,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit status; what is wrong goes to standard error."""
+    if sys.stdout is None or sys.stderr is None:  # closed by whoever called us
+        sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # rules and signs, where they cannot be shown
@@ -76,6 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return UNREAD
     except KeyboardInterrupt:
         return INTERRUPTED
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
+            return report_mistake(error)
+        say(f"the answer cannot be written: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again at its end
+        return WRONG_USE
     except Exception as error:
         return report_mistake(error)
 

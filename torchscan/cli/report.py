@@ -10,7 +10,7 @@ from typing import Any
 
 from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_step, on_model, step_of
 from torchscan.cli.saying import answer
-from torchscan.errors import InputError, TorchscanError
+from torchscan.errors import TorchscanError
 from torchscan.files import write_text
 
 _EXAMPLES = """\
@@ -39,8 +39,7 @@ def _run(options: argparse.Namespace) -> None:
 
     if options.device is not None:
         device_named(options.device)
-    if options.optimizer is not None and not options.training:
-        raise InputError("--optimizer belongs to a training step: add --training")
+    step_of(options)
     sections = [("Layers", _layers, True), ("Operators", _operators, False), ("Memory", _memory, False)]
     sections += [("Time", _time, False)] if options.device is not None else []
     parts = [f"<h2>{title}</h2>\n{_part(options, part, is_needed=is_needed)}\n" for title, part, is_needed in sections]

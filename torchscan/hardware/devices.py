@@ -14,8 +14,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from torchscan.errors import InputError
 from torchscan.files import write_text
 
@@ -211,6 +209,8 @@ def known_entry(name: str) -> dict[str, Any]:
 
 def at_hand() -> Device:
     """The card of this machine, or its CPU, if it was measured."""
+    import torch  # the list of devices does not wait for it
+
     if torch.cuda.is_available():
         return _cuda("cuda")
     cpu = cpu_name()
@@ -234,6 +234,8 @@ def cpu_name() -> str:
 
 
 def _cuda(name: str) -> Device:
+    import torch
+
     if not torch.cuda.is_available():
         raise InputError(f"device is {name!r}, and there is no CUDA device here: give the name of one, 'NVIDIA H200', say")
     properties = torch.cuda.get_device_properties(name)

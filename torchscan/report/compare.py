@@ -11,6 +11,7 @@ from tabulate import tabulate
 from torchscan import units
 from torchscan.errors import InputError
 from torchscan.report.columns import full_name_of, printable
+from torchscan.report.data import require_info
 from torchscan.report.info import COST_SUMS, PARAMETER_SUMS, InfoDict, Layer
 from torchscan.report.markdown import escape, folded, markdown_table
 from torchscan.report.text import cut
@@ -100,6 +101,8 @@ class Comparison:
 
 def compare_info(before: InfoDict, after: InfoDict) -> Comparison:
     """What ``after`` has that ``before`` had not, and the other way round. Layers are matched by path and call."""
+    for which, report in (("the report before", before), ("the report after", after)):
+        require_info(report, which)
     _require_whole(before, after)
     old, new = ({(layer["path"], layer["call"]): layer for layer in info["layers"]} for info in (before, after))
     changes = [_change(key, old.get(key), new.get(key)) for key in _in_order(list(old), list(new))]

@@ -8,7 +8,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -60,6 +60,13 @@ def _schema() -> dict[str, Any]:
     content = resources.files("torchscan.report").joinpath("info.schema.json").read_text(encoding="utf-8")
     schema: dict[str, Any] = json.loads(content)
     return schema
+
+
+def require_info(given: object, what: str = "the report") -> None:
+    """Refuse what is no info dict, and say where it is none."""
+    wrong = mismatch({"schema": f"{_KIND}/{SCHEMA}", **given} if isinstance(given, Mapping) else given, _schema())
+    if wrong is not None:
+        raise InputError(f"{what} is no info dict of crawl_module: {wrong}")
 
 
 def to_csv(info: InfoDict, columns: Sequence[str] | None = None) -> str:

@@ -41,8 +41,21 @@ _SIGNS = {
 }
 #: of the signs below U+0180 those that the fonts of OT1, or of T1 too, do not have
 _NO_FONT = frozenset("«»ÐðÞþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲųſ")
+_LETTERS = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho varsigma "
+    "sigma tau upsilon phi chi psi omega"
+)
+_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
+#: letters of formulas; those that look like Latin ones are these
+_GREEK = {
+    **{sign: rf"$\{name}$" for sign, name in zip("αβγδεζηθικλμνξπρςστυφχψω", _LETTERS.split(), strict=True)},
+    **{sign: rf"$\{name}$" for sign, name in zip("ΓΔΘΛΞΠΣΥΦΨΩ", _CAPITALS.split(), strict=True)},
+    **dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧο", "ABEZHIKMNOPTXo", strict=True)),
+}
 #: of hyphens and commas the second, which would make another sign of both; of spaces those that would get lost
 _ESCAPED = re.compile(r"[^A-Za-z0-9 ,-]|(?<=-)-|(?<=,),|^ | $|(?<= ) ")
+#: rows that fit a page with the totals
+_PAGE = 40
 _NEEDS = r"\usepackage{booktabs}"
 
 
@@ -52,16 +65,17 @@ def to_latex(
     *,
     caption: str | None = None,
     label: str | None = None,
-    long: bool = False,
+    long: bool | None = None,
 ) -> str:
     r"""The layers and totals as a LaTeX table; needs ``\usepackage{booktabs}``.
 
     Args:
         info: what ``crawl_module`` returned.
         columns: as in :func:`format_info`.
-        caption: LaTeX to stand before what is always said: convention, inputs and versions. By default what the table shows.
+        caption: LaTeX (``\%`` for a per cent sign) to stand before what is always said: convention, inputs and versions. By
+            default what the table shows.
         label: what ``\ref`` calls it.
-        long: a table over several pages, which also needs ``\usepackage{longtable}``.
+        long: a table over several pages, which also needs ``\usepackage{longtable}``; by default from 40 layers on.
 
     """
     chosen = chosen_columns(columns)
@@ -74,7 +88,15 @@ def to_latex(
     totals = [rf"\multicolumn{{{len(numbers)}}}{{l}}{{{escape(name)}: {escape(text)}}}" for name, text in totals_of(info)]
     remarks = " ".join(escape(text) for text in remarks_of(info, with_fields=not FIELDS.isdisjoint(chosen)))
     words = f"{caption or f'Layers of {model}.'} {remarks} {versions(info['provenance'])}"
-    return latex_table([column.heading for column in chosen.values()], rows, numbers, words, label, totals, long=long)
+    return latex_table(
+        [column.heading for column in chosen.values()],
+        rows,
+        numbers,
+        words,
+        label,
+        totals,
+        long=len(rows) > _PAGE if long is None else long,
+    )
 
 
 def versions(provenance: Mapping[str, str]) -> str:
@@ -116,6 +138,8 @@ def escape(text: str) -> str:
 
 
 def _sign(sign: str) -> str:
+    if sign in _GREEK:
+        return _GREEK[sign]
     has_font = ord(sign) < 0x180 and sign.isprintable() and sign not in _NO_FONT
     return _SIGNS.get(sign, sign if has_font else f"{{[}}U+{ord(sign):04X}]")
 

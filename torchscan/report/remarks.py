@@ -81,7 +81,7 @@ def _selection_texts(info: InfoDict) -> list[str]:
     chosen = info.get("selection")
     if chosen is None:
         return []
-    which = f" that match {chosen['match']}" if chosen["match"] else ""
+    which = f", of those that match {chosen['match']}" if chosen["match"] else ""
     order = f", ordered by {chosen['sort']}" if chosen["sort"] else ""
     return [f"{len(info['layers'])} of {chosen['layers']} layers{which}{order}; the totals are those of the whole model."]
 

@@ -88,5 +88,5 @@ def _factory(target: Target, folder: Path) -> Factory | Built:
             raise InputError(f"{target}: {target.name} is a model already, and takes no arguments here")
         return Built(found)
     if not callable(found):
-        raise InputError(f"{target}: {target.name} is a {type(found).__name__}: name a model, or what makes one")
+        raise InputError(f"{target}: {target.name} is of type {type(found).__name__}: name a model, or what makes one")
     return lambda: Built(found(*target.args, **target.kwargs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,17 @@ def _torchvision(target: Target, _: Path) -> Callable[[], Built]:
     if target.name not in models.list_models():
         raise InputError(f"{target}: torchvision has no model {target.name!r}{near(target.name, models.list_models())}")
     builder = models.get_model_builder(target.name)
+    _require_nothing_to_download(target, "weights", "weights_backbone")
     options = {"weights": None, **target.kwargs}
     if "weights_backbone" in inspect.signature(builder).parameters:
         options.setdefault("weights_backbone", None)
     return lambda: Built(models.get_model(target.name, **options), _image(models, target.name, builder))
+
+
+def _require_nothing_to_download(target: Target, *names: str) -> None:
+    asked = [name for name in names if target.kwargs.get(name)]
+    if asked:
+        raise InputError(f"{target}: nothing is downloaded, and weights change no figure: leave out {asked[0]}")
 
 
 def _image(models: Any, name: str, builder: Any) -> tuple[InputSpec, ...]:
@@ -40,6 +48,8 @@ def _timm(target: Target, _: Path) -> Callable[[], Built]:
     timm = imported("timm", target)
     if not timm.is_model(target.name):
         raise InputError(f"{target}: timm has no model {target.name!r}{near(target.name, timm.list_models())}")
+
+    _require_nothing_to_download(target, "pretrained")
 
     def build() -> Built:
         model = timm.create_model(target.name, **{"pretrained": False, **target.kwargs})
@@ -58,15 +68,15 @@ def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
     transformers = imported("transformers", target)
     config = _config(transformers, path, target)
     names = getattr(config, "architectures", None) or ()
-    classes = [getattr(transformers, name) for name in names if isinstance(name, str) and hasattr(transformers, name)]
-
-    def build() -> Built:
-        model = (
-            classes[0]._from_config(config) if classes else transformers.AutoModel.from_config(config, trust_remote_code=False)
-        )
-        return Built(model, _known_inputs(model))
-
-    return build
+    if not names:
+        warnings.warn(f"{target}: the config names no architectures: this is the model without a head", stacklevel=2)
+        return lambda: _with_known_inputs(transformers.AutoModel.from_config(config, trust_remote_code=False))
+    try:
+        model_class = getattr(transformers, str(names[0]))
+    except (AttributeError, ImportError, RuntimeError) as error:
+        said = str(error).strip().partition("\n")[0][:200]
+        raise InputError(f"{target}: transformers has no {str(names[0])[:60]!r} to build: {said}") from error
+    return lambda: _with_known_inputs(model_class._from_config(config))
 
 
 def _config(transformers: Any, path: Path, target: Target) -> Any:
@@ -77,16 +87,22 @@ def _config(transformers: Any, path: Path, target: Target) -> Any:
             for name, value in target.kwargs.items():
                 setattr(config, name, value)
     except Exception as error:
-        said = str(error).strip().partition("\n")[0]
+        said = str(error).strip().partition("\n")[0][:200]
         raise InputError(f"{target}: {path} is no config that transformers knows: {said}") from error
     if unknown:
         raise InputError(f"{target}: {type(config).__name__} has no {unknown[0]!r}{near(unknown[0], dir(config))}")
     return config
 
 
+def _with_known_inputs(model: Any) -> Built:
+    return Built(model, _known_inputs(model))
+
+
 def _known_inputs(model: Any) -> tuple[InputSpec, ...]:
-    """Token ids, 512 of them or as many as it takes, or an image."""
+    """Token ids, 512 of them or as many as it takes, or an image. What takes both is not known."""
     config = model.config
+    if hasattr(config, "text_config") and hasattr(config, "vision_config"):
+        return ()
     if model.main_input_name == "input_ids":
         tokens = min(_TOKENS, getattr(config, "max_position_embeddings", None) or _TOKENS)
         names = ["input_ids", *(["decoder_input_ids"] if config.is_encoder_decoder else [])]

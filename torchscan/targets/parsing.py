@@ -77,14 +77,14 @@ def _arguments(text: str, call: str | None) -> tuple[tuple[Any, ...], dict[str, 
         return tuple(_literal(argument) for argument in parsed.args), keywords
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         said = str(error).partition("\n")[0] or type(error).__name__
-        raise InputError(f"the arguments of {_shown(text)} are no Python literals: {said}") from error
+        raise InputError(f"the arguments of {_shown(text)} are not understood: {said}") from error
 
 
 def _literal(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
     except ValueError:
-        raise ValueError(f"{ast.unparse(node)[:60]} is none") from None
+        raise ValueError(f"{ast.unparse(node)[:60]!r} is no literal") from None
 
 
 def _shown(text: str) -> str:

@@ -83,7 +83,7 @@ def _hint(error: Exception, request: OpRequest | None, module: nn.Module, input_
         return f"give one shape per argument of forward{_signature(module)}, or complete args= and kwargs="
     if input_shape is not None and request is not None:
         return _shape_hint(input_shape)
-    return "check the inputs against forward" + _signature(module) + "; the original exception is chained above"
+    return f"check the inputs against forward{_signature(module)}; in Python, the original exception is chained"
 
 
 def _has_floating_index(request: OpRequest) -> bool:
