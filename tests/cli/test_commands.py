@@ -214,9 +214,8 @@ def test_what_a_model_prints_is_no_part_of_the_answer(run: Any) -> None:
     assert "building" in err
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_terminals_without_our_signs_get_others(encoding: str) -> None:
-    given = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+def test_terminals_without_our_signs_get_others() -> None:
+    given = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
 
     def printed(*options: str) -> bytes:
         call = [sys.executable, "-m", "torchscan", "summary", "nets.py:unknown", "--input", "4,4", *options]
@@ -497,11 +496,9 @@ def test_the_steps_of_the_action(folder: Path, as_installed: dict[str, str]) -> 
     assert step(install["run"], "", "") == 0  # it is there, so nothing is installed
     assert step(check["run"], "", "") == 0
     assert "✓ net" in summary.read_text()
-    assert step(check["run"], "net", "torchscan.toml") == 0
     config = folder / "torchscan.toml"
     config.write_text(config.read_text().replace("58", "57"))
-    assert step(check["run"], "", "") == 1
-    assert step(check["run"], "nothing", "") == 2
+    assert step(check["run"], "net", "torchscan.toml") == 1
     assert "exceeds its budget" in summary.read_text()
 
 
