@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -228,6 +229,8 @@ def test_terminals_without_our_signs_get_others() -> None:
 
 @pytest.mark.parametrize(("redirection", "status"), [("> /dev/full", 2), (">&-", 0), ("2>&-", 0), (">&- 2>&-", 0)])
 def test_standard_streams_may_be_full_or_closed(redirection: str, status: int) -> None:
+    if "full" in redirection and not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
     command = f"{sys.executable} -m torchscan summary nets.py:Net --input 4 {redirection}"
     given = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=given)  # noqa: S603, S607
@@ -400,7 +403,7 @@ def on_a_terminal(*arguments: str) -> str:
 
 def test_a_line_says_what_takes_long_and_goes_away() -> None:
     received = on_a_terminal("summary", "nets.py:slow", "--input", "4")
-    assert "torchscan: nets.py:slow … 1 s" in received
+    assert re.search(r"torchscan: nets\.py:slow … \d+ s", received)
     assert received.endswith("\r\x1b[K")
 
 
