@@ -11,6 +11,7 @@ from torchscan import units
 from torchscan._version import __version__
 from torchscan.errors import InputError
 from torchscan.figures import FIGURES, Measured, Question, measure
+from torchscan.report.remarks import missed_text, unpriced_text
 from torchscan.report.sheet import Cell, Heading, Sheet
 from torchscan.trace.example_inputs import DTypes, Shapes
 from torchscan.trace.optimizers import OptimizerChoice
@@ -116,8 +117,9 @@ def _reservations(measured: Sequence[Measured]) -> list[str]:
     """What was assumed, and what is not known."""
     assumed = dict.fromkeys(text for each in measured for text in each.info["provenance"]["assumptions"])
     unknown = dict.fromkeys(name for each in measured for name in each.info["unpriced"])
-    bound = f"≥: a lower bound, because the cost of these operators is not known: {', '.join(unknown)}."
-    return [*(f"Assumed {text}." for text in assumed), *([bound] if unknown else [])]
+    missed = dict.fromkeys(name for each in measured for name in each.info["provenance"]["missed"])
+    bounds = [write(", ".join(names)) for write, names in ((unpriced_text, unknown), (missed_text, missed)) if names]
+    return [*(f"Assumed {text}." for text in assumed), *bounds]
 
 
 def _inputs(provenance: Mapping[str, object]) -> str:

@@ -14,12 +14,19 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 import torchscan
-from torchscan.cli.main import main
+from torchscan.analyses.conventions import Convention
+from torchscan.cli.main import main, parser
+from torchscan.report.costs import By
+from torchscan.report.roofline import Rows
+from torchscan.report.sheet import STYLES
+from torchscan.report.text import WrapMode
+from torchscan.trace.passes import Mode
+from torchscan.trace.precision import Precision
 
 ROOT = Path(__file__).parent.parent.parent
 NETS = """
@@ -126,6 +133,22 @@ def test_help_teaches(run: Any) -> None:
         assert status == 0
         assert command in ("completion",) or "examples\n  torchscan" in text
         assert max(map(len, text.splitlines())) <= 100
+
+
+def test_choices_are_all_that_there_are() -> None:
+    """Help does not wait for the lists themselves, which stand beside what needs torch."""
+    commands: Any = next(each for each in parser()._actions if each.dest == "COMMAND" or each.metavar == "COMMAND")
+
+    def choices(command: str, option: str) -> tuple[str, ...]:
+        return next(tuple(each.choices) for each in commands.choices[command]._actions if option in each.option_strings)
+
+    assert set(choices("summary", "--convention")) == set(get_args(Convention))
+    assert choices("summary", "--mode") == get_args(Mode)
+    assert choices("summary", "--wrap") == get_args(WrapMode)
+    assert choices("memory", "--precision") == get_args(Precision)
+    assert choices("roofline", "--by") == get_args(Rows)
+    assert choices("flops", "--by") == get_args(By)
+    assert choices("table", "--format") == tuple(STYLES)
 
 
 # -- exit statuses -------------------------------------------------------------------------------------------------------

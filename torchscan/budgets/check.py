@@ -197,15 +197,10 @@ def _largest(name: str, measured: Measured) -> list[tuple[str, str]]:
         return [(f"peak in {measured.memory.peak_layer or 'the model'}", measured.memory.peak_operator)]
     if measured.roofline is None:
         return []
-    leaves = _without_children([each.name for each in measured.roofline.layers])
+    leaves = {layer["path"] for layer in measured.info["layers"] if layer["is_leaf"]}
     slowest = sorted((each for each in measured.roofline.layers if each.name in leaves), key=lambda each: -each.time_estimate)
     shown = [each for each in slowest[:_MOST_LAYERS] if each.time_estimate]
     return [(each.name or "the model", units.duration(each.time_estimate)) for each in shown]
-
-
-def _without_children(paths: Sequence[str]) -> set[str]:
-    parents = {path.rpartition(".")[0] for path in paths if path}
-    return set(paths) - parents
 
 
 # -- baselines -----------------------------------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ INPUTS = """\
 An --input is the shape of one sample, without the batch: 3,224,224. A type may follow,
 128:long, and the name of the argument stand before, input_ids=128:long."""
 
+#: all that a table can be written in
+FORMATS = ("text", "markdown", "github", "latex", "csv", "json", "html")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed")
 
 

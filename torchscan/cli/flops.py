@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_output, on_model, positive, put
+from torchscan.cli.arguments import FORMATS, INPUTS, TARGETS, add_command, add_model, add_output, on_model, positive, put
 
 _EXAMPLES = """\
 examples
@@ -24,7 +24,7 @@ def add_to(commands: Any) -> None:
     counting.add_argument("--by", choices=("operator", "module"), default="operator", help="default operator")
     counting.add_argument("--backward", action="store_true", help="with the backward pass")
     counting.add_argument("--top", metavar="N", type=positive, help="the N largest only")
-    add_output(parser, ("text", "markdown", "github", "latex", "csv", "json", "html"))
+    add_output(parser, FORMATS)
 
 
 def _run(options: argparse.Namespace) -> None:

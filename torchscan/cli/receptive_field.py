@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_output, on_model, put
+from torchscan.cli.arguments import FORMATS, INPUTS, TARGETS, add_command, add_model, add_output, on_model, put
 
 _EXAMPLES = """\
 examples
@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
     add_model(parser)
     parser.add_argument("--layer", metavar="PATH", help="this layer only, axis by axis, with its phases")
     parser.add_argument("--strict-norm", action="store_true", help="count what statistics of norms are made from as seen")
-    add_output(parser, ("text", "markdown", "github", "latex", "csv", "json", "html"))
+    add_output(parser, FORMATS)
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_output, names, on_model, positive, put
+from torchscan.cli.arguments import FORMATS, INPUTS, TARGETS, add_command, add_model, add_output, names, on_model, positive, put
 
-_FORMATS = ("text", "markdown", "github", "latex", "csv", "json", "html")
 _COLUMNS = """\
 Columns: type path input_shape output_shape params grad_params nograd_params param_size buffers
 buffer_size macs flops dmas bytes_read bytes_written rf s p. Figures are a layer's own, without
@@ -44,7 +43,7 @@ def add_to(commands: Any) -> None:
         help="MACs as another tool would report them",
     )
     counting.add_argument("--strict", action="store_true", help="refuse a model with operators of unknown cost")
-    add_output(parser, _FORMATS)
+    add_output(parser, FORMATS)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -56,12 +55,8 @@ def _run(options: argparse.Namespace) -> None:
         columns = [*(name for name in DEFAULT_COLUMNS if name != "type"), "rf", "s", "p"]
     check_layout(columns, options.wrap, options.width)
     check_columns(None if options.sort is None else [options.sort])
-    put(
-        _written(
-            _info(options, with_fields=options.rf or not FIELDS.isdisjoint([*(columns or ()), options.sort])), columns, options
-        ),
-        options,
-    )
+    with_fields = options.rf or not FIELDS.isdisjoint([*(columns or ()), options.sort])
+    put(_written(_info(options, with_fields=with_fields), columns, options), options)
 
 
 def _info(options: argparse.Namespace, *, with_fields: bool) -> Any:

@@ -5,7 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_output, add_step, names, on_model, put, step_of
+from torchscan.cli.arguments import (
+    FORMATS,
+    INPUTS,
+    TARGETS,
+    add_command,
+    add_model,
+    add_output,
+    add_step,
+    names,
+    on_model,
+    put,
+    step_of,
+)
 
 _FIGURES = """\
 Figures: params trainable_params model_size macs flops dmas activation_memory peak_memory
@@ -26,7 +38,7 @@ def add_to(commands: Any) -> None:
     add_step(parser)
     parser.add_argument("--figures", metavar="A,B", type=names, help="what to list of each model; see below")
     parser.add_argument("--device", metavar="NAME", help="estimate the latency on it")
-    add_output(parser, ("text", "markdown", "github", "latex", "csv", "json", "html"))
+    add_output(parser, FORMATS)
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -14,6 +14,7 @@ from torchscan.report.columns import full_name_of, printable
 from torchscan.report.data import require_info
 from torchscan.report.info import COST_SUMS, PARAMETER_SUMS, InfoDict, Layer
 from torchscan.report.markdown import escape, folded, markdown_table
+from torchscan.report.remarks import unpriced_text
 from torchscan.report.text import cut
 
 Change = Literal["added", "removed", "changed"]
@@ -246,8 +247,8 @@ def _short(value: Any) -> str:
 def _pass_texts(comparison: Comparison) -> list[str]:
     """What must be known to read the figures right."""
     unpriced = [
-        f"≥: a lower bound {when}, because the cost of these operators is not known: {', '.join(map(printable, names))}."
-        for when, names in zip(("before", "now"), comparison.unpriced, strict=True)
+        unpriced_text(", ".join(map(printable, names)), when)
+        for when, names in zip((" before", " now"), comparison.unpriced, strict=True)
         if names
     ]
     return unpriced + [

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from torchscan import units
+from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.totals import by_module, by_operator, total_cost
 from torchscan.errors import InputError
 from torchscan.ops import OpCost
 from torchscan.report.columns import NONE, printable
+from torchscan.report.remarks import missed_text, unpriced_text
 from torchscan.report.sheet import Cell, Heading, Sheet
 from torchscan.trace.trace import Trace
 
@@ -23,7 +25,8 @@ def cost_sheet(trace: Trace, by: By = "operator", top: int | None = None) -> She
     ordered = sorted(costs.items(), key=lambda item: (item[1].flops, item[1].bytes_read + item[1].bytes_written), reverse=True)
     shown, total = ordered[:top], total_cost(trace)
     hidden = [f"{len(shown)} of {len(ordered)} are shown; the total is that of all."] if len(shown) < len(ordered) else []
-    bound = [] if total.is_complete else ["≥: a lower bound, because the cost of some operators is not known."]
+    unknown, missed = unpriced_operators(trace, call_costs(trace)), trace.provenance.missed
+    bounds = [write(", ".join(names)) for write, names in ((unpriced_text, unknown), (missed_text, missed)) if names]
     inside = ["A module's costs are those of all that it calls: rows overlap."] if by == "module" else []
     return Sheet(
         title=f"Cost of one pass by {by}",
@@ -37,7 +40,7 @@ def cost_sheet(trace: Trace, by: By = "operator", top: int | None = None) -> She
             Heading("bytes_written", "Written"),
         ],
         rows=[_row(printable(name), cost, total) for name, cost in [*shown, ("total", total)]],
-        remarks=[*inside, *hidden, *bound],
+        remarks=[*inside, *hidden, *bounds],
     )
 
 

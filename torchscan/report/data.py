@@ -8,7 +8,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -74,11 +74,13 @@ def to_csv(info: InfoDict, columns: Sequence[str] | None = None) -> str:
 
     After the layer's ``path`` and ``call`` (0 for the first of a module) come the ``columns``, by default all.
     """
-    records = _records(info, columns)
+    return csv_text([_keys(columns), *(list(record.values()) for record in _records(info, columns))])
+
+
+def csv_text(rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as comma-separated values; what is no number and no text is JSON."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_keys(columns))
-    writer.writerows([_cell(value) for value in record.values()] for record in records)
+    csv.writer(out, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
     return out.getvalue()
 
 

@@ -64,16 +64,26 @@ def remarks_of(info: InfoDict, *, with_fields: bool) -> list[str]:
     remarks += [f"Assumed {text}." for text in info["provenance"]["assumptions"]]
     if info["unpriced"]:
         names = ", ".join(f"{name} ({calls}×)" for name, calls in info["unpriced"].items())
-        remarks.append(f"≥: a lower bound, because the cost of these operators is not known: {names}.")
+        remarks.append(unpriced_text(names))
     if info["provenance"]["missed"]:
         names = ", ".join(info["provenance"]["missed"])
-        remarks.append(f"≥: a lower bound, because modules ran in other threads, which are not recorded: {names}.")
+        remarks.append(missed_text(names))
     if info["unused_parameters"]:
         names = ", ".join(f"{path} ({units.exact(numel)})" for path, numel in info["unused_parameters"].items())
         remarks.append(f"Parameters that this pass did not use: {names}.")
     if with_fields:
         remarks += _field_remarks(info["layers"])
     return [printable(text) for text in remarks]
+
+
+def unpriced_text(names: str, when: str = "") -> str:
+    """Why some figures are lower bounds: operators without a price."""
+    return f"≥: a lower bound{when}, because the cost of these operators is not known: {names}."
+
+
+def missed_text(names: str, when: str = "") -> str:
+    """Why some figures are lower bounds: modules that no record follows."""
+    return f"≥: a lower bound{when}, because modules ran in other threads, which are not recorded: {names}."
 
 
 def _selection_texts(info: InfoDict) -> list[str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +12,7 @@ from typing import Any
 from torchscan.errors import InputError
 from torchscan.report import latex, markdown
 from torchscan.report.columns import printable
+from torchscan.report.data import csv_text
 from torchscan.report.html import page, page_file
 from torchscan.report.text import cut
 
@@ -99,11 +98,8 @@ def _latex(sheet: Sheet, _: int) -> str:
 
 
 def _csv(sheet: Sheet, _: int) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([each.key for each in sheet.headings])
-    writer.writerows([[cell.value for cell in row] for row in sheet.rows])
-    return out.getvalue().rstrip("\n")
+    rows = [[cell.value for cell in row] for row in sheet.rows]
+    return csv_text([[each.key for each in sheet.headings], *rows]).rstrip("\n")
 
 
 def _json(sheet: Sheet, _: int) -> str:

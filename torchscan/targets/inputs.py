@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from torchscan.trace.example_inputs import DTypes, Shapes
 
-_SPEC = re.compile(r"(?:(?P<name>[^\W\d]\w*)=)?(?P<sizes>\(?\d+(?:(?:, ?|x)\d+)*,?\)?|\(\))(?::(?P<dtype>\w+))?", re.ASCII)
+_SIZES = r"\d+(?:(?:, ?|x)\d+)*,?|\((?:\d+(?:, ?\d+)*,?)?\)"
+_SPEC = re.compile(rf"(?:(?P<name>[^\W\d]\w*)=)?(?P<sizes>{_SIZES})(?::(?P<dtype>\w+))?", re.ASCII)
 _LONGEST = 18  # digits: what fits 64 bits
 _SHORT = {"fp16": "float16", "fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "i64": "int64", "i32": "int32"}
 _FLOATS = ("float16", "bfloat16", "float32", "float64", "half", "float", "double", "complex64", "complex128")
