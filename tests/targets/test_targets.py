@@ -326,3 +326,12 @@ def test_types_of_inputs_and_of_the_model() -> None:
         overall("nets:Net", "x=4", "4")
     with pytest.raises(InputError, match="'float31' is no type"):
         overall("nets:Net", "4", dtype="float31")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_torchvision_of_another_torch_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr("importlib.import_module", broken)
+    assert refusal("torchvision:resnet18").endswith("built for another torch: install the one that belongs to yours")

@@ -85,5 +85,7 @@ def _file(target: Target, folder: Path) -> Any:
 
 
 def _said(error: BaseException) -> str:
-    """In a line."""
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
+    """In a line; of what happens most often also what to do."""
+    said = f"{type(error).__name__}: {error}".partition("\n")[0]
+    hint = "; this torchvision was built for another torch: install the one that belongs to yours"
+    return f"{said}{hint if 'operator torchvision::' in said else ''}"
