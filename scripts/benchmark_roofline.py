@@ -23,9 +23,9 @@ from torch import nn
 from torchscan import TorchscanError
 from torchscan.analyses.roofline import Rates, roofline_of
 from torchscan.hardware.devices import Device, device_named
-from torchscan.ops import is_known
-from torchscan.trace.passes import PassRequest, record_pass
-from torchscan.trace.precision import in_precision
+from torchscan.recording.passes import record_pass
+from torchscan.recording.precision import in_precision
+from torchscan.recording.request import PassRequest
 from torchscan.trace.trace import Trace
 
 RECORDS = Path(__file__).parents[1] / ".benchmarks" / "roofline"
@@ -105,7 +105,7 @@ def _recorded(row: Row) -> Trace:
     request = PassRequest(
         _built(row.model), (3, row.size, row.size), batch_size=row.batch, execute="abstract", in_pieces=True, target="cuda"
     )
-    trace = record_pass(in_precision(request, PRECISION), is_whole=is_known)
+    trace = record_pass(in_precision(request, PRECISION))
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     beside.write_bytes(zlib.compress(pickle.dumps(trace), 1))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from tests.trace.test_record import Calls
+from tests.recording.test_record import Calls
 
 VERBS: list[Callable[..., int]] = [torchscan.module_flops, torchscan.module_macs, torchscan.module_dmas]
 

@@ -20,8 +20,8 @@ import tests.torchvision_cpu  # noqa: F401 - makes torchvision importable
 import torchscan
 from tests.models.catalogue import SMALL, Case
 from tests.observables import process_state
-from tests.trace.test_higher_order import Flexible
-from tests.trace.test_record import Calls
+from tests.recording.test_higher_order import Flexible
+from tests.recording.test_record import Calls
 from torchscan.hardware.devices import known_devices, save_entry
 from torchscan.hardware.measuring import measure
 

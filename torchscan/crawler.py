@@ -15,15 +15,16 @@ from torchscan.analyses.receptive_field.result import Short
 from torchscan.analyses.totals import require_prices, total_cost
 from torchscan.errors import TorchscanError
 from torchscan.hardware.process_memory import NO_OVERHEAD, cuda_overhead
-from torchscan.ops import OpCost, is_known
+from torchscan.ops import OpCost
+from torchscan.recording.bookkeeping.inventory import is_on_cuda
+from torchscan.recording.example_inputs import DTypes, Shapes
+from torchscan.recording.passes import record_pass
+from torchscan.recording.request import Execute, Mode, PassRequest, require_module
+from torchscan.recording.training.gradients import Backward
 from torchscan.report.aggregate import aggregate_info
 from torchscan.report.columns import DEFAULT_COLUMNS
 from torchscan.report.info import Info, info_of
 from torchscan.report.text import WrapMode, check_layout, format_info
-from torchscan.trace.example_inputs import DTypes, Shapes
-from torchscan.trace.gradients import Backward
-from torchscan.trace.inventory import is_on_cuda
-from torchscan.trace.passes import Execute, Mode, PassRequest, record_pass, require_module
 from torchscan.trace.trace import Trace
 
 
@@ -59,7 +60,7 @@ def record(
 
     """
     request = PassRequest(module, input_shape, dtype, args, kwargs, batch_size, mode, execute, backward)
-    return record_pass(request, is_whole=is_known)
+    return record_pass(request)
 
 
 def crawl_module(

@@ -16,12 +16,12 @@ from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.roofline import Numbers, Products, Rates, Roofline, roofline_of
 from torchscan.errors import InputError, NeedsValuesError, TorchscanError
 from torchscan.hardware.devices import Device, device_named
-from torchscan.ops import is_known
-from torchscan.trace.example_inputs import DTypes, Shapes
-from torchscan.trace.inventory import has_hollow_tensors, is_on_cuda
-from torchscan.trace.optimizers import OptimizerChoice
-from torchscan.trace.passes import Mode, PassRequest, record_pass, require_module
-from torchscan.trace.precision import CopyError, Precision, checked_precision, in_precision, without_data
+from torchscan.recording.bookkeeping.inventory import has_hollow_tensors, is_on_cuda
+from torchscan.recording.example_inputs import DTypes, Shapes
+from torchscan.recording.passes import record_pass
+from torchscan.recording.precision import CopyError, Precision, checked_precision, in_precision, without_data
+from torchscan.recording.request import Mode, PassRequest, require_module
+from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.trace.trace import Trace
 from torchscan.units import memory
 
@@ -201,15 +201,15 @@ def _recorded(request: PassRequest) -> tuple[Trace, PassRequest]:
     Also the request that was recorded in the end.
     """
     try:
-        return record_pass(request, is_whole=is_known), request
+        return record_pass(request), request
     except NeedsValuesError as error:
         reason = str(error).splitlines()[0]
     if not request.is_converted and not has_hollow_tensors(request.module):
         with contextlib.suppress(NeedsValuesError, CopyError):
             hollow = without_data(request)
-            return record_pass(hollow, is_whole=is_known), hollow
+            return record_pass(hollow), hollow
         if request.autocast is None:
-            trace = record_pass(replace(request, execute="real"), is_whole=is_known)
+            trace = record_pass(replace(request, execute="real"))
             return _assuming(trace, f"that it may run on data, and on these data, because on shapes alone {reason}"), request
     raise NeedsValuesError(f"{reason}\n  try: a model with data, as it is: precision=None, and not on the meta device")
 
@@ -238,7 +238,7 @@ class _Estimator:
         return estimate_of(trace, timeline, placement.verdict(largest))
 
     def _placed(self, batch_size: int, device: Device) -> Placement:
-        trace = record_pass(replace(self._request, batch_size=batch_size), is_whole=is_known)
+        trace = record_pass(replace(self._request, batch_size=batch_size))
         return Placement(trace, MemoryTimeline(trace), device)
 
     def _largest_batch(self, device: Device, asked: Placement) -> int:

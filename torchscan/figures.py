@@ -15,11 +15,11 @@ from torchscan.analyses.roofline import Roofline
 from torchscan.crawler import crawl_module
 from torchscan.errors import InputError
 from torchscan.estimator import analyze_roofline, estimate_memory
+from torchscan.recording.example_inputs import DTypes, Shapes
+from torchscan.recording.precision import Precision
+from torchscan.recording.request import Mode
+from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.report.info import Info
-from torchscan.trace.example_inputs import DTypes, Shapes
-from torchscan.trace.optimizers import OptimizerChoice
-from torchscan.trace.passes import Mode
-from torchscan.trace.precision import Precision
 
 #: more than anything costs
 _ENDLESS = 10**30

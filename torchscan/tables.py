@@ -11,12 +11,12 @@ from torchscan import units
 from torchscan._version import __version__
 from torchscan.errors import InputError
 from torchscan.figures import FIGURES, Measured, Question, measure
+from torchscan.recording.example_inputs import DTypes, Shapes
+from torchscan.recording.precision import Precision
+from torchscan.recording.request import Mode
+from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.report.remarks import missed_text, unpriced_text
 from torchscan.report.sheet import Cell, Heading, Sheet
-from torchscan.trace.example_inputs import DTypes, Shapes
-from torchscan.trace.optimizers import OptimizerChoice
-from torchscan.trace.passes import Mode
-from torchscan.trace.precision import Precision
 
 DEFAULT_FIGURES = ("params", "macs", "flops", "activation_memory", "receptive_field")
 

@@ -27,9 +27,9 @@ import torchscan
 from tests.torchvision_cpu import torchvision
 from torchscan import Trace
 from torchscan.analyses.memory_timeline import MemoryTimeline
-from torchscan.ops import is_known
+from torchscan.recording.passes import record_pass
+from torchscan.recording.request import PassRequest
 from torchscan.trace.events import StorageKind
-from torchscan.trace.passes import PassRequest, record_pass
 
 # isort: split
 import transformers  # which imports torchvision
@@ -161,7 +161,7 @@ def test_a_step_peaks_at_the_same_bytes_of_each_kind(build: Any, optimizer: Any)
     model, x = build()
     tracked = tracked_step(model, x, optimizer)
     request = PassRequest(model, args=(x,), mode="train", execute="abstract", backward=torch.sum, optimizer=optimizer)
-    trace = record_pass(request, is_whole=is_known)
+    trace = record_pass(request)
     totals = [moment.total for moment in MemoryTimeline(trace, in_place_sums=False).moments]
     found = AsTracked(trace).at(totals.index(max(totals)))
     assert {**dict.fromkeys(tracked, 0), **found, "Total": max(totals)} == tracked

@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 import tests.torchvision_cpu  # noqa: F401 - makes torchvision importable
 from tests.analyses.storage_counter import count_inference, count_step
 from torchscan.analyses.memory_timeline import MemoryTimeline
-from torchscan.ops import is_known
-from torchscan.trace.passes import PassRequest, record_pass
+from torchscan.recording.passes import record_pass
+from torchscan.recording.request import PassRequest
 
 
 class Checkpointed(nn.Module):
@@ -130,7 +130,7 @@ CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 
 def history(model: nn.Module, x: Tensor, *, in_place_sums: bool = False, **request: Any) -> list[int]:
     """The estimate; a run under a dispatch mode does not sum gradients in place."""
-    trace = record_pass(PassRequest(model, args=(x,), execute="abstract", in_pieces=True, **request), is_whole=is_known)
+    trace = record_pass(PassRequest(model, args=(x,), execute="abstract", in_pieces=True, **request))
     return [moment.total for moment in MemoryTimeline(trace, in_place_sums=in_place_sums).moments]
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchscan
-from tests.trace.test_record import Calls
+from tests.recording.test_record import Calls
 from torchscan import InputError, OperatorLoad, Roofline, analyze_roofline, register_device
 from torchscan.analyses.roofline.kernels.products import filled
 from torchscan.hardware import devices

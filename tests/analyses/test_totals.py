@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from tests.trace.test_record import Calls
+from tests.recording.test_record import Calls
 from torchscan import InputError, OpCost, UnpricedError, by_module, by_module_and_operator, by_operator, record, total_cost
 
 

@@ -21,12 +21,12 @@ import pytest
 import torchscan
 from torchscan.analyses.conventions import Convention
 from torchscan.cli.main import main, parser
+from torchscan.recording.precision import Precision
+from torchscan.recording.request import Mode
 from torchscan.report.costs import By
 from torchscan.report.roofline import Rows
 from torchscan.report.sheet import STYLES
 from torchscan.report.text import WrapMode
-from torchscan.trace.passes import Mode
-from torchscan.trace.precision import Precision
 
 ROOT = Path(__file__).parent.parent.parent
 NETS = """

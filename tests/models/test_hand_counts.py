@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import torchscan
-from tests.trace.test_record import Calls
+from tests.recording.test_record import Calls
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same'", "ignore:LSTM with projections")  # torch, of its speed
 

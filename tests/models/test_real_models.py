@@ -14,7 +14,7 @@ import torchscan
 from tests.models.catalogue import SMALL, TIMED, Case
 from tests.models.zoo import Row, rows
 from tests.observables import observables
-from tests.trace.test_record import output_shapes
+from tests.recording.test_record import output_shapes
 
 pytestmark = pytest.mark.filterwarnings("ignore", "error:.*torchscan")  # these libraries warn of each other
 

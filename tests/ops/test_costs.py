@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchscan
-from tests.trace.test_record import Calls
+from tests.recording.test_record import Calls
 from torchscan import OpCost
 
 SHAPE = tuple[int, ...]

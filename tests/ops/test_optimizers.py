@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import torchscan
-from tests.trace.test_record import Calls
+from tests.recording.test_record import Calls
 from torchscan import OpCost
 
 OPTIMIZERS = [

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from tests.trace.test_record import Calls, op_names
+from tests.recording.test_record import Calls, op_names
 from torchscan import TensorSpec, UnpricedError, Work, cost_of
 from torchscan.ops import registry
 

@@ -18,7 +18,7 @@ import torchscan
 from torchscan.analyses.receptive_field.envelopes import shape_after
 from torchscan.ops import registry
 from torchscan.ops.windows import Along, At, EachOutput, Look, Looks, Piece, Reshape, Unfold, Way, Ways
-from torchscan.trace.containers import tensors_in
+from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.trace.events import OpCall
 
 aten = torch.ops.aten

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from tests.trace.test_record import Calls
+from tests.recording.test_record import Calls
 from torchscan.report.info import Info
 
 #: names that somebody could take for something else: markup, a formula, a mention, an end of a line

@@ -15,15 +15,15 @@ from torchscan.budgets.file import BASELINE_FIGURES, Budget
 from torchscan.errors import BudgetError, InputError, UnpricedError
 from torchscan.figures import FIGURES, Measured, Question, activation_peak, limits_of, measure
 from torchscan.files import write_text
+from torchscan.recording.example_inputs import DTypes, Shapes
+from torchscan.recording.precision import Precision
+from torchscan.recording.request import Mode
+from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.report.columns import full_name_of, printable
 from torchscan.report.compare import Comparison, compare_info, growth
 from torchscan.report.data import read_report, to_json
 from torchscan.report.info import Info, Layer
 from torchscan.targets import Built, asked, with_model
-from torchscan.trace.example_inputs import DTypes, Shapes
-from torchscan.trace.optimizers import OptimizerChoice
-from torchscan.trace.passes import Mode
-from torchscan.trace.precision import Precision
 
 _MOST_LAYERS = 5
 

@@ -12,10 +12,10 @@ from typing import Any, get_args
 from torchscan.errors import InputError
 from torchscan.figures import FIGURES, limits_of
 from torchscan.files import read_text
+from torchscan.recording.precision import Precision, checked_precision
+from torchscan.recording.request import Mode
 from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
 from torchscan.targets.parsing import Target, parse_target
-from torchscan.trace.passes import Mode
-from torchscan.trace.precision import Precision, checked_precision
 from torchscan.units import parse_share
 
 #: what a baseline is compared in, and what may have a tolerance

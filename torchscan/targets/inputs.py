@@ -12,7 +12,7 @@ from torchscan.errors import InputError
 if TYPE_CHECKING:
     import torch
 
-    from torchscan.trace.example_inputs import DTypes, Shapes
+    from torchscan.recording.example_inputs import DTypes, Shapes
 
 _SIZES = r"\d+(?:(?:, ?|x)\d+)*,?|\((?:\d+(?:, ?\d+)*,?)?\)"
 _SPEC = re.compile(rf"(?:(?P<name>[^\W\d]\w*)=)?(?P<sizes>{_SIZES})(?::(?P<dtype>\w+))?", re.ASCII)

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torchscan
 from tests.observables import observables
-from tests.trace.test_record import Calls
+from tests.recording.test_record import Calls
 from torchscan import InputError, Trace, record
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.errors import InputError
-from torchscan.trace.tensors import CONCRETE_INTEGERS
+from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS
 
 Shape = Sequence[int]
 Shapes = Shape | Sequence[Shape] | Mapping[str, Shape]

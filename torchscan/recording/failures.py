@@ -10,10 +10,10 @@ from typing import Any
 from torch import nn
 
 from torchscan.errors import NeedsValuesError, RecordError, TorchscanError
-from torchscan.trace.calls import OpRequest
+from torchscan.recording.example_inputs import Shapes
+from torchscan.recording.execution.calls import OpRequest
+from torchscan.recording.recorder import Failure, Recorder, type_name_of
 from torchscan.trace.events import InputRecord, TensorSpec
-from torchscan.trace.example_inputs import Shapes
-from torchscan.trace.recorder import Failure, Recorder, type_name_of
 
 
 def explain(

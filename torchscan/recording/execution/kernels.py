@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchscan.trace.patches import replaced
-from torchscan.trace.recurrent import RECURRENT, recurrent_on_cpu, recurrent_on_cuda
-from torchscan.trace.shape_rules import runs_in_one_kernel
+from torchscan.recording.execution.recurrent import RECURRENT, recurrent_on_cpu, recurrent_on_cuda
+from torchscan.recording.execution.shape_rules import runs_in_one_kernel
+from torchscan.recording.patches import replaced
 
 _attention = torch._C._nn.scaled_dot_product_attention
 _HALF = (torch.float16, torch.bfloat16)

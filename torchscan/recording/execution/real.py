@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.trace.calls import OpOutcome, OpRequest, describe_outcome, protect_foreign
+from torchscan.recording.execution.calls import OpOutcome, OpRequest, describe_outcome, protect_foreign
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
 

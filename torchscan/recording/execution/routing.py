@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from torchscan.trace.calls import OpRequest
+from torchscan.recording.execution.calls import OpRequest
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten

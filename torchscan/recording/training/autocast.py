@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.amp import autocast_mode
 
-from torchscan.trace.patches import replaced
+from torchscan.recording.patches import replaced
 
 _CONVOLUTIONS = frozenset(f"conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3)) | {
     "convolution",

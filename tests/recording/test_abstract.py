@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 import torchscan
-from tests.trace.test_record import Calls, op_names, output_shapes
+from tests.recording.test_record import Calls, op_names, output_shapes
 
 
 def both(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[torchscan.Trace, torchscan.Trace]:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.errors import InputError
-from torchscan.trace.inventory import Inventory
-from torchscan.trace.tensors import share_memory
+from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.bookkeeping.tensors import share_memory
 
 #: containers beyond this many items, and whatever is reached after this many objects, are left to the model
 LARGEST_CONTAINER, MOST_OBJECTS = 10_000, 200_000

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.trace.gradients import (
+from torchscan.recording.bookkeeping.tensors import hollow_twin
+from torchscan.recording.recorder import Recorder
+from torchscan.recording.training.gradients import (
     Substitutes,
     differentiable_outputs,
     outside_of_everything,
     require_hollow_leaves,
     run_backward,
 )
-from torchscan.trace.optimizers import OptimizerChoice, implementations_of, optimizer_on, state_of, take_step
-from torchscan.trace.recorder import Recorder
-from torchscan.trace.tensors import hollow_twin
+from torchscan.recording.training.optimizers import OptimizerChoice, implementations_of, optimizer_on, state_of, take_step
 
 
 def differentiate(loss: Any, recorder: Recorder, substitutes: Substitutes) -> None:

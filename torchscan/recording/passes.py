@@ -5,98 +5,36 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import GeneratorType
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from torchscan._version import __version__
 from torchscan.errors import InputError, RecordError, TorchscanError
-from torchscan.trace.abstract import AbstractExecution
-from torchscan.trace.autocast import Autocast, autocast_of_hollow_tensors
-from torchscan.trace.calls import Execution
-from torchscan.trace.containers import copy_arguments, named_tensors, tensors_in
+from torchscan.ops import is_known
+from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
+from torchscan.recording.bookkeeping.inventory import Inventory, Slot
+from torchscan.recording.execution.abstract import AbstractExecution
+from torchscan.recording.execution.calls import Execution
+from torchscan.recording.execution.higher_order import flex_attention_runs_as_it_is
+from torchscan.recording.execution.kernels import Kernels, functions_let_through
+from torchscan.recording.execution.real import RealExecution
+from torchscan.recording.failures import explain
+from torchscan.recording.recorder import Recorder, module_hooks
+from torchscan.recording.request import PassRequest, check_request
+from torchscan.recording.state import original_of, training_flags, unchanged
+from torchscan.recording.training.autocast import Autocast, autocast_of_hollow_tensors
+from torchscan.recording.training.gradients import BackwardError, Substitutes, loss_of
+from torchscan.recording.training.optimizers import OptimizerError
+from torchscan.recording.training.step import differentiate, name_gradients, optimize
 from torchscan.trace.events import InputRecord, ParameterRecord, Provenance
-from torchscan.trace.example_inputs import DTypes, Shapes, example_inputs
-from torchscan.trace.failures import explain
-from torchscan.trace.gradients import Backward, BackwardError, Substitutes, loss_of
-from torchscan.trace.higher_order import flex_attention_runs_as_it_is
-from torchscan.trace.inventory import Inventory, Slot
-from torchscan.trace.kernels import Kernels, functions_let_through
-from torchscan.trace.optimizers import OptimizerChoice, OptimizerError
-from torchscan.trace.real import RealExecution
-from torchscan.trace.recorder import IsWhole, Recorder, module_hooks
-from torchscan.trace.state import original_of, training_flags, unchanged
-from torchscan.trace.tensors import own_copy
 from torchscan.trace.trace import Trace
-from torchscan.trace.training import differentiate, name_gradients, optimize
-
-Mode = Literal["eval", "train", "same"]
-Execute = Literal["auto", "abstract", "real"]
 
 _META = torch.device("meta")
-
-
-@dataclass(frozen=True, slots=True)
-class PassRequest:
-    """What was asked for: the module, its inputs (shapes, or complete arguments), and how to run."""
-
-    module: nn.Module
-    input_shape: Shapes | None = None
-    dtype: DTypes | None = None
-    args: Sequence[Any] | None = None
-    kwargs: Mapping[str, Any] | None = None
-    batch_size: int = 1
-    mode: Mode = "eval"
-    execute: Execute = "auto"
-    backward: Backward = False
-    #: also let an optimizer step
-    optimizer: OptimizerChoice | None = None
-    #: a batch whose gradients are added to those of one before
-    accumulates: bool = False
-    #: composite operators as what they are made of, also without gradients
-    in_pieces: bool = False
-    #: the type that autocast computes in
-    autocast: torch.dtype | None = None
-    #: by the identity of a parameter that of the one which it is a twin of, where the model is a copy
-    originals: Mapping[int, int] = field(default_factory=dict)
-    #: the kind of device whose kernels to assume where they differ
-    target: str = "cpu"
-    #: whether that device has flash attention, as CUDA devices since 8.0 have
-    has_flash: bool = True
-
-    @property
-    def is_converted(self) -> bool:
-        """Whether the model is a copy without data."""
-        return bool(self.originals)
-
-    @property
-    def from_shapes(self) -> bool:
-        """Whether torchscan makes the inputs."""
-        return self.input_shape is not None
-
-    def inputs(self, device: torch.device, kept: Collection[int]) -> tuple[tuple[Any, ...], dict[str, Any], set[int]]:
-        """The arguments of the forward pass, and which of their tensors are our own.
-
-        Tensors are copies, on ``device`` (on ``meta`` integers keep their values), but for those ``kept``, by identity.
-        """
-        owned: list[Tensor] = []
-
-        def own(tensor: Tensor) -> Tensor:
-            copied = tensor if id(tensor) in kept else own_copy(tensor, hollow=device.type == "meta")
-            if copied is not tensor:
-                owned.append(copied)
-            return copied
-
-        args, kwargs = copy_arguments((tuple(self.args or ()), dict(self.kwargs or {})), own)
-        if self.input_shape is not None:
-            args, named = example_inputs(self.module, self.input_shape, self.dtype, self.batch_size, device)
-            kwargs |= named
-            owned.extend((*args, *named.values()))
-        return args, kwargs, {id(tensor) for tensor in owned}
 
 
 @dataclass(slots=True)
@@ -121,7 +59,7 @@ class _Attempt:
     def autocast(self, followed: str | None) -> Iterator[None]:
         """An active autocast casts parameters, which have a device, but not activations that have none: switch it off.
 
-        But for that on the kind of device that is ``followed``: see :mod:`torchscan.trace.autocast`.
+        But for that on the kind of device that is ``followed``: see :mod:`torchscan.recording.training.autocast`.
         """
         with contextlib.ExitStack() as stack:
             for device in set(_autocast_devices()) - {followed} if self.name == "abstract" else ():
@@ -134,28 +72,28 @@ class _Attempt:
             self.assumptions.append(text)
 
 
-def record_pass(request: PassRequest, is_whole: IsWhole) -> Trace:
+def record_pass(request: PassRequest) -> Trace:
     """Run the pass that was asked for and return its record."""
-    _check(request)
+    check_request(request)
     inventory = Inventory(original_of(request.module))
     first, *others = _attempts(request, inventory)
     try:
-        return _run_with_or_without_graph(request, inventory, first, is_whole)
+        return _run_with_or_without_graph(request, inventory, first)
     except TorchscanError as error:
         if not others or isinstance(error, InputError):
             raise
         second = others[0]
         second.reason = f"the shape-only pass could not go on: {error}"
-    return _run_with_or_without_graph(request, inventory, second, is_whole)
+    return _run_with_or_without_graph(request, inventory, second)
 
 
-def _run_with_or_without_graph(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole: IsWhole) -> Trace:
+def _run_with_or_without_graph(request: PassRequest, inventory: Inventory, attempt: _Attempt) -> Trace:
     """In inference mode operators arrive whole; a model that differentiates inside its forward pass cannot run there."""
     if not request.backward:
         if request.in_pieces:
             attempt.grad_mode, attempt.in_pieces = torch.no_grad, True
         try:
-            return _run(request, inventory, attempt, is_whole)
+            return _run(request, inventory, attempt)
         except RecordError as error:
             if not any(word in str(error.__cause__) for word in ("require grad", "requires_grad", "Inference tensor")):
                 raise
@@ -163,13 +101,13 @@ def _run_with_or_without_graph(request: PassRequest, inventory: Inventory, attem
         attempt.assumptions.clear()
     attempt.grad_mode, attempt.in_pieces = torch.enable_grad, True
     with torch.inference_mode(False):
-        return _run(request, inventory, attempt, is_whole)
+        return _run(request, inventory, attempt)
 
 
-def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt, is_whole: IsWhole) -> Trace:
+def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt) -> Trace:
     if any(slot.is_lazy for slot in inventory.slots):
         inventory = Inventory(_initialised_copy(request, inventory, attempt))
-    recorder = Recorder(inventory, attempt.execution(), is_whole, attempt.assume)
+    recorder = Recorder(inventory, attempt.execution(), is_known, attempt.assume)
     with (
         unchanged(inventory, request.mode, [request.args, request.kwargs]),
         attempt.autocast(request.target if request.in_pieces else None),
@@ -248,37 +186,6 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
     except Exception as error:
         raise explain(error, recorder, module, inputs, request.input_shape) from error
     return inputs
-
-
-def require_module(given: object) -> None:
-    """Say what was given where a module is needed."""
-    if not isinstance(given, nn.Module):
-        what = "a class: create an instance of it" if isinstance(given, type) else "no torch.nn.Module"
-        raise InputError(f"module is {given!r}, which is {what}")
-
-
-def _check(request: PassRequest) -> None:
-    require_module(request.module)
-    if not (isinstance(request.backward, bool) or callable(request.backward)):
-        raise InputError(f"backward is {request.backward!r}: give True, or a function that makes a loss of the output")
-    for name, value, allowed in (("mode", request.mode, get_args(Mode)), ("execute", request.execute, get_args(Execute))):
-        if value not in allowed:
-            raise InputError(f"{name} is {value!r}: give one of {', '.join(map(repr, allowed))}")
-    if request.input_shape is not None and request.args is not None:
-        raise InputError("input_shape and args were both given: give shapes or complete arguments (kwargs go with either)")
-    if request.input_shape is None and request.args is None and request.kwargs is None:
-        raise InputError(
-            "no input was given: pass input_shape=(3, 224, 224), say, or the arguments themselves as args= and kwargs="
-        )
-    twice = set(request.kwargs or ()) & set(request.input_shape if isinstance(request.input_shape, Mapping) else ())
-    if twice:
-        raise InputError(f"{min(twice)!r} was given in input_shape and in kwargs: give it once")
-    if isinstance(request.args, Tensor):
-        raise InputError("args is a tensor: give a tuple of the positional arguments, args=(tensor,)")
-    if isinstance(request.args, Mapping):
-        raise InputError("args is a dict: give keyword arguments as kwargs=, or the dict itself as args=(the_dict,)")
-    if request.input_shape is None and (request.dtype is not None or request.batch_size != 1):
-        raise InputError("dtype and batch_size are for inputs made from input_shape; complete arguments have their own")
 
 
 def _initialised_copy(request: PassRequest, inventory: Inventory, attempt: _Attempt) -> nn.Module:

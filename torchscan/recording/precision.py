@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.errors import InputError
-from torchscan.trace.containers import copy_arguments
-from torchscan.trace.inventory import Inventory
-from torchscan.trace.tensors import hollow_twin, own_copy
+from torchscan.recording.bookkeeping.containers import copy_arguments
+from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.bookkeeping.tensors import hollow_twin, own_copy
 
 if TYPE_CHECKING:
-    from torchscan.trace.passes import PassRequest
+    from torchscan.recording.request import PassRequest
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed"]
 

@@ -22,9 +22,9 @@ from torch.optim import optimizer as optimizer_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchscan.errors import InputError, TorchscanError
-from torchscan.trace.abstract import assumed_number
-from torchscan.trace.patches import replaced
-from torchscan.trace.shape_rules import UPDATES_WITHOUT_SHAPE_FUNCTION
+from torchscan.recording.execution.abstract import assumed_number
+from torchscan.recording.execution.shape_rules import UPDATES_WITHOUT_SHAPE_FUNCTION
+from torchscan.recording.patches import replaced
 
 #: the name of a class of torch.optim, a class or function that makes one of a list of parameters, or one that exists
 OptimizerChoice = str | Callable[[list[Tensor]], Optimizer] | Optimizer

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from torchscan.trace.calls import OpRequest
+from torchscan.recording.execution.calls import OpRequest
 
 aten = torch.ops.aten
 _SIXTEEN_BITS = frozenset({torch.float16, torch.bfloat16})

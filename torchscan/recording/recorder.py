@@ -21,12 +21,12 @@ from torch.nn.modules.module import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torchscan.trace.calls import Execution, OpOutcome, OpRequest, OpTraits, describe_outcome, traits_of
-from torchscan.trace.containers import tensors_in
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.execution.calls import Execution, OpOutcome, OpRequest, OpTraits, describe_outcome, traits_of
+from torchscan.recording.execution.higher_order import named_call
 from torchscan.trace.events import ModuleCall, OpCall, Origin, Phase
-from torchscan.trace.higher_order import named_call
-from torchscan.trace.inventory import Inventory
-from torchscan.trace.tensors import TensorTable
 
 _PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
 _LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # about to be initialised: no part of the pass

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from torchscan.recording.bookkeeping.storages import Storages
 from torchscan.trace.events import Sparsity, TensorKind, TensorRecord, TensorSpec
-from torchscan.trace.storages import Storages
 
 #: integers and booleans up to this many elements keep their values in a pass on shapes alone
 CONCRETE_INTEGERS = 2**22

@@ -20,12 +20,12 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from torchscan.errors import NeedsValuesError
-from torchscan.trace.calls import OpOutcome, OpRequest, describe_outcome, protect_foreign, tensors_of_result
-from torchscan.trace.checks import check
+from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS, twin_of
+from torchscan.recording.execution.calls import OpOutcome, OpRequest, describe_outcome, protect_foreign, tensors_of_result
+from torchscan.recording.execution.checks import check
+from torchscan.recording.execution.routing import BALANCED_INDICES, balanced_indices
+from torchscan.recording.execution.shape_rules import SHAPE_RULES
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
-from torchscan.trace.routing import BALANCED_INDICES, balanced_indices
-from torchscan.trace.shape_rules import SHAPE_RULES
-from torchscan.trace.tensors import CONCRETE_INTEGERS, twin_of
 
 aten = torch.ops.aten
 _META, _CPU = torch.device("meta"), torch.device("cpu")

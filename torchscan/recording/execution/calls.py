@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 
-from torchscan.trace.containers import packed_tensors
+from torchscan.recording.bookkeeping.containers import packed_tensors
+from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked, share_memory
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
-from torchscan.trace.tensors import TensorTable, Tracked, share_memory
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 _PLAIN = frozenset({int, str, type(None), torch.dtype, torch.layout, torch.memory_format})

@@ -25,10 +25,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchscan.errors import InputError, NeedsValuesError
-from torchscan.trace.autocast import Autocast
-from torchscan.trace.containers import tensors_in
-from torchscan.trace.kernels import Kernels
-from torchscan.trace.tensors import TensorTable, hollow_twin, is_plain
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.bookkeeping.tensors import TensorTable, hollow_twin, is_plain
+from torchscan.recording.execution.kernels import Kernels
+from torchscan.recording.training.autocast import Autocast
 
 #: True: a gradient for every output; a function: the loss that it makes of the output
 Backward = bool | Callable[[Any], Tensor]

@@ -1,0 +1,1 @@
+"""The ways to run an operator: for real, or on shapes alone."""

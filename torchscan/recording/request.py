@@ -1,0 +1,111 @@
+"""What was asked for: which pass of which module, on which inputs, and how to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from torchscan.errors import InputError
+from torchscan.recording.bookkeeping.containers import copy_arguments
+from torchscan.recording.bookkeeping.tensors import own_copy
+from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
+from torchscan.recording.training.gradients import Backward
+from torchscan.recording.training.optimizers import OptimizerChoice
+
+Mode = Literal["eval", "train", "same"]
+Execute = Literal["auto", "abstract", "real"]
+
+
+@dataclass(frozen=True, slots=True)
+class PassRequest:
+    """What was asked for: the module, its inputs (shapes, or complete arguments), and how to run."""
+
+    module: nn.Module
+    input_shape: Shapes | None = None
+    dtype: DTypes | None = None
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    batch_size: int = 1
+    mode: Mode = "eval"
+    execute: Execute = "auto"
+    backward: Backward = False
+    #: also let an optimizer step
+    optimizer: OptimizerChoice | None = None
+    #: a batch whose gradients are added to those of one before
+    accumulates: bool = False
+    #: composite operators as what they are made of, also without gradients
+    in_pieces: bool = False
+    #: the type that autocast computes in
+    autocast: torch.dtype | None = None
+    #: by the identity of a parameter that of the one which it is a twin of, where the model is a copy
+    originals: Mapping[int, int] = field(default_factory=dict)
+    #: the kind of device whose kernels to assume where they differ
+    target: str = "cpu"
+    #: whether that device has flash attention, as CUDA devices since 8.0 have
+    has_flash: bool = True
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether the model is a copy without data."""
+        return bool(self.originals)
+
+    @property
+    def from_shapes(self) -> bool:
+        """Whether torchscan makes the inputs."""
+        return self.input_shape is not None
+
+    def inputs(self, device: torch.device, kept: Collection[int]) -> tuple[tuple[Any, ...], dict[str, Any], set[int]]:
+        """The arguments of the forward pass, and which of their tensors are our own.
+
+        Tensors are copies, on ``device`` (on ``meta`` integers keep their values), but for those ``kept``, by identity.
+        """
+        owned: list[Tensor] = []
+
+        def own(tensor: Tensor) -> Tensor:
+            copied = tensor if id(tensor) in kept else own_copy(tensor, hollow=device.type == "meta")
+            if copied is not tensor:
+                owned.append(copied)
+            return copied
+
+        args, kwargs = copy_arguments((tuple(self.args or ()), dict(self.kwargs or {})), own)
+        if self.input_shape is not None:
+            args, named = example_inputs(self.module, self.input_shape, self.dtype, self.batch_size, device)
+            kwargs |= named
+            owned.extend((*args, *named.values()))
+        return args, kwargs, {id(tensor) for tensor in owned}
+
+
+def require_module(given: object) -> None:
+    """Say what was given where a module is needed."""
+    if not isinstance(given, nn.Module):
+        what = "a class: create an instance of it" if isinstance(given, type) else "no torch.nn.Module"
+        raise InputError(f"module is {given!r}, which is {what}")
+
+
+def check_request(request: PassRequest) -> None:
+    """Refuse what contradicts itself or cannot be run."""
+    require_module(request.module)
+    if not (isinstance(request.backward, bool) or callable(request.backward)):
+        raise InputError(f"backward is {request.backward!r}: give True, or a function that makes a loss of the output")
+    for name, value, allowed in (("mode", request.mode, get_args(Mode)), ("execute", request.execute, get_args(Execute))):
+        if value not in allowed:
+            raise InputError(f"{name} is {value!r}: give one of {', '.join(map(repr, allowed))}")
+    if request.input_shape is not None and request.args is not None:
+        raise InputError("input_shape and args were both given: give shapes or complete arguments (kwargs go with either)")
+    if request.input_shape is None and request.args is None and request.kwargs is None:
+        raise InputError(
+            "no input was given: pass input_shape=(3, 224, 224), say, or the arguments themselves as args= and kwargs="
+        )
+    twice = set(request.kwargs or ()) & set(request.input_shape if isinstance(request.input_shape, Mapping) else ())
+    if twice:
+        raise InputError(f"{min(twice)!r} was given in input_shape and in kwargs: give it once")
+    if isinstance(request.args, Tensor):
+        raise InputError("args is a tensor: give a tuple of the positional arguments, args=(tensor,)")
+    if isinstance(request.args, Mapping):
+        raise InputError("args is a dict: give keyword arguments as kwargs=, or the dict itself as args=(the_dict,)")
+    if request.input_shape is None and (request.dtype is not None or request.batch_size != 1):
+        raise InputError("dtype and batch_size are for inputs made from input_shape; complete arguments have their own")

@@ -1,0 +1,1 @@
+"""What a training step does beyond its forward pass: gradients, optimizers, autocast."""
