@@ -198,6 +198,7 @@ def test_checkpoints_save_memory() -> None:
 def test_the_largest_batch_fits_and_the_next_one_does_not(training: bool) -> None:
     model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 62 * 62, 10))
     options: Any = {"training": training, "optimizer": "AdamW" if training else None, "device": "GTX 1650 Ti"}
+    options["largest_batch"] = True
     verdict = estimate_memory(model, (3, 64, 64), **options).verdict
     assert verdict is not None
     assert verdict.fits
@@ -213,16 +214,23 @@ def test_the_largest_batch_fits_and_the_next_one_does_not(training: bool) -> Non
 def test_a_model_that_is_too_large_for_any_batch() -> None:
     with torch.device("meta"):
         model = nn.Linear(100_000, 100_000)
-    verdict = estimate_memory(model, (100_000,), device="RTX 3090").verdict
+    verdict = estimate_memory(model, (100_000,), device="RTX 3090", largest_batch=True).verdict
     assert verdict is not None
     assert (verdict.fits, verdict.largest_batch_size) == (False, 0)
     assert verdict.left_bytes < -13 * GIB  # 40 GB of weights
 
 
-def test_given_arguments_have_no_known_batch() -> None:
-    verdict = estimate_memory(two_layers(), args=(torch.zeros(8, 100),), device="H200").verdict
+def test_the_largest_batch_is_looked_for_only_where_it_is_asked() -> None:
+    verdict = estimate_memory(two_layers(), (100,), device="H200").verdict
     assert verdict is not None
     assert verdict.largest_batch_size is None
+
+
+def test_where_there_is_no_largest_batch_the_question_is_refused() -> None:
+    with pytest.raises(InputError, match="needs inputs made from input_shape"):
+        estimate_memory(two_layers(), args=(torch.zeros(8, 100),), device="H200", largest_batch=True)
+    with pytest.raises(InputError, match="the largest batch depends on the device: give device="):
+        estimate_memory(two_layers(), (100,), largest_batch=True)
 
 
 def test_the_verdict_adds_up() -> None:
@@ -487,14 +495,16 @@ def test_a_loss_that_knows_the_batch_keeps_its_answer_and_says_why_there_is_no_l
     def loss(output: Tensor) -> Tensor:
         return F.cross_entropy(output, target)
 
-    estimate = estimate_memory(nn.Linear(8, 4), (8,), batch_size=only_for, training=True, device="4090", loss=loss)
+    estimate = estimate_memory(
+        nn.Linear(8, 4), (8,), batch_size=only_for, training=True, device="4090", loss=loss, largest_batch=True
+    )
     assert estimate.verdict is not None
     assert (estimate.verdict.fits, estimate.verdict.largest_batch_size) == (True, None)
     assert f"match target batch_size ({only_for})" in estimate.assumptions[-1]
 
 
 def test_token_ids_of_a_large_batch_take_no_memory_of_this_machine() -> None:
-    estimate = estimate_memory(nn.Embedding(100, 4), (4096,), dtype=torch.long, device="H200")
+    estimate = estimate_memory(nn.Embedding(100, 4), (4096,), dtype=torch.long, device="H200", largest_batch=True)
     assert estimate.verdict is not None
     assert estimate.verdict.largest_batch_size is not None
     assert estimate.verdict.largest_batch_size > 100_000

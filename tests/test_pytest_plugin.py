@@ -90,7 +90,7 @@ def test_a_baseline_that_is_broken_is_said_and_left_alone(run: pytest.Pytester, 
         ("model_budget(Net(), (4,))", "torchscan: give a model and limits, *"),
         ("model_budget(max_params=3)", "torchscan: give a model and limits, *"),
         ("model_budget(name='net', max_params=3)", "torchscan: budget 'net' has its own target: *"),
-        ("model_budget(Net(), (4,), max_parms=3)", "torchscan: max_parms is no limit: there are max_params, *"),
+        ("model_budget(Net(), (4,), max_parms=3)", "torchscan: max_parms is not a limit: there are max_params, *"),
         ("model_budget(Net(), (5,), max_params=3)", "torchscan: fc (Linear) failed in *"),
     ],
 )

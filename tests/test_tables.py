@@ -42,7 +42,7 @@ def test_a_latency_is_there_with_a_device() -> None:
 
 def test_batch_and_step() -> None:
     assert rows(batch_size=3)[0]["macs"] == 3 * 648
-    options = {"training": True, "optimizer": "SGD", "figures": ["peak_memory", "macs"]}
+    options = {"training": True, "optimizer": "SGD", "metrics": ["peak_memory", "macs"]}
     (row,) = json.loads(model_table({"one": nn.Linear(3, 4)}, (3,), **options).write("json"))["rows"]  # type: ignore[arg-type]
     # weights, gradients, input, output and its gradient
     assert row["peak_memory"] == 4 * (16 + 16 + 3 + 4 + 4)
@@ -61,7 +61,7 @@ def test_what_is_said_below() -> None:
 def test_wrong_use() -> None:
     with pytest.raises(InputError, match="there are no models"):
         model_table({}, (3, 20))
-    with pytest.raises(InputError, match="there is no figure 'price': there are params, "):
-        model_table(models(), (3, 20), figures=["price"])
+    with pytest.raises(InputError, match="there is no metric 'price': there are params, "):
+        model_table(models(), (3, 20), metrics=["price"])
     with pytest.raises(InputError, match="'word' is no format of this: there are text, "):
         model_table(models(), (3, 20)).write("word")

@@ -43,6 +43,7 @@ _HOMES = {
     "Device": "torchscan.hardware.devices",
     "register_device": "torchscan.hardware.devices",
     "get_process_gpu_ram": "torchscan.hardware.process_memory",
+    "Scan": "torchscan.scan",
     "OpCost": "torchscan.ops",
     "Work": "torchscan.ops",
     "cost_of": "torchscan.ops",

@@ -35,6 +35,7 @@ from torchscan.report.roofline import draw_roofline, format_roofline
 from torchscan.report.select import select_layers
 from torchscan.report.sheet import Cell, Heading, Sheet
 from torchscan.report.text import format_info
+from torchscan.scan import Scan
 from torchscan.tables import model_table
 from torchscan.trace.events import ModuleCall, OpCall, OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
@@ -63,6 +64,7 @@ __all__ = [
     "ReceptiveField",
     "RecordError",
     "Roofline",
+    "Scan",
     "Sheet",
     "TensorSpec",
     "TorchscanError",

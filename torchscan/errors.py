@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
+
 
 class TorchscanError(Exception):
     """Base of all errors of torchscan. Its text says what, where and what to try."""
@@ -25,3 +28,11 @@ class NeedsValuesError(TorchscanError):
 
 class BudgetError(TorchscanError, AssertionError):
     """A model costs more than it may. The text says what, by how much, and which layers to look at."""
+
+
+def warn_user(message: str) -> None:
+    """Warn at the line outside of torchscan that asked, however deep inside the reason was found."""
+    depth, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("torchscan", "functools"):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(message, stacklevel=depth - 1)

@@ -68,8 +68,8 @@ class _ModelBudget:
             pytest.fail(wrong, pytrace=False)
 
     def _outcome(self, module: nn.Module | None, name: str | None, given: dict[str, Any]) -> Outcome:
-        from torchscan.budgets import Budget, check_budget, check_model, question_of
-        from torchscan.figures import limits_of
+        from torchscan.budgets import Budget, check_budget, check_model, scan_for
+        from torchscan.metrics import limits_of
         from torchscan.targets import Built
 
         update = bool(self._request.config.getoption("--torchscan-update"))
@@ -83,10 +83,10 @@ class _ModelBudget:
         elif module is None or not limits:
             raise InputError('give a model and limits, model_budget(model, (3, 224, 224), max_params="25M"), or name="…"')
         else:
-            budget = Budget(type(module).__name__)
+            budget = Budget(name=type(module).__name__)
         own = {"limits": {**budget.limits, **limits}, "strict": given.pop("strict", budget.strict)}
         merged = replace(budget, **own)
-        return check_model(merged, question_of(merged, Built(module).converted(budget.dtype), **given), update=update)
+        return check_model(merged, scan_for(merged, Built(module).converted(budget.dtype), **given), update=update)
 
     def _named(self, name: str) -> Budget:
         from torchscan.budgets import find_budget_file, read_budgets, require_budget

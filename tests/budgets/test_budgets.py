@@ -414,6 +414,6 @@ def test_a_baseline_of_other_inputs_is_none(folder: Path) -> None:
 def test_limits_and_a_baseline_together(folder: Path) -> None:
     check_budget(budget(folder), update=True)
     outcome = check_budget(budget(folder, "nets.py:Net(width=9)", max_params=60))
-    assert [each.figure for each in outcome.excesses] == ["params", "params", "model_size", "macs", "flops"]
+    assert [each.metric for each in outcome.excesses] == ["params", "params", "model_size", "macs", "flops"]
     with pytest.raises(InputError, match="there is no target to build"):
-        check_budget(Budget("x", limits={"params": 1}))
+        check_budget(Budget(name="x", limits={"params": 1}))

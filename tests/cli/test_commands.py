@@ -173,8 +173,8 @@ def test_choices_are_all_that_there_are() -> None:
         (("summary", *NET, "--depth", "-1"), "max_depth is -1"),
         (("summary", "nets.py:Net", "--input", "5"), "fc (Linear) failed in aten.linear"),
         (("summary", *NET, "--output", "nets.py/report"), "cannot be written"),
-        (("table", *NET, "--figures", "price"), "there is no figure 'price'"),
-        (("table", *NET, "--figures", "latency"), "a latency is that of a device"),
+        (("table", *NET, "--metrics", "price"), "there is no metric 'price'"),
+        (("table", *NET, "--metrics", "latency"), "a latency is that of a device"),
         (("roofline", *NET, "--device", "RTX 9999"), "RTX 9999"),
         (("memory", *NET, "--optimizer", "AdamW"), "add --training"),
         (("receptive-field", *NET, "--layer", "nothing"), "no layer 'nothing' was called"),
@@ -203,7 +203,7 @@ def test_a_mistake_of_ours_is_said_and_status_3(run: Any, monkeypatch: pytest.Mo
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("of ours")
 
-    monkeypatch.setattr("torchscan.crawler.crawl_module", broken)
+    monkeypatch.setattr("torchscan.scan.Scan.describe", broken)
     status, out, err = run("summary", *NET)
     assert (status, out) == (3, "")
     assert "a mistake of torchscan's, please report it: ZeroDivisionError('of ours')" in err

@@ -85,7 +85,7 @@ def test_a_column_is_filled_as_high_as_the_memory_at_its_largest_moment() -> Non
 
 
 def test_the_verdict_is_said() -> None:
-    text = format_memory(a_step(device="H200"))
+    text = format_memory(a_step(device="H200", largest_batch=True))
     assert "NVIDIA H200: fits" in text
     assert "Largest batch size      16,777,216 or more" in text
 
@@ -93,7 +93,7 @@ def test_the_verdict_is_said() -> None:
 def test_what_is_missing_is_said() -> None:
     with torch.device("meta"):
         model = nn.Linear(100_000, 100_000)
-    text = format_memory(estimate_memory(model, (100_000,), device="RTX 3090"))
+    text = format_memory(estimate_memory(model, (100_000,), device="RTX 3090", largest_batch=True))
     assert "NVIDIA GeForce RTX 3090: does not fit" in text
     assert "Missing, at the least   14." in text
     assert "Largest batch size      0" in text

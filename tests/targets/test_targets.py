@@ -17,7 +17,7 @@ from torch import nn
 import tests.torchvision_cpu  # noqa: F401 - beside a CPU build of torch
 import torchscan
 from torchscan import InputError
-from torchscan.targets import Built, InputSpec, asked, parse_input, parse_target, with_model
+from torchscan.targets import Built, InputSpec, inputs_of, parse_input, parse_target, with_model
 
 NETS = """
 import functools
@@ -286,7 +286,9 @@ def overall(text: str, *inputs: str, dtype: str | None = None) -> dict[str, Any]
     target, specs = parse_target(text), [parse_input(each) for each in inputs]
 
     def verb(built: Built) -> dict[str, Any]:
-        return torchscan.crawl_module(built.converted(dtype).module, **asked(text, built, specs, dtype), receptive_field=False)
+        return torchscan.crawl_module(
+            built.converted(dtype).module, **inputs_of(text, built, specs, dtype), receptive_field=False
+        )
 
     return with_model(target, verb)
 

@@ -34,8 +34,8 @@ class Verdict:
     #: the most in the segments that torch's allocator takes from the device for them, or would have to take, at the least
     reserved_bytes: int
     fits: bool
-    #: up to ``LARGEST_BATCH``; None where the inputs were given as they are, so that nobody knows their batch dimension
-    largest_batch_size: int | None
+    #: up to ``LARGEST_BATCH``; None unless it was asked for
+    largest_batch_size: int | None = None
 
     @property
     def left_bytes(self) -> int:
@@ -133,7 +133,7 @@ class Placement:
         """Whether the device has room."""
         return isinstance(self._on_device, CachingAllocator)
 
-    def verdict(self, largest_batch_size: int | None) -> Verdict:
+    def verdict(self) -> Verdict:
         """The figures."""
         on_device = self._on_device
         used = on_device if isinstance(on_device, CachingAllocator) else self._replay(None)
@@ -145,7 +145,6 @@ class Placement:
             allocated_bytes=used.peak_allocated,
             reserved_bytes=needed,
             fits=self.fits,
-            largest_batch_size=largest_batch_size,
         )
 
     @cached_property

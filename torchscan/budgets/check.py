@@ -6,33 +6,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from torch import nn
 
 from torchscan import units
-from torchscan.budgets.file import BASELINE_FIGURES, Budget
+from torchscan.budgets.file import BASELINE_METRICS, Budget
 from torchscan.errors import BudgetError, InputError, UnpricedError
-from torchscan.figures import FIGURES, Measured, Question, activation_peak, limits_of, measure
 from torchscan.files import write_text
+from torchscan.metrics import METRICS, Metric, activation_peak, limits_of
+from torchscan.recording.arguments import DEFINITIONS, StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
-from torchscan.recording.precision import Precision
-from torchscan.recording.request import Mode
-from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.report.columns import full_name_of, printable
 from torchscan.report.compare import Comparison, compare_info, growth
 from torchscan.report.data import read_report, to_json
-from torchscan.report.info import Info, Layer
-from torchscan.targets import Built, asked, with_model
+from torchscan.report.info import Info
+from torchscan.scan import DEFAULTS, Scan
+from torchscan.signatures import spelled_out
+from torchscan.targets import Built, inputs_of, with_model
 
 _MOST_LAYERS = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Excess:
-    """One figure that is more than it may be."""
+    """One metric that is more than it may be."""
 
-    figure: str
+    metric: str
     value: float
     allowed: float
     #: the baseline's; None: the limit stands in the budget
@@ -41,26 +41,26 @@ class Excess:
     layers: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        figure = FIGURES[self.figure]
-        value, allowed = figure.text(self.value), figure.text(self.allowed)
+        metric = METRICS[self.metric]
+        value, allowed = metric.text(self.value), metric.text(self.allowed)
         if value == allowed:  # what is too much by less than is shown
             value, allowed = f"{self.value:,.12g}", f"{self.allowed:,.12g}"
-        before = "" if self.before is None else f"{figure.text(self.before)} before, "
-        head = f"{figure.heading}: {value}, {before}at most {allowed} ({growth(self.allowed, self.value)})"
+        before = "" if self.before is None else f"{metric.text(self.before)} before, "
+        head = f"{metric.heading}: {value}, {before}at most {allowed} ({growth(self.allowed, self.value)})"
         return "\n".join([head, *(f"  {name}: {what}" if what else f"  {name}" for name, what in self.layers)])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a check found."""
 
     name: str
-    figures: Mapping[str, float]
+    values: Mapping[str, float]
     excesses: tuple[Excess, ...] = ()
     #: what is worth saying though nothing is exceeded
     remarks: tuple[str, ...] = ()
-    #: whether every operator has a price; if not, costs are lower bounds
-    is_complete: bool = True
+    #: the metrics that are lower bounds
+    bounds: frozenset[str] = frozenset()
 
     @property
     def is_fine(self) -> bool:
@@ -69,60 +69,63 @@ class Outcome:
 
     def __str__(self) -> str:
         """One line where all is well; else what is too much, and the layers to look at."""
-        known = {name: FIGURES[name].written(value, is_complete=self.is_complete) for name, value in self.figures.items()}
-        figures = ", ".join(f"{FIGURES[name].heading} {text}" for name, text in known.items())
-        head = f"{self.name}: {figures}" if self.is_fine else f"{self.name} exceeds its budget"
+        known = {name: METRICS[name].written(value, is_bound=name in self.bounds) for name, value in self.values.items()}
+        metrics = ", ".join(f"{METRICS[name].heading} {text}" for name, text in known.items())
+        head = f"{self.name}: {metrics}" if self.is_fine else f"{self.name} exceeds its budget"
         body = [line for excess in self.excesses for line in str(excess).split("\n")]
         return "\n".join([head, *(f"  {line}" for line in [*body, *self.remarks])])
 
 
+class Limits(TypedDict, total=False):
+    """The most that a model may have or cost: a number, or a text with a unit.
+
+    Args:
+        max_params: parameters: ``25e6`` or ``"25M"``.
+        max_trainable_params: those of them that require gradients.
+        max_model_size: bytes of parameters and buffers: ``"100 MiB"``.
+        max_macs: multiply-accumulates of the forward pass: ``"4.2G"``.
+        max_flops: its floating-point operations.
+        max_dmas: its memory accesses, in elements.
+        max_activation_memory: the most bytes of activations at one time.
+        max_peak_memory: the most bytes at one time.
+        max_latency: the estimated time on ``device``: ``"12 ms"``.
+    """
+
+    max_params: float | str | None
+    max_trainable_params: float | str | None
+    max_model_size: float | str | None
+    max_macs: float | str | None
+    max_flops: float | str | None
+    max_dmas: float | str | None
+    max_activation_memory: float | str | None
+    max_peak_memory: float | str | None
+    max_latency: float | str | None
+
+
+class BudgetArguments(StepArguments, Limits, total=False):
+    """What is asked of a model, and what it may cost."""
+
+
+@spelled_out(DEFAULTS, [*DEFINITIONS, Limits])
 def assert_budget(
     module: nn.Module,
     input_shape: Shapes | None = None,
     dtype: DTypes | None = None,
     *,
-    args: Sequence[Any] | None = None,
-    kwargs: Mapping[str, Any] | None = None,
-    batch_size: int = 1,
-    mode: Mode | None = None,
-    training: bool = False,
-    optimizer: OptimizerChoice | None = None,
-    precision: Precision | None = None,
-    device: str | None = None,
     strict: bool = True,
-    max_params: float | str | None = None,
-    max_trainable_params: float | str | None = None,
-    max_model_size: float | str | None = None,
-    max_macs: float | str | None = None,
-    max_flops: float | str | None = None,
-    max_dmas: float | str | None = None,
-    max_activation_memory: float | str | None = None,
-    max_peak_memory: float | str | None = None,
-    max_latency: float | str | None = None,
+    **asked: Unpack[BudgetArguments],
 ) -> None:
-    """Raise :class:`BudgetError`, an ``AssertionError``, if a figure of ``module`` is more than it may be.
+    """Raise :class:`BudgetError`, an ``AssertionError``, if a metric of ``module`` is more than it may be.
 
-    Inputs, ``batch_size`` and ``mode`` are those of :func:`record`; ``training``, ``optimizer``, ``precision`` and
-    ``device``, for limits of memory and latency, those of :func:`estimate_memory` and :func:`analyze_roofline`. Limits are
-    numbers or texts: ``25e6``, ``"25M"``, ``"4.2G"``, ``"100 MiB"``, ``"12 ms"``. With ``strict``, costs that are only known
-    from below cannot be within a limit: an operator without a price raises :class:`UnpricedError`.
+    Args:
+        strict: raise :class:`UnpricedError` where a limited cost is only known from below, since it cannot be within a limit.
     """
-    given = {
-        "params": max_params,
-        "trainable_params": max_trainable_params,
-        "model_size": max_model_size,
-        "macs": max_macs,
-        "flops": max_flops,
-        "dmas": max_dmas,
-        "activation_memory": max_activation_memory,
-        "peak_memory": max_peak_memory,
-        "latency": max_latency,
-    }
-    limits = limits_of(given)
+    given: dict[str, Any] = dict(asked)
+    limits = limits_of({name.removeprefix("max_"): given.pop(name, None) for name in Limits.__annotations__})
     if not limits:
         raise InputError('no limit was given: assert_budget(model, (3, 224, 224), max_params="25M"), say')
-    question = Question(module, input_shape, dtype, args, kwargs, batch_size, mode, training, optimizer, precision, device)
-    outcome = check_model(Budget(type(module).__name__, limits=limits, strict=strict), question)
+    budget = Budget(name=type(module).__name__, limits=limits, strict=strict)
+    outcome = check_model(budget, Scan(module, input_shape, dtype, **given))
     if not outcome.is_fine:
         raise BudgetError(str(outcome))
 
@@ -133,72 +136,85 @@ def check_budget(budget: Budget, *, update: bool = False, is_own_process: bool =
         raise InputError(f"{budget.place}: there is no target to build: give one, or check it in a test")
 
     def check(built: Built) -> Outcome:
-        return check_model(budget, question_of(budget, built.converted(budget.dtype)), update=update)
+        return check_model(budget, scan_for(budget, built.converted(budget.dtype)), update=update)
 
     return with_model(budget.target, check, folder=budget.folder, is_own_process=is_own_process)
 
 
-def check_model(budget: Budget, question: Question, *, update: bool = False) -> Outcome:
+def check_model(budget: Budget, scan: Scan, *, update: bool = False) -> Outcome:
     """Check a model that is there. With ``update`` the baseline is recorded anew, and cannot be exceeded."""
-    wanted = dict.fromkeys([*budget.limits, *(BASELINE_FIGURES if budget.baseline is not None else ())])
-    measured = measure(question, wanted)
-    if budget.strict:
-        _require_prices(budget, measured, wanted)
-    values = {name: FIGURES[name].value(measured) for name in wanted}
-    excesses = [_over(name, values[name], limit, measured) for name, limit in budget.limits.items() if values[name] > limit]
+    wanted = list(dict.fromkeys([*budget.limits, *(BASELINE_METRICS if budget.baseline is not None else ())]))
+    bounds = {name for name in wanted if METRICS[name].doubts(scan)}
+    if budget.strict and bounds:
+        _refuse_bounds(budget, scan, [name for name in wanted if name in bounds])
+    values = {name: METRICS[name].value(scan) for name in wanted}
+    excesses = [_over(name, values[name], limit, scan) for name, limit in budget.limits.items() if values[name] > limit]
     remarks: list[str] = []
     if budget.baseline is not None:
         if update:
-            remarks.append(_record_baseline(budget, measured.info))
+            remarks.append(_record_baseline(budget, scan.forward.counts))
         else:
-            grown, remarks = _against_baseline(budget, measured.info, values)
+            grown, remarks = _against_baseline(budget, scan.forward.counts, values)
             excesses += grown
-    return Outcome(printable(budget.name), values, tuple(excesses), tuple(remarks), measured.is_complete)
+    return Outcome(
+        name=printable(budget.name),
+        values=values,
+        excesses=tuple(excesses),
+        remarks=tuple(remarks),
+        bounds=frozenset(bounds),
+    )
 
 
-def question_of(budget: Budget, built: Built, **given: Any) -> Question:
+def scan_for(budget: Budget, built: Built, **given: Any) -> Scan:
     """What a budget asks of a model; what is ``given`` besides goes before."""
-    names = ("batch_size", "mode", "training", "optimizer", "precision", "device")
+    asked: StepArguments = {
+        "batch_size": budget.batch_size,
+        "mode": budget.mode,
+        "training": budget.training,
+        "optimizer": budget.optimizer,
+        "precision": budget.precision,
+        "device": budget.device,
+    }
     has_inputs = not {"input_shape", "args", "kwargs"}.isdisjoint(given)
-    inputs = {} if has_inputs else asked(str(budget.target or budget.place), built, budget.inputs, budget.dtype)
-    return Question(built.module, **{name: getattr(budget, name) for name in names} | inputs | given)
+    inputs = {} if has_inputs else inputs_of(str(budget.target or budget.place), built, budget.inputs, budget.dtype)
+    return Scan(built.module, **{**asked, **inputs, **given})
 
 
-def _require_prices(budget: Budget, measured: Measured, wanted: Mapping[str, None]) -> None:
-    costs = [name for name in wanted if FIGURES[name].is_cost]
-    if costs and not measured.is_complete:
-        names = ", ".join([*measured.info["unpriced"], *measured.info["provenance"]["missed"]])
-        raise UnpricedError(
-            f"{budget.place or budget.name}: {FIGURES[costs[0]].heading} are only known from below, because these have no "
-            f"price: {names}; price them (docs/adding-operators.md), or take strict=False for the bound"
-        )
+def _refuse_bounds(budget: Budget, scan: Scan, bounds: Sequence[str]) -> None:
+    doubts = dict.fromkeys(doubt for name in bounds for doubt in METRICS[name].doubts(scan))
+    raise UnpricedError(
+        f"{budget.place or budget.name}: {METRICS[bounds[0]].heading} are only known from below, because these have no "
+        f"price: {', '.join(doubts)}; price them (docs/adding-operators.md), or take strict=False for the bound"
+    )
 
 
 # -- limits --------------------------------------------------------------------------------------------------------------
 
 
-def _over(name: str, value: float, limit: float, measured: Measured) -> Excess:
-    return Excess(name, value, limit, None, tuple(_largest(name, measured)))
+def _over(name: str, value: float, limit: float, scan: Scan) -> Excess:
+    return Excess(metric=name, value=value, allowed=limit, before=None, layers=tuple(_largest(name, scan)))
 
 
-def _largest(name: str, measured: Measured) -> list[tuple[str, str]]:
+def _largest(name: str, scan: Scan) -> list[tuple[str, str]]:
     """The layers that have the most of it; of memory and times those of the estimates."""
-    keys = FIGURES[name].keys
-    if keys:
-
-        def own(layer: Layer) -> int:
-            return int(sum(layer[key] for key in keys))
-
-        largest = sorted(measured.info["layers"], key=own, reverse=True)[:_MOST_LAYERS]
-        return [(f"{full_name_of(layer)} ({layer['type']})", FIGURES[name].text(own(layer))) for layer in largest if own(layer)]
-    if name == "activation_memory" and (moment := activation_peak(measured)) is not None:
+    if METRICS[name].keys:
+        return _largest_layers(METRICS[name], scan)
+    if name == "activation_memory" and (moment := activation_peak(scan)) is not None:
         return [(f"peak in {moment.layer or 'the model'}", moment.operator)]
-    if name == "peak_memory" and measured.memory is not None:
-        return [(f"peak in {measured.memory.peak_layer or 'the model'}", measured.memory.peak_operator)]
-    if measured.roofline is None:
-        return []
-    leaves = {layer["path"] for layer in measured.info["layers"] if layer["is_leaf"]}
-    slowest = sorted((each for each in measured.roofline.layers if each.name in leaves), key=lambda each: -each.time_estimate)
+    if name == "peak_memory":
+        return [(f"peak in {scan.memory.peak_layer or 'the model'}", scan.memory.peak_operator)]
+    return _slowest_layers(scan)
+
+
+def _largest_layers(metric: Metric, scan: Scan) -> list[tuple[str, str]]:
+    largest = sorted(scan.forward.counts["layers"], key=metric.of_info, reverse=True)[:_MOST_LAYERS]
+    owning = [layer for layer in largest if metric.of_info(layer)]
+    return [(f"{full_name_of(layer)} ({layer['type']})", metric.text(metric.of_info(layer))) for layer in owning]
+
+
+def _slowest_layers(scan: Scan) -> list[tuple[str, str]]:
+    leaves = {call.path for call in scan.steps.modules if not call.children}
+    slowest = sorted((each for each in scan.roofline.layers if each.name in leaves), key=lambda each: -each.time_estimate)
     shown = [each for each in slowest[:_MOST_LAYERS] if each.time_estimate]
     return [(each.name or "the model", units.duration(each.time_estimate)) for each in shown]
 
@@ -225,13 +241,13 @@ def _against_baseline(budget: Budget, info: Info, values: Mapping[str, float]) -
         raise InputError(f"{budget.place}: the baseline cannot be used: {error}") from error
     comparison = compare_info(before, info)
     _require_same_question(budget, comparison)
-    old = {name: float(FIGURES[name].value(Measured(before))) for name in BASELINE_FIGURES}
+    old = {name: float(METRICS[name].of_info(before["overall"])) for name in BASELINE_METRICS}
     excesses = [
-        Excess(name, values[name], allowed, old[name], tuple(_grown(name, comparison)))
-        for name in BASELINE_FIGURES
+        Excess(metric=name, value=values[name], allowed=allowed, before=old[name], layers=tuple(_grown(name, comparison)))
+        for name in BASELINE_METRICS
         if values[name] > (allowed := _more(old[name], budget.tolerance.get(name, 0.0)))
     ]
-    shrunk = [FIGURES[name].heading for name in BASELINE_FIGURES if values[name] < old[name]]
+    shrunk = [METRICS[name].heading for name in BASELINE_METRICS if values[name] < old[name]]
     hint = f"less than the baseline: {', '.join(shrunk)}; record it anew to keep it so (--update)"
     return excesses, [hint] if shrunk and not excesses else []
 
@@ -257,7 +273,7 @@ def _require_same_question(budget: Budget, comparison: Comparison) -> None:
 
 
 def _grown(name: str, comparison: Comparison) -> list[tuple[str, str]]:
-    keys, text = FIGURES[name].keys, FIGURES[name].text
+    keys, text = METRICS[name].keys, METRICS[name].text
     grown = comparison.grown(*keys)
     lines = [
         (

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from torchscan.errors import InputError
-from torchscan.figures import FIGURES, limits_of
 from torchscan.files import read_text
+from torchscan.metrics import METRICS, limits_of
 from torchscan.recording.precision import Precision, checked_precision
 from torchscan.recording.request import Mode
 from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
@@ -19,13 +19,13 @@ from torchscan.targets.parsing import Target, parse_target
 from torchscan.units import parse_share
 
 #: what a baseline is compared in, and what may have a tolerance
-BASELINE_FIGURES = ("params", "model_size", "macs", "flops")
+BASELINE_METRICS = ("params", "model_size", "macs", "flops")
 
-_LIMITS = {f"max_{name}": name for name, figure in FIGURES.items() if figure.parse is not None}
+_LIMITS = {f"max_{name}": name for name, metric in METRICS.items() if metric.parse is not None}
 _NAMES = ("torchscan.toml", "pyproject.toml")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """What one model may cost."""
 
@@ -42,10 +42,10 @@ class Budget:
     device: str | None = None
     #: a model with operators that have no price is refused, where costs are limited
     strict: bool = True
-    #: figure -> the most that it may be
+    #: metric -> the most that it may be
     limits: Mapping[str, float] = field(default_factory=dict)
     baseline: Path | None = None
-    #: figure -> the share that it may be more than the baseline
+    #: metric -> the share that it may be more than the baseline
     tolerance: Mapping[str, float] = field(default_factory=dict)
     #: where it stands, for messages, and for the paths in it
     place: str = ""
@@ -214,9 +214,9 @@ class _Reader:
     def _tolerance(self) -> dict[str, float]:
         value = self._table.get("tolerance", 0)
         if isinstance(value, dict):
-            self._require_known(value, BASELINE_FIGURES, "tolerance.")
+            self._require_known(value, BASELINE_METRICS, "tolerance.")
             return {key: self._share(f"tolerance.{key}", each) for key, each in value.items()}
-        return dict.fromkeys(BASELINE_FIGURES, self._share("tolerance", value))
+        return dict.fromkeys(BASELINE_METRICS, self._share("tolerance", value))
 
     def _share(self, key: str, value: Any) -> float:
         if isinstance(value, str):

@@ -16,11 +16,13 @@ from torchscan.errors import InputError
 from torchscan.files import write_text
 
 if TYPE_CHECKING:
-    from torch import nn
-
+    from torchscan.scan import Scan
     from torchscan.targets import Built
 
 Result = TypeVar("Result")
+
+#: options that are arguments of a scan by the same name
+_ASKED = frozenset({"batch_size", "mode", "training", "backward", "optimizer", "precision", "device", "compiled"})
 
 TARGETS = """\
 A TARGET is one of
@@ -101,28 +103,37 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
 
 
-def on_model(options: argparse.Namespace, target: str, verb: Callable[[nn.Module, dict[str, Any]], Result]) -> Result:
-    """What ``verb`` says of the model that was named; it is given the model and the arguments that say what of it."""
-    from torchscan.targets import asked, parse_input, parse_target, with_model
+def on_model(options: argparse.Namespace, target: str, verb: Callable[[Built, Scan], Result]) -> Result:
+    """What ``verb`` says of the model that was named, given the model and the scan that the options ask for."""
+    from torchscan.scan import Scan
+    from torchscan.targets import inputs_of, parse_input, parse_target, with_model
 
-    named = parse_target(target)
     specs = [parse_input(text) for text in options.input]
 
     def ask(found: Built) -> Result:
         built = found.converted(options.dtype)
-        return verb(built.module, {**asked(target, built, specs, options.dtype), "batch_size": options.batch_size})
+        return verb(built, Scan(built.module, **inputs_of(target, built, specs, options.dtype), **asked_by(options)))
 
     # what a model prints while it is built is not part of the answer
     with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
-        return with_model(named, ask)
+        return with_model(parse_target(target), ask)
 
 
-def step_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of an estimate."""
-    if options.optimizer is not None and not options.training:
+def on_scan(options: argparse.Namespace, verb: Callable[[Scan], Result]) -> Result:
+    """What ``verb`` says of the one model that was named."""
+    require_step(options)
+    return on_model(options, options.target, lambda _, scan: verb(scan))
+
+
+def asked_by(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of a scan that this command has options for."""
+    return {name: value for name, value in vars(options).items() if name in _ASKED}
+
+
+def require_step(options: argparse.Namespace) -> None:
+    """Say what is wrong before a model is built."""
+    if getattr(options, "optimizer", None) is not None and not options.training:
         raise InputError("--optimizer belongs to a training step: add --training")
-    mode = {} if options.mode is None else {"mode": options.mode}
-    return {"training": options.training, "optimizer": options.optimizer, "precision": options.precision, **mode}
 
 
 def put(text: str, options: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import FORMATS, INPUTS, TARGETS, add_command, add_model, add_output, on_model, positive, put
+from torchscan.cli.arguments import FORMATS, INPUTS, TARGETS, add_command, add_model, add_output, on_scan, positive, put
 
 _EXAMPLES = """\
 examples
@@ -28,11 +28,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from torchscan.crawler import record
     from torchscan.report.costs import cost_sheet
 
-    mode: Any = options.mode or "eval"
-    trace = on_model(
-        options, options.target, lambda module, inputs: record(module, **inputs, mode=mode, backward=options.backward)
-    )
+    trace = on_scan(options, lambda scan: scan.trace)
     put(cost_sheet(trace, options.by, options.top).write(options.format, width=options.width), options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_output, add_step, on_model, put, step_of
+from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_output, add_step, on_scan, put
 
 _EXAMPLES = """\
 examples
@@ -24,16 +24,16 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--device", metavar="NAME", help="does it fit there? torchscan devices lists them; '24 GiB' is one, too"
     )
+    parser.add_argument("--largest-batch", action="store_true", help="also look for the largest batch that fits there")
     add_output(parser, ("text", "json"))
 
 
 def _run(options: argparse.Namespace) -> None:
     import json
 
-    from torchscan.estimator import estimate_memory
+    from torchscan.estimator import memory_of
     from torchscan.report.memory import format_memory
 
-    step = {**step_of(options), "device": options.device}
-    estimate = on_model(options, options.target, lambda module, inputs: estimate_memory(module, **inputs, **step))
+    estimate = on_scan(options, lambda scan: memory_of(scan, largest_batch=options.largest_batch))
     is_text = options.format == "text"
     put(format_memory(estimate, options.width) if is_text else json.dumps(estimate.as_dict(), indent=2), options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import FORMATS, INPUTS, TARGETS, add_command, add_model, add_output, on_model, put
+from torchscan.cli.arguments import FORMATS, INPUTS, TARGETS, add_command, add_model, add_output, on_scan, put
 
 _EXAMPLES = """\
 examples
@@ -26,9 +26,8 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from torchscan.crawler import receptive_field
+    from torchscan.analyses.receptive_field import receptive_fields
     from torchscan.report.fields import field_sheet
 
-    asked = {"mode": options.mode or "eval", "strict_norm": options.strict_norm}
-    fields = on_model(options, options.target, lambda module, inputs: receptive_field(module, **inputs, **asked))
+    fields = on_scan(options, lambda scan: receptive_fields(scan.trace, strict_norm=options.strict_norm))
     put(field_sheet(fields, options.layer).write(options.format, width=options.width), options)

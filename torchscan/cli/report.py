@@ -6,12 +6,16 @@ import argparse
 import html
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_step, on_model, step_of
+from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_step, on_model, require_step
 from torchscan.cli.saying import answer
 from torchscan.errors import TorchscanError
 from torchscan.files import write_text
+
+if TYPE_CHECKING:
+    from torchscan.scan import Scan
+    from torchscan.targets import Built
 
 _EXAMPLES = """\
 examples
@@ -37,54 +41,57 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.hardware.devices import device_named
     from torchscan.report.html import page
 
+    require_step(options)
     if options.device is not None:
         device_named(options.device)
-    step_of(options)
-    sections = [("Layers", _layers, True), ("Operators", _operators, False), ("Memory", _memory, False)]
-    sections += [("Time", _time, False)] if options.device is not None else []
-    parts = [f"<h2>{title}</h2>\n{_part(options, part, is_needed=is_needed)}\n" for title, part, is_needed in sections]
+    parts = on_model(options, options.target, _sections)
     write_text(options.output, page(f"torchscan: {options.target}", f"<h1>{html.escape(options.target)}</h1>\n", *parts))
     answer(f"written to {options.output}")
 
 
-def _part(options: argparse.Namespace, part: Callable[..., str], *, is_needed: bool) -> str:
+def _sections(built: Built, scan: Scan) -> list[str]:
+    """All of them from one scan."""
+    sections = [("Layers", _layers), ("Operators", _operators), ("Memory", _memory)]
+    sections += [("Time", _time)] if scan.question.device is not None else []
+    return [f"<h2>{title}</h2>\n{_part(built, scan, part)}\n" for title, part in sections]
+
+
+def _part(built: Built, scan: Scan, part: Callable[[Scan], str]) -> str:
     """One section; but for the layers it may be missing, with the reason in its place."""
+    from torchscan.targets import may_need_data
+
     try:
-        return on_model(options, options.target, lambda module, inputs: part(options, module, inputs))
+        return part(scan)
     except TorchscanError as error:
-        if is_needed:
+        if part is _layers or (built.has_another_chance and may_need_data(error)):
             raise
         return f"<p>Not known: {html.escape(str(error))}</p>"
 
 
-def _layers(options: argparse.Namespace, module: Any, inputs: dict[str, Any]) -> str:
-    from torchscan.crawler import crawl_module
+def _layers(scan: Scan) -> str:
     from torchscan.report.html import to_html
 
-    return to_html(crawl_module(module, **inputs, mode=options.mode or "eval"))
+    return to_html(scan.forward.info)
 
 
-def _operators(options: argparse.Namespace, module: Any, inputs: dict[str, Any]) -> str:
-    from torchscan.crawler import record
+def _operators(scan: Scan) -> str:
+    """Of a training step as the device runs them, which takes no record of its own."""
     from torchscan.report.costs import cost_sheet
     from torchscan.report.sheet import html_table
 
-    mode: Any = options.mode or ("train" if options.training else "eval")
-    return html_table(cost_sheet(record(module, **inputs, mode=mode, backward=options.training)))
+    return html_table(cost_sheet(scan.steps if scan.question.training else scan.trace))
 
 
-def _memory(options: argparse.Namespace, module: Any, inputs: dict[str, Any]) -> str:
-    from torchscan.estimator import estimate_memory
+def _memory(scan: Scan) -> str:
     from torchscan.report.memory import format_memory
 
-    return _text(format_memory(estimate_memory(module, **inputs, **step_of(options), device=options.device), _WIDTH))
+    return _text(format_memory(scan.memory, _WIDTH))
 
 
-def _time(options: argparse.Namespace, module: Any, inputs: dict[str, Any]) -> str:
-    from torchscan.estimator import analyze_roofline
+def _time(scan: Scan) -> str:
     from torchscan.report.roofline import format_roofline
 
-    return _text(format_roofline(analyze_roofline(module, **inputs, **step_of(options), device=options.device), width=_WIDTH))
+    return _text(format_roofline(scan.roofline, width=_WIDTH))
 
 
 def _text(text: str) -> str:

@@ -12,10 +12,9 @@ from torchscan.cli.arguments import (
     add_model,
     add_output,
     add_step,
-    on_model,
+    on_scan,
     positive,
     put,
-    step_of,
 )
 
 _EXAMPLES = """\
@@ -44,11 +43,9 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     import json
 
-    from torchscan.estimator import analyze_roofline
     from torchscan.report.roofline import format_roofline
 
-    step = {**step_of(options), "device": options.device, "compiled": options.compiled}
-    roofline = on_model(options, options.target, lambda module, inputs: analyze_roofline(module, **inputs, **step))
+    roofline = on_scan(options, lambda scan: scan.roofline)
     if options.format == "json":
         put(json.dumps(roofline.as_dict(), indent=2), options)
     else:

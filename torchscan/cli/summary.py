@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import FORMATS, INPUTS, TARGETS, add_command, add_model, add_output, names, on_model, positive, put
+from torchscan.cli.arguments import FORMATS, INPUTS, TARGETS, add_command, add_model, add_output, names, on_scan, positive, put
 
 _COLUMNS = """\
 Columns: type path input_shape output_shape params grad_params nograd_params param_size buffers
@@ -60,21 +60,12 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _info(options: argparse.Namespace, *, with_fields: bool) -> Any:
-    from torchscan.crawler import crawl_module
-    from torchscan.report.aggregate import aggregate_info
+    from torchscan.report.aggregate import folded_to
     from torchscan.report.select import select_layers
 
-    asked = {"backward": options.backward, "strict": options.strict, "convention": options.convention}
-    mode: Any = options.mode or "eval"
-    info = on_model(
-        options,
-        options.target,
-        lambda module, inputs: crawl_module(module, **inputs, **asked, mode=mode, receptive_field=with_fields),
-    )
-    if options.depth is not None:
-        deepest = max(layer["depth"] for layer in info["layers"])
-        info = aggregate_info(info, min(options.depth, deepest))
-    return select_layers(info, match=options.filter, sort=options.sort, top=options.top)
+    counting = {"strict": options.strict, "convention": options.convention, "receptive_field": with_fields}
+    info = on_scan(options, lambda scan: scan.describe(**counting))
+    return select_layers(folded_to(info, options.depth), match=options.filter, sort=options.sort, top=options.top)
 
 
 def _written(info: Any, columns: list[str] | None, options: argparse.Namespace) -> str:

@@ -14,16 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from torchscan._version import __version__
-from torchscan.errors import InputError, RecordError, TorchscanError
+from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError
 from torchscan.ops import is_known
 from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
-from torchscan.recording.bookkeeping.inventory import Inventory, Slot
+from torchscan.recording.bookkeeping.inventory import Inventory, Slot, has_hollow_tensors
 from torchscan.recording.execution.abstract import AbstractExecution
 from torchscan.recording.execution.calls import Execution
 from torchscan.recording.execution.higher_order import flex_attention_runs_as_it_is
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
 from torchscan.recording.execution.real import RealExecution
 from torchscan.recording.failures import explain
+from torchscan.recording.precision import CopyError, without_data
 from torchscan.recording.recorder import Recorder, module_hooks
 from torchscan.recording.request import PassRequest, check_request
 from torchscan.recording.state import original_of, training_flags, unchanged
@@ -110,7 +111,7 @@ def _run(request: PassRequest, inventory: Inventory, attempt: _Attempt) -> Trace
     recorder = Recorder(inventory, attempt.execution(), is_known, attempt.assume)
     with (
         unchanged(inventory, request.mode, [request.args, request.kwargs]),
-        attempt.autocast(request.target if request.in_pieces else None),
+        attempt.autocast(request.device_type if request.in_pieces else None),
     ):
         inputs = _forward(request, recorder, attempt)
     provenance = Provenance(
@@ -154,8 +155,8 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
         with contextlib.ExitStack() as stack:
             stack.enter_context(attempt.grad_mode())
             stack.enter_context(flex_attention_runs_as_it_is())
-            kernels = Kernels(request.target, has_flash=request.has_flash)
-            autocast = Autocast(request.autocast, request.target)
+            kernels = Kernels(request.device_type, has_flash=request.has_flash)
+            autocast = Autocast(request.autocast, request.device_type)
             recorder.after_recomputation = autocast.forget
             substitutes = Substitutes(recorder.table, kernels, autocast, without_data=attempt.name == "abstract")
             if attempt.in_pieces:
@@ -163,7 +164,7 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
             if attempt.in_pieces and substitutes.without_data:
                 stack.enter_context(functions_let_through())
             if attempt.name == "abstract":
-                stack.enter_context(autocast_of_hollow_tensors(request.target))
+                stack.enter_context(autocast_of_hollow_tensors(request.device_type))
             stack.enter_context(module_hooks(recorder))
             stack.enter_context(recorder)
             for _ in range(2 if request.accumulates else 1):
@@ -179,7 +180,7 @@ def _forward(request: PassRequest, recorder: Recorder, attempt: _Attempt) -> tup
                     differentiate(loss, recorder, substitutes)
             name_gradients(recorder, substitutes, [(name, tensor) for name, tensor in named if id(tensor) in owned])
             if request.optimizer is not None:
-                optimize(request.optimizer, recorder, substitutes, request.originals, request.target)
+                optimize(request.optimizer, recorder, substitutes, request.originals, request.device_type)
             recorder.table.storages.forget()
     except (BackwardError, OptimizerError):
         raise
@@ -271,3 +272,27 @@ def _parts_of(tensor: Tensor) -> list[Tensor]:
     if flatten is None:
         return [tensor]
     return [part for name in flatten()[0] for part in _parts_of(getattr(tensor, name))]
+
+
+def record_step(request: PassRequest) -> tuple[Trace, PassRequest]:
+    """On shapes alone; where C++ is handed parameters, of a copy without data; where values are asked for, on data.
+
+    Also the request that was recorded in the end.
+    """
+    try:
+        return record_pass(request), request
+    except NeedsValuesError as error:
+        reason = str(error).splitlines()[0]
+    if not request.is_converted and not has_hollow_tensors(request.module):
+        with contextlib.suppress(NeedsValuesError, CopyError):
+            hollow = without_data(request)
+            return record_pass(hollow), hollow
+        if request.autocast is None:
+            trace = record_pass(replace(request, execute="real"))
+            return _assuming(trace, f"that it may run on data, and on these data, because on shapes alone {reason}"), request
+    raise NeedsValuesError(f"{reason}\n  try: a model with data, as it is: precision=None, and not on the meta device")
+
+
+def _assuming(trace: Trace, remark: str) -> Trace:
+    assumptions = (*trace.provenance.assumptions, remark)
+    return replace(trace, provenance=replace(trace.provenance, assumptions=assumptions))

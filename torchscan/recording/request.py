@@ -44,7 +44,7 @@ class PassRequest:
     #: by the identity of a parameter that of the one which it is a twin of, where the model is a copy
     originals: Mapping[int, int] = field(default_factory=dict)
     #: the kind of device whose kernels to assume where they differ
-    target: str = "cpu"
+    device_type: Literal["cpu", "cuda"] = "cpu"
     #: whether that device has flash attention, as CUDA devices since 8.0 have
     has_flash: bool = True
 

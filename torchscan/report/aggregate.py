@@ -30,3 +30,9 @@ def aggregate_info(info: InfoDict, max_depth: int) -> Info:
 def _fold(layer: Layer, into: Layer) -> None:
     for key in (*PARAMETER_SUMS, *COST_SUMS):
         into[key] += layer[key]
+
+
+def folded_to(info: InfoDict, max_depth: int | None) -> Info:
+    """The same, and a model that is less deep whole."""
+    deepest = max(layer["depth"] for layer in info["layers"])
+    return Info(info) if max_depth is None else aggregate_info(info, min(max_depth, deepest))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,12 +48,12 @@ def _with_factory(target: Target, factory: Factory | Built, verb: Callable[[Buil
         try:
             return verb(hollow)
         except TorchscanError as error:
-            if not _may_need_data(error):
+            if not may_need_data(error):
                 raise
     return verb(_built(target, factory))
 
 
-def _may_need_data(error: TorchscanError) -> bool:
+def may_need_data(error: TorchscanError) -> bool:
     """A pass that read what a model on the meta device does not have, rather than one that is wrong."""
     said = f"{error} {error.__cause__}".lower()
     return isinstance(error, NeedsValuesError) or (isinstance(error, RecordError) and any(words in said for words in _NO_DATA))
@@ -61,7 +62,7 @@ def _may_need_data(error: TorchscanError) -> bool:
 def _built_without_data(target: Target, factory: Factory) -> Built | None:
     try:
         with torch.device("meta"):
-            return _built(target, factory)
+            return replace(_built(target, factory), has_another_chance=True)
     except Exception:  # whatever a constructor does with values: it gets them then
         return None
 

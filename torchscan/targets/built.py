@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -19,13 +19,16 @@ class Built:
 
     module: nn.Module
     inputs: tuple[InputSpec, ...] = ()
+    #: whether it is built once more, with data, should its pass ask for values
+    has_another_chance: bool = False
 
     def converted(self, dtype: str | None) -> Built:
         """In another floating type. One that has data is copied: it may be somebody's."""
         if dtype is None or not torch_dtype(checked_dtype(dtype)).is_floating_point:
             return self
         is_hollow = all(parameter.is_meta for parameter in self.module.parameters())
-        return Built((self.module if is_hollow else _copy(self.module)).to(torch_dtype(checked_dtype(dtype))), self.inputs)
+        module = self.module if is_hollow else _copy(self.module)
+        return replace(self, module=module.to(torch_dtype(checked_dtype(dtype))))
 
 
 def _copy(module: nn.Module) -> nn.Module:
@@ -35,7 +38,7 @@ def _copy(module: nn.Module) -> nn.Module:
         raise InputError(f"a {type(module).__name__} in another type is a copy, and it cannot be copied: {error}") from error
 
 
-def asked(what: str, built: Built, specs: Sequence[InputSpec], dtype: str | None) -> dict[str, Any]:
+def inputs_of(what: str, built: Built, specs: Sequence[InputSpec], dtype: str | None) -> dict[str, Any]:
     """``input_shape`` and ``dtype`` as :func:`torchscan.record` takes them: of the inputs named, else of those known."""
     inputs = specs or built.inputs
     if not inputs:

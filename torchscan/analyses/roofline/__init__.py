@@ -9,7 +9,20 @@ moved at full bandwidth; no operator can be faster than the slowest of the three
 from __future__ import annotations
 
 from torchscan.analyses.roofline.analysis import group, roofline_of
+from torchscan.analyses.roofline.numbers import numbers_of, require_format
 from torchscan.analyses.roofline.rates import Numbers, Products, Rates
 from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
 
-__all__ = ["GroupLoad", "Limiter", "Numbers", "OperatorLoad", "Products", "Rates", "Roofline", "group", "roofline_of"]
+__all__ = [
+    "GroupLoad",
+    "Limiter",
+    "Numbers",
+    "OperatorLoad",
+    "Products",
+    "Rates",
+    "Roofline",
+    "group",
+    "numbers_of",
+    "require_format",
+    "roofline_of",
+]

@@ -1,0 +1,171 @@
+"""One question, one record: how often a model runs for an answer, and that verbs and scans say the same."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchscan
+from torchscan import InputError, Scan
+from torchscan.budgets.check import Limits
+from torchscan.cli.main import main
+from torchscan.metrics import METRICS
+
+#: one entry for each time that the model below runs
+RUNS: list[tuple[int, ...]] = []
+
+
+class Net(nn.Module):
+    """Notes that it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        RUNS.append(tuple(x.shape))
+        out: Tensor = self.layers(x)
+        return out
+
+
+STEP: dict[str, Any] = {"training": True, "optimizer": "AdamW", "device": "H200"}
+SHAPE = (3, 8, 8)
+
+
+@pytest.fixture(autouse=True)
+def runs() -> list[tuple[int, ...]]:
+    RUNS.clear()
+    return RUNS
+
+
+def every_limit() -> dict[str, Any]:
+    return {f"max_{name}": 10**12 for name, metric in METRICS.items() if metric.parse is not None}
+
+
+@pytest.mark.parametrize(
+    ("ask", "passes"),
+    [
+        (lambda model: torchscan.record(model, SHAPE), 1),
+        (lambda model: torchscan.crawl_module(model, SHAPE), 1),
+        (lambda model: torchscan.crawl_module(model, SHAPE, training=True), 1),
+        (lambda model: torchscan.summary(model, SHAPE, receptive_field=True), 1),
+        (lambda model: torchscan.receptive_field(model, SHAPE), 1),
+        (lambda model: torchscan.estimate_memory(model, SHAPE), 1),
+        (lambda model: torchscan.estimate_memory(model, SHAPE, **STEP), 1),
+        (lambda model: torchscan.analyze_roofline(model, SHAPE, **STEP), 1),
+        (lambda model: torchscan.assert_budget(model, SHAPE, max_params="1M"), 1),
+        (lambda model: torchscan.assert_budget(model, SHAPE, max_peak_memory="1 GiB", max_latency="1 s", **STEP), 1),
+        (lambda model: torchscan.assert_budget(model, SHAPE, **every_limit(), **STEP), 2),
+        (lambda model: torchscan.assert_budget(model, SHAPE, **every_limit(), device="H200"), 2),
+        (lambda model: torchscan.model_table({"net": model}, SHAPE, metrics=["params", "macs"]), 1),
+        (lambda model: torchscan.model_table({"net": model}, SHAPE, metrics=["latency"], device="H200"), 1),
+        (lambda model: torchscan.model_table({"net": model}, SHAPE, metrics=list(METRICS), **STEP), 2),
+        (lambda model: torchscan.model_table({"net": model}, SHAPE, metrics=list(METRICS), device="H200"), 2),
+    ],
+)
+def test_passes_for_an_answer(ask: Callable[[nn.Module], Any], passes: int, runs: list[Any]) -> None:
+    ask(Net())
+    assert len(runs) == passes
+
+
+def test_a_scan_records_nothing_until_it_is_asked_and_then_once() -> None:
+    scan = Scan(Net(), SHAPE, **STEP)
+    assert RUNS == []
+    for _ in range(2):
+        assert scan.memory.verdict is not None
+        assert scan.roofline.time_estimate > 0
+        assert len(RUNS) == 1  # memory and time read the same record
+    for _ in range(2):
+        assert scan.forward.trace.provenance.mode == "train"
+        assert scan.forward.info["overall"]["macs"] == scan.forward.counts["overall"]["macs"] == 4 * 27 * 36 + 720
+        assert scan.forward.receptive_field.output.rf == "global" or scan.forward.receptive_field.output.rf is not None
+        assert len(RUNS) == 2
+
+
+def test_an_inference_has_one_forward_pass_whole_and_one_in_pieces() -> None:
+    scan = Scan(Net(), SHAPE, device="H200")
+    assert scan.forward is scan
+    answers = (scan.info, scan.counts, scan.receptive_field, scan.trace, scan.steps, scan.memory, scan.roofline)
+    assert all(answer is not None for answer in answers)
+    assert len(RUNS) == 2
+
+
+def test_the_search_for_the_largest_batch_takes_some_passes_more() -> None:
+    """Two for how memory grows, the rest around the bound that follows: the docs speak of 6 to 20 for real models."""
+    scan = Scan(Net(), SHAPE, **STEP)
+    largest = scan.largest_batch()
+    assert 3 <= len(RUNS) - 1 <= 30
+    assert Scan(Net(), SHAPE, batch_size=largest, **STEP).memory.verdict.fits  # type: ignore[union-attr]
+
+
+def test_verbs_are_a_line_over_a_scan() -> None:
+    model = Net()
+    scan = Scan(model, SHAPE, **STEP)
+    assert scan.memory == torchscan.estimate_memory(model, SHAPE, **STEP)
+    assert scan.roofline == torchscan.analyze_roofline(model, SHAPE, **STEP)
+    plain = Scan(model, SHAPE)
+    assert plain.info == torchscan.crawl_module(model, SHAPE)
+    assert plain.trace == torchscan.record(model, SHAPE)
+    assert plain.receptive_field == torchscan.receptive_field(model, SHAPE)
+
+
+def test_a_backward_pass_is_a_training_step_in_the_mode_that_is_given() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
+    step = torchscan.record(model, (4,), training=True, mode="eval", loss=torch.sum)
+    assert step == torchscan.record(model, (4,), backward=torch.sum)
+    assert torchscan.record(model, (4,), training=True).provenance.mode == "train"
+
+
+def test_the_counts_of_a_training_step_hold_its_backward_pass_and_metrics_the_forward_pass() -> None:
+    scan = Scan(nn.Linear(4, 5, bias=False), (4,), training=True)
+    assert scan.counts["overall"]["macs"] == 3 * 20 - 20  # forward, and of the weight; the input needs no gradient
+    assert METRICS["macs"].value(scan) == 20
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"optimizer": "AdamW"}, "belong to a training step: pass training=True"),
+        ({"loss": torch.sum}, "belong to a training step: pass training=True"),
+        ({"training": True, "loss": 3}, "loss is a int: give a function"),
+        ({"backward": torch.sum, "loss": torch.sum}, "give the loss once"),
+        ({"precision": "fp12"}, "precision is 'fp12'"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_at_once(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Scan(Net(), SHAPE, **asked)
+    assert RUNS == []
+
+
+def test_limits_are_those_of_the_metrics() -> None:
+    assert set(Limits.__annotations__) == set(every_limit())
+
+
+def test_a_report_of_everything_builds_its_model_once_and_runs_it_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nets.py").write_text(
+        "import tests.test_scan as here\n\ndef make():\n    here.RUNS.append('built')\n    return here.Net()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.html"
+    options = ["--input", "3,8,8", "--training", "--optimizer", "AdamW", "--device", "H200", "--output", str(page)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["report", "nets.py:make", *options]) == 0
+    assert [each for each in RUNS if each == "built"] == ["built"]  # type: ignore[comparison-overlap]
+    assert len(RUNS) == 3
+    assert all(f"<h2>{title}</h2>" in page.read_text() for title in ("Layers", "Operators", "Memory", "Time"))
+    assert "Not known" not in page.read_text()
+
+
+def test_its_repr_is_short() -> None:
+    assert repr(Scan(Net(), SHAPE, **STEP)) == "<Scan of Net: training step on H200>"
+    assert repr(Scan(Net(), SHAPE)) == "<Scan of Net: inference>"

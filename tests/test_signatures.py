@@ -1,0 +1,109 @@
+"""Arguments are defined once, and every verb shows each of them by name, type, default and explanation."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypedDict, Unpack
+
+import pytest
+from torch import nn
+
+import torchscan
+from torchscan.recording.arguments import ScanArguments
+from torchscan.scan import Question, Scan
+from torchscan.signatures import spelled_out
+
+VERBS: list[Callable[..., Any]] = [
+    torchscan.record,
+    torchscan.crawl_module,
+    torchscan.summary,
+    torchscan.receptive_field,
+    torchscan.estimate_memory,
+    torchscan.analyze_roofline,
+    torchscan.assert_budget,
+    torchscan.model_table,
+    Scan,
+]
+INPUTS = {"args", "kwargs", "batch_size", "mode", "training", "loss"}
+
+
+def by_name(verb: Callable[..., Any]) -> Any:
+    return pytest.param(verb, id=verb.__name__)
+
+
+@pytest.mark.parametrize("verb", [by_name(verb) for verb in VERBS])
+def test_every_argument_is_named_typed_and_explained(verb: Callable[..., Any]) -> None:
+    parameters = inspect.signature(verb).parameters
+    text = inspect.getdoc(verb.__init__ if inspect.isclass(verb) else verb) or ""
+    explained = re.findall(r"^    (\w+): ", text, re.MULTILINE)
+    assert explained == list(parameters)
+    assert set(parameters) > INPUTS
+    for each in parameters.values():
+        assert each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+        assert not isinstance(each.annotation, str | typing.ForwardRef)
+        assert "ForwardRef" not in str(each.annotation)
+
+
+def test_defaults_are_those_of_the_question() -> None:
+    shown = inspect.signature(Scan).parameters
+    assert {each.name: each.default for each in fields(Question) if each.name != "module"} == {
+        name: each.default for name, each in shown.items() if name != "module"
+    }
+
+
+def test_the_question_has_a_field_for_every_argument() -> None:
+    names = [field.name for field in fields(Question)]
+    assert sorted(names) == sorted(["module", "input_shape", "dtype", *typing.get_type_hints(ScanArguments)])
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "said"),
+    [
+        (torchscan.crawl_module, "bach_size", r"^crawl_module\(\) got .* 'bach_size': did you mean 'batch_size'"),
+        (torchscan.crawl_module, "optimizer", r"^crawl_module\(\) got .* 'optimizer': there are args, "),
+        (torchscan.estimate_memory, "execute", r"^estimate_memory\(\) got an unexpected keyword argument 'execute'"),
+        (torchscan.assert_budget, "max_parms", "'max_parms': did you mean 'max_params'"),
+        (Scan, "devise", "'devise': did you mean 'device'"),
+    ],
+)
+def test_an_unknown_argument_is_refused_with_the_nearest(verb: Callable[..., Any], given: str, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        verb(nn.Linear(4, 4), (4,), **{given: None})
+
+
+class Shared(TypedDict, total=False):
+    """What two verbs take.
+
+    Args:
+        first: said in the definition,
+            on two lines.
+        second: said there, too.
+    """
+
+    first: int
+    second: str | None
+
+
+def test_a_verb_explains_in_its_own_words_what_it_has_words_for() -> None:
+    @spelled_out({"first": 1}, [Shared])
+    def verb(given: int, *, own: bool = False, **asked: Unpack[Shared]) -> str:
+        """Do it.
+
+        Args:
+            own: the verb's.
+            second: better said here.
+        """
+        return f"{given} {own} {sorted(asked)}"
+
+    assert (
+        str(inspect.signature(verb)) == "(given: int, *, first: int = 1, second: str | None = None, own: bool = False) -> str"
+    )
+    assert verb.__doc__ == (
+        "Do it.\n\nArgs:\n    first: said in the definition,\n        on two lines.\n    second: better said here.\n"
+        "    own: the verb's.\n"
+    )
+    assert verb(3, second="x") == "3 False ['second']"

@@ -1,0 +1,35 @@
+"""In which formats a device computes what was asked for in some precision."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import torch
+
+from torchscan.analyses.roofline.rates import Numbers, Products
+from torchscan.errors import InputError
+from torchscan.hardware.devices import Device
+from torchscan.recording.precision import Precision
+
+
+def require_format(device: Device, precision: Precision | None) -> None:
+    """Refuse a precision that the device does not have."""
+    form = None if precision is None else precision.removesuffix("-mixed")
+    if form is not None and form not in device.flops:
+        known = ", ".join(name for name in get_args(Precision) if name in device.flops)
+        raise InputError(f"precision is {precision!r}, and {device.name} has no {form}: it has {known}")
+
+
+def numbers_of(device: Device, precision: Precision | None) -> Numbers:
+    """Of a model as it is, single precision may be shortened where torch is allowed to and the device can."""
+    if precision == "tf32":
+        return Numbers(tf32=frozenset(get_args(Products)))
+    if precision is not None or "tf32" not in device.flops:
+        return Numbers(fp8=precision in ("fp8", "fp8-mixed"))
+    cudnn: Any = torch.backends.cudnn
+    switches: dict[Products, Any] = {
+        "products": torch.backends.cuda.matmul,
+        "convolutions": cudnn.conv,
+        "recurrent": cudnn.rnn,
+    }
+    return Numbers(tf32=frozenset(name for name, switch in switches.items() if switch.fp32_precision == "tf32"))

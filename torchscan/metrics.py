@@ -1,0 +1,136 @@
+"""The numbers of a whole model that budgets limit and tables list: how each is found, read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torchscan import units
+from torchscan.analyses.memory_timeline import Moment
+from torchscan.errors import InputError
+from torchscan.scan import Scan
+from torchscan.trace.trace import Trace
+
+#: more than anything costs
+_ENDLESS = 10**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One number of a model. Pulls from a scan only what it needs."""
+
+    heading: str
+    value: Callable[[Scan], Any]
+    text: Callable[[Any], str]
+    #: text to number, for limits; None: it cannot be limited
+    parse: Callable[[str], float] | None = None
+    #: which of a scan's records it is read from: the forward pass with operators whole, or all of it in pieces
+    record: Literal["forward", "steps"] = "forward"
+    #: a lower bound where an operator has no price
+    is_cost: bool = False
+    #: the keys of the info dict, of a layer or overall, that add up to it; none: it comes from elsewhere
+    keys: tuple[str, ...] = ()
+
+    def trace(self, scan: Scan) -> Trace:
+        """The record that it is read from."""
+        return scan.forward.trace if self.record == "forward" else scan.steps
+
+    def unpriced(self, scan: Scan) -> tuple[str, ...]:
+        """The operators in it that have no price."""
+        return scan.forward.unpriced if self.record == "forward" else scan.unpriced_steps
+
+    def doubts(self, scan: Scan) -> list[str]:
+        """Why it is a lower bound: operators without a price, and modules that the record does not follow."""
+        return [*self.unpriced(scan), *self.trace(scan).provenance.missed] if self.is_cost else []
+
+    def of_info(self, data: Mapping[str, Any]) -> int:
+        """The sum of its keys, of a layer or overall."""
+        return int(sum(data[key] for key in self.keys))
+
+    def written(self, value: Any, *, is_bound: bool) -> str:
+        """As text; what is only known from below is marked."""
+        return f"{'≥ ' if is_bound else ''}{self.text(value)}"
+
+
+def _counted(heading: str, *keys: str, is_memory: bool = False, is_cost: bool = False) -> Metric:
+    text, parse = (units.memory, units.parse_memory) if is_memory else (units.count, units.parse_count)
+
+    def value(scan: Scan) -> int:
+        return int(sum(scan.forward.counts["overall"][key] for key in keys))
+
+    return Metric(heading=heading, value=value, text=text, parse=parse, is_cost=is_cost, keys=keys)
+
+
+def _estimated_memory(heading: str, value: Callable[[Scan], int]) -> Metric:
+    return Metric(heading=heading, value=value, text=units.memory, parse=units.parse_memory, record="steps")
+
+
+def _activation_memory(scan: Scan) -> int:
+    """The most bytes of activations at one time, as :func:`estimate_memory` understands them."""
+    moment = activation_peak(scan)
+    return 0 if moment is None else moment.by_kind["activations"]
+
+
+def activation_peak(scan: Scan) -> Moment | None:
+    """When activations occupy the most."""
+    return max(scan.memory.timeline, key=lambda moment: moment.by_kind["activations"], default=None)
+
+
+def _latency(scan: Scan) -> float:
+    if scan.question.device is None:
+        raise InputError("a latency is that of a device: give device='NVIDIA H200', say (torchscan devices lists them)")
+    return scan.roofline.time_estimate
+
+
+def _receptive_field(scan: Scan) -> str:
+    """The most that a unit sees by windows alone; and whether the output sees everything, by a pool, attention or a gate."""
+    fields = scan.forward.fields
+    if fields is None:
+        return "–"
+    widest = max(
+        (axis.size for layer in fields for axes in layer.outputs for axis in axes if axis.size is not None), default=None
+    )
+    is_global = any(axis.status == "global" for axes in fields.output.outputs for axis in axes)
+    if widest is None:
+        return "global" if is_global else "–"
+    return f"{widest} (global)" if is_global else str(widest)
+
+
+METRICS: Mapping[str, Metric] = {
+    "params": _counted("Parameters", "grad_params", "nograd_params"),
+    "trainable_params": _counted("Trainable", "grad_params"),
+    "model_size": _counted("Model size", "param_size", "buffer_size", is_memory=True),
+    "macs": _counted("MACs", "macs", is_cost=True),
+    "flops": _counted("FLOPs", "flops", is_cost=True),
+    "dmas": _counted("DMAs", "dmas", is_cost=True),
+    "activation_memory": _estimated_memory("Activations", _activation_memory),
+    "peak_memory": _estimated_memory("Peak memory", lambda scan: scan.memory.peak_bytes),
+    "receptive_field": Metric(heading="RF", value=_receptive_field, text=str),
+    "latency": Metric(
+        heading="Latency",
+        value=_latency,
+        text=units.duration,
+        parse=units.parse_duration,
+        record="steps",
+        is_cost=True,
+    ),
+}
+
+
+def limits_of(given: Mapping[str, float | str | None]) -> dict[str, float]:
+    """Limits as numbers, without those that are None."""
+    return {name: _number(name, value) for name, value in given.items() if value is not None}
+
+
+def _number(name: str, value: Any) -> float:
+    parse = METRICS[name].parse if name in METRICS else None
+    if parse is None:
+        limited = ", ".join(f"max_{each}" for each, metric in METRICS.items() if metric.parse is not None)
+        raise InputError(f"max_{name} is not a limit: there are {limited}")
+    if isinstance(value, str):
+        return parse(value)
+    is_number = hasattr(type(value), "__float__") and not isinstance(value, bool)  # NumPy's too
+    if not is_number or not 0 <= value < _ENDLESS:
+        raise InputError(f"max_{name} is {str(value)[:40]}: give a number, or a text such as '25M'")
+    return float(value)

@@ -1,0 +1,327 @@
+"""One question about a model, the one or two records that it takes, and every answer, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Unpack
+
+from torch import Tensor, nn
+
+from torchscan.analyses.conventions import Convention
+from torchscan.analyses.memory_estimate import MemoryEstimate, Placement, estimate_of
+from torchscan.analyses.memory_timeline import MemoryTimeline
+from torchscan.analyses.module_costs import call_costs, unpriced_operators
+from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
+from torchscan.analyses.roofline import Rates, Roofline, numbers_of, require_format, roofline_of
+from torchscan.analyses.totals import require_prices
+from torchscan.batch_search import BatchSearch
+from torchscan.errors import InputError, warn_user
+from torchscan.hardware.devices import Device, device_named
+from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
+from torchscan.recording.arguments import DEFINITIONS, ScanArguments
+from torchscan.recording.bookkeeping.inventory import is_on_cuda
+from torchscan.recording.example_inputs import DTypes, Shapes
+from torchscan.recording.passes import record_pass, record_step
+from torchscan.recording.precision import Precision, checked_precision, in_precision
+from torchscan.recording.request import Execute, Mode, PassRequest, require_module
+from torchscan.recording.training.gradients import Backward
+from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.report.info import Info, info_of
+from torchscan.signatures import spelled_out
+from torchscan.trace.trace import Trace
+from torchscan.units import memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What was asked, as it was asked. The arguments are explained in :mod:`torchscan.recording.arguments`."""
+
+    module: nn.Module
+    input_shape: Shapes | None = None
+    dtype: DTypes | None = None
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    batch_size: int = 1
+    mode: Mode | None = None
+    training: bool = False
+    loss: Callable[[Any], Tensor] | None = None
+    execute: Execute = "auto"
+    backward: Backward = False
+    optimizer: OptimizerChoice | None = None
+    accumulate: bool = False
+    precision: Precision | None = None
+    device: str | None = None
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself; what a pass needs is checked when it is recorded."""
+        require_module(self.module)
+        checked_precision(self.precision)
+        if self.loss is not None and not callable(self.loss):
+            raise InputError(f"loss is a {type(self.loss).__name__}: give a function of the model's output")
+        if self.loss is not None and callable(self.backward):
+            raise InputError("loss and backward were both given a function: give the loss once, as loss=")
+        if not (self.training or self.backward) and (self.loss is not None or self.optimizer is not None or self.accumulate):
+            raise InputError("loss, optimizer and accumulate belong to a training step: pass training=True")
+
+    @property
+    def differentiated(self) -> Backward:
+        """What the backward pass starts from; False: there is none."""
+        return (self.backward or self.training) if self.loss is None else self.loss
+
+    def whole(self) -> PassRequest:
+        """The pass with composite operators whole, as costs and receptive fields are read from it."""
+        return PassRequest(
+            module=self.module,
+            input_shape=self.input_shape,
+            dtype=self.dtype,
+            args=self.args,
+            kwargs=self.kwargs,
+            batch_size=self.batch_size,
+            mode=self.mode or ("train" if self.training else "eval"),
+            execute=self.execute,
+            backward=self.differentiated,
+        )
+
+    def forward_alone(self) -> Question:
+        """The same without a backward pass, in the same mode."""
+        return replace(
+            self,
+            mode=self.whole().mode,
+            training=False,
+            backward=False,
+            loss=None,
+            optimizer=None,
+            accumulate=False,
+        )
+
+    def in_pieces(self, kernels: _Kernels) -> PassRequest:
+        """The pass operator by operator, as that kind of device runs it: what memory and time are read from."""
+        step = replace(
+            self.whole(),
+            execute="abstract",
+            optimizer=self.optimizer,
+            accumulates=self.accumulate,
+            in_pieces=True,
+            device_type=kernels.device_type,
+            has_flash=kernels.has_flash,
+        )
+        return in_precision(step, checked_precision(self.precision))
+
+
+DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(Question)}
+#: for verbs that take the arguments of a question: shows each of them
+asking = spelled_out(DEFAULTS, DEFINITIONS)
+
+
+class _Kernels(NamedTuple):
+    """The kind of device whose kernels a pass takes."""
+
+    device_type: Literal["cpu", "cuda"]
+    has_flash: bool = True
+
+
+class Scan:
+    """One question about a model: which pass, on which inputs, on which device. Nothing is recorded until it is asked for.
+
+    ``trace`` (operators whole) and ``steps`` (operators in pieces, as a device runs them) are the records; every answer is
+    read from one of them and worked out once. The model is unchanged throughout.
+    """
+
+    @asking
+    def __init__(
+        self,
+        module: nn.Module,
+        input_shape: Shapes | None = None,
+        dtype: DTypes | None = None,
+        **asked: Unpack[ScanArguments],
+    ) -> None:
+        self._ask(Question(module=module, input_shape=input_shape, dtype=dtype, **asked))
+
+    @classmethod
+    def of(cls, question: Question) -> Scan:
+        """That of a question which is there."""
+        scan = cls.__new__(cls)
+        scan._ask(question)
+        return scan
+
+    def _ask(self, question: Question) -> None:
+        self.question = question
+        self._steps: dict[_Kernels, _Step] = {}
+
+    def __repr__(self) -> str:
+        """Short: what is asked of what."""
+        what = "training step" if self.question.training else "inference"
+        where = "" if self.question.device is None else f" on {self.question.device}"
+        return f"<Scan of {type(self.question.module).__name__}: {what}{where}>"
+
+    # -- records -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The record with operators whole: the forward pass, and for a training step the backward pass."""
+        return self._trace_and_overheads[0]
+
+    @cached_property
+    def steps(self) -> Trace:
+        """The record with operators in pieces, as the device runs them; for a training step with the optimizer's step."""
+        return self._step.trace
+
+    @cached_property
+    def unpriced(self) -> tuple[str, ...]:
+        """The operators of ``trace`` that have no price, so that its costs are lower bounds."""
+        return tuple(unpriced_operators(self.trace, call_costs(self.trace)))
+
+    @cached_property
+    def unpriced_steps(self) -> tuple[str, ...]:
+        """The same of ``steps``."""
+        return tuple(unpriced_operators(self.steps, call_costs(self.steps)))
+
+    @cached_property
+    def forward(self) -> Scan:
+        """The same question of the forward pass alone, which is what model zoos count, also where a training step is asked."""
+        if not self.question.differentiated:
+            return self
+        return Scan.of(self.question.forward_alone())
+
+    @cached_property
+    def _trace_and_overheads(self) -> tuple[Trace, tuple[Overhead, Overhead]]:
+        on_cuda = is_on_cuda(self.question.module)
+        before = cuda_overhead() if on_cuda else NO_OVERHEAD
+        trace = record_pass(self.question.whole())
+        return trace, (before, cuda_overhead() if on_cuda else NO_OVERHEAD)
+
+    # -- costs -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def info(self) -> Info:
+        """What the pass costs, per layer and overall, with receptive fields."""
+        return self.describe()
+
+    @cached_property
+    def counts(self) -> Info:
+        """The same without receptive fields."""
+        return self.describe(receptive_field=False)
+
+    def describe(self, convention: Convention = "torchscan", *, strict: bool = False, receptive_field: bool = True) -> Info:
+        """The info dict, as :func:`torchscan.crawl_module` explains it."""
+        trace, overheads = self._trace_and_overheads
+        if strict:
+            require_prices(trace, call_costs(trace))
+        return info_of(trace, convention, self.fields if receptive_field else None, overheads)
+
+    @cached_property
+    def receptive_field(self) -> ReceptiveField:
+        """Which part of each input a unit of each layer sees."""
+        return receptive_fields(self.trace)
+
+    @cached_property
+    def fields(self) -> ReceptiveField | None:
+        """The same, or None: a mistake of ours in following the windows must not cost the user the other figures."""
+        try:
+            return self.receptive_field
+        except Exception as error:
+            warn_user(f"the receptive field could not be followed; layers go without it: {error!r}")
+            return None
+
+    # -- memory and time ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def memory(self) -> MemoryEstimate:
+        """What the pass peaks at, where, and whether that fits on the device."""
+        if checked_precision(self.question.precision) in ("fp8", "fp8-mixed"):
+            raise InputError("memory is not estimated for fp8, whose weights can be stored in many ways: give 'bf16', say")
+        if self._card is None:
+            return estimate_of(self._step.trace, self._step.timeline)
+        return estimate_of(self._step.trace, self._step.timeline, self._step.on(self._card).verdict())
+
+    def largest_batch(self) -> int:
+        """The largest batch size with which the pass fits on the device: the pass is recorded again at some 6 to 20 sizes."""
+        return self.batch_search().largest()
+
+    def batch_search(self) -> BatchSearch:
+        """The search, before it starts; what it cannot be made for is refused."""
+        if self._card is None:
+            raise InputError("the largest batch depends on the device: give device='NVIDIA H200', say")
+        if not self._step.request.from_shapes:
+            raise InputError("the largest batch needs inputs made from input_shape, and complete arguments were given")
+        if self._step.trace.provenance.execution != "abstract":
+            raise InputError("the largest batch is found on shapes alone, and this pass needs data")
+        return BatchSearch(self._step.request, self._card, self._step.on(self._card))
+
+    @cached_property
+    def roofline(self) -> Roofline:
+        """What limits each operator on the device, by default the one in this machine, and how long the pass takes there."""
+        device = self._device or device_named("auto")
+        precision = checked_precision(self.question.precision)
+        rates = Rates(device)
+        require_format(device, precision)
+        step = self._step_for(_kernels_of(device))
+        overflow = _overflow(step, device)
+        for each in overflow:
+            warn_user(each)
+        return roofline_of(
+            step.trace,
+            rates,
+            precision=precision,
+            numbers=numbers_of(device, precision),
+            compiled=self.question.compiled,
+            warnings=overflow,
+        )
+
+    @cached_property
+    def _device(self) -> Device | None:
+        return None if self.question.device is None else device_named(self.question.device)
+
+    @property
+    def _card(self) -> Device | None:
+        """The device, if torch's allocator hands out its memory."""
+        if self._device is not None and not self._device.has_allocator:
+            raise InputError(
+                f"{self._device.name} is not a CUDA device, and torch's allocator there is not known: leave out device"
+            )
+        return self._device
+
+    @cached_property
+    def _step(self) -> _Step:
+        if self._device is not None:
+            return self._step_for(_kernels_of(self._device))
+        return self._step_for(_Kernels("cuda" if is_on_cuda(self.question.module) else "cpu"))
+
+    def _step_for(self, kernels: _Kernels) -> _Step:
+        """Devices whose kernels are the same share a record."""
+        if kernels not in self._steps:
+            self._steps[kernels] = _Step(self.question.in_pieces(kernels))
+        return self._steps[kernels]
+
+
+class _Step:
+    """A pass recorded in pieces, and what is read from it for memory and for time alike."""
+
+    def __init__(self, request: PassRequest) -> None:
+        self.trace, self.request = record_step(request)
+        self.timeline = MemoryTimeline(self.trace)
+        self._placements: dict[str, Placement] = {}
+
+    def on(self, device: Device) -> Placement:
+        """The blocks of memory on a device."""
+        return self._placements.setdefault(device.name, Placement(self.trace, self.timeline, device))
+
+
+def _kernels_of(device: Device) -> _Kernels:
+    return _Kernels("cpu" if device.vendor == "CPU" else "cuda", device.has_flash)
+
+
+def _overflow(step: _Step, device: Device) -> list[str]:
+    """What to say where the pass needs more memory than the device has."""
+    if device.has_allocator:
+        verdict = step.on(device).verdict()
+        needed, fits = verdict.reserved_bytes + verdict.context_bytes, verdict.fits
+    else:
+        needed = max((moment.total for moment in step.timeline.moments), default=0)
+        fits = needed <= device.memory
+    if fits:
+        return []
+    return [f"this does not fit {device.name}: it needs {memory(needed)} of {memory(device.memory)}; times are as if it did"]

@@ -1,0 +1,88 @@
+"""Verbs that share arguments: defined once, as a ``TypedDict``, and shown in full wherever a verb takes them.
+
+A verb is declared as ``def verb(module, **asked: Unpack[SomeArguments])``, which type checkers understand. What people see
+(``?``, completion, the reference) is made from that: every argument by name, with its type, its default and its explanation.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+_ARGS = re.compile(r"^Args:\n((?:(?:    .*)?\n?)*)", re.MULTILINE)
+_ENTRY = re.compile(r"^    (\w+): (.*(?:\n     .*)*)", re.MULTILINE)
+
+
+def spelled_out(
+    defaults: Mapping[str, Any], definitions: Sequence[type]
+) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+    """Show each argument behind ``**asked: Unpack[...]``, and refuse all others.
+
+    ``definitions`` explain them, each in the ``Args:`` of its docstring: a TypedDict does not remember what it extends. An
+    argument without a default here is None.
+    """
+    explained = {name: text for each in definitions for name, text in _entries(inspect.getdoc(each) or "").items()}
+
+    def decorate(verb: Callable[Given, Result]) -> Callable[Given, Result]:
+        parameters = _parameters(verb, defaults)
+        called = verb.__qualname__.removesuffix(".__init__")
+        known = {each.name for each in parameters if each.kind is not each.POSITIONAL_ONLY}
+
+        @functools.wraps(verb)
+        def checked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+            if not kwargs.keys() <= known:
+                raise TypeError(_unknown(called, kwargs.keys() - known, known))
+            return verb(*args, **kwargs)
+
+        shown: Any = checked
+        returned = get_type_hints(verb)["return"]
+        returned = None if returned is type(None) else returned
+        shown.__signature__ = inspect.Signature(parameters, return_annotation=returned)
+        shown.__annotations__ = {each.name: each.annotation for each in parameters} | {"return": returned}
+        shown.__doc__ = _explained(verb.__doc__ or "", explained, parameters)
+        return checked
+
+    return decorate
+
+
+def _parameters(verb: Callable[..., Any], defaults: Mapping[str, Any]) -> list[inspect.Parameter]:
+    """The verb's own arguments, and those of the definition before its keywords."""
+    hints = get_type_hints(verb)
+    declared = inspect.signature(verb).parameters.values()
+    own = [each.replace(annotation=hints.get(each.name, each.empty)) for each in declared]
+    shared: type = get_args(own[-1].annotation)[0]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    named = [
+        inspect.Parameter(name, keyword, default=defaults.get(name), annotation=hint)
+        for name, hint in get_type_hints(shared).items()
+        if name not in hints
+    ]
+    positional = [each for each in own if each.kind is not keyword]
+    return [*positional[:-1], *named, *(each for each in own if each.kind is keyword)]
+
+
+def _unknown(called: str, unknown: set[str], known: set[str]) -> str:
+    name = min(unknown)
+    near = difflib.get_close_matches(name, known, 1)
+    said = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+    return f"{called}() got an unexpected keyword argument {name!r}: {said}"
+
+
+def _explained(text: str, shared: Mapping[str, str], parameters: Sequence[inspect.Parameter]) -> str:
+    """The verb's docstring, with an entry for each argument: the verb's own, else the shared one."""
+    text = inspect.cleandoc(text)
+    entries = {**shared, **_entries(text)}
+    lines = "\n".join(f"    {each.name}: {entries[each.name]}" for each in parameters if each.name in entries)
+    return f"{_ARGS.sub('', text).rstrip()}\n\nArgs:\n{lines}\n"
+
+
+def _entries(text: str) -> dict[str, str]:
+    block = _ARGS.search(text)
+    return {} if block is None else {name: said.rstrip() for name, said in _ENTRY.findall(block[1])}
