@@ -185,6 +185,6 @@ def test_the_device_at_hand_can_be_measured(tmp_path: Path, monkeypatch: pytest.
     save_entry(name, entry)
     device = known_devices()[name]
     assert device.is_measured
-    assert device.flops["fp16"] > 1e12
-    assert device.bandwidth is not None
-    assert device.bandwidth > 5e10
+    assert device.flops_per_second["fp16"] > 1e12
+    assert device.bytes_per_second is not None
+    assert device.bytes_per_second > 5e10

@@ -48,7 +48,7 @@ class BatchSearch:
         small, large = first.needed, self._placed(sizes[1]).needed
         if len(small) != len(large):
             small, large = (max(small),), (max(large),)
-        bounds = [_bound(self._device.room, sizes, pair) for pair in zip(small, large, strict=True)]
+        bounds = [_bound(self._device.room_bytes, sizes, pair) for pair in zip(small, large, strict=True)]
         return max(min(bounds, default=0), 0)
 
 

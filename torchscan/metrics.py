@@ -79,7 +79,7 @@ def activation_peak(scan: Scan) -> Moment | None:
 
 def _latency(scan: Scan) -> float:
     if scan.question.device is None:
-        raise InputError("a latency is that of a device: give device='NVIDIA H200', say (torchscan devices lists them)")
+        raise InputError("a latency needs a device: give device='NVIDIA H200', say (torchscan devices lists them)")
     return scan.roofline.time_estimate
 
 

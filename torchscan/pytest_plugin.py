@@ -78,7 +78,7 @@ class _ModelBudget:
             budget = self._named(name)
             if module is None:
                 if given or limits:
-                    raise InputError(f"budget {name!r} has its own target: give no other inputs and limits, or a model")
+                    raise InputError(f"budget {name!r} has its own target: pass a model, or leave out inputs and limits")
                 return check_budget(budget, update=update, is_own_process=False)
         elif module is None or not limits:
             raise InputError('give a model and limits, model_budget(model, (3, 224, 224), max_params="25M"), or name="…"')

@@ -321,7 +321,9 @@ def _overflow(step: _Step, device: Device) -> list[str]:
         needed, fits = verdict.reserved_bytes + verdict.context_bytes, verdict.fits
     else:
         needed = max((moment.total for moment in step.timeline.moments), default=0)
-        fits = needed <= device.memory
+        fits = needed <= device.memory_bytes
     if fits:
         return []
-    return [f"this does not fit {device.name}: it needs {memory(needed)} of {memory(device.memory)}; times are as if it did"]
+    return [
+        f"this does not fit {device.name}: it needs {memory(needed)} of {memory(device.memory_bytes)}; times are as if it did"
+    ]

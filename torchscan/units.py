@@ -66,7 +66,7 @@ def parse_count(text: str) -> float:
     """``"4.2G" -> 4.2e9``: a count with a decimal prefix, and perhaps with what is counted (``"4.2 GMACs"``)."""
     found = _COUNT.fullmatch(text.strip())
     if found is None:
-        raise InputError(f"{text!r} is no count: write 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, P, E)")
+        raise InputError(f"{text!r} is not a valid count: write 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, P, E)")
     return _number(found["number"]) * 1000.0 ** _DECIMAL.index((found["prefix"] or "").replace("K", "k").replace("B", "G"))
 
 
@@ -74,7 +74,7 @@ def parse_memory(text: str) -> float:
     """``"1.5 GiB" -> 1610612736``: bytes; ``GB`` are 1000³, ``GiB`` 1024³."""
     found = _MEMORY.fullmatch(text.strip())
     if found is None:
-        raise InputError(f"{text!r} is no amount of memory: write 1.5GiB (1024³), 800MB (1000²) or a number of bytes")
+        raise InputError(f"{text!r} is not a valid amount of memory: write 1.5GiB (1024³), 800MB (1000²) or a number of bytes")
     prefix = (found["prefix"] or "").replace("K", "k")
     return _number(found["number"]) * (1024.0 if found["binary"] else 1000.0) ** _DECIMAL.index(prefix)
 
@@ -83,7 +83,7 @@ def parse_duration(text: str) -> float:
     """``"12.5 ms" -> 0.0125``: seconds."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise InputError(f"{text!r} is no time: write 12.5ms, 80us or 2s")
+        raise InputError(f"{text!r} is not a valid duration: write 12.5ms, 80us or 2s")
     return _number(found["number"]) * {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}[found["unit"]]
 
 
@@ -91,12 +91,12 @@ def parse_share(text: str) -> float:
     """``"2.5%" -> 0.025``, ``"0.025"`` too."""
     found = _SHARE.fullmatch(text.strip())
     if found is None:
-        raise InputError(f"{text!r} is no share: write 2.5% or 0.025")
+        raise InputError(f"{text!r} is not a valid share: write 2.5% or 0.025")
     return _number(found["number"]) / (100 if found["percent"] else 1)
 
 
 def _number(text: str) -> float:
     number = float(text.replace("_", "").replace(",", ""))
     if not math.isfinite(number):
-        raise InputError(f"{text[:40]!r} is too large a number")
+        raise InputError(f"{text[:40]!r} is too large")
     return number

@@ -754,7 +754,7 @@ def test_wrong_use_is_said() -> None:
         torchscan.receptive_field(model, (1, 20), axes=wrong)
     with pytest.raises(torchscan.InputError, match="give a tuple"):
         torchscan.receptive_field(model, (1, 20), axes={"args[0]": wrong[0]})
-    with pytest.raises(torchscan.InputError, match="no input of this pass"):
+    with pytest.raises(torchscan.InputError, match="not an input of this pass"):
         torchscan.receptive_field(model, (1, 20), axes={"x": (2,)})
     with pytest.raises(torchscan.InputError, match="it has 3 dimensions"):
         torchscan.receptive_field(model, (1, 20), axes={"args[0]": (3,)})

@@ -382,12 +382,12 @@ def test_a_name_that_is_no_text_is_no_servers_name(machine: Machine, cuda: Cuda,
 def test_each_reason_is_warned_of_once(machine: Machine, cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_reasons_said", set())
     machine()
-    with pytest.warns(UserWarning, match="given is 0: NVML finds no GPU") as said:
+    with pytest.warns(UserWarning, match="so 0 is returned: NVML finds no GPU") as said:
         assert [get_process_gpu_ram(), get_process_gpu_ram()] == [0.0, 0.0]
     assert [Path(each.filename) for each in said] == [Path(__file__)], "the warning points at who asked"
     cuda(reserved=[MIB, 2 * MIB])
     machine(Gpu([(ME, None)]))
-    with pytest.warns(UserWarning, match=f"given is what torch's allocator holds: {WITHHELD}") as said:
+    with pytest.warns(UserWarning, match=f"so what torch's allocator holds is returned: {WITHHELD}") as said:
         assert [get_process_gpu_ram(), get_process_gpu_ram()] == [3.0, 3.0]
     assert len(said) == 1
 
@@ -582,6 +582,6 @@ def test_on_this_machine_without_a_gpu_it_is_nothing_and_said_once(monkeypatch: 
         warnings.simplefilter("always")
         assert [get_process_gpu_ram(), get_process_gpu_ram()] == [0.0, 0.0]
     assert [str(each.message) for each in said] == [
-        f"the GPU memory of a process cannot be measured, given is 0: {process_memory().reason}"
+        f"the GPU memory of this process cannot be measured, so 0 is returned: {process_memory().reason}"
     ]
     assert cuda_overhead() == Overhead(0.0, 0.0)

@@ -77,7 +77,7 @@ def test_users_price_their_own_operators_once() -> None:
 
     info = torchscan.crawl_module(Calls(lambda _, x: torch.ops.torchscan_tests.triple(x)), (4,), strict=True)
     assert (info["overall"]["macs"], info["overall"]["flops"]) == (7, 18)
-    with pytest.raises(ValueError, match="has a cost already"):
+    with pytest.raises(ValueError, match="already has a cost"):
         cost_of(torch.ops.torchscan_tests.triple)(triple)
 
 
@@ -152,7 +152,7 @@ def test_what_a_custom_operator_was_made_as_can_be_priced() -> None:
 
 @pytest.mark.parametrize("target", [(torch.relu,), (nn.Linear,), ("foo",), ("mylib::",), ()])
 def test_what_is_no_operator_is_refused(target: Any) -> None:
-    with pytest.raises(torchscan.InputError, match="no operator"):
+    with pytest.raises(torchscan.InputError, match="not an operator|no operator was given"):
         cost_of(*target)(lambda *_, **__: Work())
 
 

@@ -79,7 +79,7 @@ def test_an_exception_inside_the_model_names_its_layer() -> None:
     ("arguments", "says"),
     [
         ({"module": nn.Linear, "input_shape": (4,)}, "which is a class: create an instance of it"),
-        ({"module": "resnet50", "input_shape": (4,)}, "which is no torch.nn.Module"),
+        ({"module": "resnet50", "input_shape": (4,)}, "which is not a torch.nn.Module"),
         ({}, "no input was given"),
         ({"input_shape": (4,), "args": (torch.ones(1, 4),)}, "both given"),
         ({"args": torch.ones(1, 4)}, "give a tuple of the positional arguments"),

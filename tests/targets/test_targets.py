@@ -196,7 +196,7 @@ def test_code_that_a_config_brings_along_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("raise SystemExit('run')")
     own = {"model_type": "own", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}}
     (tmp_path / "config.json").write_text(json.dumps(own))
-    assert "is no config that transformers knows" in refusal(f"hf:{tmp_path}")
+    assert "is not a config that transformers knows" in refusal(f"hf:{tmp_path}")
     for architectures in ([5], ["NoSuchClass"]):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "architectures": architectures}))
         assert f"transformers has no '{architectures[0]}' to build" in refusal(f"hf:{tmp_path}")
@@ -258,9 +258,9 @@ def test_the_random_state_stays_as_it_is() -> None:
         ("nets.inner:f", "there is no module"),
         ("nets:Nat", "nets has no 'Nat': did you mean Net"),
         ("nets.py:net.nothing", "has no 'nothing'"),
-        ("nets:number", "number is of type int: name a model, or what makes one"),
+        ("nets:number", "number is of type int: name a model, or something that makes one"),
         ("nets:fails", "could not be built: OSError: no disk"),
-        ("nets:gives_text", "gives a str, which is no torch.nn.Module"),
+        ("nets:gives_text", "gives a str, which is not a torch.nn.Module"),
         ("nets:Net(1, 2, 3)", "could not be built: TypeError"),
         ("broken.py:net", "running broken.py failed: ModuleNotFoundError: No module named 'no_such_package_at_all'"),
         ("broken:net", "importing broken failed: No module named 'no_such_package_at_all'"),
@@ -270,8 +270,11 @@ def test_the_random_state_stays_as_it_is() -> None:
         ("torchvision:resnet50(num_klasses=3)", "could not be built: TypeError"),
         ("timm:vit_tiny_patch16_22", "did you mean"),
         ("hf:config.json", "there is no file 'config.json'; configs are read from disk, never from a hub"),
-        ("hf:nets.py", "is no config that transformers knows"),
-        ("torchvision:resnet50(weights='DEFAULT')", "nothing is downloaded, and weights change no figure: leave out weights"),
+        ("hf:nets.py", "is not a config that transformers knows"),
+        (
+            "torchvision:resnet50(weights='DEFAULT')",
+            "nothing is downloaded, and weights do not change what is counted: leave out weights",
+        ),
         ("timm:resnet18(pretrained=True)", "leave out pretrained"),
     ],
 )
@@ -324,9 +327,9 @@ def test_types_of_inputs_and_of_the_model() -> None:
     assert info["overall"]["param_size"] == 2 * (4 * 2 + 2)
     with pytest.raises(InputError, match="its inputs are not known"):
         overall("nets:Net")
-    with pytest.raises(InputError, match="give all inputs by name"):
+    with pytest.raises(InputError, match="name either all inputs"):
         overall("nets:Net", "x=4", "4")
-    with pytest.raises(InputError, match="'float31' is no type"):
+    with pytest.raises(InputError, match="'float31' is not a type"):
         overall("nets:Net", "4", dtype="float31")
 
 

@@ -124,7 +124,7 @@ class Placement:
     @cached_property
     def needed(self) -> tuple[int, ...]:
         """At each moment the bytes of tensors and workspaces, without what rounding adds."""
-        fixed = self._device.cublas_workspace * self._threads
+        fixed = self._device.cublas_workspace_bytes * self._threads
         totals = zip(self._timeline.moments, self._trace.ops, strict=True)
         return tuple(moment.total + fixed + _convolution_workspace(op) for moment, op in totals)
 
@@ -140,7 +140,7 @@ class Placement:
         needed = max(used.peak_allocated, on_device.demand) if isinstance(on_device, OutOfMemory) else used.peak_reserved
         return Verdict(
             device=self._device.name,
-            capacity_bytes=self._device.memory,
+            capacity_bytes=self._device.memory_bytes,
             context_bytes=CONTEXT,
             allocated_bytes=used.peak_allocated,
             reserved_bytes=needed,
@@ -150,7 +150,7 @@ class Placement:
     @cached_property
     def _on_device(self) -> CachingAllocator | OutOfMemory:
         try:
-            return self._replay(self._device.room)
+            return self._replay(self._device.room_bytes)
         except OutOfMemory as error:
             return error
 
@@ -164,7 +164,7 @@ class Placement:
         begins, ends = _by_moment(self._timeline.blocks, len(self._trace.ops))
         held: dict[int, AllocatedBlock | None] = {}
         for _ in range(self._threads):
-            allocator.allocate(self._device.cublas_workspace)
+            allocator.allocate(self._device.cublas_workspace_bytes)
         for moment, op in enumerate(self._trace.ops):
             for block in ends[moment]:
                 allocator.free(held.pop(block, None))

@@ -123,7 +123,7 @@ def assert_budget(
     given: dict[str, Any] = dict(asked)
     limits = limits_of({name.removeprefix("max_"): given.pop(name, None) for name in Limits.__annotations__})
     if not limits:
-        raise InputError('no limit was given: assert_budget(model, (3, 224, 224), max_params="25M"), say')
+        raise InputError('no limit was given: try assert_budget(model, (3, 224, 224), max_params="25M")')
     budget = Budget(name=type(module).__name__, limits=limits, strict=strict)
     outcome = check_model(budget, Scan(module, input_shape, dtype, **given))
     if not outcome.is_fine:
@@ -133,7 +133,7 @@ def assert_budget(
 def check_budget(budget: Budget, *, update: bool = False, is_own_process: bool = True) -> Outcome:
     """Build the target of a budget and check it. With ``update`` its baseline is recorded anew."""
     if budget.target is None:
-        raise InputError(f"{budget.place}: there is no target to build: give one, or check it in a test")
+        raise InputError(f"{budget.place}: there is no target to build: give one, or check the budget in a test")
 
     def check(built: Built) -> Outcome:
         return check_model(budget, scan_for(budget, built.converted(budget.dtype)), update=update)
@@ -183,8 +183,8 @@ def scan_for(budget: Budget, built: Built, **given: Any) -> Scan:
 def _refuse_bounds(budget: Budget, scan: Scan, bounds: Sequence[str]) -> None:
     doubts = dict.fromkeys(doubt for name in bounds for doubt in METRICS[name].doubts(scan))
     raise UnpricedError(
-        f"{budget.place or budget.name}: {METRICS[bounds[0]].heading} are only known from below, because these have no "
-        f"price: {', '.join(doubts)}; price them (docs/adding-operators.md), or take strict=False for the bound"
+        f"{budget.place or budget.name}: {METRICS[bounds[0]].heading} are lower bounds, because these have no "
+        f"price: {', '.join(doubts)}; price them (docs/adding-operators.md), or pass strict=False to accept the bound"
     )
 
 
@@ -267,7 +267,7 @@ def _require_same_question(budget: Budget, comparison: Comparison) -> None:
     differ = [key for key in ("inputs", "batch_size", "mode", "convention", "backward") if key in comparison.passes]
     if differ:
         raise InputError(
-            f"{budget.place}: the baseline is that of other {', '.join(each.replace('_', ' ') for each in differ)}: "
+            f"{budget.place}: the baseline was recorded with other {', '.join(each.replace('_', ' ') for each in differ)}: "
             "record it anew (--update)"
         )
 

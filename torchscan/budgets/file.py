@@ -61,7 +61,7 @@ def find_budget_file(start: Path) -> Path:
                 return path
     raise InputError(
         f"there is no torchscan.toml and no pyproject.toml with [tool.torchscan] in {start} or above: "
-        'write [budgets.my-model] with target = "package.module:callable" and max_params = "25M" into one'
+        'create one with [budgets.my-model], target = "package.module:callable" and max_params = "25M"'
     )
 
 
@@ -71,9 +71,9 @@ def read_budgets(path: Path) -> dict[str, Budget]:
     budgets = settings.get("budgets")
     unknown = [key for key in settings if key != "budgets"]
     if unknown:
-        raise InputError(f"{path}: {unknown[0]!r} is not known: budgets stand in tables of their own, [budgets.my-model]")
+        raise InputError(f"{path}: {unknown[0]!r} is not known: each budget is a table of its own, [budgets.my-model]")
     if not isinstance(budgets, dict) or not all(isinstance(table, dict) for table in budgets.values()) or not budgets:
-        raise InputError(f"{path}: there are no budgets in it: give each a table, [budgets.my-model]")
+        raise InputError(f"{path}: it has no budgets: give each a table, [budgets.my-model]")
     return {name: _Reader(path, name, table).budget() for name, table in budgets.items()}
 
 
@@ -91,7 +91,7 @@ def _content(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_text(path, "the budget file"))
     except (ValueError, RecursionError) as error:  # broken, or a number of thousands of digits
-        raise InputError(f"{path} is no TOML: {str(error)[:200]}") from error
+        raise InputError(f"{path} is not valid TOML: {str(error)[:200]}") from error
 
 
 def _has_budgets(path: Path) -> bool:
@@ -111,7 +111,7 @@ def _settings(path: Path, content: dict[str, Any]) -> dict[str, Any]:
     tool = content.get("tool", {})
     settings = tool.get("torchscan", {}) if isinstance(tool, dict) else {}
     if not isinstance(settings, dict):
-        raise InputError(f"{path}: tool.torchscan is no table: give each budget one, [tool.torchscan.budgets.my-model]")
+        raise InputError(f"{path}: tool.torchscan is not a table: give each budget one, [tool.torchscan.budgets.my-model]")
     return settings
 
 
@@ -129,11 +129,11 @@ class _Reader:
         limits = {_LIMITS[key]: self._limit(key) for key in self._table if key in _LIMITS}
         baseline = self._text("baseline")
         if not limits and baseline is None:
-            self._refuse("", 'nothing is limited: give a limit, max_params = "25M" say, or a baseline')
+            self._refuse("", 'nothing is limited: give a limit, such as max_params = "25M", or a baseline')
         if baseline is None and "tolerance" in self._table:
-            self._refuse("tolerance", "this goes with a baseline, and there is none")
+            self._refuse("tolerance", "a tolerance needs a baseline, and there is none")
         if "latency" in limits and "device" not in self._table:
-            self._refuse("max_latency", 'a latency is that of a device: device = "NVIDIA H200", say')
+            self._refuse("max_latency", 'a latency needs a device, such as device = "NVIDIA H200"')
         return Budget(
             name=self._name,
             target=self._parsed("target", parse_target),
@@ -162,12 +162,12 @@ class _Reader:
             if key not in known:
                 near = difflib.get_close_matches(key, known, 1)
                 said = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-                self._refuse(f"{inside}{key}", f"this is not known; {said}")
+                self._refuse(f"{inside}{key}", f"unknown key; {said}")
 
     def _text(self, key: str) -> str | None:
         value = self._table.get(key)
         if value is not None and (not isinstance(value, str) or not value or "\0" in value):
-            self._refuse(key, f"this is {value!r}, and should be a text")
+            self._refuse(key, f"it is {value!r} and should be a string")
         return value
 
     def _parsed(self, key: str, parse: Any) -> Any:
@@ -184,31 +184,31 @@ class _Reader:
         value = self._table.get("input", [])
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            self._refuse("input", f'this is {value!r}, and should be a text or a list of texts, "3,224,224" say')
+            self._refuse("input", f'it is {value!r} and should be a string or a list of strings, such as "3,224,224"')
         return tuple(self._try("input", lambda text=text: parse_input(text)) for text in texts)
 
     def _batch_size(self) -> int:
         value = self._table.get("batch_size", 1)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            self._refuse("batch_size", f"this is {value!r}, and should be a positive number")
+            self._refuse("batch_size", f"it is {value!r} and should be a positive number")
         return int(value)
 
     def _one_of(self, key: str, known: Collection[str]) -> Any:
         value = self._table.get(key)
         if value is not None and value not in known:
-            self._refuse(key, f"this is {value!r}, and should be one of {', '.join(known)}")
+            self._refuse(key, f"it is {value!r} and should be one of {', '.join(known)}")
         return value
 
     def _flag(self, key: str, *, default: bool) -> bool:
         value = self._table.get(key, default)
         if not isinstance(value, bool):
-            self._refuse(key, f"this is {value!r}, and should be true or false")
+            self._refuse(key, f"it is {value!r} and should be true or false")
         return bool(value)
 
     def _limit(self, key: str) -> float:
         value = self._table[key]
         if isinstance(value, dict | list):
-            self._refuse(key, f"this is {value!r}, and should be a number, or one with its unit in quotes")
+            self._refuse(key, f"it is {value!r} and should be a number, or a string with a unit")
         return float(self._try(key, lambda: limits_of({_LIMITS[key]: value})[_LIMITS[key]]))
 
     def _tolerance(self) -> dict[str, float]:
@@ -222,7 +222,7 @@ class _Reader:
         if isinstance(value, str):
             return float(self._try(key, lambda: parse_share(value)))
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            self._refuse(key, f'this is {value!r}, and should be a share, "1%" or 0.01')
+            self._refuse(key, f'it is {value!r} and should be a share, such as "1%" or 0.01')
         return float(value)
 
 

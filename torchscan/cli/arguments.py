@@ -59,20 +59,20 @@ def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None
     """The model, and what it is given."""
     parser.add_argument("target", metavar="TARGET", nargs="+" if several else None, help="which model; see below")
     group = parser.add_argument_group("inputs")
-    group.add_argument(
-        "--input", metavar="SHAPE", action="append", default=[], help="one input, see below; again for each further one"
-    )
-    group.add_argument("--dtype", metavar="TYPE", help="type of the inputs; of floating point: of the model, too")
+    group.add_argument("--input", metavar="SHAPE", action="append", default=[], help="one input; repeat for several; see below")
+    group.add_argument("--dtype", metavar="TYPE", help="type of the inputs; a floating-point type also converts the model")
     group.add_argument("--batch-size", metavar="N", type=positive, default=1, help="samples in the batch (default 1)")
-    group.add_argument("--mode", choices=("eval", "train", "same"), help="mode of the modules (default eval)")
+    group.add_argument(
+        "--mode", choices=("eval", "train", "same"), help="mode of the modules (default: train with --training, else eval)"
+    )
 
 
 def add_step(parser: argparse.ArgumentParser) -> None:
     """What is estimated: an inference or a training step, in which precision."""
     group = parser.add_argument_group("what runs")
     group.add_argument("--training", action="store_true", help="a training step instead of an inference")
-    group.add_argument("--optimizer", metavar="NAME", help="whose step to take: AdamW, SGD, … of torch.optim")
-    group.add_argument("--precision", choices=PRECISIONS, help="convert the model, or autocast (…-mixed)")
+    group.add_argument("--optimizer", metavar="NAME", help="the optimizer that steps: AdamW, SGD, … of torch.optim")
+    group.add_argument("--precision", choices=PRECISIONS, help="convert the model to it, or autocast (…-mixed)")
 
 
 def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
@@ -81,7 +81,7 @@ def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
     group.add_argument("--format", choices=formats, default=formats[0], help=f"default {formats[0]}")
     group.add_argument("--output", metavar="FILE", type=Path, help="write to this file instead of standard output")
     group.add_argument(
-        "--width", metavar="N", type=positive, default=terminal_width(), help="of text (default: the terminal's)"
+        "--width", metavar="N", type=positive, default=terminal_width(), help="width of text (default: the terminal's)"
     )
 
 
@@ -89,7 +89,7 @@ def positive(text: str) -> int:
     """A whole number from one up."""
     value = int(text) if text.isdecimal() and len(text) < 19 else 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return value
 
 

@@ -39,9 +39,9 @@ examples
 def add_to(commands: Any) -> None:
     """Register the command."""
     parser = add_command(commands, "check", "whether models stay within their budgets", _FILE, _EXAMPLES, run=_run)
-    parser.add_argument("names", metavar="BUDGET", nargs="*", help="which budgets (default: all that name a target)")
+    parser.add_argument("names", metavar="BUDGET", nargs="*", help="which budgets (default: all with a target)")
     parser.add_argument("--config", metavar="FILE", type=Path, help="the budget file")
-    parser.add_argument("--update", action="store_true", help="record the baselines anew")
+    parser.add_argument("--update", action="store_true", help="record new baselines")
     parser.add_argument("--format", choices=("text", "github"), default="text", help="default text")
 
 

@@ -18,10 +18,10 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    help_ = "list devices with their peak rates, or measure the one at hand"
+    help_ = "list devices with their peak rates, or measure this machine's"
     parser = add_command(commands, "devices", help_, _EXAMPLES, run=_run)
-    parser.add_argument("name", nargs="?", help="show all that is known of this device, with the sources")
-    parser.add_argument("--measure", action="store_true", help="measure the card or CPU at hand and keep the figures")
+    parser.add_argument("name", nargs="?", help="show everything known about this device, with sources")
+    parser.add_argument("--measure", action="store_true", help="measure this machine's card or CPU and keep the figures")
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -29,7 +29,7 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.report.devices import device_list, device_text
 
     if options.measure and options.name:
-        raise InputError(f"--measure takes the device at hand, and no name: {options.name!r}")
+        raise InputError(f"--measure measures this machine's device and takes no name: {options.name!r}")
     if options.measure:
         text = _measured()
     else:

@@ -1,4 +1,4 @@
-"""``torchscan flops``: what a pass costs in all, by operator or by module."""
+"""``torchscan flops``: what a pass costs in total, by operator or by module."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ examples
 def add_to(commands: Any) -> None:
     """Register the command."""
     parser = add_command(
-        commands, "flops", "what a pass costs in all, by operator or by module", TARGETS, INPUTS, _EXAMPLES, run=_run
+        commands, "flops", "what a pass costs in total, by operator or by module", TARGETS, INPUTS, _EXAMPLES, run=_run
     )
     add_model(parser)
     counting = parser.add_argument_group("counting")
     counting.add_argument("--by", choices=("operator", "module"), default="operator", help="default operator")
-    counting.add_argument("--backward", action="store_true", help="with the backward pass")
-    counting.add_argument("--top", metavar="N", type=positive, help="the N largest only")
+    counting.add_argument("--backward", action="store_true", help="count the backward pass, too")
+    counting.add_argument("--top", metavar="N", type=positive, help="only the N largest")
     add_output(parser, FORMATS)
 
 

@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
     add_model(parser)
     add_step(parser)
     parser.add_argument(
-        "--device", metavar="NAME", help="does it fit there? torchscan devices lists them; '24 GiB' is one, too"
+        "--device", metavar="NAME", help="does it fit there? torchscan devices lists them; or just a size, '24 GiB'"
     )
     parser.add_argument("--largest-batch", action="store_true", help="also look for the largest batch that fits there")
     add_output(parser, ("text", "json"))

@@ -1,4 +1,4 @@
-"""``torchscan receptive-field``: what part of the input a unit of each layer sees."""
+"""``torchscan receptive-field``: which part of the input a unit of each layer sees."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ examples
 def add_to(commands: Any) -> None:
     """Register the command."""
     parser = add_command(
-        commands, "receptive-field", "what part of the input a unit of each layer sees", TARGETS, INPUTS, _EXAMPLES, run=_run
+        commands, "receptive-field", "which part of the input a unit of each layer sees", TARGETS, INPUTS, _EXAMPLES, run=_run
     )
     add_model(parser)
-    parser.add_argument("--layer", metavar="PATH", help="this layer only, axis by axis, with its phases")
-    parser.add_argument("--strict-norm", action="store_true", help="count what statistics of norms are made from as seen")
+    parser.add_argument("--layer", metavar="PATH", help="only this layer, axis by axis, with its phases")
+    parser.add_argument(
+        "--strict-norm", action="store_true", help="count what the statistics of norms are computed from as seen"
+    )
     add_output(parser, FORMATS)
 
 

@@ -31,12 +31,12 @@ def add_to(commands: Any) -> None:
     )
     add_model(parser)
     add_step(parser)
-    parser.add_argument("--device", metavar="NAME", default="auto", help="which device (default: the one at hand)")
+    parser.add_argument("--device", metavar="NAME", default="auto", help="which device (default: this machine's)")
     parser.add_argument("--compiled", action="store_true", help="as torch.compile runs it")
     rows = parser.add_argument_group("rows")
     rows.add_argument("--by", choices=("layer", "kind", "operator"), default="layer", help="default layer")
-    rows.add_argument("--depth", metavar="N", type=int, default=2, help="layers down to here (default 2)")
-    rows.add_argument("--top", metavar="N", type=positive, default=15, help="how many (default 15)")
+    rows.add_argument("--depth", metavar="N", type=int, default=2, help="fold layers deeper than this (default 2)")
+    rows.add_argument("--top", metavar="N", type=positive, default=15, help="how many rows (default 15)")
     add_output(parser, ("text", "json"))
 
 

@@ -28,21 +28,21 @@ def add_to(commands: Any) -> None:
     add_model(parser)
     layers = parser.add_argument_group("layers")
     layers.add_argument("--depth", metavar="N", type=int, help="fold deeper layers into their parents")
-    layers.add_argument("--columns", metavar="A,B", type=names, help="what to show of each layer; see below")
+    layers.add_argument("--columns", metavar="A,B", type=names, help="what to show for each layer; see below")
     layers.add_argument("--rf", action="store_true", help="receptive field, stride and padding of each layer")
     layers.add_argument("--filter", metavar="GLOB", help="layers whose path or type matches: 'layer4.*', Conv2d")
-    layers.add_argument("--sort", metavar="COLUMN", help="order by a column, numbers from the largest")
-    layers.add_argument("--top", metavar="N", type=positive, help="the first N layers only")
+    layers.add_argument("--sort", metavar="COLUMN", help="sort by a column, largest first")
+    layers.add_argument("--top", metavar="N", type=positive, help="only the first N layers")
     layers.add_argument("--wrap", choices=("head", "mid", "tail"), default="mid", help="where long names are cut")
     counting = parser.add_argument_group("counting")
-    counting.add_argument("--backward", action="store_true", help="with the backward pass")
+    counting.add_argument("--backward", action="store_true", help="count the backward pass, too")
     counting.add_argument(
         "--convention",
         choices=("torchscan", "fvcore", "flop_counter", "thop", "ptflops", "torchinfo"),
         default="torchscan",
         help="MACs as another tool would report them",
     )
-    counting.add_argument("--strict", action="store_true", help="refuse a model with operators of unknown cost")
+    counting.add_argument("--strict", action="store_true", help="fail if the cost of an operator is not known")
     add_output(parser, FORMATS)
 
 

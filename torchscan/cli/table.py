@@ -36,7 +36,7 @@ def add_to(commands: Any) -> None:
     )
     add_model(parser, several=True)
     add_step(parser)
-    parser.add_argument("--metrics", metavar="A,B", type=names, help="what to list of each model; see below")
+    parser.add_argument("--metrics", metavar="A,B", type=names, help="what to list for each model; see below")
     parser.add_argument("--device", metavar="NAME", help="estimate the latency on it")
     add_output(parser, FORMATS)
 

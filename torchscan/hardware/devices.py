@@ -32,35 +32,35 @@ L2_BYTES_PER_CYCLE = 64
 USER_FILE = "TORCHSCAN_DEVICES"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One accelerator. Rates are per second; None: not known."""
 
     name: str
     #: bytes that programs can use
-    memory: int
+    memory_bytes: int
     #: as the data sheet counts, in 2^30 bytes
-    data_sheet_memory_gb: float = 0.0
+    data_sheet_memory_gib: float = 0.0
     #: compute capability: 9.0; None where the device is none of CUDA's
     capability: float | None = None
     vendor: str = ""
     arch: str = ""
     multiprocessors: int | None = None
     #: cycles per second
-    clock: float | None = None
+    clock_hz: float | None = None
     #: operations per second without sparsity, by the type of the operands
-    flops: Mapping[str, float] = field(default_factory=dict)
+    flops_per_second: Mapping[str, float] = field(default_factory=dict)
     #: bytes per second to and from memory
-    bandwidth: float | None = None
+    bytes_per_second: float | None = None
     #: bytes of the second-level cache
-    l2: int | None = None
+    l2_bytes: int | None = None
     #: bytes per second to other devices, all links in both directions
-    link: float | None = None
+    link_bytes_per_second: float | None = None
     #: limit of the board in watts
-    power: float | None = None
+    power_watts: float | None = None
     #: figure -> where it was read
     source: Mapping[str, str] = field(default_factory=dict)
-    #: figures that are from memory
+    #: figures for which no data sheet was found
     unverified: tuple[str, ...] = ()
     note: str = ""
     #: other names of it
@@ -69,9 +69,9 @@ class Device:
     is_measured: bool = False
 
     @property
-    def room(self) -> int:
+    def room_bytes(self) -> int:
         """Bytes for tensors and workspaces."""
-        return self.memory - CONTEXT
+        return self.memory_bytes - CONTEXT
 
     @property
     def has_allocator(self) -> bool:
@@ -84,20 +84,20 @@ class Device:
         return self.capability is None or self.capability >= 8
 
     @property
-    def cublas_workspace(self) -> int:
+    def cublas_workspace_bytes(self) -> int:
         """Bytes that cuBLAS works in, for each thread that calls it."""
         return CUBLAS_WORKSPACE_HOPPER if (self.capability or 0) >= 9 else CUBLAS_WORKSPACE
 
     @property
-    def l2_bandwidth(self) -> float | None:
+    def l2_bytes_per_second(self) -> float | None:
         """Bytes per second from the second-level cache, at most: 64 per cycle and multiprocessor."""
-        if self.multiprocessors is None or self.clock is None:
+        if self.multiprocessors is None or self.clock_hz is None:
             return None
-        return L2_BYTES_PER_CYCLE * self.multiprocessors * self.clock
+        return L2_BYTES_PER_CYCLE * self.multiprocessors * self.clock_hz
 
     def is_unverified(self, figure: str) -> bool:
-        """Whether a figure, "bandwidth_gbs" or "fp16", say, is from memory."""
-        return figure in self.unverified or (figure in self.flops and "dense_tflops" in self.unverified)
+        """Whether a figure, "bandwidth_gbs" or "fp16", say, is unverified."""
+        return figure in self.unverified or (figure in self.flops_per_second and "dense_tflops" in self.unverified)
 
 
 def device_named(name: str) -> Device:
@@ -106,7 +106,7 @@ def device_named(name: str) -> Device:
     "cuda" is the one at hand; "auto" too, or without one the CPU, if it was measured; "24 GiB" some card with as much memory.
     """
     if not isinstance(name, str):
-        raise InputError(f"device is {name!r}: give its name, 'NVIDIA H200', say, its memory, '24 GiB', or 'cuda'")
+        raise InputError(f"device is {name!r}: give its name ('NVIDIA H200'), its memory ('24 GiB') or 'cuda'")
     lower = name.lower()
     if lower == "auto":
         return at_hand()
@@ -114,18 +114,23 @@ def device_named(name: str) -> Device:
         return _cuda(lower)
     size = re.fullmatch(r"(\d+(?:\.\d+)?) ?gi?b", lower)
     if size:
-        return Device(name, int(float(size[1]) * _GIB * USABLE), float(size[1]), 8.0)
+        return Device(
+            name=name,
+            memory_bytes=int(float(size[1]) * _GIB * USABLE),
+            data_sheet_memory_gib=float(size[1]),
+            capability=8.0,
+        )
     known = known_devices()
     if lower == "cpu" and cpu_name() not in known:
-        raise InputError("this CPU was not measured yet: run `torchscan devices --measure`")
+        raise InputError("this CPU has not been measured yet: run `torchscan devices --measure`")
     own_names = {full: [full.lower(), *map(str.lower, device.aliases)] for full, device in known.items()}
     own_names.setdefault(cpu_name(), []).append("cpu")
     matches = [full for full, names in own_names.items() if lower in names] or [full for full in known if _is_part(name, full)]
     if len(matches) == 1:
         return known[matches[0]]
     near = matches[:8] or difflib.get_close_matches(name, known, 3, 0.3)
-    problem = "can be several devices" if matches else "is not known"
-    advice = "" if matches else "; or register_device(...) your own, or, of memory alone, give its size, '24 GiB'"
+    problem = "matches several devices" if matches else "is not known"
+    advice = "" if matches else "; or register_device(...) your own, or give just its memory, '24 GiB'"
     raise InputError(f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}{advice}")
 
 
@@ -154,7 +159,7 @@ def register_device(
     """Make a device known for as long as this process lives; torchscan's user file keeps it for longer.
 
     Args:
-        name: as ``torch.cuda.get_device_name()`` has it. A device of that name gives way.
+        name: as ``torch.cuda.get_device_name()`` has it. Replaces a device of that name.
         memory_gb: its memory, in 2^30 bytes.
         bandwidth_gbs: of its memory, in 10^9 bytes per second.
         dense_tflops: peak rates in 10^12 operations per second, without sparsity: ``{"fp32": 35.6, "fp16": 71.2}``.
@@ -169,8 +174,20 @@ def register_device(
     """
     if not name:
         raise InputError("name is empty: give the name of the device")
-    given = {key: value for key, value in locals().items() if key != "name" and value is not None}
-    device = _registered[name] = _device(name, given, "register_device")
+    given = {
+        "memory_gb": memory_gb,
+        "bandwidth_gbs": bandwidth_gbs,
+        "dense_tflops": dense_tflops,
+        "capability": capability,
+        "multiprocessors": multiprocessors,
+        "boost_mhz": boost_mhz,
+        "l2_mb": l2_mb,
+        "link_gbs": link_gbs,
+        "power_w": power_w,
+        "arch": arch,
+    }
+    entry = {key: value for key, value in given.items() if value is not None}
+    device = _registered[name] = _device(name, entry, "register_device")
     return device
 
 
@@ -218,8 +235,8 @@ def at_hand() -> Device:
     if cpu in known:
         return known[cpu]
     raise InputError(
-        "device is 'auto', and there is no CUDA device here: give the name of one, 'NVIDIA H200', say; "
-        "for this CPU run `torchscan devices --measure` first"
+        "device is 'auto', and this machine has no CUDA device: name one, such as 'NVIDIA H200'; "
+        "to use this CPU, run `torchscan devices --measure` first"
     )
 
 
@@ -237,12 +254,12 @@ def _cuda(name: str) -> Device:
     import torch
 
     if not torch.cuda.is_available():
-        raise InputError(f"device is {name!r}, and there is no CUDA device here: give the name of one, 'NVIDIA H200', say")
+        raise InputError(f"device is {name!r}, and this machine has no CUDA device: name one, such as 'NVIDIA H200'")
     properties = torch.cuda.get_device_properties(name)
-    known = known_devices().get(properties.name, Device(properties.name, 0))
+    known = known_devices().get(properties.name, Device(name=properties.name, memory_bytes=0))
     capability = properties.major + properties.minor / 10
     return replace(
-        known, memory=properties.total_memory, capability=capability, multiprocessors=properties.multi_processor_count
+        known, memory_bytes=properties.total_memory, capability=capability, multiprocessors=properties.multi_processor_count
     )
 
 
@@ -288,9 +305,9 @@ def _read(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text())
         entries = content["devices"]
         if not isinstance(entries, dict) or not all(isinstance(each, dict) for each in entries.values()):
-            raise TypeError("'devices' is no object of objects")
+            raise TypeError("'devices' is not an object of objects")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f'{path} is no file of devices, {{"devices": {{"my card": {{…}}}}}}: {error!r}') from error
+        raise InputError(f'{path} is not a device file, {{"devices": {{"my card": {{…}}}}}}: {error!r}') from error
     return entries
 
 
@@ -308,18 +325,18 @@ def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
     capability = entry.get("capability")
     return Device(
         name=name,
-        memory=int(entry["memory_gb"] * _GIB * usable),
-        data_sheet_memory_gb=entry["memory_gb"],
+        memory_bytes=int(entry["memory_gb"] * _GIB * usable),
+        data_sheet_memory_gib=entry["memory_gb"],
         capability=capability if isinstance(capability, int | float) else None,
         vendor=entry.get("vendor", ""),
         arch=entry.get("arch", ""),
         multiprocessors=entry.get("multiprocessors"),
-        clock=_scaled(entry.get("boost_mhz"), 1e6),
-        flops={precision: rate * 1e12 for precision, rate in entry["dense_tflops"].items()},
-        bandwidth=entry["bandwidth_gbs"] * 1e9,
-        l2=None if "l2_mb" not in entry else int(entry["l2_mb"] * _MIB),
-        link=_scaled(entry.get("link_gbs"), 1e9),
-        power=entry.get("power_w"),
+        clock_hz=_scaled(entry.get("boost_mhz"), 1e6),
+        flops_per_second={precision: rate * 1e12 for precision, rate in entry["dense_tflops"].items()},
+        bytes_per_second=entry["bandwidth_gbs"] * 1e9,
+        l2_bytes=None if "l2_mb" not in entry else int(entry["l2_mb"] * _MIB),
+        link_bytes_per_second=_scaled(entry.get("link_gbs"), 1e9),
+        power_watts=entry.get("power_w"),
         source=entry.get("source", {}),
         unverified=tuple(entry.get("unverified", ())),
         note=entry.get("note", ""),
@@ -336,7 +353,7 @@ def _check(name: str, entry: Mapping[str, Any], where: str) -> None:
     missing = [key for key in _REQUIRED if key not in entry]
     unknown = entry.keys() - {*_NUMBERS, *_OTHERS}
     if missing or unknown:
-        problem = f"lacks {', '.join(missing)}" if missing else f"has what is not known: {', '.join(sorted(unknown))}"
+        problem = f"lacks {', '.join(missing)}" if missing else f"has unknown keys: {', '.join(sorted(unknown))}"
         raise InputError(f"{where}: the device {name!r} {problem}; it takes {', '.join((*_NUMBERS, *_OTHERS))}")
     rates = entry["dense_tflops"]
     if not isinstance(rates, Mapping) or not rates:

@@ -70,7 +70,9 @@ def get_process_gpu_ram(pid: int | None = None) -> float:
     if memory.source != "nvml" and memory.reason not in _reasons_said:
         _reasons_said.add(memory.reason)
         instead = "what torch's allocator holds" if memory.source == "allocator" else "0"
-        warnings.warn(f"the GPU memory of a process cannot be measured, given is {instead}: {memory.reason}", stacklevel=2)
+        warnings.warn(
+            f"the GPU memory of this process cannot be measured, so {instead} is returned: {memory.reason}", stacklevel=2
+        )
     return memory.size / MIB
 
 

@@ -188,7 +188,9 @@ def windows(signature: OpSignature) -> Windows | None:
         return checked(_apply(rule, signature), signature)
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
-        warnings.warn(f"the window rule {rule.__qualname__} failed on {call}: {error!r}; it counts as unknown", stacklevel=2)
+        warnings.warn(
+            f"the window rule {rule.__qualname__} failed on {call}: {error!r}; it is treated as unknown", stacklevel=2
+        )
         return None
 
 
@@ -304,7 +306,7 @@ def _name_of(operator: Operator) -> str:
     if isinstance(operator, OpOverload | OpOverloadPacket):
         return str(operator)
     if not isinstance(operator, str) or not all(operator.partition("::")):
-        raise InputError(f"{operator!r} is no operator: give torch.ops.mylib.my_op, or its name, 'mylib::my_op'")
+        raise InputError(f"{operator!r} is not an operator: give torch.ops.mylib.my_op, or its name, 'mylib::my_op'")
     return operator.replace("::", ".")
 
 
@@ -315,7 +317,7 @@ def _register(entries: dict[str, T], operators: tuple[Operator, ...], entry: T, 
     taken = [name for name in names if name in entries]
     if taken and not replace:
         kind = "a cost" if isinstance(entry, _Entry) else "a window rule"
-        raise ValueError(f"{taken[0]} has {kind} already: one operator, one formula, unless you pass replace=True")
+        raise ValueError(f"{taken[0]} already has {kind}: pass replace=True to replace it")
     for name in names:
         for narrower in [each for each in entries if each.startswith(f"{name}.")] if replace else ():
             del entries[narrower]

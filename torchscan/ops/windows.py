@@ -147,7 +147,7 @@ def checked(windows: Windows | None, signature: OpSignature) -> Windows | None:
     every = windows.looks if isinstance(windows, EachOutput) else (windows,)
     for looks in every:
         if looks is not None and not isinstance(looks, tuple):
-            raise TypeError(f"it returned {looks!r}: give a tuple, with what look(…) returns for each operand")
+            raise TypeError(f"it returned {looks!r}: give a tuple with what look(…) returns for each operand")
         for ways, spec in zip(looks or (), signature.inputs, strict=False):
             if ways is not None and not (isinstance(ways, tuple) and all(isinstance(each, Way) for each in ways)):
                 raise TypeError(f"it returned {ways!r} for an operand: give what look(…) returns, or None for all of it")
@@ -160,7 +160,9 @@ def _check_step(step: Step, spec: TensorSpec) -> None:
     if not isinstance(step, Look):
         return
     if len(step.dims) != len(spec.shape):
-        raise ValueError(f"it says how {len(step.dims)} dimensions are read of an operand that has {len(spec.shape)}")
+        raise ValueError(
+            f"it says how {len(step.dims)} dimensions of an operand are read, and the operand has {len(spec.shape)}"
+        )
     for how in step.dims:
         if isinstance(how, Along) and not 0 <= how.dim < len(step.shape):
             raise ValueError(f"it reads along dimension {how.dim} of a result that has {len(step.shape)}")

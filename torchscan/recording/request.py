@@ -82,7 +82,7 @@ class PassRequest:
 def require_module(given: object) -> None:
     """Say what was given where a module is needed."""
     if not isinstance(given, nn.Module):
-        what = "a class: create an instance of it" if isinstance(given, type) else "no torch.nn.Module"
+        what = "a class: create an instance of it" if isinstance(given, type) else "not a torch.nn.Module"
         raise InputError(f"module is {given!r}, which is {what}")
 
 

@@ -25,13 +25,15 @@ def _short(name: str) -> str:
 
 
 def _rate(device: Device, form: str) -> str:
-    rate = device.flops.get(form)
+    rate = device.flops_per_second.get(form)
     return "-" if rate is None else f"{rate / 1e12:.4g}{_mark(device, form)}"
 
 
 def _memory(device: Device) -> tuple[str, str]:
-    bandwidth = "-" if device.bandwidth is None else f"{device.bandwidth / 1e9:.0f}{_mark(device, 'bandwidth_gbs')}"
-    return bandwidth, f"{device.data_sheet_memory_gb:g}{_mark(device, 'memory_gb')}"
+    bandwidth = (
+        "-" if device.bytes_per_second is None else f"{device.bytes_per_second / 1e9:.0f}{_mark(device, 'bandwidth_gbs')}"
+    )
+    return bandwidth, f"{device.data_sheet_memory_gib:g}{_mark(device, 'memory_gb')}"
 
 
 def _mark(device: Device, figure: str) -> str:
@@ -40,14 +42,14 @@ def _mark(device: Device, figure: str) -> str:
 
 def device_text(device: Device) -> str:
     """All that is known of one, each figure with where it comes from."""
-    figures = [(form, f"{units.count(rate, 'OP/s', 1)}", form) for form, rate in device.flops.items()]
-    figures += _optional("bandwidth", device.bandwidth, "B/s", "bandwidth_gbs") + _optional(
-        "links", device.link, "B/s", "link_gbs"
+    figures = [(form, f"{units.count(rate, 'OP/s', 1)}", form) for form, rate in device.flops_per_second.items()]
+    figures += _optional("bandwidth", device.bytes_per_second, "B/s", "bandwidth_gbs") + _optional(
+        "links", device.link_bytes_per_second, "B/s", "link_gbs"
     )
-    figures += [("memory", f"{device.data_sheet_memory_gb:g} GB", "memory_gb")]
-    figures += [("cache", units.memory(device.l2, 0), "l2_mb")] if device.l2 else []
+    figures += [("memory", f"{device.data_sheet_memory_gib:g} GB", "memory_gb")]
+    figures += [("cache", units.memory(device.l2_bytes, 0), "l2_mb")] if device.l2_bytes else []
     figures += [("multiprocessors", str(device.multiprocessors), "multiprocessors")] if device.multiprocessors else []
-    figures += _optional("clock", device.clock, "Hz", "boost_mhz") + _optional("power", device.power, "W", "power_w")
+    figures += _optional("clock", device.clock_hz, "Hz", "boost_mhz") + _optional("power", device.power_watts, "W", "power_w")
     sources: dict[str, int] = {}
     rows = [(name, text, _origin(device, figure, sources)) for name, text, figure in figures]
     table = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=("left", "right", "left"))

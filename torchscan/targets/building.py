@@ -76,7 +76,7 @@ def _built(target: Target, factory: Factory) -> Built:
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise InputError(f"{target} could not be built: {said}") from error
     if not isinstance(built.module, nn.Module):
-        raise InputError(f"{target} gives a {type(built.module).__name__}, which is no torch.nn.Module")
+        raise InputError(f"{target} gives a {type(built.module).__name__}, which is not a torch.nn.Module")
     return built
 
 
@@ -86,8 +86,10 @@ def _factory(target: Target, folder: Path) -> Factory | Built:
     found = named(target, folder)
     if isinstance(found, nn.Module):
         if target.is_call:
-            raise InputError(f"{target}: {target.name} is a model already, and takes no arguments here")
+            raise InputError(f"{target}: {target.name} is already a model and takes no arguments here")
         return Built(found)
     if not callable(found):
-        raise InputError(f"{target}: {target.name} is of type {type(found).__name__}: name a model, or what makes one")
+        raise InputError(
+            f"{target}: {target.name} is of type {type(found).__name__}: name a model, or something that makes one"
+        )
     return lambda: Built(found(*target.args, **target.kwargs))

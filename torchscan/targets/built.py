@@ -35,13 +35,15 @@ def _copy(module: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(module)
     except Exception as error:
-        raise InputError(f"a {type(module).__name__} in another type is a copy, and it cannot be copied: {error}") from error
+        raise InputError(f"converting a {type(module).__name__} takes a copy, and it cannot be copied: {error}") from error
 
 
 def inputs_of(what: str, built: Built, specs: Sequence[InputSpec], dtype: str | None) -> dict[str, Any]:
     """``input_shape`` and ``dtype`` as :func:`torchscan.record` takes them: of the inputs named, else of those known."""
     inputs = specs or built.inputs
     if not inputs:
-        raise InputError(f"{what}: its inputs are not known: give the shape of one sample, 3,224,224 say (--input, input =)")
+        raise InputError(
+            f"{what}: its inputs are not known: give the shape of one sample, such as 3,224,224 (--input, input =)"
+        )
     shapes, dtypes = arguments_of(inputs, None if dtype is None else checked_dtype(dtype))
     return {"input_shape": shapes, "dtype": dtypes}

@@ -32,7 +32,7 @@ def _torchvision(target: Target, _: Path) -> Callable[[], Built]:
 def _require_nothing_to_download(target: Target, *names: str) -> None:
     asked = [name for name in names if target.kwargs.get(name)]
     if asked:
-        raise InputError(f"{target}: nothing is downloaded, and weights change no figure: leave out {asked[0]}")
+        raise InputError(f"{target}: nothing is downloaded, and weights do not change what is counted: leave out {asked[0]}")
 
 
 def _image(models: Any, name: str, builder: Any) -> tuple[InputSpec, ...]:
@@ -88,7 +88,7 @@ def _config(transformers: Any, path: Path, target: Target) -> Any:
                 setattr(config, name, value)
     except Exception as error:
         said = str(error).strip().partition("\n")[0][:200]
-        raise InputError(f"{target}: {path} is no config that transformers knows: {said}") from error
+        raise InputError(f"{target}: {path} is not a config that transformers knows: {said}") from error
     if unknown:
         raise InputError(f"{target}: {type(config).__name__} has no {unknown[0]!r}{near(unknown[0], dir(config))}")
     return config

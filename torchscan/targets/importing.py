@@ -55,7 +55,7 @@ def path_of(text: str, folder: Path, target: Target) -> Path:
         path = (folder / Path(text).expanduser()).resolve()
         path.exists()
     except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"{str(target)[:100]}: {text[:60]!r} is no path: {error.__class__.__name__}") from error
+        raise InputError(f"{str(target)[:100]}: {text[:60]!r} is not a path: {error.__class__.__name__}") from error
     return path
 
 

@@ -38,7 +38,7 @@ def parse_input(text: str) -> InputSpec:
     sizes = [] if found is None else re.findall(r"\d+", found["sizes"])
     if found is None or any(len(size) > _LONGEST for size in sizes):
         raise InputError(
-            f"{text[:80]!r} is no input: write the shape of one sample, 3,224,224, perhaps with a type, 128:long, "
+            f"{text[:80]!r} is not an input: write the shape of one sample, 3,224,224, if need be with a type, 128:long, "
             "and with the name of the argument, input_ids=128:long"
         )
     return InputSpec(tuple(map(int, sizes)), None if found["dtype"] is None else checked_dtype(found["dtype"]), found["name"])
@@ -48,7 +48,7 @@ def checked_dtype(text: str) -> str:
     """The name that torch has for a type."""
     name = _SHORT.get(text, text)
     if name not in _TYPES:
-        raise InputError(f"{text[:40]!r} is no type: there are {', '.join([*_TYPES, *_SHORT])}")
+        raise InputError(f"{text[:40]!r} is not a type: there are {', '.join([*_TYPES, *_SHORT])}")
     return name
 
 
@@ -71,6 +71,6 @@ def arguments_of(specs: Sequence[InputSpec], default: str | None) -> tuple[Shape
     if not any(names):
         return [spec.shape for spec in specs], dtypes
     if not all(names) or len(set(names)) < len(names):
-        raise InputError("give all inputs by name, each once, or none: --input input_ids=128:long --input mask=128")
+        raise InputError("name either all inputs, each once, or none: --input input_ids=128:long --input mask=128")
     named = {str(name): (spec.shape, dtype) for name, spec, dtype in zip(names, specs, dtypes, strict=True)}
     return {name: shape for name, (shape, _) in named.items()}, {name: dtype for name, (_, dtype) in named.items()}

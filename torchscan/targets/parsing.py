@@ -52,14 +52,14 @@ def parse_target(text: str) -> Target:
         found = _NAMED.fullmatch(text)
         kind = "file" if found is not None and found["place"].endswith(".py") else "module"
     if found is None or "\0" in text:
-        raise InputError(f"{_shown(text)} names no model: {HOW}")
+        raise InputError(f"{_shown(text)} does not name a model: {HOW}")
     parts = found.groupdict()
     place, name, call = parts.get("place") or "", parts.get("name") or "", parts.get("call")
     if kind == "module" and not _MODULE.fullmatch(place):
-        raise InputError(f"{_shown(text)} names no model: {_shown(place)} is neither a module nor a .py file; {HOW}")
+        raise InputError(f"{_shown(text)} does not name a model: {_shown(place)} is neither a module nor a .py file; {HOW}")
     args, kwargs = _arguments(text, call)
     if kind != "module" and kind != "file" and args:
-        raise InputError(f"{_shown(text)}: give the arguments by name, {name or 'config.json'}(num_classes=10), say")
+        raise InputError(f"{_shown(text)}: pass arguments by name, {name or 'config.json'}(num_classes=10)")
     return Target(text, kind, place, name, args, kwargs, call is not None)
 
 
@@ -69,7 +69,7 @@ def _arguments(text: str, call: str | None) -> tuple[tuple[Any, ...], dict[str, 
     try:
         parsed = ast.parse(f"_{call}", mode="eval").body
         if not isinstance(parsed, ast.Call) or not isinstance(parsed.func, ast.Name):
-            raise ValueError("one pair of parentheses is expected")
+            raise ValueError("there should be one pair of parentheses")
         compile(ast.Expression(parsed), "arguments", "eval")  # which finds keywords that are there twice
         if any(keyword.arg is None for keyword in parsed.keywords):
             raise ValueError("** is not understood")
@@ -84,7 +84,7 @@ def _literal(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
     except ValueError:
-        raise ValueError(f"{ast.unparse(node)[:60]!r} is no literal") from None
+        raise ValueError(f"{ast.unparse(node)[:60]!r} is not a literal") from None
 
 
 def _shown(text: str) -> str:

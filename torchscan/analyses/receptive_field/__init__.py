@@ -53,7 +53,7 @@ def _checked(axes: Mapping[str, Sequence[int]], ranks: Mapping[str, int]) -> dic
         raise InputError(f"axes is {axes!r}: give a dictionary of dimensions by input, {{'args[0]': (2, 3)}}")
     for name, dims in axes.items():
         if name not in ranks:
-            raise InputError(f"axes names {name!r}, which is no input of this pass: there are {', '.join(ranks)}")
+            raise InputError(f"axes names {name!r}, which is not an input of this pass: there are {', '.join(ranks)}")
         if not isinstance(dims, Sequence) or not all(isinstance(dim, int) for dim in dims):
             raise InputError(f"axes of {name!r} are {dims!r}: give a tuple of dimensions, (2, 3)")
         if not all(-ranks[name] <= dim < ranks[name] for dim in dims):

@@ -128,7 +128,7 @@ class _Device:
 
     def _cycles(self, kernel: Kernel) -> float:
         device = self._rates.device
-        return kernel.cycles / (device.multiprocessors * device.clock) if device.multiprocessors and device.clock else 0.0
+        return kernel.cycles / (device.multiprocessors * device.clock_hz) if device.multiprocessors and device.clock_hz else 0.0
 
 
 def _in_eight_bits(signature: OpSignature, cost: OpCost) -> OpCost:

@@ -15,8 +15,8 @@ from torchscan.recording.precision import Precision
 def require_format(device: Device, precision: Precision | None) -> None:
     """Refuse a precision that the device does not have."""
     form = None if precision is None else precision.removesuffix("-mixed")
-    if form is not None and form not in device.flops:
-        known = ", ".join(name for name in get_args(Precision) if name in device.flops)
+    if form is not None and form not in device.flops_per_second:
+        known = ", ".join(name for name in get_args(Precision) if name in device.flops_per_second)
         raise InputError(f"precision is {precision!r}, and {device.name} has no {form}: it has {known}")
 
 
@@ -24,7 +24,7 @@ def numbers_of(device: Device, precision: Precision | None) -> Numbers:
     """Of a model as it is, single precision may be shortened where torch is allowed to and the device can."""
     if precision == "tf32":
         return Numbers(tf32=frozenset(get_args(Products)))
-    if precision is not None or "tf32" not in device.flops:
+    if precision is not None or "tf32" not in device.flops_per_second:
         return Numbers(fp8=precision in ("fp8", "fp8-mixed"))
     cudnn: Any = torch.backends.cudnn
     switches: dict[Products, Any] = {

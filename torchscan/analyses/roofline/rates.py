@@ -83,13 +83,13 @@ class Rates:
     """The rates of one device."""
 
     def __init__(self, device: Device) -> None:
-        if device.bandwidth is None or not device.flops:
+        if device.bytes_per_second is None or not device.flops_per_second:
             raise InputError(
                 f"of {device.name!r} no rates are known: give a device that `torchscan devices` lists, "
                 "or tell torchscan of it with register_device(...)"
             )
         self.device = device
-        self.bandwidth: float = device.bandwidth
+        self.bandwidth: float = device.bytes_per_second
         #: whether it computes where it is called from, without a queue
         self.is_host = device.vendor == "CPU"
         #: figures that had to be assumed
@@ -97,7 +97,7 @@ class Rates:
 
     def peak(self, form: Format) -> float:
         """Operations per second of products, as the data sheet says; else of the next wider format."""
-        known = self.device.flops
+        known = self.device.flops_per_second
         matrix = known.get(f"{form}_tc", known.get(form))
         if matrix is not None:
             return max(matrix, known.get(form, 0.0))
@@ -110,10 +110,10 @@ class Rates:
 
     def vector_peak(self, form: Format) -> float:
         """Operations per second of all other arithmetic, which is done in single precision or better."""
-        single = self.device.flops.get("fp32", math.inf)
+        single = self.device.flops_per_second.get("fp32", math.inf)
         if form != "fp64":
             return single
-        return self.device.flops.get("fp64", single * _DOUBLE_OF_SINGLE)
+        return self.device.flops_per_second.get("fp64", single * _DOUBLE_OF_SINGLE)
 
     def sustained(self, form: Format) -> float:
         """``peak · min(1, sqrt(share of power · watts / (joules per operation · peak)))``, where these are known."""
@@ -125,27 +125,27 @@ class Rates:
     def power_factor(self) -> float:
         """Formats take as much power as there are bits in them, so that one factor holds for all of them."""
         energy = next((joules for name, joules in PICOJOULES.items() if self.device.arch.startswith(name)), None)
-        half = self.device.flops.get("fp16")
-        if energy is None or half is None or self.device.power is None:
+        half = self.device.flops_per_second.get("fp16")
+        if energy is None or half is None or self.device.power_watts is None:
             return 1.0
-        return min(1.0, math.sqrt(POWER_SHARE * self.device.power / (energy * 1e-12 * half)))
+        return min(1.0, math.sqrt(POWER_SHARE * self.device.power_watts / (energy * 1e-12 * half)))
 
     @property
     def cache(self) -> int | None:
         """Bytes of a cache whose rate is known."""
-        return self.device.l2 if self.device.l2_bandwidth else None
+        return self.device.l2_bytes if self.device.l2_bytes_per_second else None
 
     @property
     def cache_bound(self) -> float:
         """Bytes per second from the cache that nothing can exceed."""
-        return self.device.l2_bandwidth or self.bandwidth
+        return self.device.l2_bytes_per_second or self.bandwidth
 
     @property
     def cache_estimate(self) -> float:
         """Bytes per second from the cache, as kernels get them, and no less than from memory."""
-        if self.device.l2_bandwidth is None:
+        if self.device.l2_bytes_per_second is None:
             return self.bandwidth
-        return max(CACHE * self.device.l2_bandwidth, self.bandwidth)
+        return max(CACHE * self.device.l2_bytes_per_second, self.bandwidth)
 
     def ridge(self, form: Format, *, of_products: bool) -> float | None:
         """Operations per byte from which on arithmetic is the limit; None: the rate of vector units is not known."""
