@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +13,12 @@ from torch import Tensor, nn
 from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Placement, estimate_of
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.roofline import Numbers, Products, Rates, Roofline, roofline_of
-from torchscan.errors import InputError, NeedsValuesError, TorchscanError
+from torchscan.errors import InputError, TorchscanError
 from torchscan.hardware.devices import Device, device_named
-from torchscan.recording.bookkeeping.inventory import has_hollow_tensors, is_on_cuda
+from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
-from torchscan.recording.passes import record_pass
-from torchscan.recording.precision import CopyError, Precision, checked_precision, in_precision, without_data
+from torchscan.recording.passes import record_pass, record_step
+from torchscan.recording.precision import Precision, checked_precision, in_precision
 from torchscan.recording.request import Mode, PassRequest, require_module
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.trace.trace import Trace
@@ -127,7 +126,7 @@ def analyze_roofline(
     inputs = PassRequest(module, input_shape, dtype, args, kwargs, batch_size)
     request = _step(inputs, training, loss, optimizer, accumulate, mode)
     request = replace(request, target="cpu" if card.vendor == "CPU" else "cuda", has_flash=card.has_flash)
-    trace, _ = _recorded(in_precision(request, chosen))
+    trace = record_pass(in_precision(request, chosen))
     told = _overflow(trace, card)
     for each in told:
         warnings.warn(each, stacklevel=2)
@@ -187,31 +186,12 @@ def _step(
     return replace(
         inputs,
         mode=mode or ("train" if training else "eval"),
-        execute="abstract",
+        execute="auto",
         backward=(loss or True) if training else False,
         optimizer=optimizer,
         accumulates=accumulate,
         in_pieces=True,
     )
-
-
-def _recorded(request: PassRequest) -> tuple[Trace, PassRequest]:
-    """On shapes alone; where C++ is handed parameters, of a copy without data; where values are asked for, on data.
-
-    Also the request that was recorded in the end.
-    """
-    try:
-        return record_pass(request), request
-    except NeedsValuesError as error:
-        reason = str(error).splitlines()[0]
-    if not request.is_converted and not has_hollow_tensors(request.module):
-        with contextlib.suppress(NeedsValuesError, CopyError):
-            hollow = without_data(request)
-            return record_pass(hollow), hollow
-        if request.autocast is None:
-            trace = record_pass(replace(request, execute="real"))
-            return _assuming(trace, f"that it may run on data, and on these data, because on shapes alone {reason}"), request
-    raise NeedsValuesError(f"{reason}\n  try: a model with data, as it is: precision=None, and not on the meta device")
 
 
 class _Estimator:
@@ -223,7 +203,7 @@ class _Estimator:
 
     def estimate(self) -> MemoryEstimate:
         """The answer."""
-        trace, self._request = _recorded(self._request)
+        trace, self._request = record_step(self._request)
         timeline = MemoryTimeline(trace)
         if self._device is None:
             return estimate_of(trace, timeline)
@@ -234,7 +214,7 @@ class _Estimator:
                 largest = self._largest_batch(self._device, placement)
             except TorchscanError as error:
                 reason = str(error).splitlines()[0]
-                trace = _assuming(trace, f"nothing of the largest batch, because at another batch size {reason}")
+                trace = trace.assuming(f"nothing of the largest batch, because at another batch size {reason}")
         return estimate_of(trace, timeline, placement.verdict(largest))
 
     def _placed(self, batch_size: int, device: Device) -> Placement:
@@ -267,11 +247,6 @@ class _Estimator:
             small, large = (max(small),), (max(large),)
         bounds = [_bound(device.room, sizes, pair) for pair in zip(small, large, strict=True)]
         return max(min(bounds, default=0), 0)
-
-
-def _assuming(trace: Trace, remark: str) -> Trace:
-    assumptions = (*trace.provenance.assumptions, remark)
-    return replace(trace, provenance=replace(trace.provenance, assumptions=assumptions))
 
 
 def _bound(room: int, sizes: tuple[int, int], needed: tuple[int, int]) -> int:

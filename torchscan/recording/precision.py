@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import hollow_twin, own_copy
+from torchscan.recording.bookkeeping.tensors import meta_copy, own_copy
 
 if TYPE_CHECKING:
     from torchscan.recording.request import PassRequest
@@ -43,10 +43,10 @@ def in_precision(request: PassRequest, precision: Precision | None) -> PassReque
         return request
     if precision.endswith("-mixed"):
         return replace(request, autocast=_TYPES[precision.removesuffix("-mixed")])
-    return without_data(request, _TYPES[precision])
+    return on_meta_copy(request, _TYPES[precision])
 
 
-def without_data(request: PassRequest, dtype: torch.dtype | None = None) -> PassRequest:
+def on_meta_copy(request: PassRequest, dtype: torch.dtype | None = None) -> PassRequest:
     """The same pass of a copy of the model that has no data, of another type as ``module.to(dtype)`` would be."""
     inventory = Inventory(request.module)
     twins = {id(slot.tensor): _twin(slot.tensor, dtype) for slot in inventory.slots}
@@ -62,7 +62,7 @@ def without_data(request: PassRequest, dtype: torch.dtype | None = None) -> Pass
 
 def _twin(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     if not tensor.is_floating_point():
-        return own_copy(tensor, hollow=True)
-    hollow = hollow_twin(tensor, dtype)
+        return own_copy(tensor, on_meta=True)
+    hollow = meta_copy(tensor, dtype)
     made: Any = nn.Parameter(hollow) if isinstance(tensor, nn.Parameter) else hollow
     return made.requires_grad_(tensor.requires_grad)  # type: ignore[no-any-return]

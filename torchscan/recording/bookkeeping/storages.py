@@ -20,7 +20,7 @@ class Storages:
 
     def __init__(self) -> None:
         #: operator calls made so far: the clock of the record
-        self.now = 0
+        self._now = 0
         self._sizes: list[int] = []
         #: when each was met for the first time
         self._seen: list[int] = []
@@ -55,7 +55,7 @@ class Storages:
             return known
         storage = _storage_of(tensor)
         size = _size_without_storage(tensor) if storage is None else storage.nbytes()
-        return self._watch(tensor, storage, size, self.now, kind, name)
+        return self._watch(tensor, storage, size, self._now, kind, name)
 
     def add_made(self, tensor: Tensor, size: int, producer: int) -> int:
         """Memory that an operator call made; ``size`` is asked for where the tensor has none of its own."""
@@ -77,8 +77,12 @@ class Storages:
         """It takes no memory on the device of the pass."""
         self._sizes[number] = 0
 
-    def forget(self) -> None:
-        """The pass is over: what is let go from now on is let go after its end."""
+    def advance(self, ops: int) -> None:
+        """So many operator calls have been made."""
+        self._now = ops
+
+    def end(self) -> None:
+        """The pass is over: what is let go of from now on is let go of after its end."""
         self._watches.clear()
 
     def _watch(
@@ -105,7 +109,7 @@ class Storages:
         def release(_: object) -> None:
             self._holders[number] -= 1
             if not self._holders[number]:
-                self._died[number] = self.now
+                self._died[number] = self._now
             del self._of_pointer[pointer], self._watches[pointer]
 
         return release

@@ -73,6 +73,10 @@ class TensorTable:
             storage = self.storages.find_or_add(tensor, kind, name)
             self._enter(tensor, self.spec_of(tensor), storage, None, kind, name, None).is_ours = True
 
+    def enter_constant(self, tensor: Tensor) -> None:
+        """Enter the memory of a tensor that torch has made of a Python number or list."""
+        self.storages.find_or_add(tensor, "constant", "")
+
     def enter_state(self, tensor: Tensor, name: str, *, elsewhere: bool) -> None:
         """Enter what an optimizer keeps; ``elsewhere``, not on the device that all else is on, it takes no memory."""
         self.enter_own(tensor, "optimizer state", name)
@@ -89,6 +93,20 @@ class TensorTable:
         self._tracked[id(substitute)] = tracked
         self._by_storage[known.storage].append(tracked)
         self.storages.stands_for(substitute, known.storage, holds=True)
+
+    def name_gradient(self, gradient: Tensor, name: str) -> None:
+        """Say of the memory of a gradient, if it is known, whose gradient it is."""
+        storage = self.storages.find(gradient)
+        if storage is not None:
+            self.storages.call_it(storage, "gradient", name)
+
+    def advance(self, ops: int) -> None:
+        """So many operator calls have been made."""
+        self.storages.advance(ops)
+
+    def end(self) -> None:
+        """The pass is over: what is let go of from now on is let go of after its end."""
+        self.storages.end()
 
     def is_met_as_ours(self, tensor: Tensor) -> bool:
         """Whether the pass made it, as a result or a substitute, or copied it for the model to have as an argument."""
@@ -208,13 +226,13 @@ def is_plain(tensor: Tensor) -> bool:
     return dense and type(tensor) in (Tensor, nn.Parameter)
 
 
-def own_copy(tensor: Tensor, *, hollow: bool) -> Tensor:
+def own_copy(tensor: Tensor, *, on_meta: bool) -> Tensor:
     """A copy that may be written to; a hollow one has no data, unless it is a moderately sized integer tensor on the CPU."""
     if not is_plain(tensor):
         return tensor
     keeps_values = tensor.device.type == "cpu" and not _is_arithmetic(tensor) and tensor.numel() <= CONCRETE_INTEGERS
-    if hollow and not keeps_values:
-        made = hollow_twin(tensor)
+    if on_meta and not keeps_values:
+        made = meta_copy(tensor)
     else:
         made = _copy_of(tensor.detach())
     vars(made).update(vars(tensor))
@@ -243,12 +261,12 @@ def _is_arithmetic(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def hollow_twin(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def meta_copy(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A tensor like this one (but of another type), without data and of no graph."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta")
 
 
-def twin_of(spec: TensorSpec) -> Tensor:
+def meta_tensor(spec: TensorSpec) -> Tensor:
     """A tensor of this spec that has no data."""
     return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
 
@@ -269,7 +287,7 @@ def _standin(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | N
     Views of the model's tensors must be ordinary tensors, not those of inference mode.
     """
     with torch.inference_mode(False):
-        return twin_of(spec) if storage is None else _same_view(tensor, storage)
+        return meta_tensor(spec) if storage is None else _same_view(tensor, storage)
 
 
 def share_memory(one: Tensor, other: Tensor) -> bool:

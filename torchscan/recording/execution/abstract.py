@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from torchscan.errors import NeedsValuesError
-from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS, twin_of
+from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS, meta_tensor
 from torchscan.recording.execution.calls import OpOutcome, OpRequest, describe_outcome, protect_foreign, tensors_of_result
 from torchscan.recording.execution.checks import check
 from torchscan.recording.execution.routing import BALANCED_INDICES, balanced_indices
@@ -257,7 +257,7 @@ def _on_meta(request: OpRequest) -> Any:
         tracked = request.table.find(tensor)
         if not tracked.is_concrete:
             return tensor if tracked.standin is None else tracked.standin
-        return tensor if keep_integers and not tracked.spec.is_arithmetic else twin_of(tracked.spec)
+        return tensor if keep_integers and not tracked.spec.is_arithmetic else meta_tensor(tracked.spec)
 
     check(request)
     try:
@@ -304,4 +304,4 @@ def _rebuilder(result: Any, specs: Sequence[TensorSpec]) -> Callable[[OpRequest]
         shape, stride, dtype = spec.shape, spec.stride, spec.dtype
         return lambda _: torch.empty_strided(shape, stride, dtype=dtype, device=_META)
     container = type(result)
-    return lambda _: container([twin_of(spec) for spec in specs])
+    return lambda _: container([meta_tensor(spec) for spec in specs])

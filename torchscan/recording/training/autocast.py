@@ -181,7 +181,7 @@ _ASKED_OF_A_DEVICE = ("is_autocast_enabled", "set_autocast_enabled", "get_autoca
 
 
 @contextlib.contextmanager
-def autocast_of_hollow_tensors(target: str) -> Iterator[None]:
+def autocast_of_meta_tensors(target: str) -> Iterator[None]:
     """Who asks for autocast on the kind of device that a tensor without data is on, is told of that which stands for it."""
 
     def of_target(function: Callable[..., Any]) -> Callable[..., Any]:

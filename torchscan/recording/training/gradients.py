@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchscan.errors import InputError, NeedsValuesError
 from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.bookkeeping.tensors import TensorTable, hollow_twin, is_plain
+from torchscan.recording.bookkeeping.tensors import TensorTable, is_plain, meta_copy
 from torchscan.recording.execution.kernels import Kernels
 from torchscan.recording.training.autocast import Autocast
 
@@ -41,12 +41,12 @@ class BackwardError(InputError):
 class Substitutes(TorchFunctionMode):
     """While entered, functions get substitutes for the tensors that the pass has not made itself."""
 
-    def __init__(self, table: TensorTable, kernels: Kernels, autocast: Autocast, *, without_data: bool) -> None:
+    def __init__(self, table: TensorTable, kernels: Kernels, autocast: Autocast, *, on_meta: bool) -> None:
         super().__init__()
         self._table = table
         self._kernels = kernels
         self._autocast = autocast
-        self.without_data = without_data
+        self.on_meta = on_meta
         #: by the identity of the original, which is not kept alive: with it goes its substitute, unless somebody holds that
         self._substitutes: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
         self._begin = _next_node()
@@ -56,7 +56,7 @@ class Substitutes(TorchFunctionMode):
     ) -> Any:
         """Call the function with substitutes."""
         own_args, own_kwargs = self._swap(tuple(args)), {name: self._swap(value) for name, value in (kwargs or {}).items()}
-        if not self.without_data:
+        if not self.on_meta:
             return func(*own_args, **own_kwargs)
         if func is Tensor.to:
             own_args, own_kwargs = _staying(*own_args, **own_kwargs)
@@ -114,8 +114,8 @@ class Substitutes(TorchFunctionMode):
         return self._table.is_met_as_ours(tensor) or (node is not None and node._sequence_nr() >= self._begin)
 
     def _substitute(self, tensor: Tensor) -> Tensor:
-        if self.without_data:
-            made = hollow_twin(tensor)
+        if self.on_meta:
+            made = meta_copy(tensor)
         else:
             made = tensor.detach()
         made.requires_grad_(tensor.requires_grad)
@@ -206,7 +206,7 @@ def _run_engine(outputs: Sequence[Tensor], ones: Sequence[Tensor]) -> None:
         engine.run_backward(tuple(outputs), tuple(ones), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
-def require_hollow_leaves(outputs: Sequence[Tensor]) -> None:
+def require_meta_leaves(outputs: Sequence[Tensor]) -> None:
     """On shapes alone: refuse a graph that ends at a tensor with data, whose gradient would have none."""
     with torch._C.DisableTorchFunction():
         for leaf in _leaves(outputs):

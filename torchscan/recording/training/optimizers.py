@@ -103,7 +103,7 @@ def implementations_of(device: str) -> Iterator[None]:
     """
     thread = threading.get_ident()
 
-    def with_hollow(supported: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    def with_meta(supported: Callable[..., list[str]]) -> Callable[..., list[str]]:
         def devices(*args: Any, **kwargs: Any) -> list[str]:
             known = supported(*args, **kwargs)
             return [*known, "meta"] if threading.get_ident() == thread and device in known else known
@@ -116,7 +116,7 @@ def implementations_of(device: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module in _OPTIMIZER_MODULES:
             for name in _SUPPORTED & vars(module).keys():
-                stack.enter_context(replaced(vars(module), name, with_hollow))
+                stack.enter_context(replaced(vars(module), name, with_meta))
         for hooks in (optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks):
             for key in list(hooks):
                 stack.enter_context(replaced(hooks, key, elsewhere))
