@@ -109,8 +109,7 @@ def test_training_is_the_same_to_the_bit() -> None:
 def test_the_end_of_a_call_is_told_with_its_arguments_and_result() -> None:
     model = nn.Sequential(nn.Tanh())
     told: list[tuple[str, object, object]] = []
-    tree = CallTree(Inventory(model).path_of, at_end=lambda call, given, result: told.append((call.path, given, result)))
-    with tree.watched():
+    with tree_of(model).watched(lambda call, given, result: told.append((call.path, given, result))):
         out = model(X)
     assert [path for path, _, _ in told] == ["0", ""]
     assert all(given == (X,) and result is out for _, given, result in told)

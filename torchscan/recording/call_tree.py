@@ -114,15 +114,10 @@ class _Thread:
 class CallTree:
     """The calls of the modules that ``path_of`` has a path for, while :meth:`watched`."""
 
-    def __init__(
-        self,
-        path_of: Callable[[nn.Module], str | None],
-        follows: ThreadPolicy | None = None,
-        at_end: AtEnd = lambda call, arguments, result: None,  # noqa: ARG005 - nobody wants to know
-    ) -> None:
+    def __init__(self, path_of: Callable[[nn.Module], str | None], follows: ThreadPolicy | None = None) -> None:
         self._path_of = path_of
         self._follows = follows or only_this_thread()
-        self._at_end = at_end
+        self._at_end: AtEnd | None = None
         self._home = threading.get_ident()
         self._lock = threading.Lock()
         self.reset()
@@ -179,8 +174,9 @@ class CallTree:
     # -- modules -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Follow the calls. The hooks are global, and gone afterwards."""
+    def watched(self, at_end: AtEnd | None = None) -> Iterator[None]:
+        """Follow the calls, and tell of the end of each. The hooks are global, and gone afterwards."""
+        self._at_end = at_end
         with _registering:  # two threads could draw the same handle
             handles = (
                 register_module_forward_pre_hook(self._before),
@@ -189,6 +185,7 @@ class CallTree:
         try:
             yield
         finally:
+            self._at_end = None  # which may well hold whoever holds the tree
             with _registering:
                 for handle in handles:
                     handle.remove()
@@ -246,7 +243,8 @@ class CallTree:
 
     def _close(self, thread: _Thread, call: Call, arguments: object, result: object) -> None:
         call.handled = None
-        self._at_end(call, arguments, result)
+        if self._at_end is not None:
+            self._at_end(call, arguments, result)
         thread.current = call.outer
         thread.assign_nodes_to(call.outer)
 
@@ -258,7 +256,8 @@ class CallTree:
 
     def _here(self) -> _Thread:
         number = threading.get_ident()
-        return self._threads.setdefault(number, _Thread(is_home=number == self._home))
+        known = self._threads.get(number)
+        return self._threads.setdefault(number, _Thread(is_home=number == self._home)) if known is None else known
 
 
 _registering = threading.Lock()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -67,7 +68,7 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         """``assume`` is told what was assumed; ``after_recomputation`` that a checkpoint has computed again what it needs."""
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
-        self.tree = CallTree(inventory.path_of, at_end=self._note_tensors)
+        self.tree = CallTree(inventory.path_of)
         self.table = TensorTable(execution.needs_standin)
         for slot in inventory.slots:
             self.table.name(slot.tensor, slot.kind, slot.path)
@@ -93,6 +94,12 @@ class Recorder(TorchDispatchMode):
         return False
 
     # -- verbs -------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what is done in this context."""
+        with self.tree.watched(self._note_tensors), self:
+            yield
 
     def begin(self, phase: Phase) -> None:
         """The forward pass is over and gradients follow, say."""
@@ -227,8 +234,9 @@ class Recorder(TorchDispatchMode):
         result = self._with_originals(request, outcome) if request.has_standin else outcome.result
         outputs = self._enter_outputs(request, outcome, index)
         call = self.tree.current or self._owner()
-        self._ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, self._origin(request, index)))
-        self.table.advance(index + 1)
+        origin = self._origin(request, index)
+        self._ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, origin))
+        self.table.storages.advance(index + 1)
         for tracked in request.tracked:
             if tracked.assumption is not None:
                 self.assume(tracked.assumption)

@@ -112,8 +112,7 @@ class _Run:
                 stack.enter_context(functions_let_through())
             if is_abstract:
                 stack.enter_context(autocast_of_meta_tensors(self._request.target))
-            stack.enter_context(self._recorder.tree.watched())
-            stack.enter_context(self._recorder)
+            stack.enter_context(self._recorder.recording())
             yield
 
     def _batch(self, arguments: _Arguments) -> tuple[Any, Any]:

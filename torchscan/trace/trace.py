@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from torchscan.trace.events import ModuleCall, OpCall, ParameterRecord, Provenance, StorageRecord, TensorRecord
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """What one pass of a model did: its module calls as a tree, its operator calls, its tensors, its parameters.
 

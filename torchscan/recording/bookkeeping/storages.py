@@ -34,8 +34,15 @@ class Storages:
 
     def records(self) -> tuple[StorageRecord, ...]:
         """What is known of each."""
-        return tuple(
-            map(StorageRecord, self._sizes, map(self._birth, range(len(self._sizes))), self._died, self._kinds, self._names)
+        return tuple(map(self._record, range(len(self._sizes))))
+
+    def _record(self, number: int) -> StorageRecord:
+        return StorageRecord(
+            size=self._sizes[number],
+            born=self._birth(number),
+            died=self._died[number],
+            kind=self._kinds[number],
+            name=self._names[number],
         )
 
     def _birth(self, number: int) -> int | None:

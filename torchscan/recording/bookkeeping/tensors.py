@@ -100,10 +100,6 @@ class TensorTable:
         if storage is not None:
             self.storages.call_it(storage, "gradient", name)
 
-    def advance(self, ops: int) -> None:
-        """So many operator calls have been made."""
-        self.storages.advance(ops)
-
     def end(self) -> None:
         """The pass is over: what is let go of from now on is let go of after its end."""
         self.storages.end()

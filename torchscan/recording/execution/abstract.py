@@ -155,7 +155,7 @@ class AbstractExecution:
         assumption = f"balanced routing: the indices that {request.op} returns are spread evenly"
         rebuild = _rebuilder(outcome.result, outcome.signature.outputs)
         result = make(outcome.result)
-        outcome = OpOutcome(result, outcome.signature, tensors_of_result(result), outcome.alias_of, assumption)
+        outcome = replace(outcome, result=result, outputs=tensors_of_result(result), assumption=assumption)
         self._remember(request, outcome, lambda again: make(rebuild(again)))
         return outcome
 
