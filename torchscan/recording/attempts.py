@@ -56,13 +56,13 @@ class Attempt:
 
     @contextlib.contextmanager
     def without_autocast(self, followed: str | None, assume: Callable[[str], None]) -> Iterator[None]:
-        """Switch off an active autocast, which casts the parameters of a pass on shapes, but not its meta tensors.
+        """Switch off an active autocast: it casts parameters, which have a device, but not meta tensors.
 
-        But for that on the kind of device that is ``followed``: see :mod:`torchscan.recording.training.autocast`.
+        Except on the kind of device that is ``followed``: see :mod:`torchscan.recording.training.autocast`.
         """
         with contextlib.ExitStack() as stack:
             for device in set(_autocast_devices()) - {followed} if self.is_abstract else ():
-                assume(f"no autocast, although it is active on {device}: it does not reach a pass on shapes alone")
+                assume(f"no autocast, although it is active on {device}: it has no effect on meta tensors")
                 stack.enter_context(torch.autocast(device, enabled=False))
             yield
 

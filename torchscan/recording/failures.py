@@ -25,7 +25,7 @@ def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], 
     where = _where(failure, module)
     if isinstance(error, NeedsValuesError):
         return NeedsValuesError(
-            f"{where}: {error}\n  try: execute='auto', which goes on with data; a model on the meta device has none"
+            f"{where}: {error}\n  try: execute='auto', which falls back to data; a model on the meta device has none"
         )
     what = _first_line(error)
     got = ", ".join(_input_text(each) for each in inputs) or "no tensor"

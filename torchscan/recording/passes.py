@@ -1,4 +1,4 @@
-"""From a request to a record: which way the pass is run, and which one is tried where that does not lead through."""
+"""From a request to a record: which way of running the pass is tried first, and which ones if it fails."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def record_pass(request: PassRequest) -> Trace:
 
 
 def record_step(request: PassRequest) -> tuple[Trace, PassRequest]:
-    """The record, and the request that leads to it at once, with other batch sizes too."""
+    """The record, and the request that leads to it without detours: to repeat it with other batch sizes."""
     check_request(request)
     if request.execute == "auto" and request.in_pieces:
         return _record_in_pieces(request)
@@ -49,7 +49,7 @@ def record_step(request: PassRequest) -> tuple[Trace, PassRequest]:
 
 
 def _record_in_pieces(request: PassRequest) -> tuple[Trace, PassRequest]:
-    """On shapes alone; where C++ is handed parameters, of a copy on the meta device; where values are asked for, on data."""
+    """On shapes alone; if C++ code needs the parameters, a copy on the meta device; if values are asked for, on data."""
     abstract = replace(request, execute="abstract")
     try:
         return _record(abstract), abstract
@@ -67,7 +67,7 @@ def _record_in_pieces(request: PassRequest) -> tuple[Trace, PassRequest]:
 
 
 def _record(request: PassRequest) -> Trace:
-    """On shapes alone; where that does not lead through, and nobody minds, on data."""
+    """On shapes alone; if this fails and the request leaves the choice, on data."""
     inventory = Inventory(original_of(request.module))
     first, *others = attempts_at(request, inventory)
     try:
@@ -151,14 +151,14 @@ def _trace(recorder: Recorder, inventory: Inventory, provenance: Provenance) -> 
 
 
 def _warn_of_leftovers(table: TensorTable) -> None:
-    """Meta tensors that outlive the pass would fail later, far from here."""
+    """A meta tensor that outlives the pass would make the model fail later, far from here."""
     if table.leftovers():
         gc.collect()  # some are held by nothing but cycles
     left = table.leftovers()
     if left:
         shapes = ", ".join(str(list(spec.shape)) for spec in left[:3])
         warnings.warn(
-            f"the model keeps {len(left)} tensor(s) without data where torchscan cannot take them back ({shapes}; in a "
+            f"the model keeps {len(left)} meta tensor(s) where torchscan cannot remove them ({shapes}; in a "
             "functools.lru_cache?): clear them before you use the model, or pass execute='real'",
             stacklevel=8,
         )
@@ -190,7 +190,7 @@ def _copy_to_initialise(inventory: Inventory, device: torch.device) -> Inventory
     try:
         module: nn.Module = copy.deepcopy(inventory.root, shared)
     except Exception as error:
-        raise InputError(f"a model with lazy parts is recorded by way of a copy, and it cannot be copied: {error}") from error
+        raise InputError(f"a model with lazy parameters is recorded on a copy, which could not be made: {error}") from error
     return Inventory(module)
 
 

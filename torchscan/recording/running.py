@@ -47,7 +47,7 @@ def run(
     _enter(arguments, request, inventory, recorder.table)
     inputs = [InputRecord(name, tuple(tensor.shape), tensor.dtype) for name, tensor in arguments.named]
     try:
-        _Run(request, attempt, recorder, inventory, autocast).whole(arguments)
+        _Stage(request, attempt, recorder, inventory, autocast).whole(arguments)
     except (BackwardError, OptimizerError):
         raise
     except Exception as error:
@@ -74,7 +74,7 @@ def _enter(arguments: _Arguments, request: PassRequest, inventory: Inventory, ta
         table.enter_own(slot.tensor, slot.kind, slot.path)
 
 
-class _Run:
+class _Stage:
     """What works together while a model runs."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Telling tensors apart during a pass: who is who, what shares memory, what stands in for what."""
+"""Telling tensors apart during a pass: which is which, what shares memory, what stands in for what."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TensorTable:
         self._specs: dict[tuple[object, ...], TensorSpec] = {}
         self._names: dict[int, tuple[TensorKind, str]] = {}
         self._foreign: set[int] = set()
-        #: memory that is not computed with: what stands in for it, None where only shapes do
+        #: memory that is not computed with: the memory that stands in for it, None for meta tensors
         self._replaced: dict[int, torch.UntypedStorage | None] = {}
         self._generators: dict[torch.Generator, torch.Generator] = {}
 
@@ -110,7 +110,7 @@ class TensorTable:
         return tracked is not None and tracked.reference() is tensor and tracked.is_ours
 
     def leftovers(self) -> list[TensorSpec]:
-        """Of the tensors without data that the pass made those that somebody still holds."""
+        """The meta tensors of the pass that somebody still holds."""
         made = (tracked for tracked in self._tracked.values() if tracked.is_made and not tracked.is_concrete)
         return [tracked.spec for tracked in made if tracked.reference() is not None]
 
@@ -133,7 +133,7 @@ class TensorTable:
         return tracked
 
     def rewrite(self, tensor: Tensor, spec: TensorSpec, producer: int) -> Tracked:
-        """Enter that an operator wrote to a tensor or returned it as it is: a new version, made by that operator."""
+        """Note that an operator wrote to a tensor, or returned it as it is: a new version, made by that operator."""
         tracked = self.find(tensor)
         old = self.records[tracked.index]
         tracked.index = len(self.records)
@@ -223,7 +223,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def own_copy(tensor: Tensor, *, on_meta: bool) -> Tensor:
-    """A copy that may be written to; a hollow one has no data, unless it is a moderately sized integer tensor on the CPU."""
+    """A copy that may be written to; a meta tensor if ``on_meta``, but for moderately sized integers on the CPU."""
     if not is_plain(tensor):
         return tensor
     keeps_values = tensor.device.type == "cpu" and not _is_arithmetic(tensor) and tensor.numel() <= CONCRETE_INTEGERS
@@ -236,7 +236,7 @@ def own_copy(tensor: Tensor, *, on_meta: bool) -> Tensor:
         return made
     with torch.enable_grad():
         leaf = made.requires_grad_()
-        return leaf if tensor.is_leaf else leaf.view_as(leaf)  # what is no leaf may be written to
+        return leaf if tensor.is_leaf else leaf.view_as(leaf)  # a tensor that is not a leaf may be written to
 
 
 def _copy_of(tensor: Tensor) -> Tensor:
@@ -258,12 +258,12 @@ def _is_arithmetic(tensor: Tensor) -> bool:
 
 
 def meta_copy(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A tensor like this one (but of another type), without data and of no graph."""
+    """A meta tensor like this one (or of another type), of no graph."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta")
 
 
 def meta_tensor(spec: TensorSpec) -> Tensor:
-    """A tensor of this spec that has no data."""
+    """A meta tensor of this spec."""
     return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
 
 
@@ -278,7 +278,7 @@ def _sparsity_of(tensor: Tensor) -> Sparsity | None:
 
 
 def _standin(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | None) -> Tensor:
-    """What to compute with instead of ``tensor``: the same view of another memory block, or a twin without data.
+    """What to compute with instead of ``tensor``: the same view of another memory block, or a meta tensor.
 
     Views of the model's tensors must be ordinary tensors, not those of inference mode.
     """

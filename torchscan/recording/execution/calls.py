@@ -200,7 +200,7 @@ class OpRequest:
 
 @dataclass(frozen=True, slots=True)  # not kw_only: see OpCall
 class OpOutcome:
-    """What came of a call: the result for the model, and its description for the record."""
+    """The result of a call, for the model, and its description, for the record."""
 
     result: Any
     signature: OpSignature
@@ -216,7 +216,7 @@ class Execution(Protocol):
     """A way to run operators: for real, or on shapes alone."""
 
     def needs_standin(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
-        """Whether a tensor that comes from outside is to be replaced by a twin without data."""
+        """Whether a tensor that comes from outside needs a meta tensor as its stand-in."""
 
     def begin_optimizer(self) -> None:
         """The gradients are there, and what follows is an optimizer's step."""

@@ -1,6 +1,6 @@
-"""Autocast for tensors without data.
+"""Autocast for meta tensors.
 
-torch's own asks each tensor for its device, and one without data has none that is cast. So what it does is done here, function
+torch's own autocast goes by the device of each tensor and casts nothing on the meta device. So its work is done here, function
 by function, as torch documents it: contractions get 16 bits, what needs range gets 32, some take the widest of their types.
 """
 
@@ -96,7 +96,7 @@ class Autocast:
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """The forward pass and the loss; the backward pass needs none. Who asks torch is told, and may switch it off and on."""
+        """For the forward pass and the loss; the backward pass needs none. Torch says that it is on, and can switch it off."""
         if self._dtype is None:
             yield
             return
@@ -121,13 +121,13 @@ class Autocast:
         return self._dtype if once_more and self._target != "cpu" else None
 
     def forget(self) -> None:
-        """Let go of the casts of parameters: autocast is over, or what a checkpoint computes once more."""
+        """Let go of the casts of parameters: autocast is over, or what a checkpoint computes again."""
         self._casts.clear()
 
     def cast(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, once_more: bool
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments that a function gets. What a checkpoint computes ``once_more`` is cast as it was before."""
+        """The arguments that a function gets. What a checkpoint computes ``once_more`` is cast as it was the first time."""
         lower = self._current(once_more=once_more)
         if lower is None:
             if not _nesting():
@@ -182,7 +182,7 @@ _ASKED_OF_A_DEVICE = ("is_autocast_enabled", "set_autocast_enabled", "get_autoca
 
 @contextlib.contextmanager
 def autocast_of_meta_tensors(target: str) -> Iterator[None]:
-    """Who asks for autocast on the kind of device that a tensor without data is on, is told of that which stands for it."""
+    """Whoever asks about autocast on the meta device is told about the device that meta tensors represent here."""
 
     def of_target(function: Callable[..., Any]) -> Callable[..., Any]:
         def ask(*args: Any, **kwargs: Any) -> Any:
