@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import torchscan
+from tests.recording.test_record import Calls
 from torchscan.recording.sayings import Saying, says
 
 
@@ -69,3 +71,12 @@ def test_other_exceptions_say_something_else(saying: Saying) -> None:
         nn.Conv2d(3, 8, 3)(torch.ones(1, 4, 8, 8))
     assert not says(caught.value, saying)
     assert not says(None, saying)
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [({"execute": "abstract"}, "register_fake"), ({"execute": "real", "backward": True}, "register_autograd")],
+)
+def test_a_custom_operator_without_a_part_is_told_how_to_get_it(options: dict[str, Any], hint: str) -> None:
+    with pytest.raises(torchscan.RecordError, match=hint):
+        torchscan.record(Calls(lambda self, x: silent(self.layer(x)), layer=nn.Linear(4, 4)), (4,), **options)
