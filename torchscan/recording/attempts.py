@@ -67,7 +67,7 @@ class Attempt:
             yield
 
 
-def attempts_at(request: PassRequest, inventory: Inventory) -> list[Attempt]:
+def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
     """The ways to run it, in the order in which to try them."""
     abstract = Attempt(name="abstract", reason="shapes are enough", device=_META)
     real = Attempt(name="real", reason="", device=_device_of(inventory, request))

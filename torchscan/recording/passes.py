@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchscan._version import __version__
 from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError
 from torchscan.ops import is_known
-from torchscan.recording.attempts import Attempt, attempts_at
+from torchscan.recording.attempts import Attempt, attempts_for
 from torchscan.recording.bookkeeping.inventory import Inventory, has_meta_tensors
 from torchscan.recording.bookkeeping.parameters import parameter_records
 from torchscan.recording.bookkeeping.tensors import TensorTable
@@ -69,7 +69,7 @@ def _record_in_pieces(request: PassRequest) -> tuple[Trace, PassRequest]:
 def _record(request: PassRequest) -> Trace:
     """On shapes alone; if this fails and the request leaves the choice, on data."""
     inventory = Inventory(original_of(request.module))
-    first, *others = attempts_at(request, inventory)
+    first, *others = attempts_for(request, inventory)
     try:
         return _record_in(first, request, inventory)
     except TorchscanError as error:

@@ -52,7 +52,7 @@ _pass_thread: int | None = None
 
 @contextlib.contextmanager
 def _one_pass_at_a_time() -> Iterator[None]:
-    """Training flags, random state and switches are nobody's own, so the passes of several threads follow one another."""
+    """Training flags, random state and switches are the whole process's, so the passes of several threads take turns."""
     global _pass_thread
     if _pass_thread == threading.get_ident():
         raise InputError(

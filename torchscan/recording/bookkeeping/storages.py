@@ -1,7 +1,7 @@
-"""Blocks of memory during a pass: how large each is, which operator call made it, and when it was let go.
+"""Blocks of memory during a pass: how large each is, which operator call made it, and when it was let go of.
 
-When a block is let go is not worked out but seen: whatever holds a tensor (the model's code, a container, autograd until the
-backward pass has used it) holds its memory in a pass on shapes alone just as it does on data.
+When a block is let go of is not worked out but observed: whatever holds a tensor (the model's code, a container, autograd until
+the backward pass has used it) holds its memory in a pass on shapes alone just as it does on data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torchscan.trace.events import StorageKind, StorageRecord
 
 
 class Storages:
-    """Every block of memory that the pass met, by number. None is held because of this."""
+    """Every block of memory that the pass met, by number. None is kept alive by this."""
 
     def __init__(self) -> None:
         #: operator calls made so far: the clock of the record
@@ -56,7 +56,7 @@ class Storages:
         return self._of_pointer.get(_pointer(tensor))
 
     def find_or_add(self, tensor: Tensor, kind: StorageKind, name: str) -> int:
-        """The number of memory that was there before, or came about out of sight."""
+        """The number of memory that was there before the pass, or that was made out of sight."""
         known = self.find(tensor)
         if known is not None:
             return known
@@ -70,7 +70,7 @@ class Storages:
         return self._watch(tensor, storage, size if storage is None else storage.nbytes(), producer, "intermediate", "")
 
     def stands_for(self, tensor: Tensor, number: int, *, holds: bool = False) -> None:
-        """The memory of ``tensor`` is computed with instead of that block, which is alive as long if it ``holds`` it."""
+        """``tensor`` is computed with in place of that block; one that ``holds`` the block keeps it."""
         if holds:
             self._hold(tensor, _storage_of(tensor), number)
         else:
@@ -95,7 +95,7 @@ class Storages:
     def _watch(
         self, tensor: Tensor, storage: torch.UntypedStorage | None, size: int, seen: int, kind: StorageKind, name: str
     ) -> int:
-        """Enter it, and see when it is let go."""
+        """Enter it, and notice when it is let go of."""
         number = len(self._sizes)
         self._sizes.append(size)
         self._seen.append(seen)

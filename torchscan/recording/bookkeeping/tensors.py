@@ -67,7 +67,7 @@ class TensorTable:
         self._names.setdefault(tensor._cdata, (kind, name))
 
     def enter_own(self, tensor: Tensor, kind: TensorKind, name: str) -> None:
-        """Enter what is a copy of our own: an argument, say, which the model may write to."""
+        """Enter a copy of our own, which the model may write to: an argument, say."""
         known = self._tracked.get(id(tensor))
         if known is None or known.reference() is not tensor:
             storage = self.storages.find_or_add(tensor, kind, name)
@@ -78,7 +78,7 @@ class TensorTable:
         self.storages.find_or_add(tensor, "constant", "")
 
     def enter_state(self, tensor: Tensor, name: str, *, elsewhere: bool) -> None:
-        """Enter what an optimizer keeps; ``elsewhere``, not on the device that all else is on, it takes no memory."""
+        """Enter the state of an optimizer; ``elsewhere``, not on the device of the pass, it takes no memory there."""
         self.enter_own(tensor, "optimizer state", name)
         if elsewhere:
             self.storages.is_elsewhere(self.find(tensor).storage)
@@ -248,7 +248,7 @@ def _copy_of(tensor: Tensor) -> Tensor:
 
 
 def _same_view(tensor: Tensor, storage: torch.UntypedStorage) -> Tensor:
-    """What ``tensor`` is of its memory block, of another one."""
+    """A view of another memory block, as ``tensor`` is one of its own."""
     view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 

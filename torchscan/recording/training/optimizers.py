@@ -99,9 +99,9 @@ def state_of(optimizer: Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
 
 @contextlib.contextmanager
 def implementations_of(device: str) -> Iterator[None]:
-    """Let torch choose (one tensor at a time, many, fused) as it does on ``device``; nobody's hooks hear of it.
+    """Let torch choose (one tensor at a time, many, fused) as it does on ``device``, and call nobody's hooks.
 
-    Both only in this thread.
+    Both in this thread only.
     """
     thread = threading.get_ident()
 
