@@ -26,7 +26,7 @@ from torchscan.hardware.devices import known_devices, save_entry
 from torchscan.hardware.measuring import measure
 
 pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device"),
     pytest.mark.filterwarnings("ignore"),
 ]
 

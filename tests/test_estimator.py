@@ -269,7 +269,7 @@ def test_gradients_that_were_there_stay() -> None:
     ("options", "message"),
     [
         ({"optimizer": "AdamW"}, "pass training=True"),
-        ({"training": True, "optimizer": "Adamm"}, "of which torch.optim has no class"),
+        ({"training": True, "optimizer": "Adamm"}, "torch.optim has no class of this name"),
         ({"training": True, "optimizer": 3}, "optimizer is 3"),
         ({"training": True, "optimizer": [torch.optim.SGD]}, "optimizer is a list of 1"),
         ({"training": True, "optimizer": lambda p: p}, "which is no torch.optim.Optimizer"),
@@ -307,7 +307,7 @@ def test_the_short_form_says_how_much_and_where() -> None:
 def test_cuda_is_asked_for_where_there_is_none() -> None:
     if torch.cuda.is_available():
         pytest.skip("a CUDA device is here")
-    with pytest.raises(InputError, match="no CUDA device here"):
+    with pytest.raises(InputError, match="this machine has no CUDA device"):
         torchscan.estimate_memory(two_layers(), (100,), device="cuda")
 
 
@@ -323,7 +323,7 @@ class Picky(nn.Module):
 
 
 def test_a_model_that_asks_for_values_runs_on_data() -> None:
-    """3 of 4 rows are kept. Its weights are as before; the optimizer has updated twins."""
+    """3 of 4 rows are kept. Its weights are as before; the optimizer has updated copies."""
     model, x = Picky(), torch.ones(4, 100)
     x[0] = -1
     before = model.layer.weight.detach().clone()
@@ -382,7 +382,7 @@ def test_an_unused_parameter_is_there_once() -> None:
     }
 
 
-def test_twins_that_an_optimizer_updates_take_no_memory() -> None:
+def test_copies_that_an_optimizer_updates_take_no_memory() -> None:
     """The step of a model that runs on data ends with its output (1,600 a row) and loss, gradients and state."""
     estimate = estimate_memory(Picky(), args=(torch.ones(2, 100),), training=True, loss=torch.sum, optimizer="AdamW")
     at_end = estimate.timeline[-1].by_kind

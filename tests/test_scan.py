@@ -169,3 +169,12 @@ def test_a_report_of_everything_builds_its_model_once_and_runs_it_twice(
 def test_its_repr_is_short() -> None:
     assert repr(Scan(Net(), SHAPE, **STEP)) == "<Scan of Net: training step on H200>"
     assert repr(Scan(Net(), SHAPE)) == "<Scan of Net: inference>"
+
+
+def test_a_warning_points_at_the_line_that_asked() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 10_000_000))
+    torchscan.register_device("tiny", memory_gb=1, bandwidth_gbs=100, dense_tflops={"fp32": 1})
+    with pytest.warns(UserWarning, match="this does not fit tiny") as told:
+        torchscan.analyze_roofline(model, SHAPE, device="tiny")
+    assert [each.filename for each in told] == [__file__]

@@ -35,4 +35,4 @@ def warn_user(message: str) -> None:
     depth, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("torchscan", "functools"):
         depth, frame = depth + 1, frame.f_back
-    warnings.warn(message, stacklevel=depth - 1)
+    warnings.warn(message, stacklevel=depth)

@@ -101,7 +101,6 @@ class Question:
         """The pass operator by operator, as that kind of device runs it: what memory and time are read from."""
         step = replace(
             self.whole(),
-            execute="abstract",
             optimizer=self.optimizer,
             accumulates=self.accumulate,
             in_pieces=True,

@@ -57,7 +57,9 @@ class Case:
             if argument.alias_info and argument.alias_info.is_write and not outputs
             for spec in (value if isinstance(value, tuple) else (value,))
         ]
-        return OpSignature(self.overload, self.args, self.kwargs, outputs, is_view=False, written=tuple(written))
+        return OpSignature(
+            op=self.overload, args=self.args, kwargs=self.kwargs, outputs=outputs, is_view=False, written=tuple(written)
+        )
 
 
 def case(op: str, *args: Any, **rest: Any) -> Case:

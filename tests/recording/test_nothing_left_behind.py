@@ -260,7 +260,7 @@ def test_large_ones_without_data_are_warned_of() -> None:
     remembered.cache_clear()
     with torch.device("meta"):
         model = Remembers(2**17)
-    with pytest.warns(UserWarning, match=r"keeps 1 tensor\(s\) without data .* \(\[131072\]; in a functools.lru_cache"):
+    with pytest.warns(UserWarning, match=r"keeps 1 meta tensor\(s\) .* \(\[131072\]; in a functools.lru_cache"):
         torchscan.record(model, (2**17,))
     remembered.cache_clear()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 import torchscan
 from torchscan import Trace
+from torchscan.recording.recorder import Recorder
 
 BOTH_WAYS = pytest.mark.parametrize("execute", ["abstract", "real"])
 
@@ -368,3 +370,14 @@ def test_known_repeats_of_unknown_data_have_a_known_shape() -> None:
 def test_numbers_that_are_equal_but_of_another_kind_are_told_apart() -> None:
     trace = torchscan.record(Calls(lambda _, x: (x.mul(1), x.mul(1 + 0j))), (4,), execute="abstract")
     assert [trace.tensors[index].spec.dtype for index in trace.root.outputs] == [torch.float32, torch.complex64]
+
+
+def test_what_made_a_record_is_gone_when_the_record_is_made() -> None:
+    """It is in no cycle of references, so the memory that it knows does not wait for the garbage collector."""
+    before = {id(each) for each in gc.get_objects() if type(each) is Recorder}
+    gc.disable()
+    try:
+        torchscan.record(nn.Sequential(nn.Linear(4, 3)), (4,))
+        assert not [each for each in gc.get_objects() if type(each) is Recorder and id(each) not in before]
+    finally:
+        gc.enable()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal
 
 import torch
+
+from torchscan.errors import warn_user
 
 MIB = 2**20
 
@@ -70,9 +71,7 @@ def get_process_gpu_ram(pid: int | None = None) -> float:
     if memory.source != "nvml" and memory.reason not in _reasons_said:
         _reasons_said.add(memory.reason)
         instead = "what torch's allocator holds" if memory.source == "allocator" else "0"
-        warnings.warn(
-            f"the GPU memory of this process cannot be measured, so {instead} is returned: {memory.reason}", stacklevel=2
-        )
+        warn_user(f"the GPU memory of this process cannot be measured, so {instead} is returned: {memory.reason}")
     return memory.size / MIB
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -25,7 +24,7 @@ from typing import Literal, TypeVar
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
-from torchscan.errors import InputError
+from torchscan.errors import InputError, warn_user
 from torchscan.ops.windows import Windows, checked, elementwise
 from torchscan.trace.events import OpSignature, TensorSpec
 
@@ -188,9 +187,7 @@ def windows(signature: OpSignature) -> Windows | None:
         return checked(_apply(rule, signature), signature)
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
-        warnings.warn(
-            f"the window rule {rule.__qualname__} failed on {call}: {error!r}; it is treated as unknown", stacklevel=2
-        )
+        warn_user(f"the window rule {rule.__qualname__} failed on {call}: {error!r}; it is treated as unknown")
         return None
 
 
@@ -217,7 +214,7 @@ def _priced(entry: _Entry, signature: OpSignature) -> Price:
         return _UNPRICED if work is None else Price(entry.state, _complete(work, signature))
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
-        warnings.warn(f"the formula {entry.formula.__qualname__} failed on {call}: {error!r}; it is not priced", stacklevel=2)
+        warn_user(f"the formula {entry.formula.__qualname__} failed on {call}: {error!r}; it is not priced")
         return _UNPRICED
 
 

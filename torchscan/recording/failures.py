@@ -10,32 +10,27 @@ from typing import Any
 from torch import nn
 
 from torchscan.errors import NeedsValuesError, RecordError, TorchscanError
+from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.example_inputs import Shapes
 from torchscan.recording.execution.calls import OpRequest
-from torchscan.recording.recorder import Failure, Recorder, type_name_of
+from torchscan.recording.execution.higher_order import TakesFunctionsError
+from torchscan.recording.recorder import Failure
+from torchscan.recording.sayings import Saying, says
 from torchscan.trace.events import InputRecord, TensorSpec
 
 
-def explain(
-    error: Exception, recorder: Recorder, module: nn.Module, inputs: Sequence[InputRecord], input_shape: Shapes | None
-) -> TorchscanError:
+def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], input_shape: Shapes | None) -> TorchscanError:
     """The error to raise for an exception that left the model; the caller chains the cause."""
-    failure = _failure_of(error, recorder)
+    error = failure.error
     where = _where(failure, module)
     if isinstance(error, NeedsValuesError):
         return NeedsValuesError(
-            f"{where}: {error}\n  try: execute='auto', which goes on with data; a model on the meta device has none"
+            f"{where}: {error}\n  try: execute='auto', which falls back to data; a model on the meta device has none"
         )
     what = _first_line(error)
     got = ", ".join(_input_text(each) for each in inputs) or "no tensor"
     hint = _hint(error, failure.request, module, input_shape)
     return RecordError(f"{where}: {type(error).__name__}: {what}\n  the model was given: {got}\n  try: {hint}")
-
-
-def _failure_of(error: Exception, recorder: Recorder) -> Failure:
-    """Where this very exception came from; one that the model caught before does not matter."""
-    failure = recorder.failure
-    return failure if failure is not None and failure.error is error else Failure(error, None, None)
 
 
 def _where(failure: Failure, module: nn.Module) -> str:
@@ -60,24 +55,28 @@ def _input_text(record: InputRecord) -> str:
     return f"{record.name} {str(record.dtype).removeprefix('torch.')} {list(record.shape)}"
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else "(no message)"
 
 
-def _hint(error: Exception, request: OpRequest | None, module: nn.Module, input_shape: Shapes | None) -> str:
-    text = str(error).lower()
-    if "fake impl" in text or "meta kernel" in text:
-        return "register what shape the operator returns: @my_op.register_fake; or pass execute='real'"
-    if "no autograd formula was registered" in text:
-        return "register the operator's gradient: my_op.register_autograd; or leave out backward=True"
-    if "takes functions" in text:
+#: what to try where the exception says what is wrong
+_HINTS: Mapping[Saying, str] = {
+    Saying.NO_SHAPE_FUNCTION: "register what shape the operator returns: @my_op.register_fake; or pass execute='real'",
+    Saying.NO_GRADIENT: "register the operator's gradient: my_op.register_autograd; or leave out backward=True",
+    Saying.ONE_SAMPLE: "normalisation in training needs more than one sample: pass batch_size=2",
+}
+
+
+def _hint(error: BaseException, request: OpRequest | None, module: nn.Module, input_shape: Shapes | None) -> str:
+    if isinstance(error, TakesFunctionsError):
         return "replace it by what one of its branches does (torch.cond), or by a loop (while_loop, scan)"
-    if "more than 1 value per channel" in text:
-        return "normalisation in training needs more than one sample: pass batch_size=2"
+    for saying, hint in _HINTS.items():
+        if says(error, saying):
+            return hint
     if request is not None and "embedding" in str(request.op) and _has_floating_index(request):
         return "token ids are integers: pass dtype=torch.long"
-    if "dtype" in text or "scalar type" in text:
+    if says(error, Saying.WRONG_TYPE):
         return "pass dtype=, one for all inputs or one per input, so that they have the type that the model expects"
     if isinstance(error, TypeError) and request is None:
         return f"give one shape per argument of forward{_signature(module)}, or complete args= and kwargs="

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import hollow_twin, own_copy
+from torchscan.recording.bookkeeping.tensors import meta_copy, own_copy
 
 if TYPE_CHECKING:
     from torchscan.recording.request import PassRequest
@@ -21,12 +21,12 @@ Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-m
 
 #: what tensors are stored in; operands in 8 bits are made of them for one product after the other
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.bfloat16}
-#: as one says it elsewhere
+#: what they are called elsewhere
 _SYNONYMS: dict[str, Precision] = {"amp-fp16": "fp16-mixed", "amp-bf16": "bf16-mixed"}
 
 
 class CopyError(InputError):
-    """A model of which there can be no copy."""
+    """A model that cannot be copied."""
 
 
 def checked_precision(given: object) -> Precision | None:
@@ -43,26 +43,30 @@ def in_precision(request: PassRequest, precision: Precision | None) -> PassReque
         return request
     if precision.endswith("-mixed"):
         return replace(request, autocast=_TYPES[precision.removesuffix("-mixed")])
-    return without_data(request, _TYPES[precision])
+    return on_meta_copy(request, _TYPES[precision])
 
 
-def without_data(request: PassRequest, dtype: torch.dtype | None = None) -> PassRequest:
-    """The same pass of a copy of the model that has no data, of another type as ``module.to(dtype)`` would be."""
+def on_meta_copy(request: PassRequest, dtype: torch.dtype | None = None) -> PassRequest:
+    """The same pass of a copy of the model on the meta device, in another type as ``module.to(dtype)`` would be."""
     inventory = Inventory(request.module)
-    twins = {id(slot.tensor): _twin(slot.tensor, dtype) for slot in inventory.slots}
+    copies = {id(slot.tensor): _meta_copy(slot.tensor, dtype) for slot in inventory.slots}
     try:
-        module = copy.deepcopy(request.module, dict(twins))
+        module = copy.deepcopy(request.module, dict(copies))
     except Exception as error:
-        raise CopyError(f"an estimate of this model needs a copy of it, and it cannot be copied: {error}") from error
-    args, kwargs = copy_arguments((request.args, request.kwargs), lambda tensor: _twin(tensor, dtype))
+        raise CopyError(f"an estimate of this model needs a copy of it, which could not be made: {error}") from error
+    args, kwargs = copy_arguments((request.args, request.kwargs), lambda tensor: _meta_copy(tensor, dtype))
     return replace(
-        request, module=module, args=args, kwargs=kwargs, originals={id(twin): original for original, twin in twins.items()}
+        request,
+        module=module,
+        args=args,
+        kwargs=kwargs,
+        originals={id(copied): original for original, copied in copies.items()},
     )
 
 
-def _twin(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+def _meta_copy(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     if not tensor.is_floating_point():
-        return own_copy(tensor, hollow=True)
-    hollow = hollow_twin(tensor, dtype)
-    made: Any = nn.Parameter(hollow) if isinstance(tensor, nn.Parameter) else hollow
+        return own_copy(tensor, on_meta=True)
+    copied = meta_copy(tensor, dtype)
+    made: Any = nn.Parameter(copied) if isinstance(tensor, nn.Parameter) else copied
     return made.requires_grad_(tensor.requires_grad)  # type: ignore[no-any-return]

@@ -1,29 +1,21 @@
-"""Running a model once and writing down what happens: a dispatch mode sees the operators, global hooks see the modules."""
+"""Writing down the operators of a pass: a dispatch mode sees them, the call tree says which module they belong to."""
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-import gc
 import sys
-import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.nn.modules.module import (
-    _global_forward_hooks_with_kwargs,
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.bookkeeping.inventory import Inventory, type_name_of
 from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.call_tree import Call, CallTree
 from torchscan.recording.execution.calls import Execution, OpOutcome, OpRequest, OpTraits, describe_outcome, traits_of
 from torchscan.recording.execution.higher_order import named_call
 from torchscan.trace.events import ModuleCall, OpCall, Origin, Phase
@@ -31,7 +23,6 @@ from torchscan.trace.events import ModuleCall, OpCall, Origin, Phase
 _PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
 _LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # about to be initialised: no part of the pass
 
-_NUMBER_OF_LEAVES = 2**63  # the nodes that store gradients are numbered from the end
 _ADD = torch.ops.aten.add.Tensor
 _DETACH = torch.ops.aten.detach_.default
 _COMPATIBLE = torch.ops.aten._has_compatible_shallow_copy_type.default  # asked when somebody assigns ``.data``
@@ -44,87 +35,121 @@ _BOOKKEEPING = frozenset({_LIFT, torch.ops.aten.detach_.default, torch.ops.aten.
 IsWhole = Callable[[OpOverload], bool]
 
 
-class OpenCall:
-    """A module call while it is under way."""
-
-    __slots__ = (
-        *("call", "children", "depth", "handled", "index", "inputs"),
-        *("module", "ops", "outer", "outputs", "parent", "path", "type_name"),
-    )
-
-    def __init__(
-        self, module: nn.Module, path: str, call: int, index: int, parent: OpenCall | None, outer: OpenCall | None
-    ) -> None:
-        self.module = module
-        #: what goes on when it has ended: its parent, unless the backward pass called it
-        self.outer = outer
-        self.path = path
-        self.type_name = ""
-        #: the exception that was being handled when it was called
-        self.handled = sys.exception()
-        self.call = call
-        self.index = index
-        self.parent = parent
-        self.depth: int = 0 if parent is None else parent.depth + 1
-        self.children: list[int] = []
-        self.inputs: tuple[int, ...] = ()
-        self.outputs: tuple[int, ...] = ()
-        self.ops: list[int] = []
-
-    def closed(self) -> ModuleCall:
-        """The record of the call."""
-        parent = None if self.parent is None else self.parent.index
-        where = (self.index, self.path, self.type_name, self.call, self.depth, parent)
-        origin = type(self.module).__module__
-        return ModuleCall(*where, tuple(self.children), self.inputs, self.outputs, tuple(self.ops), origin)
-
-
 class Failure(NamedTuple):
     """An exception, the innermost module call that it came from, and the operator call, if it was one that failed."""
 
     error: BaseException
-    call: OpenCall | None
+    call: Call | None
     request: OpRequest | None
 
 
+class _Ends(NamedTuple):
+    """The tensors that a module call was given and returned."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
 class Recorder(TorchDispatchMode):
-    """Records what the calling thread does while it is entered."""
+    """Records the operators that the calling thread runs while it is entered.
+
+    Which module each belongs to it asks its ``tree``; which tensors are the same, and what stands in for them, its ``table``.
+    """
 
     supports_higher_order_operators = True
 
-    def __init__(self, inventory: Inventory, execution: Execution, is_whole: IsWhole, assume: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        inventory: Inventory,
+        execution: Execution,
+        is_whole: IsWhole,
+        assume: Callable[[str], None],
+        after_recomputation: Callable[[], None],
+    ) -> None:
+        """``assume`` is told what was assumed; ``after_recomputation`` that a checkpoint has computed again what it needs."""
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
-        self.inventory = inventory
+        self.tree = CallTree(inventory.path_of)
         self.table = TensorTable(execution.needs_standin)
         for slot in inventory.slots:
-            self.table.name(slot.tensor, "buffer" if slot.is_buffer else "parameter", slot.path)
-        self.calls: list[OpenCall] = []
-        self.ops: list[OpCall] = []
-        #: where an exception came from
-        self.failure: Failure | None = None
-        #: paths of modules that ran in other threads
-        self.missed: set[str] = set()
-        #: says what was assumed on the way
+            self.table.name(slot.tensor, slot.kind, slot.path)
         self.assume = assume
+        self._after_recomputation = after_recomputation
         self._execution = execution
         self._is_whole = is_whole
+        self._phase: Phase = "forward"
+        self._ops: list[OpCall] = []
+        #: by the index of a module call
+        self._ends: dict[int, _Ends] = {}
         self._traits: dict[OpOverload, OpTraits] = {}
         self._taken_apart: set[OpOverload] = set()
-        self._counts: dict[int, int] = {}
-        self._current: OpenCall | None = None
-        self._phase: Phase = "forward"
-        #: called when a checkpoint has computed once more what it needs
-        self.after_recomputation: Callable[[], None] = lambda: None
         self._is_computing_again = False
         #: by operator call of the backward pass the number of the graph's node that made it
         self._nodes: dict[int, int | None] = {}
-        #: the graph's nodes are numbered as they are made: from which number on they belong to which call
-        self._owners: list[tuple[int, OpenCall]] = []
+        #: the exception that an operator call raised
+        self._failed: tuple[BaseException, OpRequest] | None = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Torch would wrap the dispatch function to hide it from its compiler, which takes a second to import."""
         return False
+
+    # -- verbs -------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what is done in this context."""
+        with self.tree.watched(self._note_tensors), self:
+            yield
+
+    def begin(self, phase: Phase) -> None:
+        """The forward pass is over and gradients follow, say."""
+        self._phase = phase
+        if phase == "optimizer":
+            self._execution.begin_optimizer()
+
+    def end(self) -> None:
+        """The pass is over: what is let go of from now on is let go of after its end."""
+        self.table.end()
+        self._failed = None
+        self.tree.forget_exception()
+
+    def failure_of(self, error: BaseException) -> Failure:
+        """Where this very exception came from; one that the model has caught before does not matter."""
+        request = self._failed[1] if self._failed is not None and self._failed[0] is error else None
+        return Failure(error, self.tree.origin_of(error), request)
+
+    def op_calls(self) -> tuple[OpCall, ...]:
+        """The record of the operators."""
+        return tuple(self._ops)
+
+    def module_calls(self) -> tuple[ModuleCall, ...]:
+        """The record of the modules."""
+        ops: list[list[int]] = [[] for _ in self.tree.calls]
+        for index, op in enumerate(self._ops):
+            ops[op.module_call].append(index)
+        return tuple(map(self._module_call, self.tree.calls, ops))
+
+    def _module_call(self, call: Call, ops: Sequence[int]) -> ModuleCall:
+        ends = self._ends.get(call.index, _Ends((), ()))
+        return ModuleCall(
+            index=call.index,
+            path=call.path,
+            type_name=type_name_of(call.module),
+            call=call.invocation,
+            depth=call.depth,
+            parent=None if call.parent is None else call.parent.index,
+            children=tuple(call.children),
+            inputs=ends.inputs,
+            outputs=ends.outputs,
+            ops=tuple(ops),
+            type_module=type(call.module).__module__,
+        )
+
+    def _note_tensors(self, call: Call, arguments: object, result: object) -> None:
+        self._ends[call.index] = _Ends(self._indices(arguments), self._indices(result))
+
+    def _indices(self, value: object) -> tuple[int, ...]:
+        return tuple([self.table.find(tensor).index for tensor in tensors_in(value)])
 
     # -- operators ---------------------------------------------------------------------------------------------------
 
@@ -149,26 +174,16 @@ class Recorder(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None,
     ) -> Any:
         """Tensor subclasses come first and are recorded as what they are made of."""
-        if self.failure is not None and sys.exception() is not self.failure.error:
-            self.failure = None  # somebody caught it; its frames hold tensors
-        if self._is_computing_again and not _is_inside_checkpoint():
-            self._is_computing_again = False
-            self.after_recomputation()
+        self._notice_what_is_over()
         if isinstance(func, HigherOrderOperator):
-            return self._run_with_functions(func, args, kwargs or {})
+            return self._record_with_functions(func, args, kwargs or {})
         if types and not _PLAIN_TYPES.issuperset(types) and not _LAZY_TYPES.issuperset(types):
             return NotImplemented
-        if (types and _LAZY_TYPES.issuperset(types)) or func is _COMPATIBLE:
+        if _is_no_part_of_it(func, types):
             return func(*args, **(kwargs or {}))
         if func is _DETACH:  # autograd has done it already; where it has not, the tensor's own graph would be cut
             return args[0]
-        if func.namespace == "profiler":
-            return func(*args, **(kwargs or {}))
-        traits = self._traits.get(func)
-        if traits is None:
-            traits = self._traits[func] = traits_of(func)
-            if traits.is_composite and not self._is_whole(func):
-                self._taken_apart.add(func)
+        traits = self._traits.get(func) or self._look_at(func)
         if func in self._taken_apart:
             with self:
                 return func.decompose(*args, **(kwargs or {}))
@@ -176,33 +191,52 @@ class Recorder(TorchDispatchMode):
         try:
             outcome = self._execution.run(request)
         except Exception as error:
-            self.failure = Failure(error, self._current, request)
+            self._failed = (error, request)
             raise
-        if func is _LIFT:
-            self.table.storages.find_or_add(args[0], "constant", "")
         if func in _BOOKKEEPING:
-            return self._with_originals(request, outcome) if request.has_standin else outcome.result
+            return self._result_of_bookkeeping(request, outcome)
         return self._write_down(request, outcome)
 
-    def _run_with_functions(self, func: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _notice_what_is_over(self) -> None:
+        """An exception that somebody has caught, whose frames hold tensors; what a checkpoint computes again."""
+        self.tree.forget_caught()
+        if self._failed is not None and sys.exception() is not self._failed[0]:
+            self._failed = None
+        if self._is_computing_again and not _is_inside_checkpoint():
+            self._is_computing_again = False
+            self._after_recomputation()
+
+    def _look_at(self, func: OpOverload) -> OpTraits:
+        """An operator that is met for the first time."""
+        traits = self._traits[func] = traits_of(func)
+        if traits.is_composite and not self._is_whole(func):
+            self._taken_apart.add(func)
+        return traits
+
+    def _result_of_bookkeeping(self, request: OpRequest, outcome: OpOutcome) -> Any:
+        if request.op is _LIFT:
+            self.table.enter_constant(request.args[0])
+        return self._with_originals(request, outcome) if request.has_standin else outcome.result
+
+    def _record_with_functions(self, func: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         call = named_call(func, args, kwargs)
         request = OpRequest(call.op, traits_of(call.op), call.args, None, self.table)
         try:
             outcome = describe_outcome(request, call.run(request.operand))
         except Exception as error:
-            self.failure = Failure(error, self._current, request)
+            self._failed = (error, request)
             raise
         return self._write_down(request, outcome)
 
     def _write_down(self, request: OpRequest, outcome: OpOutcome) -> Any:
-        index = len(self.ops)
+        index = len(self._ops)
         inputs = tuple([tracked.index for tracked in request.tracked])
         result = self._with_originals(request, outcome) if request.has_standin else outcome.result
         outputs = self._enter_outputs(request, outcome, index)
-        call = self._current or self._owner()
-        self.ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, self._origin(request, index)))
-        self.table.storages.now = index + 1
-        call.ops.append(index)
+        call = self.tree.current or self._owner()
+        origin = self._origin(request, index)
+        self._ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, origin))
+        self.table.storages.advance(index + 1)
         for tracked in request.tracked:
             if tracked.assumption is not None:
                 self.assume(tracked.assumption)
@@ -230,12 +264,6 @@ class Recorder(TorchDispatchMode):
             return request.tensors[alias]
         return outcome.result
 
-    def begin(self, phase: Phase) -> None:
-        """The forward pass is over and gradients follow, say."""
-        self._phase = phase
-        if phase == "optimizer":
-            self._execution.begin_optimizer()
-
     def _origin(self, request: OpRequest, index: int) -> Origin:
         if self._phase != "backward":
             return "function"
@@ -253,130 +281,17 @@ class Recorder(TorchDispatchMode):
             return False
         return any(producer is not None and self._nodes[producer] != self._nodes[index] for producer in producers)
 
-    def _owner(self) -> OpenCall:
-        """The call whose gradient is being computed, else the model's: what a generator does after it was returned, say."""
+    def _owner(self) -> Call:
+        """The call whose gradient is being computed, else the model's: what makes a loss of its result, say."""
         node = torch._C._current_autograd_node() if self._phase == "backward" else None
-        if node is None or node._sequence_nr() >= _NUMBER_OF_LEAVES:
-            return self.calls[0]
-        position = bisect.bisect_right(self._owners, node._sequence_nr(), key=lambda owner: owner[0])
-        return self._owners[position - 1][1] if position else self.calls[0]
-
-    def _nodes_belong_to(self, call: OpenCall | None) -> None:
-        if call is not None and torch.is_grad_enabled():
-            self._owners.append((torch._C._autograd._get_sequence_nr(), call))
-
-    def resume(self) -> None:
-        """The model has returned a generator: what it does from now on is the model's again."""
-        self._current = self.calls[0]
-
-    # -- modules -----------------------------------------------------------------------------------------------------
-
-    def open_call(self, module: nn.Module) -> None:
-        """A module starts. One that the model does not own (a slice of a Sequential) leaves its operators to its caller."""
-        path = self.inventory.path_of(module)
-        if path is None:
-            return
-        count = self._counts.get(id(module), 0)
-        self._counts[id(module)] = count + 1
-        again = self._phase == "backward" and self._current is None  # a checkpoint runs it once more
-        parent = self._owner() if again else self._current
-        call = OpenCall(module, path, count, len(self.calls), parent, self._current)
-        if parent is not None:
-            parent.children.append(call.index)
-        self.calls.append(call)
-        self._current = call
-        self._nodes_belong_to(call)
-
-    def close_call(self, module: nn.Module, inputs: object, result: object) -> None:
-        """A module ends."""
-        call = self._current
-        if call is None or call.module is not module:
-            return
-        call.handled = None
-        call.type_name = type_name_of(module)
-        call.inputs = self._indices(inputs)
-        call.outputs = self._indices(result)
-        self._current = call.outer
-        self._nodes_belong_to(call.outer)
-
-    def abandon_call(self, module: nn.Module, error: BaseException | None) -> None:
-        """An exception leaves a module. The first that it leaves is where it came from."""
-        known = self.failure is not None and self.failure.error is error
-        if self._current is not None and self._current.module is module and error is not None and not known:
-            self.failure = Failure(error, self._current, None)
-        self.close_call(module, (), ())
-
-    def note_elsewhere(self, module: nn.Module) -> None:
-        """A module runs in another thread, where it is not recorded."""
-        path = self.inventory.path_of(module)
-        if path is not None:
-            self.missed.add(path)
-
-    def is_failing(self, module: nn.Module) -> bool:
-        """Whether an exception is about to leave the module, other than one that was being handled when it was called."""
-        call = self._current
-        return call is not None and call.module is module and sys.exception() is not call.handled
-
-    def warn_of_leftovers(self) -> None:
-        """Tensors without data that outlive the pass would fail later, far from here."""
-        self.failure = None
-        if self.table.leftovers():
-            gc.collect()  # some are held by nothing but cycles
-        left = self.table.leftovers()
-        if left:
-            shapes = ", ".join(str(list(spec.shape)) for spec in left[:3])
-            warnings.warn(
-                f"the model keeps {len(left)} tensor(s) without data where torchscan cannot take them back ({shapes}; in a "
-                "functools.lru_cache?): clear them before you use the model, or pass execute='real'",
-                stacklevel=6,
-            )
-
-    def _indices(self, value: object) -> tuple[int, ...]:
-        return tuple([self.table.find(tensor).index for tensor in tensors_in(value)])
+        return self.tree.owner_of(node) or self.tree.root
 
 
-_registering = threading.Lock()
-
-
-@contextlib.contextmanager
-def module_hooks(recorder: Recorder) -> Iterator[None]:
-    """Tell the recorder of the module calls of this thread. The hooks are global: nothing is put on the user's modules."""
-    thread = threading.get_ident()
-
-    def before(module: nn.Module, _args: object) -> None:
-        if threading.get_ident() == thread:
-            recorder.open_call(module)
-        else:
-            recorder.note_elsewhere(module)
-
-    def after(module: nn.Module, args: object, *rest: object) -> None:
-        *kwargs, result = rest  # torch leaves out the kwargs when it calls a global hook because of an exception
-        if threading.get_ident() != thread:
-            return
-        if result is None and recorder.is_failing(module):
-            recorder.abandon_call(module, sys.exception())
-        else:
-            recorder.close_call(module, (args, *kwargs) if any(kwargs) else args, result)
-
-    with _registering:  # two threads could draw the same handle
-        handles = (
-            register_module_forward_pre_hook(before),
-            register_module_forward_hook(after, with_kwargs=True, always_call=True),
-        )
-    try:
-        yield
-    finally:
-        with _registering:
-            for handle in handles:
-                handle.remove()
-                _global_forward_hooks_with_kwargs.pop(handle.id, None)  # which torch forgets
+def _is_no_part_of_it(func: OpOverload, types: Sequence[type]) -> bool:
+    """What torch does besides: initialise what is lazy, ask about an assignment to ``.data``, measure itself."""
+    return func is _COMPATIBLE or func.namespace == "profiler" or bool(types and _LAZY_TYPES.issuperset(types))
 
 
 def _is_inside_checkpoint() -> bool:
     """During the backward pass: gradients are watched, or, while a result is put away for them, were a moment ago."""
     return torch.is_grad_enabled() or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-
-
-def type_name_of(module: nn.Module) -> str:
-    """The class name; a ScriptModule's is that of the class it was made from."""
-    return str(getattr(module, "original_name", type(module).__name__))

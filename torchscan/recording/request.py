@@ -66,7 +66,7 @@ class PassRequest:
         owned: list[Tensor] = []
 
         def own(tensor: Tensor) -> Tensor:
-            copied = tensor if id(tensor) in kept else own_copy(tensor, hollow=device.type == "meta")
+            copied = tensor if id(tensor) in kept else own_copy(tensor, on_meta=device.type == "meta")
             if copied is not tensor:
                 owned.append(copied)
             return copied

@@ -1,4 +1,4 @@
-"""Leaving no trace: whatever a forward pass changes is as before when the pass is over, also after an exception."""
+"""Leaving no trace: whatever a forward pass changes is put back when the pass is over, also after an exception."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import random
 import sys
 import threading
 import types
-import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError
+from torchscan.errors import InputError, warn_user
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import share_memory
 
@@ -52,10 +51,12 @@ _pass_thread: int | None = None
 
 @contextlib.contextmanager
 def _one_pass_at_a_time() -> Iterator[None]:
-    """Training flags, random state and switches are nobody's own, so the passes of several threads follow one another."""
+    """Training flags, random state and switches are the whole process's, so the passes of several threads take turns."""
     global _pass_thread
     if _pass_thread == threading.get_ident():
-        raise InputError("a pass was started inside the forward pass of a model that is being recorded")
+        raise InputError(
+            "a pass was started inside the forward pass of a model that is being recorded: record the two one after the other"
+        )
     with _pass_lock:
         _pass_thread = threading.get_ident()
         try:
@@ -175,8 +176,8 @@ def _set_flags(modules: Sequence[nn.Module], flags: Sequence[bool]) -> None:
 class Snapshot:
     """What modules hold: attributes, the items of their containers, their objects' attributes, tensors, generators.
 
-    Models keep things for the next call: a mask, a position grid, a list of states. From a shape-only pass such things would
-    be hollow. Nothing of anybody's code runs here: containers are read and written with the methods of the plain types.
+    Models keep things for the next call: a mask, a position grid, a list of states. After a pass on shapes such things would
+    be meta tensors. No code of anybody else's runs here: containers are read and written with the methods of the plain types.
     """
 
     def __init__(self, modules: Iterable[nn.Module], arguments: Iterable[Any]) -> None:
@@ -204,18 +205,18 @@ class Snapshot:
         failures: list[Exception] = []
         for container in self._empty:
             if _plain_type_of(container).__len__(container):
-                _attempt(failures, _refill, container, ())
+                _try(failures, _refill, container, ())
         for container, items in self._containers:
             if not _same_items(_readable(container), items):
-                _attempt(failures, _refill, container, items)
+                _try(failures, _refill, container, items)
         for kind, attributes in self._classes:
-            _attempt(failures, _restore_class, kind, attributes)
+            _try(failures, _restore_class, kind, attributes)
         for tensor in self._tensors:
-            _attempt(failures, tensor.restore)
+            _try(failures, tensor.restore)
         for generator, state in self._generators:
-            _attempt(failures, generator.set_state, state)
+            _try(failures, generator.set_state, state)
         if failures:
-            warnings.warn(f"{len(failures)} thing(s) of the model could not be put back: {failures[0]!r}", stacklevel=2)
+            warn_user(f"{len(failures)} part(s) of the model could not be put back as they were: {failures[0]!r}")
 
     def _take(self, value: Any) -> None:
         kind = type(value)
@@ -251,7 +252,7 @@ class Snapshot:
         self._waiting.extend([value for value in values if type(value) not in _ATOMS])
 
 
-def _attempt(failures: list[Exception], step: Callable[..., object], *arguments: Any) -> None:
+def _try(failures: list[Exception], step: Callable[..., object], *arguments: Any) -> None:
     try:
         step(*arguments)
     except Exception as error:

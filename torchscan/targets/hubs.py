@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchscan.errors import InputError
+from torchscan.errors import InputError, warn_user
 from torchscan.targets.built import Built
 from torchscan.targets.importing import imported, near, path_of
 from torchscan.targets.inputs import InputSpec
@@ -69,7 +68,7 @@ def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
     config = _config(transformers, path, target)
     names = getattr(config, "architectures", None) or ()
     if not names:
-        warnings.warn(f"{target}: the config names no architectures: this is the model without a head", stacklevel=2)
+        warn_user(f"{target}: the config names no architectures: this is the model without a head")
         return lambda: _with_known_inputs(transformers.AutoModel.from_config(config, trust_remote_code=False))
     try:
         model_class = getattr(transformers, str(names[0]))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchscan.trace.events import ModuleCall, OpCall, ParameterRecord, Provenance, StorageRecord, TensorRecord
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """What one pass of a model did: its module calls as a tree, its operator calls, its tensors, its parameters.
 
@@ -29,6 +29,11 @@ class Trace:
     def path_of(self, op: OpCall) -> str:
         """The path of the module whose own operator this is."""
         return self.modules[op.module_call].path
+
+    def assuming(self, remark: str) -> Trace:
+        """The same record with one more assumption to tell."""
+        provenance = replace(self.provenance, assumptions=(*self.provenance.assumptions, remark))
+        return replace(self, provenance=provenance)
 
     def __repr__(self) -> str:
         """Short: a record of a large model has thousands of entries."""

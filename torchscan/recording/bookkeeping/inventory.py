@@ -8,6 +8,8 @@ from functools import cached_property
 
 from torch import Tensor, nn
 
+from torchscan.trace.events import TensorKind
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -24,9 +26,19 @@ class Slot:
         return f"{self.owner}.{self.name}" if self.owner else self.name
 
     @property
+    def kind(self) -> TensorKind:
+        """What the record calls it."""
+        return "buffer" if self.is_buffer else "parameter"
+
+    @property
     def is_lazy(self) -> bool:
         """Whether it waits for a first input to get its shape."""
         return nn.parameter.is_lazy(self.tensor)
+
+
+def type_name_of(module: nn.Module) -> str:
+    """The class name; a ScriptModule's is that of the class it was made from."""
+    return str(getattr(module, "original_name", type(module).__name__))
 
 
 def is_on_cuda(module: nn.Module) -> bool:
@@ -35,8 +47,8 @@ def is_on_cuda(module: nn.Module) -> bool:
     return first is not None and first.is_cuda
 
 
-def has_hollow_tensors(module: nn.Module) -> bool:
-    """Whether some tensor of a model is without data."""
+def has_meta_tensors(module: nn.Module) -> bool:
+    """Whether some parameter or buffer of a model is a meta tensor."""
     return any(tensor.is_meta for tensor in itertools.chain(module.parameters(), module.buffers()))
 
 

@@ -1,7 +1,7 @@
-"""Blocks of memory during a pass: how large each is, which operator call made it, and when it was let go.
+"""Blocks of memory during a pass: how large each is, which operator call made it, and when it was let go of.
 
-When a block is let go is not worked out but seen: whatever holds a tensor (the model's code, a container, autograd until the
-backward pass has used it) holds its memory in a pass on shapes alone just as it does on data.
+When a block is let go of is not worked out but observed: whatever holds a tensor (the model's code, a container, autograd until
+the backward pass has used it) holds its memory in a pass on shapes alone just as it does on data.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torchscan.trace.events import StorageKind, StorageRecord
 
 
 class Storages:
-    """Every block of memory that the pass met, by number. None is held because of this."""
+    """Every block of memory that the pass met, by number. None is kept alive by this."""
 
     def __init__(self) -> None:
         #: operator calls made so far: the clock of the record
-        self.now = 0
+        self._now = 0
         self._sizes: list[int] = []
         #: when each was met for the first time
         self._seen: list[int] = []
@@ -34,8 +34,15 @@ class Storages:
 
     def records(self) -> tuple[StorageRecord, ...]:
         """What is known of each."""
-        return tuple(
-            map(StorageRecord, self._sizes, map(self._birth, range(len(self._sizes))), self._died, self._kinds, self._names)
+        return tuple(map(self._record, range(len(self._sizes))))
+
+    def _record(self, number: int) -> StorageRecord:
+        return StorageRecord(
+            size=self._sizes[number],
+            born=self._birth(number),
+            died=self._died[number],
+            kind=self._kinds[number],
+            name=self._names[number],
         )
 
     def _birth(self, number: int) -> int | None:
@@ -49,13 +56,13 @@ class Storages:
         return self._of_pointer.get(_pointer(tensor))
 
     def find_or_add(self, tensor: Tensor, kind: StorageKind, name: str) -> int:
-        """The number of memory that was there before, or came about out of sight."""
+        """The number of memory that was there before the pass, or that was made out of sight."""
         known = self.find(tensor)
         if known is not None:
             return known
         storage = _storage_of(tensor)
         size = _size_without_storage(tensor) if storage is None else storage.nbytes()
-        return self._watch(tensor, storage, size, self.now, kind, name)
+        return self._watch(tensor, storage, size, self._now, kind, name)
 
     def add_made(self, tensor: Tensor, size: int, producer: int) -> int:
         """Memory that an operator call made; ``size`` is asked for where the tensor has none of its own."""
@@ -63,7 +70,7 @@ class Storages:
         return self._watch(tensor, storage, size if storage is None else storage.nbytes(), producer, "intermediate", "")
 
     def stands_for(self, tensor: Tensor, number: int, *, holds: bool = False) -> None:
-        """The memory of ``tensor`` is computed with instead of that block, which is alive as long if it ``holds`` it."""
+        """``tensor`` is computed with in place of that block; one that ``holds`` the block keeps it."""
         if holds:
             self._hold(tensor, _storage_of(tensor), number)
         else:
@@ -77,14 +84,18 @@ class Storages:
         """It takes no memory on the device of the pass."""
         self._sizes[number] = 0
 
-    def forget(self) -> None:
-        """The pass is over: what is let go from now on is let go after its end."""
+    def advance(self, ops: int) -> None:
+        """So many operator calls have been made."""
+        self._now = ops
+
+    def end(self) -> None:
+        """The pass is over: what is let go of from now on is let go of after its end."""
         self._watches.clear()
 
     def _watch(
         self, tensor: Tensor, storage: torch.UntypedStorage | None, size: int, seen: int, kind: StorageKind, name: str
     ) -> int:
-        """Enter it, and see when it is let go."""
+        """Enter it, and notice when it is let go of."""
         number = len(self._sizes)
         self._sizes.append(size)
         self._seen.append(seen)
@@ -105,7 +116,7 @@ class Storages:
         def release(_: object) -> None:
             self._holders[number] -= 1
             if not self._holders[number]:
-                self._died[number] = self.now
+                self._died[number] = self._now
             del self._of_pointer[pointer], self._watches[pointer]
 
         return release

@@ -1,4 +1,4 @@
-"""Telling tensors apart during a pass: who is who, what shares memory, what stands in for what."""
+"""Telling tensors apart during a pass: which is which, what shares memory, what stands in for what."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TensorTable:
         self._specs: dict[tuple[object, ...], TensorSpec] = {}
         self._names: dict[int, tuple[TensorKind, str]] = {}
         self._foreign: set[int] = set()
-        #: memory that is not computed with: what stands in for it, None where only shapes do
+        #: memory that is not computed with: the memory that stands in for it, None for meta tensors
         self._replaced: dict[int, torch.UntypedStorage | None] = {}
         self._generators: dict[torch.Generator, torch.Generator] = {}
 
@@ -67,14 +67,18 @@ class TensorTable:
         self._names.setdefault(tensor._cdata, (kind, name))
 
     def enter_own(self, tensor: Tensor, kind: TensorKind, name: str) -> None:
-        """Enter what is a copy of our own: an argument, say, which the model may write to."""
+        """Enter a copy of our own, which the model may write to: an argument, say."""
         known = self._tracked.get(id(tensor))
         if known is None or known.reference() is not tensor:
             storage = self.storages.find_or_add(tensor, kind, name)
             self._enter(tensor, self.spec_of(tensor), storage, None, kind, name, None).is_ours = True
 
+    def enter_constant(self, tensor: Tensor) -> None:
+        """Enter the memory of a tensor that torch has made of a Python number or list."""
+        self.storages.find_or_add(tensor, "constant", "")
+
     def enter_state(self, tensor: Tensor, name: str, *, elsewhere: bool) -> None:
-        """Enter what an optimizer keeps; ``elsewhere``, not on the device that all else is on, it takes no memory."""
+        """Enter the state of an optimizer; ``elsewhere``, not on the device of the pass, it takes no memory there."""
         self.enter_own(tensor, "optimizer state", name)
         if elsewhere:
             self.storages.is_elsewhere(self.find(tensor).storage)
@@ -90,13 +94,23 @@ class TensorTable:
         self._by_storage[known.storage].append(tracked)
         self.storages.stands_for(substitute, known.storage, holds=True)
 
+    def name_gradient(self, gradient: Tensor, name: str) -> None:
+        """Say of the memory of a gradient, if it is known, whose gradient it is."""
+        storage = self.storages.find(gradient)
+        if storage is not None:
+            self.storages.call_it(storage, "gradient", name)
+
+    def end(self) -> None:
+        """The pass is over: what is let go of from now on is let go of after its end."""
+        self.storages.end()
+
     def is_met_as_ours(self, tensor: Tensor) -> bool:
         """Whether the pass made it, as a result or a substitute, or copied it for the model to have as an argument."""
         tracked = self._tracked.get(id(tensor))
         return tracked is not None and tracked.reference() is tensor and tracked.is_ours
 
     def leftovers(self) -> list[TensorSpec]:
-        """Of the tensors without data that the pass made those that somebody still holds."""
+        """The meta tensors of the pass that somebody still holds."""
         made = (tracked for tracked in self._tracked.values() if tracked.is_made and not tracked.is_concrete)
         return [tracked.spec for tracked in made if tracked.reference() is not None]
 
@@ -119,7 +133,7 @@ class TensorTable:
         return tracked
 
     def rewrite(self, tensor: Tensor, spec: TensorSpec, producer: int) -> Tracked:
-        """Enter that an operator wrote to a tensor or returned it as it is: a new version, made by that operator."""
+        """Note that an operator wrote to a tensor, or returned it as it is: a new version, made by that operator."""
         tracked = self.find(tensor)
         old = self.records[tracked.index]
         tracked.index = len(self.records)
@@ -208,13 +222,13 @@ def is_plain(tensor: Tensor) -> bool:
     return dense and type(tensor) in (Tensor, nn.Parameter)
 
 
-def own_copy(tensor: Tensor, *, hollow: bool) -> Tensor:
-    """A copy that may be written to; a hollow one has no data, unless it is a moderately sized integer tensor on the CPU."""
+def own_copy(tensor: Tensor, *, on_meta: bool) -> Tensor:
+    """A copy that may be written to; a meta tensor if ``on_meta``, but for moderately sized integers on the CPU."""
     if not is_plain(tensor):
         return tensor
     keeps_values = tensor.device.type == "cpu" and not _is_arithmetic(tensor) and tensor.numel() <= CONCRETE_INTEGERS
-    if hollow and not keeps_values:
-        made = hollow_twin(tensor)
+    if on_meta and not keeps_values:
+        made = meta_copy(tensor)
     else:
         made = _copy_of(tensor.detach())
     vars(made).update(vars(tensor))
@@ -222,7 +236,7 @@ def own_copy(tensor: Tensor, *, hollow: bool) -> Tensor:
         return made
     with torch.enable_grad():
         leaf = made.requires_grad_()
-        return leaf if tensor.is_leaf else leaf.view_as(leaf)  # what is no leaf may be written to
+        return leaf if tensor.is_leaf else leaf.view_as(leaf)  # a tensor that is not a leaf may be written to
 
 
 def _copy_of(tensor: Tensor) -> Tensor:
@@ -234,7 +248,7 @@ def _copy_of(tensor: Tensor) -> Tensor:
 
 
 def _same_view(tensor: Tensor, storage: torch.UntypedStorage) -> Tensor:
-    """What ``tensor`` is of its memory block, of another one."""
+    """A view of another memory block, as ``tensor`` is one of its own."""
     view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
@@ -243,13 +257,13 @@ def _is_arithmetic(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def hollow_twin(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A tensor like this one (but of another type), without data and of no graph."""
+def meta_copy(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A meta tensor like this one (or of another type), of no graph."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta")
 
 
-def twin_of(spec: TensorSpec) -> Tensor:
-    """A tensor of this spec that has no data."""
+def meta_tensor(spec: TensorSpec) -> Tensor:
+    """A meta tensor of this spec."""
     return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
 
 
@@ -264,12 +278,12 @@ def _sparsity_of(tensor: Tensor) -> Sparsity | None:
 
 
 def _standin(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | None) -> Tensor:
-    """What to compute with instead of ``tensor``: the same view of another memory block, or a twin without data.
+    """What to compute with instead of ``tensor``: the same view of another memory block, or a meta tensor.
 
     Views of the model's tensors must be ordinary tensors, not those of inference mode.
     """
     with torch.inference_mode(False):
-        return twin_of(spec) if storage is None else _same_view(tensor, storage)
+        return meta_tensor(spec) if storage is None else _same_view(tensor, storage)
 
 
 def share_memory(one: Tensor, other: Tensor) -> bool:

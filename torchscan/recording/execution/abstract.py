@@ -1,6 +1,6 @@
 """Running operators on shapes alone.
 
-Floating-point tensors have no data: they are tensors on the ``meta`` device. Integers and booleans of moderate size keep
+Floating-point tensors are meta tensors: they have no data. Integers and booleans of moderate size keep
 their values, because position ids, masks and routing indices decide what a model does next; so do small floating-point
 tensors computed from nothing but such values. Parameters never do.
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from torchscan.errors import NeedsValuesError
-from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS, twin_of
+from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS, meta_tensor
 from torchscan.recording.execution.calls import OpOutcome, OpRequest, describe_outcome, protect_foreign, tensors_of_result
 from torchscan.recording.execution.checks import check
 from torchscan.recording.execution.routing import BALANCED_INDICES, balanced_indices
@@ -74,7 +74,7 @@ class _Plan(NamedTuple):
 
 
 class AbstractExecution:
-    """See the module's text."""
+    """Runs operators on specs, and on values where they are known: see the top of this file."""
 
     def __init__(self, largest_floats: int = CONCRETE_FLOATS) -> None:
         self._largest_floats = largest_floats
@@ -82,7 +82,7 @@ class AbstractExecution:
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
     def begin_optimizer(self) -> None:
-        """Autograd is done, so known floats keep their values; a number that an optimizer asks for is taken to be 1."""
+        """Autograd is done, so known floats may keep their values; a number that an optimizer asks for is taken to be 1."""
         self._largest_floats = CONCRETE_FLOATS
         self._assumes_numbers = True
 
@@ -91,7 +91,7 @@ class AbstractExecution:
         if tensor.is_meta:
             return False
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-            raise NeedsValuesError(f"a {_kind_of(tensor)} tensor has no data-less twin")
+            raise NeedsValuesError(f"a {_kind_of(tensor)} tensor has no counterpart on the meta device")
         unknown = spec.is_arithmetic and kind not in ("constant", "optimizer state")
         return tensor.device.type != "cpu" or unknown or not self._keeps_values(spec)
 
@@ -118,7 +118,7 @@ class AbstractExecution:
         if self._assumes_numbers and request.op is aten._local_scalar_dense.default:
             return describe_outcome(request, assumed_number(request.tensors[0]))
         if request.op in _ASK_FOR_VALUES or (request.traits.needs_values and request.op is not aten.index.Tensor):
-            raise NeedsValuesError(f"{request.op} asks for values that depend on the data")
+            raise NeedsValuesError(f"{request.op} needs values that depend on the data")
         return self._run_on_shapes(request)
 
     # -- shapes ------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class AbstractExecution:
         assumption = f"balanced routing: the indices that {request.op} returns are spread evenly"
         rebuild = _rebuilder(outcome.result, outcome.signature.outputs)
         result = make(outcome.result)
-        outcome = OpOutcome(result, outcome.signature, tensors_of_result(result), outcome.alias_of, assumption)
+        outcome = replace(outcome, result=result, outputs=tensors_of_result(result), assumption=assumption)
         self._remember(request, outcome, lambda again: make(rebuild(again)))
         return outcome
 
@@ -178,8 +178,8 @@ class AbstractExecution:
         sizes = math.prod(max(tracked.spec.numel, 1) for tracked in request.tracked)
         if request.traits.is_factory or request.op in _MAY_GROW or sizes > CONCRETE_INTEGERS:
             shapes = describe_outcome(request, _on_meta(request))
-            hollow = request.op in _ALLOCATIONS and shapes.signature.outputs[0].is_arithmetic
-            if hollow or not (shapes.signature.is_view or all(map(self._keeps_values, shapes.signature.outputs))):
+            unset = request.op in _ALLOCATIONS and shapes.signature.outputs[0].is_arithmetic
+            if unset or not (shapes.signature.is_view or all(map(self._keeps_values, shapes.signature.outputs))):
                 return self._run_on_shapes(request)
         outcome = describe_outcome(request, _on_cpu(request))
         if outcome.signature.is_view or all(map(self._keeps_values, outcome.signature.outputs)):
@@ -189,21 +189,21 @@ class AbstractExecution:
         return self._run_on_shapes(request)
 
     def _run_on_specs(self, request: OpRequest) -> OpOutcome | None:
-        """The operand without values only says how large or of which type: put a hollow one in its place."""
-        hollow = request.tensors[_ONLY_SPEC_MATTERS[request.op]]
-        others = [tracked for tensor, tracked in zip(request.tensors, request.tracked, strict=True) if tensor is not hollow]
+        """The unknown operand only says how large or of which type: put one without memory of its own in its place."""
+        unknown = request.tensors[_ONLY_SPEC_MATTERS[request.op]]
+        others = [tracked for tensor, tracked in zip(request.tensors, request.tracked, strict=True) if tensor is not unknown]
         specs = tuple(request.table.spec_of(tensor) for tensor in tensors_of_result(_on_meta(request)))
         if not all(tracked.is_concrete for tracked in others):
             return None
         if any(spec.is_arithmetic or not self._keeps_values(spec) for spec in specs):
             return None
 
-        def on_hollow(again: OpRequest) -> Any:
-            hollow = again.tensors[_ONLY_SPEC_MATTERS[again.op]]
-            return again.call(lambda tensor: _hollow(tensor) if tensor is hollow else again.operand(tensor), _CPU)
+        def on_spec(again: OpRequest) -> Any:
+            unknown = again.tensors[_ONLY_SPEC_MATTERS[again.op]]
+            return again.call(lambda tensor: _unset(tensor) if tensor is unknown else again.operand(tensor), _CPU)
 
-        outcome = describe_outcome(request, on_hollow(request))
-        self._remember(request, outcome, on_hollow)
+        outcome = describe_outcome(request, on_spec(request))
+        self._remember(request, outcome, on_spec)
         return outcome
 
     # -- writes ------------------------------------------------------------------------------------------------------
@@ -230,7 +230,8 @@ def assumed_number(tensor: Tensor) -> float | int | bool:
     return torch.ones((), dtype=tensor.dtype).item()
 
 
-def _hollow(tensor: Tensor) -> Tensor:
+def _unset(tensor: Tensor) -> Tensor:
+    """A tensor of this shape and type on the CPU, with memory for one element."""
     return torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
 
 
@@ -257,7 +258,7 @@ def _on_meta(request: OpRequest) -> Any:
         tracked = request.table.find(tensor)
         if not tracked.is_concrete:
             return tensor if tracked.standin is None else tracked.standin
-        return tensor if keep_integers and not tracked.spec.is_arithmetic else twin_of(tracked.spec)
+        return tensor if keep_integers and not tracked.spec.is_arithmetic else meta_tensor(tracked.spec)
 
     check(request)
     try:
@@ -266,7 +267,7 @@ def _on_meta(request: OpRequest) -> Any:
             return None
         return request.call(to_meta, _META) if result is None else result
     except NotImplementedError as error:
-        raise NeedsValuesError(f"{request.op} cannot run without data: {error}") from error
+        raise NeedsValuesError(f"{request.op} cannot run on meta tensors: {error}") from error
 
 
 def _masks_to_indices(request: OpRequest) -> None:
@@ -278,7 +279,7 @@ def _masks_to_indices(request: OpRequest) -> None:
         if is_mask and request.table.find(index).is_concrete:
             expanded.extend(request.operand(index).nonzero(as_tuple=True))
         elif is_mask:
-            raise NeedsValuesError("indexing with a mask whose values depend on the data")
+            raise NeedsValuesError("indexing with a mask needs its values, which depend on the data")
         else:
             expanded.append(index)
     request.args = (source, expanded)
@@ -304,4 +305,4 @@ def _rebuilder(result: Any, specs: Sequence[TensorSpec]) -> Callable[[OpRequest]
         shape, stride, dtype = spec.shape, spec.stride, spec.dtype
         return lambda _: torch.empty_strided(shape, stride, dtype=dtype, device=_META)
     container = type(result)
-    return lambda _: container([twin_of(spec) for spec in specs])
+    return lambda _: container([meta_tensor(spec) for spec in specs])

@@ -34,7 +34,7 @@ _SILENT_WRITES: Mapping[OpOverload, tuple[int, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpTraits:
     """What an operator's schema says of it."""
 
@@ -161,13 +161,17 @@ class OpRequest:
 
     def describe(self, outputs: tuple[TensorSpec, ...], is_view: bool) -> OpSignature:
         """The signature of this call."""
-        args = tuple(self._describe(value) for value in self.args)
-        kwargs = {name: self._describe(value) for name, value in self.kwargs.items()}
         first = (self.tracked.index(tracked) for tracked in self.tracked)
         repeated = tuple(position for position, earlier in enumerate(first) if earlier != position)
         written = self._tensors_at((*self.traits.written_only, *self._silently_written()))
         return OpSignature(
-            self.op, args, kwargs, outputs, is_view, repeated, tuple(self.table.find(tensor).spec for tensor in written)
+            op=self.op,
+            args=tuple(self._describe(value) for value in self.args),
+            kwargs={name: self._describe(value) for name, value in self.kwargs.items()},
+            outputs=outputs,
+            is_view=is_view,
+            repeated=repeated,
+            written=tuple(self.table.find(tensor).spec for tensor in written),
         )
 
     def _describe(self, value: Any) -> Any:
@@ -194,9 +198,9 @@ class OpRequest:
         return tensor if standin is None else standin
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)  # not kw_only: see OpCall
 class OpOutcome:
-    """What came of a call: the result for the model, and its description for the record."""
+    """The result of a call, for the model, and its description, for the record."""
 
     result: Any
     signature: OpSignature
@@ -212,7 +216,7 @@ class Execution(Protocol):
     """A way to run operators: for real, or on shapes alone."""
 
     def needs_standin(self, tensor: Tensor, spec: TensorSpec, kind: TensorKind) -> bool:
-        """Whether a tensor that comes from outside is to be replaced by a twin without data."""
+        """Whether a tensor that comes from outside needs a meta tensor as its stand-in."""
 
     def begin_optimizer(self) -> None:
         """The gradients are there, and what follows is an optimizer's step."""
@@ -249,7 +253,8 @@ def describe_outcome(request: OpRequest, result: Any) -> OpOutcome:
     is_view = bool(outputs) and all(position is not None for position in alias_of)
     is_view = is_view and (not request.traits.written or torch.Tag.inplace_view in request.op.tags)
     specs = tuple(request.table.spec_of(output) for output in outputs)
-    return OpOutcome(result, request.describe(specs, is_view), outputs, alias_of)
+    signature = request.describe(specs, is_view)
+    return OpOutcome(result, signature, outputs, alias_of)
 
 
 def protect_foreign(request: OpRequest) -> None:

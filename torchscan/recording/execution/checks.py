@@ -1,4 +1,4 @@
-"""What operators refuse when they have data, but their shape functions let pass: mixed types, indices out of range."""
+"""What operators refuse on data but their shape functions let pass: mixed types, indices out of range."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Kernels that exist for some devices only.
 
-Where tensors have no data, torch takes attention and recurrent layers apart into what no fused kernel does, with score matrices
-that nobody ever writes. So the call goes to the kernel that the target device would choose; torch's own gradient belongs to it.
+On meta tensors torch takes attention and recurrent layers apart into operators that no fused kernel runs, with score matrices
+that it never writes. So the call goes to the kernel that the target device would choose; torch has its gradient too.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ aten = torch.ops.aten
 class Kernels:
     """The kernels of one kind of device, "cpu" or "cuda"."""
 
-    def __init__(self, target: str, *, has_flash: bool = True) -> None:
-        self._target = target
+    def __init__(self, device_type: str, *, has_flash: bool = True) -> None:
+        self._device_type = device_type
         self._has_flash = has_flash
 
     def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,7 +37,7 @@ class Kernels:
         if function is _attention:
             return self.attention
         if function in RECURRENT:
-            return (recurrent_on_cpu if self._target == "cpu" else recurrent_on_cuda)(function)
+            return (recurrent_on_cpu if self._device_type == "cpu" else recurrent_on_cuda)(function)
         return function
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -45,14 +45,14 @@ class Kernels:
         options = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
         fused = None
         if query.is_meta:
-            fused = (_attention_on_cpu if self._target == "cpu" else self._attention_on_cuda)(query, key, value, **options)
+            fused = (_fused_on_cpu if self._device_type == "cpu" else self._attention_on_cuda)(query, key, value, **options)
         return _attention(query, key, value, *args, **kwargs) if fused is None else fused
 
     def _attention_on_cuda(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
-        return _attention_on_cuda(query, key, value, **options, has_flash=self._has_flash)
+        return _fused_on_cuda(query, key, value, **options, has_flash=self._has_flash)
 
 
-def _attention_on_cpu(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
+def _fused_on_cpu(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
     if not runs_in_one_kernel(query, key, value, **options):
         return None
     mask = _added_to_scores(options.get("attn_mask"), query)
@@ -60,7 +60,7 @@ def _attention_on_cpu(query: Tensor, key: Tensor, value: Tensor, **options: Any)
     return aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)[0]
 
 
-def _attention_on_cuda(
+def _fused_on_cuda(
     query: Tensor,
     key: Tensor,
     value: Tensor,

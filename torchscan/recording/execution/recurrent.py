@@ -1,6 +1,6 @@
 """Recurrent layers as the kernels of a device compute them: all steps of a layer, or all layers, in one.
 
-On tensors without data torch goes step by step. Packed sequences are left to it.
+On meta tensors torch goes step by step. Packed sequences are left to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Shapes of results that torch's own shape functions refuse to give, or take their time to give.
+"""Shapes of results that torch's own shape functions refuse to give, or are slow to give.
 
 In inference mode torch works out shapes in Python: 100 to 700 µs for an activation or a normalisation, each time. A rule that
-does not fit a call returns None, and torch is asked; so a rule never has to know what is an error. Some of torch's functions
+does not fit a call returns None, and torch is asked; so no rule has to know what an error is. Some of torch's functions
 also import its compiler on first use, which takes a second that small models need not spend.
 """
 

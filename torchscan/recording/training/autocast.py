@@ -1,6 +1,6 @@
-"""Autocast for tensors without data.
+"""Autocast for meta tensors.
 
-torch's own asks each tensor for its device, and one without data has none that is cast. So what it does is done here, function
+torch's own autocast goes by the device of each tensor and casts nothing on the meta device. So its work is done here, function
 by function, as torch documents it: contractions get 16 bits, what needs range gets 32, some take the widest of their types.
 """
 
@@ -88,19 +88,19 @@ _WIDEST: Mapping[str, frozenset[str]] = {
 class Autocast:
     """What ``torch.autocast`` does with ``dtype`` on one kind of device; None: nothing."""
 
-    def __init__(self, dtype: torch.dtype | None, target: str) -> None:
+    def __init__(self, dtype: torch.dtype | None, device_type: str) -> None:
         self._dtype = dtype
-        self._target = target
+        self._device_type = device_type
         #: parameters are cast once; by identity, with what it is of, because another tensor can come to have it
         self._casts: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     @contextlib.contextmanager
     def on(self) -> Iterator[None]:
-        """The forward pass and the loss; the backward pass needs none. Who asks torch is told, and may switch it off and on."""
+        """For the forward pass and the loss; the backward pass needs none. Torch says that it is on, and can switch it off."""
         if self._dtype is None:
             yield
             return
-        before = (torch.is_autocast_enabled(self._target), torch.get_autocast_dtype(self._target))
+        before = (torch.is_autocast_enabled(self._device_type), torch.get_autocast_dtype(self._device_type))
         self._switch(True, self._dtype)
         torch.autocast_increment_nesting()  # what is cast is kept until the outermost context ends
         try:
@@ -111,30 +111,30 @@ class Autocast:
             self.forget()
 
     def _switch(self, enabled: bool, dtype: torch.dtype) -> None:
-        torch.set_autocast_enabled(self._target, enabled)
-        torch.set_autocast_dtype(self._target, dtype)
+        torch.set_autocast_enabled(self._device_type, enabled)
+        torch.set_autocast_dtype(self._device_type, dtype)
 
     def _current(self, *, once_more: bool) -> torch.dtype | None:
-        """The type to cast to; checkpoints know nothing of a target that the tensors are not on."""
-        if torch.is_autocast_enabled(self._target):
-            return torch.get_autocast_dtype(self._target)
-        return self._dtype if once_more and self._target != "cpu" else None
+        """The type to cast to; checkpoints know nothing of a kind of device that the tensors are not on."""
+        if torch.is_autocast_enabled(self._device_type):
+            return torch.get_autocast_dtype(self._device_type)
+        return self._dtype if once_more and self._device_type != "cpu" else None
 
     def forget(self) -> None:
-        """Let go of the casts of parameters: autocast is over, or what a checkpoint computes once more."""
+        """Let go of the casts of parameters: autocast is over, or what a checkpoint computes again."""
         self._casts.clear()
 
     def cast(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, once_more: bool
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments that a function gets. What a checkpoint computes ``once_more`` is cast as it was before."""
+        """The arguments that a function gets. What a checkpoint computes ``once_more`` is cast as it was the first time."""
         lower = self._current(once_more=once_more)
         if lower is None:
             if not _nesting():
                 self.forget()
             return args, kwargs
         name = getattr(function, "__name__", "")
-        if name in _RETURN_SINGLE[self._target]:
+        if name in _RETURN_SINGLE[self._device_type]:
             return args, self._returning_single(args, kwargs)
         dtype = self._type_for(name, (*args, *kwargs.values()), lower)
         if dtype is None:
@@ -144,11 +144,11 @@ class Autocast:
         return self._cast_all(args, dtype), {key: named[key] for key in kwargs}
 
     def _type_for(self, name: str, values: tuple[Any, ...], lower: torch.dtype) -> torch.dtype | None:
-        if name in _LOWER[self._target]:
+        if name in _LOWER[self._device_type]:
             return lower
-        if name in _SINGLE[self._target]:
+        if name in _SINGLE[self._device_type]:
             return torch.float32
-        if name in _WIDEST[self._target] and any(each.dtype is torch.float32 for each in _tensors(values)):
+        if name in _WIDEST[self._device_type] and any(each.dtype is torch.float32 for each in _tensors(values)):
             return torch.float32
         return None
 
@@ -181,19 +181,19 @@ _ASKED_OF_A_DEVICE = ("is_autocast_enabled", "set_autocast_enabled", "get_autoca
 
 
 @contextlib.contextmanager
-def autocast_of_hollow_tensors(target: str) -> Iterator[None]:
-    """Who asks for autocast on the kind of device that a tensor without data is on, is told of that which stands for it."""
+def autocast_of_meta_tensors(device_type: str) -> Iterator[None]:
+    """Whoever asks about autocast on the meta device is told about the device that meta tensors represent here."""
 
-    def of_target(function: Callable[..., Any]) -> Callable[..., Any]:
+    def of_device_type(function: Callable[..., Any]) -> Callable[..., Any]:
         def ask(*args: Any, **kwargs: Any) -> Any:
-            return function(*(target if each == "meta" else each for each in args), **kwargs)
+            return function(*(device_type if each == "meta" else each for each in args), **kwargs)
 
         return ask
 
     with contextlib.ExitStack() as stack:
         for name in _ASKED_OF_A_DEVICE:
-            stack.enter_context(replaced(vars(torch), name, of_target))
-        stack.enter_context(replaced(vars(autocast_mode), "is_autocast_available", of_target))
+            stack.enter_context(replaced(vars(torch), name, of_device_type))
+        stack.enter_context(replaced(vars(autocast_mode), "is_autocast_available", of_device_type))
         yield
 
 

@@ -1,12 +1,11 @@
 """Recording the backward pass.
 
-Autograd runs above the operators, on the tensors that the model hands over. So that it never touches a tensor of the user's, a
-substitute of our own is handed over instead: on shapes alone one without data, else another view of the same memory.
-Gradients arrive at the substitutes, in-place writes leave their history there, and a graph that the model has kept from before
-ends there.
+Autograd runs above the operators, on the tensors that the model hands over. So that it never touches a tensor of the user's, it
+is handed a substitute: a meta tensor in a pass on shapes alone, else another view of the same memory. Gradients arrive at the
+substitutes, in-place writes leave their history there, and a graph that the model has kept from before ends there.
 
-What C++ code takes by itself (a custom autograd function, a ScriptModule, vmap) gets no substitute. On data it does no harm:
-what autograd leaves on it is put back. On shapes alone its gradients would have no data where data is expected, so the pass
+What C++ code takes by itself (a custom autograd function, a ScriptModule, vmap) gets no substitute. On data this does no harm:
+what autograd leaves on it is put back. On shapes alone its gradients would be meta tensors where data is expected, so the pass
 is run on data instead.
 """
 
@@ -26,7 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchscan.errors import InputError, NeedsValuesError
 from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.bookkeeping.tensors import TensorTable, hollow_twin, is_plain
+from torchscan.recording.bookkeeping.tensors import TensorTable, is_plain, meta_copy
 from torchscan.recording.execution.kernels import Kernels
 from torchscan.recording.training.autocast import Autocast
 
@@ -35,18 +34,18 @@ Backward = bool | Callable[[Any], Tensor]
 
 
 class BackwardError(InputError):
-    """There is nothing to differentiate, or the loss is none."""
+    """There is nothing to differentiate, or the loss function failed."""
 
 
 class Substitutes(TorchFunctionMode):
     """While entered, functions get substitutes for the tensors that the pass has not made itself."""
 
-    def __init__(self, table: TensorTable, kernels: Kernels, autocast: Autocast, *, without_data: bool) -> None:
+    def __init__(self, table: TensorTable, kernels: Kernels, autocast: Autocast, *, on_meta: bool) -> None:
         super().__init__()
         self._table = table
         self._kernels = kernels
         self._autocast = autocast
-        self.without_data = without_data
+        self.on_meta = on_meta
         #: by the identity of the original, which is not kept alive: with it goes its substitute, unless somebody holds that
         self._substitutes: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
         self._begin = _next_node()
@@ -56,7 +55,7 @@ class Substitutes(TorchFunctionMode):
     ) -> Any:
         """Call the function with substitutes."""
         own_args, own_kwargs = self._swap(tuple(args)), {name: self._swap(value) for name, value in (kwargs or {}).items()}
-        if not self.without_data:
+        if not self.on_meta:
             return func(*own_args, **own_kwargs)
         if func is Tensor.to:
             own_args, own_kwargs = _staying(*own_args, **own_kwargs)
@@ -95,14 +94,14 @@ class Substitutes(TorchFunctionMode):
         return substitute
 
     def known(self, tensor: Tensor) -> Tensor | None:
-        """What functions were handed for a tensor: itself, if it is ours, or its substitute, if it has one."""
+        """What functions were handed for a tensor: the tensor itself if it is ours, its substitute if it has one, else None."""
         if self._table.is_met_as_ours(tensor):
             return tensor
         pair = self._substitutes.get(id(tensor))
         return None if pair is None or pair[0]() is not tensor else pair[1]
 
     def are_ours(self, tensor: Tensor) -> bool:
-        """Whether it is one of them, or was made in the pass: what autograd leaves there is nothing of the user's."""
+        """Whether it is a substitute or was made in the pass: what autograd leaves there is on no tensor of the user's."""
         return self._table.is_met_as_ours(tensor)
 
     def _needs_one(self, tensor: Tensor) -> bool:
@@ -114,14 +113,14 @@ class Substitutes(TorchFunctionMode):
         return self._table.is_met_as_ours(tensor) or (node is not None and node._sequence_nr() >= self._begin)
 
     def _substitute(self, tensor: Tensor) -> Tensor:
-        if self.without_data:
-            made = hollow_twin(tensor)
+        if self.on_meta:
+            made = meta_copy(tensor)
         else:
             made = tensor.detach()
         made.requires_grad_(tensor.requires_grad)
         if tensor.is_leaf:
             return made
-        with torch.enable_grad():  # what is no leaf may be written to
+        with torch.enable_grad():  # a tensor that is not a leaf may be written to
             return made.clone()
 
 
@@ -170,11 +169,13 @@ def differentiable_outputs(loss: Any) -> list[Tensor]:
     """The tensors in it that gradients can start from."""
     tensors = tensors_in(loss)
     if not tensors:
-        raise BackwardError(f"backward: there is no tensor to start from in {_kind_of(loss)}; give a function of the output")
+        raise BackwardError(
+            f"backward: there is no tensor to start from in {_kind_of(loss)}; give a function that makes a loss of the output"
+        )
     outputs = [tensor for tensor in tensors if tensor.requires_grad]
     if not outputs:
         raise BackwardError(
-            "backward: no output depends on a parameter or an input that requires a gradient: is everything frozen or detached?"
+            "backward: no output depends on a parameter or an input that requires a gradient; is everything frozen or detached?"
         )
     return outputs
 
@@ -206,12 +207,14 @@ def _run_engine(outputs: Sequence[Tensor], ones: Sequence[Tensor]) -> None:
         engine.run_backward(tuple(outputs), tuple(ones), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
-def require_hollow_leaves(outputs: Sequence[Tensor]) -> None:
-    """On shapes alone: refuse a graph that ends at a tensor with data, whose gradient would have none."""
+def require_meta_leaves(outputs: Sequence[Tensor]) -> None:
+    """On shapes alone: refuse a graph that ends at a tensor with data, whose gradient would be a meta tensor."""
     with torch._C.DisableTorchFunction():
         for leaf in _leaves(outputs):
             if not leaf.is_meta:
-                raise NeedsValuesError(f"autograd was handed a tensor {list(leaf.shape)} directly, by C++ or a custom function")
+                raise NeedsValuesError(
+                    f"C++ code or a custom function handed autograd a tensor {list(leaf.shape)} that has data"
+                )
 
 
 def _leaves(outputs: Sequence[Tensor]) -> Iterator[Tensor]:

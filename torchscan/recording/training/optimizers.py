@@ -1,6 +1,6 @@
-"""The optimizer of a training step, working on tensors without data that stand for the model's parameters.
+"""The optimizer of a training step, working on meta tensors in place of the model's parameters.
 
-What is recorded is the second step: the first one makes the state that stays.
+The second step is recorded: the first one makes the state that stays.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _IS_GREATER = {aten.gt.Scalar: True, aten.ge.Scalar: True, aten.lt.Scalar: False
 
 
 class OptimizerError(InputError):
-    """The optimizer that was asked for cannot be made, or does not step."""
+    """The optimizer that was asked for could not be made, or its step failed."""
 
 
 def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> Optimizer:
@@ -46,7 +46,9 @@ def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> O
     if isinstance(choice, Optimizer):
         return _checked(choice, lambda: _same_optimizer(choice, parameters))
     if isinstance(choice, list | tuple):
-        raise OptimizerError(f"optimizer is a {type(choice).__name__} of {len(choice)}: a step has one, give that")
+        raise OptimizerError(
+            f"optimizer is a {type(choice).__name__} of {len(choice)}: give the one optimizer that takes the step"
+        )
     make: Any = _class_named(choice) if isinstance(choice, str) else choice
     if not callable(make):
         raise OptimizerError(
@@ -54,7 +56,7 @@ def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> O
         )
     trainable = [each for each in parameters.values() if each.requires_grad]
     if not trainable:
-        raise OptimizerError("there is nothing to optimize: no parameter requires a gradient")
+        raise OptimizerError("no parameter requires a gradient, so there is nothing to optimize: leave optimizer out")
     return _checked(choice, lambda: make(trainable))
 
 
@@ -64,14 +66,14 @@ def _checked(choice: OptimizerChoice, make: Callable[[], object]) -> Optimizer:
     except TorchscanError:
         raise
     except Exception as error:
-        raise OptimizerError(f"the optimizer cannot be made: {type(error).__name__}: {error}") from error
+        raise OptimizerError(f"the optimizer could not be made: {type(error).__name__}: {error}") from error
     if not isinstance(made, Optimizer):
         raise OptimizerError(f"optimizer={choice!r} made a {type(made).__name__}, which is no torch.optim.Optimizer")
     return made
 
 
 def take_step(optimizer: Optimizer) -> None:
-    """One step on gradients without data. What it looks at to decide is assumed: see :class:`_AssumedValues`."""
+    """One step on meta tensors. The values that it bases decisions on are assumed: see :class:`_AssumedValues`."""
     takes_closure = inspect.signature(optimizer.step).parameters.get("closure")
     needs_closure = takes_closure is not None and takes_closure.default is inspect.Parameter.empty
     losses = itertools.count(1.0)  # each another, so that nobody thinks the end was reached
@@ -83,7 +85,7 @@ def take_step(optimizer: Optimizer) -> None:
         raise
     except Exception as error:
         raise OptimizerError(
-            f"{type(optimizer).__name__}.step() failed on gradients without data: {type(error).__name__}: {error}"
+            f"{type(optimizer).__name__}.step() failed on meta tensors: {type(error).__name__}: {error}"
         ) from error
 
 
@@ -97,13 +99,13 @@ def state_of(optimizer: Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
 
 @contextlib.contextmanager
 def implementations_of(device: str) -> Iterator[None]:
-    """Let torch choose (one tensor at a time, many, fused) as it does on ``device``; nobody's hooks hear of it.
+    """Let torch choose (one tensor at a time, many, fused) as it does on ``device``, and call nobody's hooks.
 
-    Both only in this thread.
+    Both in this thread only.
     """
     thread = threading.get_ident()
 
-    def with_hollow(supported: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    def with_meta(supported: Callable[..., list[str]]) -> Callable[..., list[str]]:
         def devices(*args: Any, **kwargs: Any) -> list[str]:
             known = supported(*args, **kwargs)
             return [*known, "meta"] if threading.get_ident() == thread and device in known else known
@@ -116,7 +118,7 @@ def implementations_of(device: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module in _OPTIMIZER_MODULES:
             for name in _SUPPORTED & vars(module).keys():
-                stack.enter_context(replaced(vars(module), name, with_hollow))
+                stack.enter_context(replaced(vars(module), name, with_meta))
         for hooks in (optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks):
             for key in list(hooks):
                 stack.enter_context(replaced(hooks, key, elsewhere))
@@ -124,7 +126,7 @@ def implementations_of(device: str) -> Iterator[None]:
 
 
 class _AssumedValues(TorchDispatchMode):
-    """Answers what an optimizer asks of values: a number is 1, and farther from zero than a bound, on the bound's side.
+    """Answers when an optimizer asks for values: a number is 1, and farther from zero than any bound, on the bound's side.
 
     So a norm is not small, a step leads downhill, and L-BFGS goes on to its last iteration. No size depends on them.
     """
@@ -138,13 +140,13 @@ class _AssumedValues(TorchDispatchMode):
         self, func: OpOverload, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Answer, or run the operator."""
-        hollow = bool(args) and isinstance(args[0], Tensor) and args[0].is_meta
-        if hollow and func in _IS_GREATER and args[0].dim() == 0:
+        is_meta = bool(args) and isinstance(args[0], Tensor) and args[0].is_meta
+        if is_meta and func in _IS_GREATER and args[0].dim() == 0:
             return torch.tensor(_IS_GREATER[func] == (args[1] >= 0))
         try:
             return func(*args, **(kwargs or {}))
         except (NotImplementedError, RuntimeError):
-            if hollow and func is aten._local_scalar_dense.default:  # no record is made, which would have an answer
+            if is_meta and func is aten._local_scalar_dense.default:  # no record is made, which would have an answer
                 return assumed_number(args[0])
             if func in UPDATES_WITHOUT_SHAPE_FUNCTION:
                 return None
@@ -156,7 +158,7 @@ def _class_named(name: str) -> type[Optimizer]:
     found = classes.get(name.lower())
     if not (inspect.isclass(found) and issubclass(found, Optimizer)):
         raise OptimizerError(
-            f"optimizer is {name!r}, of which torch.optim has no class; give its name ('AdamW'), or the class itself"
+            f"optimizer is {name!r}, and torch.optim has no class of this name: give another ('AdamW'), or the class itself"
         )
     return found
 
@@ -172,7 +174,9 @@ def _same_optimizer(original: Optimizer, parameters: Mapping[int, Tensor]) -> Op
     ]
     groups = [group for group in groups if group["params"]]
     if not groups:
-        raise OptimizerError("the optimizer has none of this model's parameters: was it made for another one, or for a copy?")
+        raise OptimizerError(
+            "the optimizer has none of this model's parameters: was it made for another model, or for a copy of this one?"
+        )
     accepted = inspect.signature(type(original)).parameters
     make: Any = type(original)
     options = {name: copy.deepcopy(value) for name, value in original.defaults.items() if name in accepted}

@@ -7,14 +7,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from torchscan.recording.bookkeeping.tensors import hollow_twin
+from torchscan.recording.bookkeeping.inventory import Slot
+from torchscan.recording.bookkeeping.tensors import TensorTable, meta_copy
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.training.gradients import (
     Substitutes,
     differentiable_outputs,
     outside_of_everything,
-    require_hollow_leaves,
+    require_meta_leaves,
     run_backward,
 )
 from torchscan.recording.training.optimizers import OptimizerChoice, implementations_of, optimizer_on, state_of, take_step
@@ -23,51 +25,59 @@ from torchscan.recording.training.optimizers import OptimizerChoice, implementat
 def differentiate(loss: Any, recorder: Recorder, substitutes: Substitutes) -> None:
     """Run the backward pass."""
     outputs = [substitutes.of(output) for output in differentiable_outputs(loss)]
-    if substitutes.without_data:
-        require_hollow_leaves(outputs)
+    if substitutes.on_meta:
+        require_meta_leaves(outputs)
     recorder.begin("backward")
     run_backward(outputs, substitutes)
 
 
-def name_gradients(recorder: Recorder, substitutes: Substitutes, inputs: Sequence[tuple[str, Tensor]]) -> None:
+def name_gradients(tensors: Sequence[tuple[str, Tensor]], substitutes: Substitutes, recorder: Recorder) -> None:
     """Say of the memory of gradients that stay whose they are."""
-    known_slots = ((slot.path, substitutes.known(slot.tensor)) for slot in recorder.inventory.slots)
-    for name, known in (*known_slots, *inputs):
+    for name, tensor in tensors:
+        known = substitutes.known(tensor)
         gradient = known.grad if known is not None and known.is_leaf else None
-        number = None if gradient is None else recorder.table.storages.find(gradient)
-        if gradient is not None and gradient.layout is not torch.strided:
+        if gradient is None:
+            continue
+        if gradient.layout is not torch.strided:
             recorder.assume(f"that the sparse gradient of {name} takes no memory, which is not followed")
-        if number is not None:
-            recorder.table.storages.call_it(number, "gradient", name)
+        recorder.table.name_gradient(gradient, name)
 
 
 def optimize(
-    choice: OptimizerChoice, recorder: Recorder, substitutes: Substitutes, originals: Mapping[int, int], target: str
+    choice: OptimizerChoice,
+    slots: Sequence[Slot],
+    originals: Mapping[int, int],
+    recorder: Recorder,
+    substitutes: Substitutes,
+    device_type: str,
 ) -> None:
     """Make the optimizer and its state out of sight, and record the step that follows."""
-    tensors = [slot for slot in recorder.inventory.slots if not slot.is_buffer]
-    slots = {originals.get(id(slot.tensor), id(slot.tensor)): slot for slot in tensors}
-    with implementations_of(target), torch._C.DisableTorchFunction():
+    parameters = {originals.get(id(slot.tensor), id(slot.tensor)): slot for slot in slots if not slot.is_buffer}
+    with implementations_of(device_type), torch._C.DisableTorchFunction():
         with outside_of_everything():
-            parameters = {identity: _updated(slot.tensor, recorder, substitutes) for identity, slot in slots.items()}
-            paths = {id(parameters[identity]): slot.path for identity, slot in slots.items()}
-            optimizer = optimizer_on(choice, parameters)
+            updated = {identity: _updated(slot.tensor, recorder.table, substitutes) for identity, slot in parameters.items()}
+            optimizer = optimizer_on(choice, updated)
             take_step(optimizer)
-            for parameter, name, value in state_of(optimizer):
-                is_elsewhere = target == "cuda" and not value.is_meta  # step counts, which stay on the host
-                recorder.table.enter_state(value, f"{paths[id(parameter)]}.{name}", elsewhere=is_elsewhere)
+            paths = {id(updated[identity]): slot.path for identity, slot in parameters.items()}
+            _enter_state(optimizer, paths, recorder.table, device_type)
         recorder.begin("optimizer")
         take_step(optimizer)
 
 
-def _updated(tensor: Tensor, recorder: Recorder, substitutes: Substitutes) -> Tensor:
-    """What an optimizer may write to instead of a parameter: what functions got, or, if that has data, a hollow twin of it."""
+def _enter_state(optimizer: Optimizer, paths: Mapping[int, str], table: TensorTable, device_type: str) -> None:
+    """What it keeps, by the path of the parameter. Its step counts stay on the host."""
+    for parameter, name, value in state_of(optimizer):
+        table.enter_state(value, f"{paths[id(parameter)]}.{name}", elsewhere=device_type == "cuda" and not value.is_meta)
+
+
+def _updated(tensor: Tensor, table: TensorTable, substitutes: Substitutes) -> Tensor:
+    """What an optimizer may write to instead of a parameter: what functions got, or, if that has data, a meta copy of it."""
     substitute = substitutes.of(tensor)
-    if substitutes.without_data or substitute.is_meta:
+    if substitutes.on_meta or substitute.is_meta:
         return substitute
-    twin, gradient = hollow_twin(substitute).requires_grad_(substitute.requires_grad), substitute.grad
-    recorder.table.enter_state(twin, "", elsewhere=True)  # its memory is the parameter's, which is counted
+    updated, gradient = meta_copy(substitute).requires_grad_(substitute.requires_grad), substitute.grad
+    table.enter_state(updated, "", elsewhere=True)  # its memory is the parameter's, which is counted
     if gradient is not None:
-        twin.grad = hollow_twin(gradient)
-        recorder.table.enter_state(twin.grad, "", elsewhere=True)
-    return twin
+        updated.grad = meta_copy(gradient)
+        table.enter_state(updated.grad, "", elsewhere=True)
+    return updated

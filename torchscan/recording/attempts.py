@@ -1,0 +1,100 @@
+"""The ways in which a pass can be run: on shapes alone or on data, with a graph or without."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from torchscan.errors import InputError
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.execution.abstract import AbstractExecution
+from torchscan.recording.execution.calls import Execution
+from torchscan.recording.execution.real import RealExecution
+from torchscan.recording.request import PassRequest
+
+_META = torch.device("meta")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One way of running a pass, and why this one."""
+
+    name: Literal["abstract", "real"]
+    reason: str
+    device: torch.device
+    grad_mode: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
+    #: whether operators arrive as what autograd sees: its tensors are ours, and composites come apart
+    in_pieces: bool = False
+
+    @property
+    def is_abstract(self) -> bool:
+        """Whether shapes are all that there is."""
+        return self.name == "abstract"
+
+    def without_graph(self, request: PassRequest) -> Attempt:
+        """In inference mode operators arrive whole; where they are wanted in pieces, gradients are merely off."""
+        return replace(self, grad_mode=torch.no_grad, in_pieces=True) if request.in_pieces else self
+
+    def with_graph(self) -> Attempt:
+        """For a model that computes gradients, or whose gradients are asked for."""
+        return replace(self, grad_mode=torch.enable_grad, in_pieces=True)
+
+    def because(self, reason: str) -> Attempt:
+        """For this reason too."""
+        return replace(self, reason=f"{self.reason}; {reason}" if self.reason else reason)
+
+    def execution(self) -> Execution:
+        """What runs the operators. In pieces, all floats are meta tensors: autograd and composites compare devices."""
+        if not self.is_abstract:
+            return RealExecution()
+        return AbstractExecution(largest_floats=0) if self.in_pieces else AbstractExecution()
+
+    @contextlib.contextmanager
+    def without_autocast(self, followed: str | None, assume: Callable[[str], None]) -> Iterator[None]:
+        """Switch off an active autocast: it casts parameters, which have a device, but not meta tensors.
+
+        Except on the kind of device that is ``followed``: see :mod:`torchscan.recording.training.autocast`.
+        """
+        with contextlib.ExitStack() as stack:
+            for device in set(_autocast_devices()) - {followed} if self.is_abstract else ():
+                assume(f"no autocast, although it is active on {device}: it has no effect on meta tensors")
+                stack.enter_context(torch.autocast(device, enabled=False))
+            yield
+
+
+def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
+    """The ways to run it, in the order in which to try them."""
+    abstract = Attempt(name="abstract", reason="shapes are enough", device=_META)
+    real = Attempt(name="real", reason="", device=_device_of(inventory, request))
+    on_meta = [slot.path for slot in inventory.slots if slot.tensor.is_meta]
+    if request.execute == "abstract":
+        return [replace(abstract, reason="asked for")]
+    if request.execute == "real" and on_meta:
+        raise InputError(f"execute='real' needs data, and {on_meta[0]} has none: it is on the meta device")
+    if request.execute == "real":
+        return [real.because("asked for")]
+    if real.device.type == "cuda":
+        return [real.because("the model is on CUDA")]
+    if on_meta:
+        return [abstract]
+    if real.device.type in _autocast_devices():
+        return [real.because("autocast is active")]
+    return [abstract, real]
+
+
+def _autocast_devices() -> list[str]:
+    return [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+
+
+def _device_of(inventory: Inventory, request: PassRequest) -> torch.device:
+    """Where the model lives: the device of its first tensor, else of its first argument, else the CPU."""
+    for slot in inventory.slots:
+        return slot.tensor.device
+    for tensor in tensors_in((request.args, request.kwargs)):
+        return tensor.device
+    return torch.device("cpu")

@@ -1,0 +1,263 @@
+"""Which module is running, which call of it this is, and which call a node of the backward pass belongs to.
+
+The tree knows modules and autograd's numbers, nothing of operators or tensors, so whoever watches a model run can ask it: a
+recording, an inspection, a training run. It puts nothing on the modules, returns nothing from its hooks and holds no tensor.
+
+Autograd numbers the nodes of a graph as they are made, thread by thread. What is made between two numbers read when modules
+start and end belongs to the innermost module that is open then:
+
+    owner(node) = the call noted last before node, of those in the thread that made it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+from torch.autograd.graph import Node
+from torch.nn.modules.module import (
+    _global_forward_hooks_with_kwargs,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+_NUMBER_OF_LEAVES = 2**63  # the nodes that store gradients are numbered from the end
+_NO_BACKWARD_PASS = -1
+
+#: whether calls in the current thread are followed; those in other threads are noted as missed
+ThreadPolicy = Callable[[], bool]
+
+
+class Call:
+    """One call of a module. ``parent`` is where it belongs, ``outer`` what goes on in its thread when it ends."""
+
+    __slots__ = ("children", "depth", "handled", "index", "invocation", "module", "outer", "parent", "path")
+
+    def __init__(
+        self, module: nn.Module, path: str, invocation: int, index: int, parent: Call | None, outer: Call | None
+    ) -> None:
+        self.module = module
+        self.path = path
+        #: 0 for the first call of this module, 1 for the second, …
+        self.invocation = invocation
+        self.index = index
+        self.parent = parent
+        #: differs from the parent where a checkpoint runs a module again during the backward pass
+        self.outer = outer
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.children: list[int] = []
+        #: the exception that was being handled when it started
+        self.handled = sys.exception()
+
+
+#: told when a module has ended: the call, its arguments, its result
+AtEnd = Callable[[Call, object, object], None]
+
+
+def only_this_thread() -> ThreadPolicy:
+    """Follow the thread that asks for this policy."""
+    followed = threading.get_ident()
+    return lambda: threading.get_ident() == followed
+
+
+def with_autograd_threads() -> ThreadPolicy:
+    """Follow this thread, and those in which autograd runs a backward pass: on CUDA, checkpoints run modules there."""
+    followed = threading.get_ident()
+    return lambda: threading.get_ident() == followed or is_in_backward_pass()
+
+
+def is_in_backward_pass() -> bool:
+    """Whether autograd's engine is at work in this thread."""
+    return bool(torch._C._current_graph_task_id() != _NO_BACKWARD_PASS)
+
+
+class _Thread:
+    """What is known of one thread: the innermost open call, and whose the nodes are that it makes."""
+
+    __slots__ = ("current", "interrupted", "is_home", "ranges")
+
+    def __init__(self, *, is_home: bool) -> None:
+        self.is_home = is_home
+        self.current: Call | None = None
+        #: from which number on nodes belong to which call
+        self.ranges: list[tuple[int, Call]] = []
+        #: in a thread of autograd's: the backward pass in which it made the first of them
+        self.interrupted = _NO_BACKWARD_PASS
+
+    def owner_of(self, number: int) -> Call | None:
+        position = bisect.bisect_right(self.ranges, number, key=lambda each: each[0])
+        return self.ranges[position - 1][1] if position else None
+
+    def assign_nodes_to(self, call: Call | None) -> None:
+        """What is made here from now on is made by ``call``; in a thread of autograd's until its backward pass is over."""
+        if call is None or not torch.is_grad_enabled():
+            return
+        if not self.is_home and not self.ranges and is_in_backward_pass():
+            self.interrupted = torch._C._current_graph_task_id()
+            torch.autograd.Variable._execution_engine.queue_callback(self.ranges.clear)
+        self.ranges.append((int(torch._C._autograd._get_sequence_nr()), call))
+
+    def runs_its_own_nodes(self) -> bool:
+        """Whether autograd works on nodes made here.
+
+        Else its threads run nodes of the forward pass, until a checkpoint there starts a backward pass of its own, of what it
+        has just computed again.
+        """
+        return self.is_home or (bool(self.ranges) and torch._C._current_graph_task_id() != self.interrupted)
+
+
+class CallTree:
+    """The calls of the modules that ``path_of`` has a path for, while :meth:`watched`."""
+
+    def __init__(self, path_of: Callable[[nn.Module], str | None], follows: ThreadPolicy | None = None) -> None:
+        self._path_of = path_of
+        self._follows = follows or only_this_thread()
+        self._at_end: AtEnd | None = None
+        self._home = threading.get_ident()
+        self._lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all calls: a new step begins. The end of a call that is open now is not noticed."""
+        #: in the order in which they started
+        self.calls: list[Call] = []
+        #: paths of modules that ran in threads which are not followed
+        self.missed: set[str] = set()
+        self._threads: dict[int, _Thread] = {}
+        self._invocations: dict[int, int] = {}
+        self._origin: tuple[BaseException, Call] | None = None
+
+    @property
+    def root(self) -> Call:
+        """The first call, which is the model's."""
+        return self.calls[0]
+
+    @property
+    def current(self) -> Call | None:
+        """The innermost call that is open in this thread."""
+        thread = self._threads.get(threading.get_ident())
+        return None if thread is None else thread.current
+
+    # -- the backward pass -------------------------------------------------------------------------------------------
+
+    def owner_of(self, node: Node | None) -> Call | None:
+        """The call that made this node of the graph; None for leaves, and for what is older than the first call.
+
+        To be asked in the thread that runs the node. What the model's caller makes of its result, a loss, is the model's.
+        """
+        number = _NUMBER_OF_LEAVES if node is None else node._sequence_nr()
+        if number >= _NUMBER_OF_LEAVES:
+            return None
+        here = self._here()
+        return (here if here.runs_its_own_nodes() else self._threads.get(self._home, here)).owner_of(number)
+
+    # -- exceptions --------------------------------------------------------------------------------------------------
+
+    def origin_of(self, error: BaseException) -> Call | None:
+        """The first call that this exception left."""
+        return self._origin[1] if self._origin is not None and self._origin[0] is error else None
+
+    def forget_caught(self) -> None:
+        """Let go of an exception that somebody has caught: its frames hold tensors."""
+        if self._origin is not None and sys.exception() is not self._origin[0]:
+            self._origin = None
+
+    def forget_exception(self) -> None:
+        """Let go of whatever exception left a call."""
+        self._origin = None
+
+    # -- modules -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def watched(self, at_end: AtEnd | None = None) -> Iterator[None]:
+        """Follow the calls, and tell of the end of each. The hooks are global, and gone afterwards."""
+        self._at_end = at_end
+        with _registering:  # two threads could draw the same handle
+            handles = (
+                register_module_forward_pre_hook(self._before),
+                register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
+            )
+        try:
+            yield
+        finally:
+            self._at_end = None  # which may well hold whoever holds the tree
+            with _registering:
+                for handle in handles:
+                    handle.remove()
+                    _global_forward_hooks_with_kwargs.pop(handle.id, None)  # which torch forgets
+
+    @contextlib.contextmanager
+    def resumed(self) -> Iterator[None]:
+        """The model has returned a generator: what runs in this context is the model's again."""
+        thread = self._here()
+        before, thread.current = thread.current, self.root
+        try:
+            yield
+        finally:
+            thread.current = before
+
+    def _before(self, module: nn.Module, _arguments: object) -> None:
+        path = self._path_of(module)
+        if path is None:  # what the model does not own (a slice of a Sequential) belongs to its caller
+            return
+        if self._follows():
+            self._open(module, path)
+        else:
+            self.missed.add(path)
+
+    def _after(self, module: nn.Module, arguments: object, *rest: object) -> None:
+        *kwargs, result = rest  # torch leaves out the kwargs when it calls a global hook because of an exception
+        thread = self._threads.get(threading.get_ident())
+        call = None if thread is None else thread.current
+        if thread is None or call is None or call.module is not module:
+            return
+        if result is None and sys.exception() is not call.handled:
+            self._abandon(thread, call, sys.exception())
+        else:
+            self._close(thread, call, (arguments, *kwargs) if any(kwargs) else arguments, result)
+
+    def _open(self, module: nn.Module, path: str) -> None:
+        self.forget_caught()
+        thread = self._here()
+        parent = self._parent_in(thread)
+        with self._lock:  # autograd has a thread for each device
+            invocation = self._invocations.get(id(module), 0)
+            self._invocations[id(module)] = invocation + 1
+            call = Call(module, path, invocation, len(self.calls), parent, thread.current)
+            self.calls.append(call)
+        if parent is not None:
+            parent.children.append(call.index)
+        thread.current = call
+        thread.assign_nodes_to(call)
+
+    def _parent_in(self, thread: _Thread) -> Call | None:
+        """A module that starts in a backward pass is run again by a checkpoint: it belongs where its gradient does."""
+        if thread.current is not None or not is_in_backward_pass():
+            return thread.current
+        return self.owner_of(torch._C._current_autograd_node()) or (self.root if self.calls else None)
+
+    def _close(self, thread: _Thread, call: Call, arguments: object, result: object) -> None:
+        call.handled = None
+        if self._at_end is not None:
+            self._at_end(call, arguments, result)
+        thread.current = call.outer
+        thread.assign_nodes_to(call.outer)
+
+    def _abandon(self, thread: _Thread, call: Call, error: BaseException | None) -> None:
+        """The first call that an exception leaves is where it came from."""
+        if error is not None and self.origin_of(error) is None:
+            self._origin = (error, call)
+        self._close(thread, call, (), ())
+
+    def _here(self) -> _Thread:
+        number = threading.get_ident()
+        known = self._threads.get(number)
+        return self._threads.setdefault(number, _Thread(is_home=number == self._home)) if known is None else known
+
+
+_registering = threading.Lock()

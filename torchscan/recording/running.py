@@ -1,0 +1,141 @@
+"""One run of a model in one of the ways there are: forward, and if asked for backward and an optimizer's step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import GeneratorType
+from typing import Any
+
+from torch import Tensor
+
+from torchscan.recording.attempts import Attempt
+from torchscan.recording.bookkeeping.containers import named_tensors
+from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.execution.higher_order import flex_attention_runs_as_it_is
+from torchscan.recording.execution.kernels import Kernels, functions_let_through
+from torchscan.recording.failures import explain
+from torchscan.recording.recorder import Recorder
+from torchscan.recording.request import PassRequest
+from torchscan.recording.training.autocast import Autocast, autocast_of_meta_tensors
+from torchscan.recording.training.gradients import BackwardError, Substitutes, loss_of
+from torchscan.recording.training.optimizers import OptimizerError
+from torchscan.recording.training.step import differentiate, name_gradients, optimize
+from torchscan.trace.events import InputRecord
+
+
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    """What the model is called with."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    #: its tensors, by their position
+    named: list[tuple[str, Tensor]]
+    #: those of them that were made for this run
+    owned: list[tuple[str, Tensor]]
+
+
+def run(
+    request: PassRequest, attempt: Attempt, recorder: Recorder, inventory: Inventory, autocast: Autocast
+) -> list[InputRecord]:
+    """Run the model of the inventory, tell the recorder what happens, and say what the inputs were."""
+    arguments = _arguments(request, attempt, inventory)
+    _enter(arguments, request, inventory, recorder.table)
+    inputs = [InputRecord(name, tuple(tensor.shape), tensor.dtype) for name, tensor in arguments.named]
+    try:
+        _Stage(request, attempt, recorder, inventory, autocast).whole(arguments)
+    except (BackwardError, OptimizerError):
+        raise
+    except Exception as error:
+        raise explain(recorder.failure_of(error), inventory.root, inputs, request.input_shape) from error
+    return inputs
+
+
+def _arguments(request: PassRequest, attempt: Attempt, inventory: Inventory) -> _Arguments:
+    kept = {id(slot.tensor) for slot in inventory.slots}
+    args, kwargs, owned = request.inputs(attempt.device, kept)
+    named = [*named_tensors(args, "args"), *named_tensors(kwargs, "kwargs")]
+    return _Arguments(args, kwargs, named, [(name, tensor) for name, tensor in named if id(tensor) in owned])
+
+
+def _enter(arguments: _Arguments, request: PassRequest, inventory: Inventory, table: TensorTable) -> None:
+    """Tell the table which tensors there are to begin with, and which of them the model may write to."""
+    owned = {id(tensor) for _, tensor in arguments.owned}
+    for name, tensor in arguments.named:
+        if id(tensor) in owned:
+            table.enter_own(tensor, "input", name)
+        else:
+            table.name(tensor, "input", name)
+    for slot in inventory.slots if request.is_converted else ():
+        table.enter_own(slot.tensor, slot.kind, slot.path)
+
+
+class _Stage:
+    """What works together while a model runs."""
+
+    def __init__(
+        self, request: PassRequest, attempt: Attempt, recorder: Recorder, inventory: Inventory, autocast: Autocast
+    ) -> None:
+        self._request = request
+        self._attempt = attempt
+        self._recorder = recorder
+        self._inventory = inventory
+        self._autocast = autocast
+        kernels = Kernels(request.device_type, has_flash=request.has_flash)
+        self._substitutes = Substitutes(recorder.table, kernels, autocast, on_meta=attempt.is_abstract)
+
+    def whole(self, arguments: _Arguments) -> None:
+        """All that was asked for."""
+        with self._recording():
+            for _ in range(2 if self._request.accumulates else 1):
+                kept: Any = None  # of the batch before
+                kept = self._batch(arguments)
+            self._name_gradients(arguments)
+            self._optimize()
+            self._recorder.end()
+            del kept  # a training loop has the output and the loss of the last batch until its end
+
+    @contextlib.contextmanager
+    def _recording(self) -> Iterator[None]:
+        """The modes and replacements that the run needs; the recorder comes last, nearest to the operators."""
+        in_pieces, is_abstract = self._attempt.in_pieces, self._attempt.is_abstract
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._attempt.grad_mode())
+            stack.enter_context(flex_attention_runs_as_it_is())
+            if in_pieces:
+                stack.enter_context(self._substitutes)
+            if in_pieces and is_abstract:
+                stack.enter_context(functions_let_through())
+            if is_abstract:
+                stack.enter_context(autocast_of_meta_tensors(self._request.device_type))
+            stack.enter_context(self._recorder.recording())
+            yield
+
+    def _batch(self, arguments: _Arguments) -> tuple[Any, Any]:
+        """Forward, and backward if asked for: the output and the loss."""
+        self._recorder.begin("forward")
+        with self._autocast.on():
+            output = self._inventory.root(*arguments.args, **arguments.kwargs)
+            if isinstance(output, GeneratorType):  # nothing has run yet
+                self._exhaust(output)
+            loss = loss_of(output, self._request.backward) if self._request.backward else None
+        if self._request.backward:
+            differentiate(loss, self._recorder, self._substitutes)
+        return output, loss
+
+    def _exhaust(self, generator: Iterator[Any]) -> None:
+        with self._recorder.tree.resumed():
+            deque(generator, maxlen=0)
+
+    def _name_gradients(self, arguments: _Arguments) -> None:
+        tensors = [*((slot.path, slot.tensor) for slot in self._inventory.slots), *arguments.owned]
+        name_gradients(tensors, self._substitutes, self._recorder)
+
+    def _optimize(self) -> None:
+        if self._request.optimizer is not None:
+            slots, originals = self._inventory.slots, self._request.originals
+            optimize(self._request.optimizer, slots, originals, self._recorder, self._substitutes, self._request.device_type)

@@ -1,0 +1,39 @@
+"""What torch means by the texts of its exceptions. Where only the text tells one cause from another, it is looked up here.
+
+Each entry is provoked on real torch by the tests, so a version of torch that puts it differently is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+
+class Saying(Enum):
+    """What an exception is about."""
+
+    #: gradients were asked for in inference mode, or a tensor made in it was used for some
+    NEEDS_GRAPH = auto()
+    #: a custom operator does not say what shape it returns
+    NO_SHAPE_FUNCTION = auto()
+    #: a custom operator has no gradient
+    NO_GRADIENT = auto()
+    #: batch statistics of one sample
+    ONE_SAMPLE = auto()
+    #: operands whose types do not go together
+    WRONG_TYPE = auto()
+
+
+_WORDS: Mapping[Saying, tuple[str, ...]] = {
+    Saying.NEEDS_GRAPH: ("require grad", "requires_grad", "inference tensor"),
+    Saying.NO_SHAPE_FUNCTION: ("fake impl", "meta kernel"),
+    Saying.NO_GRADIENT: ("no autograd formula was registered",),
+    Saying.ONE_SAMPLE: ("more than 1 value per channel",),
+    Saying.WRONG_TYPE: ("dtype", "scalar type"),
+}
+
+
+def says(error: BaseException | None, saying: Saying) -> bool:
+    """Whether the text of an exception says this."""
+    text = str(error).lower()
+    return any(words in text for words in _WORDS[saying])
