@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 #: runs of pytest of their own, for the tests of the plugin
 pytest_plugins = ["pytester"]
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever opens a browser is slow."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 TRUTH = Path(__file__).parent.parent.parent / "shared" / "truth"
 
 

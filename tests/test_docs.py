@@ -13,6 +13,8 @@ import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, w
 from tests.console import with_real_output
 from torchscan.analyses.roofline import constants
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: a snippet, and the text directly below it, which is what it prints

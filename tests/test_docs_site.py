@@ -14,6 +14,8 @@ import pytest
 
 import torchscan
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 MISSING = [name for name in ("sphinx", "myst_parser", "furo") if find_spec(name) is None]

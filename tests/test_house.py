@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import torchscan
 
 PACKAGE = Path(torchscan.__file__).parent
@@ -78,10 +80,12 @@ def test_no_branch_on_module_types_in_the_prices() -> None:
     assert not [file for file in (PACKAGE / "ops").glob("*.py") if "nn." in file.read_text()]
 
 
+@pytest.mark.slow
 def test_importing_does_not_wait_for_torch() -> None:
     assert "torch" not in _loaded("import torchscan")
 
 
+@pytest.mark.slow
 def test_using_loads_nothing_heavy_beside_torch() -> None:
     loaded = _loaded("import torchscan; [getattr(torchscan, name) for name in torchscan.__all__]", beside="torch")
     foreign = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {"torchscan", "tabulate", "wcwidth"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
@@ -84,6 +85,7 @@ def test_contractions_are_linear_in_the_batch(model: nn.Module, batch: int) -> N
         assert many["grad_params"] == single["grad_params"]
 
 
+@pytest.mark.slow
 @RELAXED
 @given(models(), st.sampled_from(["eval", "train"]))
 def test_a_real_pass_and_one_on_shapes_agree(model: nn.Module, mode: Any) -> None:
@@ -117,6 +119,7 @@ def test_folding_keeps_every_sum(model: nn.Module, data: st.DataObject) -> None:
         assert sum(layer[key] for layer in folded["layers"]) == info["overall"][key]
 
 
+@pytest.mark.slow
 @RELAXED
 @given(models().map(differentiable), st.sampled_from(["eval", "train"]))
 def test_the_backward_pass_on_shapes_is_that_on_data(model: nn.Module, mode: Any) -> None:

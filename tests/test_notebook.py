@@ -26,6 +26,8 @@ CELLS = (
     """\
 from torch import nn
 from torchscan import aggregate_info, crawl_module, from_json, select_layers, summary, to_json
+
+pytestmark = pytest.mark.slow
 model = nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), nn.Linear(8, 2))""",
     "info = crawl_module(model, (4,))\ninfo",
     "summary(model, (4,))",

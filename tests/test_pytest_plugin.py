@@ -110,6 +110,7 @@ def test_the_file_of_the_nearest_folder_counts(run: pytest.Pytester) -> None:
     failed.stdout.fnmatch_lines(["other exceeds its budget"])
 
 
+@pytest.mark.slow
 def test_a_run_of_its_own_finds_the_fixture_by_its_entry_point(run: pytest.Pytester) -> None:
     run.makepyfile("from nets import Net\n\ndef test_it(model_budget):\n    model_budget(Net(), (4,), max_params=58)\n")
     run.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)

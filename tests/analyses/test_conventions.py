@@ -193,6 +193,7 @@ def _macs(model: nn.Module, x: Tensor, convention: Convention, **options: Any) -
     return sum(convention_macs(record(model, args=(x,), **options), convention))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", EXACT.values(), ids=EXACT)
 @pytest.mark.parametrize(("convention", "tool"), TOOLS.items(), ids=TOOLS)
 def test_what_the_tool_reports(convention: Convention, tool: Tool, case: Case) -> None:
@@ -388,6 +389,7 @@ def test_complex_products_count_once_in_other_tools() -> None:
 PUBLISHED = ("mobilenetv2_050", "vit_tiny_patch16_384", "nf_regnet_b3", "sequencer2d_l", "levit_256d")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_figures_of_timm(name: str, truth: Callable[[str], Path]) -> None:
     for row in rows(truth("zoo.csv")):

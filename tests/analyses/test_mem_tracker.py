@@ -34,6 +34,8 @@ from torchscan.trace.events import StorageKind
 # isort: split
 import transformers  # which imports torchvision
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 STANDING: Mapping[StorageKind, str] = {

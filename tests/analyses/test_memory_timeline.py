@@ -134,6 +134,7 @@ def history(model: nn.Module, x: Tensor, *, in_place_sums: bool = False, **reque
     return [moment.total for moment in MemoryTimeline(trace, in_place_sums=in_place_sums).moments]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_training_step_holds_what_a_real_one_holds(name: str) -> None:
     model, x = CASES[name]()
@@ -141,6 +142,7 @@ def test_a_training_step_holds_what_a_real_one_holds(name: str) -> None:
     assert history(model, x, mode="train", backward=_total, optimizer=_adamw) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
 @pytest.mark.parametrize("name", CASES)
 def test_an_inference_holds_what_a_real_one_holds(name: str) -> None:
@@ -152,6 +154,7 @@ def test_an_inference_holds_what_a_real_one_holds(name: str) -> None:
 LOSSES = ["mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("name", [*LOSSES, "soft_margin_loss", "poisson_nll_loss"])
 def test_a_loss(name: str, reduction: str) -> None:
@@ -165,6 +168,7 @@ def test_a_loss(name: str, reduction: str) -> None:
     assert history(model, x, mode="train", backward=loss) == expected
 
 
+@pytest.mark.slow
 def test_two_batches_before_a_step() -> None:
     """The gradients of the first are there while the second one runs."""
     model, x = CASES["ResNet-50"]()
@@ -172,6 +176,7 @@ def test_two_batches_before_a_step() -> None:
     assert history(model, x, mode="train", backward=_total, optimizer=_adamw, accumulates=True) == expected
 
 
+@pytest.mark.slow
 def test_frozen_layers_have_neither_gradient_nor_state() -> None:
     model, x = CASES["ViT-B/16"]()
     for parameter in list(model.parameters())[:-2]:
@@ -180,6 +185,7 @@ def test_frozen_layers_have_neither_gradient_nor_state() -> None:
     assert history(model, x, mode="train", backward=_total, optimizer=_adamw) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["perceptron", "ResNet-50", "ViT-B/16", "Llama", "checkpoints", "encoder"])
 def test_a_step_under_autocast(name: str) -> None:
     """Casts of weights live until the loss is there, what they are saved for longer."""
@@ -225,6 +231,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_the_step_of_an_optimizer(name: str) -> None:
     """Its state, and what it needs for a moment, are those of its second step on data."""

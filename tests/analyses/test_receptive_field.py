@@ -328,6 +328,7 @@ def test_residual_networks_of_the_distill_article(units: tuple[int, ...], publis
     assert (field.rf, field.stride, field.padding) == published
 
 
+@pytest.mark.slow
 def test_other_networks_of_the_distill_article() -> None:
     torchvision = pytest.importorskip("tests.torchvision_cpu").torchvision
     vgg = torchscan.receptive_field(torchvision.models.vgg16(), (3, 224, 224))["features"]
@@ -348,6 +349,7 @@ def _published() -> dict[str, Any]:
     return json.loads(TRUTH.read_text()) if TRUTH.exists() else {}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TRUTH.exists(), reason="the published figures are not at hand")
 @pytest.mark.parametrize("name", _published())
 def test_published_receptive_fields(name: str) -> None:
@@ -388,6 +390,7 @@ def _large_input(name: str) -> tuple[int, ...]:
     return (3, 64, 224, 224) if name == "r3d_18" else (3, 2240, 2240) if name == "swin_t" else (3, 1024, 1024)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paths", [("layer1", "layer2", "layer3")])
 def test_a_real_model_agrees_with_back_propagation(paths: tuple[str, ...]) -> None:
     torchvision = pytest.importorskip("tests.torchvision_cpu").torchvision

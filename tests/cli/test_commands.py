@@ -216,6 +216,7 @@ def test_an_interruption_is_no_traceback(run: Any) -> None:
     assert run("summary", "nets.py:interrupted", "--input", "4") == (130, "", "")
 
 
+@pytest.mark.slow
 def test_whoever_reads_may_stop_reading_and_no_budget_is_fine_for_that(folder: Path) -> None:
     (folder / "torchscan.toml").write_text('[budgets.a]\ntarget = "nets.py:Net"\ninput = "4"\nmax_params = 1\n')
     command = f"{sys.executable} -m torchscan check; echo status $? >&2"
@@ -238,6 +239,7 @@ def test_what_a_model_prints_is_no_part_of_the_answer(run: Any) -> None:
     assert "building" in err
 
 
+@pytest.mark.slow
 def test_terminals_without_our_signs_get_others() -> None:
     given = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
 
@@ -250,6 +252,7 @@ def test_terminals_without_our_signs_get_others() -> None:
     assert '"▾"'.encode() in printed("--format", "html")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("redirection", "status"), [("> /dev/full", 2), (">&-", 0), ("2>&-", 0), (">&- 2>&-", 0)])
 def test_standard_streams_may_be_full_or_closed(redirection: str, status: int) -> None:
     if "full" in redirection and not Path("/dev/full").exists():
@@ -261,6 +264,7 @@ def test_standard_streams_may_be_full_or_closed(redirection: str, status: int) -
     assert done.stderr in ("", "torchscan: the answer cannot be written: No space left on device\n")
 
 
+@pytest.mark.slow
 def test_notes_are_lines_on_standard_error() -> None:
     options = ["--input", "4", "--device", "GTX 1650 Ti"]
     call = [sys.executable, "-m", "torchscan", "roofline", "nets.py:Net(2000000000)", *options]
@@ -424,12 +428,14 @@ def on_a_terminal(*arguments: str) -> str:
     return received.decode()
 
 
+@pytest.mark.slow
 def test_a_line_says_what_takes_long_and_goes_away() -> None:
     received = on_a_terminal("summary", "nets.py:slow", "--input", "4")
     assert re.search(r"torchscan: nets\.py:slow … \d+ s", received)
     assert received.endswith("\r\x1b[K")
 
 
+@pytest.mark.slow
 def test_no_line_where_that_is_no_terminal() -> None:
     code = "import sys; from torchscan.cli.main import main; sys.exit(main(['summary', 'nets.py:slow', '--input', '4']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
@@ -506,6 +512,7 @@ def as_installed(folder: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.slow
 def test_the_steps_of_the_action(folder: Path, as_installed: dict[str, str]) -> None:
     yaml = pytest.importorskip("yaml")
     action = yaml.safe_load((ROOT / ".github" / "actions" / "check" / "action.yml").read_text())
@@ -528,6 +535,7 @@ def test_the_steps_of_the_action(folder: Path, as_installed: dict[str, str]) -> 
     assert "exceeds its budget" in summary.read_text()
 
 
+@pytest.mark.slow
 def test_the_hook_runs_what_is_there(folder: Path, as_installed: dict[str, str]) -> None:
     yaml = pytest.importorskip("yaml")
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())

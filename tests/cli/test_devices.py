@@ -47,6 +47,7 @@ def test_an_unknown_one_is_an_error_in_one_line(capsys: pytest.CaptureFixture[st
     assert "give a name like NVIDIA GeForce RTX 3090" in captured.err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="measures the CUDA device instead")
 def test_a_measured_cpu_can_be_asked_about(own_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own_file.write_text(json.dumps({"devices": {"mine": {"memory_gb": 1, "bandwidth_gbs": 1, "dense_tflops": {"fp32": 1}}}}))

@@ -469,6 +469,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_macs_are_those_counted_by_hand(case: Case, execute: Literal["abstract", "real"]) -> None:

@@ -16,7 +16,10 @@ from tests.models.zoo import Row, rows
 from tests.observables import observables
 from tests.recording.test_record import output_shapes
 
-pytestmark = pytest.mark.filterwarnings("ignore", "error:.*torchscan")  # these libraries warn of each other
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore", "error:.*torchscan"),  # these libraries warn of each other
+]
 
 #: what may differ where the CPU goes its own way: XCiT's convolutions choose their output's layout by kernel there, and
 #: transformers counts the tokens of an expert in floating point
@@ -109,10 +112,11 @@ def _families(path: Path) -> list[Row]:
     return [row for row in smallest.values() if row.kind != "ObjectDetection"]
 
 
-def test_every_family_of_the_zoo_is_recorded_and_left_as_it_was(truth: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("part", range(8))
+def test_every_family_of_the_zoo_is_recorded_and_left_as_it_was(part: int, truth: Callable[[str], Path]) -> None:
     families = _families(truth("zoo.csv"))
     assert len(families) > 80
-    for row in families:
+    for row in families[part::8]:
         model = row.build()
         before = observables(model)
         trace = torchscan.record(model, **row.inputs, execute="abstract")

@@ -7,7 +7,10 @@ import pytest
 import torchscan
 from tests.models.language_models import LANGUAGE_MODELS, LanguageModel
 
-pytestmark = pytest.mark.filterwarnings("ignore", "error:.*torchscan")  # transformers warns of what it will change
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore", "error:.*torchscan"),  # transformers warns of what it will change
+]
 
 
 @pytest.mark.parametrize("model", LANGUAGE_MODELS, ids=lambda model: model.name)

@@ -191,6 +191,7 @@ def mutations(draw: st.DrawFn) -> Any:
     return report
 
 
+@pytest.mark.slow
 @given(mutations())
 @example({**REPORT, "layers": []})
 @example({**REPORT, "schema": 1})
