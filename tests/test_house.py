@@ -15,7 +15,7 @@ PACKAGE = Path(torchscan.__file__).parent
 #: a room imports only from rooms on the left of it
 ROOMS = [
     {"_version", "errors"},
-    {"units", "files"},
+    {"units", "files", "results"},
     {"trace"},
     {"ops", "hardware"},
     {"recording"},

@@ -6,6 +6,7 @@ Names are imported when they are first used, so that ``torchscan --help`` need n
 from importlib import import_module
 from typing import Any
 
+from torchscan import results
 from torchscan._version import __version__
 
 #: where each name of the front door is at home; ``__init__.pyi`` says the same to type checkers, and a test compares them
@@ -53,21 +54,21 @@ _HOMES = {
     "format_memory": "torchscan.report.memory",
     "draw_roofline": "torchscan.report.roofline",
     "format_roofline": "torchscan.report.roofline",
-    "format_info": "torchscan.report.text",
+    "format_info": "torchscan.report.export",
     "ModuleCall": "torchscan.trace.events",
     "OpCall": "torchscan.trace.events",
     "OpSignature": "torchscan.trace.events",
     "TensorSpec": "torchscan.trace.events",
     "Trace": "torchscan.trace.trace",
     "select_layers": "torchscan.report.select",
-    "to_markdown": "torchscan.report.markdown",
-    "to_latex": "torchscan.report.latex",
+    "to_markdown": "torchscan.report.export",
+    "to_latex": "torchscan.report.export",
     "to_csv": "torchscan.report.data",
     "to_json": "torchscan.report.data",
     "from_json": "torchscan.report.data",
     "json_schema": "torchscan.report.data",
     "to_pandas": "torchscan.report.data",
-    "to_html": "torchscan.report.html",
+    "to_html": "torchscan.report.export",
     "assert_budget": "torchscan.budgets",
     "BudgetError": "torchscan.errors",
     "compare_info": "torchscan.report.compare",
@@ -75,13 +76,23 @@ _HOMES = {
     "Comparison": "torchscan.report.compare",
     "LayerChange": "torchscan.report.compare",
     "model_table": "torchscan.tables",
-    "Sheet": "torchscan.report.sheet",
-    "Heading": "torchscan.report.sheet",
-    "Cell": "torchscan.report.sheet",
+    "Table": "torchscan.report.table",
+    "Column": "torchscan.report.table",
+    "Row": "torchscan.report.table",
+    "Cell": "torchscan.report.table",
+    "comparison_table": "torchscan.report.compare",
+    "cost_table": "torchscan.report.costs",
+    "field_table": "torchscan.report.fields",
+    "info_table": "torchscan.report.export",
+    "memory_table": "torchscan.report.memory",
+    "roofline_table": "torchscan.report.roofline",
 }
 
 __all__ = ["__version__", *_HOMES]
 __all__.sort()
+
+
+results.load_writers_by(lambda: import_module("torchscan.report.shown"))
 
 
 def __getattr__(name: str) -> Any:

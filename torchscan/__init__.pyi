@@ -24,17 +24,16 @@ from torchscan.hardware.devices import Device, register_device
 from torchscan.hardware.process_memory import get_process_gpu_ram
 from torchscan.ops import OpCost, Work, cost_of, window_of
 from torchscan.report.aggregate import aggregate_info
-from torchscan.report.compare import Comparison, LayerChange, compare_info, format_comparison
+from torchscan.report.compare import Comparison, LayerChange, compare_info, comparison_table, format_comparison
+from torchscan.report.costs import cost_table
 from torchscan.report.data import from_json, json_schema, to_csv, to_json, to_pandas
 from torchscan.report.drawing import draw_receptive_field
-from torchscan.report.html import to_html
-from torchscan.report.latex import to_latex
-from torchscan.report.markdown import to_markdown
-from torchscan.report.memory import draw_memory, format_memory
-from torchscan.report.roofline import draw_roofline, format_roofline
+from torchscan.report.export import format_info, info_table, to_html, to_latex, to_markdown
+from torchscan.report.fields import field_table
+from torchscan.report.memory import draw_memory, format_memory, memory_table
+from torchscan.report.roofline import draw_roofline, format_roofline, roofline_table
 from torchscan.report.select import select_layers
-from torchscan.report.sheet import Cell, Heading, Sheet
-from torchscan.report.text import format_info
+from torchscan.report.table import Cell, Column, Row, Table
 from torchscan.tables import model_table
 from torchscan.trace.events import ModuleCall, OpCall, OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
@@ -43,11 +42,11 @@ __all__ = [
     "AxisField",
     "BudgetError",
     "Cell",
+    "Column",
     "Comparison",
     "Convention",
     "Device",
     "GroupLoad",
-    "Heading",
     "InputError",
     "LayerChange",
     "LayerField",
@@ -63,7 +62,8 @@ __all__ = [
     "ReceptiveField",
     "RecordError",
     "Roofline",
-    "Sheet",
+    "Row",
+    "Table",
     "TensorSpec",
     "TorchscanError",
     "Trace",
@@ -78,19 +78,24 @@ __all__ = [
     "by_module_and_operator",
     "by_operator",
     "compare_info",
+    "comparison_table",
     "cost_of",
+    "cost_table",
     "crawl_module",
     "draw_memory",
     "draw_receptive_field",
     "draw_roofline",
     "estimate_memory",
+    "field_table",
     "format_comparison",
     "format_info",
     "format_memory",
     "format_roofline",
     "from_json",
     "get_process_gpu_ram",
+    "info_table",
     "json_schema",
+    "memory_table",
     "model_table",
     "module_dmas",
     "module_flops",
@@ -99,6 +104,7 @@ __all__ = [
     "receptive_field",
     "record",
     "register_device",
+    "roofline_table",
     "select_layers",
     "summary",
     "to_csv",

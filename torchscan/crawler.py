@@ -23,8 +23,9 @@ from torchscan.recording.request import Execute, Mode, PassRequest, require_modu
 from torchscan.recording.training.gradients import Backward
 from torchscan.report.aggregate import aggregate_info
 from torchscan.report.columns import DEFAULT_COLUMNS
+from torchscan.report.export import check_layout, format_info
 from torchscan.report.info import Info, info_of
-from torchscan.report.text import WrapMode, check_layout, format_info
+from torchscan.report.table import Cut
 from torchscan.trace.trace import Trace
 
 
@@ -116,7 +117,7 @@ def _fields(trace: Trace) -> ReceptiveField | None:
 def summary(
     module: nn.Module,
     input_shape: Shapes | None = None,
-    wrap_mode: WrapMode = "mid",
+    wrap_mode: Cut = "mid",
     max_depth: int | None = None,
     receptive_field: bool = False,
     effective_rf_stats: bool = False,

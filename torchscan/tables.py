@@ -16,7 +16,7 @@ from torchscan.recording.precision import Precision
 from torchscan.recording.request import Mode
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.report.remarks import missed_text, unpriced_text
-from torchscan.report.sheet import Cell, Heading, Sheet
+from torchscan.report.table import Cell, Column, Row, Table
 
 DEFAULT_FIGURES = ("params", "macs", "flops", "activation_memory", "receptive_field")
 
@@ -36,7 +36,7 @@ def model_table(
     optimizer: OptimizerChoice | None = None,
     precision: Precision | None = None,
     device: str | None = None,
-) -> Sheet:
+) -> Table:
     """Several models in a table, one in a row, by their names: ``str()`` of it is text, ``write("latex")`` what a paper takes.
 
     Inputs, ``batch_size`` and ``mode`` are those of :func:`record`; ``training``, ``optimizer``, ``precision`` and
@@ -62,17 +62,18 @@ def measured_row(question: Question, figures: Sequence[str] | None = None) -> Me
     return measure(question, _chosen(question.device is not None, figures))
 
 
-def table_of(measured: Mapping[str, Measured], figures: Sequence[str] | None = None, *, title: str = "Models") -> Sheet:
+def table_of(measured: Mapping[str, Measured], figures: Sequence[str] | None = None, *, title: str = "Models") -> Table:
     """One row for each model, with the ``figures`` that were measured."""
     chosen = _chosen(all(each.roofline is not None for each in measured.values()), figures)
-    return Sheet(
+    return Table(
         title=title,
-        headings=[
-            Heading("model", "Model", is_number=False, narrowest=12),
-            *(Heading(name, FIGURES[name].heading) for name in chosen),
+        columns=[
+            Column(key="model", heading="Model", is_number=False, narrowest=12),
+            *(Column(key=name, heading=FIGURES[name].heading) for name in chosen),
         ],
-        rows=[[Cell(name, name), *(_cell(figure, each) for figure in chosen)] for name, each in measured.items()],
+        rows=[Row(cells=[Cell(name, name), *(_cell(figure, each) for figure in chosen)]) for name, each in measured.items()],
         remarks=_remarks(chosen, list(measured.values())),
+        noun="models",
     )
 
 

@@ -95,26 +95,26 @@ def _broken(*path: Any, value: Any = None, delete: bool = False) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no JSON: .*line 1 column 1"),
-        ("{", "no JSON: .*line 1 column 2"),
-        ("torchscan", "no JSON"),
-        ('{"schema": NaN}', "no JSON: NaN is no number"),
-        (_broken("overall", "dmas", value=float("inf")), "no JSON: Infinity is no number"),
-        (_broken("layers", 0, "rf", value=0.125).replace("0.125", "1e999"), "no JSON: 1e999 is no number"),
-        ("[" * 100_000, "no JSON: .*recursion"),
-        ('{"a": ' * 100_000, "no JSON: .*recursion"),
-        ("1" * 5000, "no JSON"),
-        (None, "no JSON: .*NoneType"),
-        ("[]", "no report of torchscan: write one with to_json"),
-        ("3", "no report of torchscan"),
-        ('{"layers": []}', "no report of torchscan"),
-        ('{"schema": 1}', "no report of torchscan"),
-        ('{"schema": "torchscan/info/"}', "no report of torchscan"),
-        ('{"schema": "torchscan/info/0"}', "no report of torchscan"),
-        ('{"schema": "torchscan/info/one"}', "no report of torchscan"),
-        ('{"schema": "torchscan/memory/1"}', "no report of torchscan"),
-        ('{"schema": "torchscan/info/1\\n"}', "no report of torchscan"),
-        (json.dumps({"schema": f"torchscan/info/{'9' * 5000}"}), "no report of torchscan"),
+        ("", "not JSON: .*line 1 column 1"),
+        ("{", "not JSON: .*line 1 column 2"),
+        ("torchscan", "not JSON"),
+        ('{"schema": NaN}', "not JSON: NaN is not a number"),
+        (_broken("overall", "dmas", value=float("inf")), "not JSON: Infinity is not a number"),
+        (_broken("layers", 0, "rf", value=0.125).replace("0.125", "1e999"), "not JSON: 1e999 is not a number"),
+        ("[" * 100_000, "not JSON: .*recursion"),
+        ('{"a": ' * 100_000, "not JSON: .*recursion"),
+        ("1" * 5000, "not JSON"),
+        (None, "not JSON: .*NoneType"),
+        ("[]", "not a report of torchscan: write one with to_json"),
+        ("3", "not a report of torchscan"),
+        ('{"layers": []}', "not a report of torchscan"),
+        ('{"schema": 1}', "not a report of torchscan"),
+        ('{"schema": "torchscan/info/"}', "not a report of torchscan"),
+        ('{"schema": "torchscan/info/0"}', "not a report of torchscan"),
+        ('{"schema": "torchscan/info/one"}', "not a report of torchscan"),
+        ('{"schema": "torchscan/memory/1"}', "not a report of torchscan"),
+        ('{"schema": "torchscan/info/1\\n"}', "not a report of torchscan"),
+        (json.dumps({"schema": f"torchscan/info/{'9' * 5000}"}), "not a report of torchscan"),
         ('{"schema": "torchscan/info/2"}', "schema 2, and this torchscan reads up to 1: a newer one wrote it"),
         ('{"schema": "torchscan/info/12", "layers": 3}', "schema 12, .* newer"),
         ('{"schema": "torchscan/info/1"}', "the report has no 'overheads'"),
@@ -151,7 +151,7 @@ def test_what_is_no_report_is_refused_in_one_line_that_says_where(text: Any, sai
 @pytest.mark.parametrize("depth", range(200, 1200, 40))
 def test_no_depth_of_nesting_is_too_much(depth: int) -> None:
     text = json.dumps(REPORT).replace('"framework": ', f'"framework": {"[" * depth}{"]" * depth}, "also": ')
-    with pytest.raises(torchscan.InputError, match=r"framework is \[\[|no JSON: .*recursion"):
+    with pytest.raises(torchscan.InputError, match=r"framework is \[\[|not JSON: .*recursion"):
         torchscan.from_json(text)
 
 
@@ -371,5 +371,5 @@ def test_what_the_schema_has_is_documented_and_the_other_way_round(heading: str,
 def test_all_columns_are_documented() -> None:
     documented = re.search(r"`columns` are those of `format_info`: `([^`]*)`", PAGE.read_text())
     assert documented is not None
-    with pytest.raises(torchscan.InputError, match=f"there are {', '.join(documented[1].split())}$"):
+    with pytest.raises(torchscan.InputError, match=f"choose from {', '.join(documented[1].split())}$"):
         torchscan.format_info(INFOS["block"](), columns=["colour"])

@@ -10,6 +10,7 @@ from typing import Any
 from torchscan.analyses.memory_timeline import KINDS, Block, LayerMemory, MemoryKind, MemoryTimeline, Moment
 from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
 from torchscan.hardware.devices import CONTEXT, Device
+from torchscan.results import Result
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
 from torchscan.units import memory
@@ -20,7 +21,7 @@ _CONVOLUTIONS = frozenset({"aten.convolution", "aten.convolution_backward"})
 LARGEST_BATCH = 2**24
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Whether a pass fits on a device. All figures in bytes."""
 
@@ -43,8 +44,8 @@ class Verdict:
         return self.capacity_bytes - self.context_bytes - self.reserved_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryEstimate:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate(Result):
     """The memory of one pass: an inference, or a whole training step."""
 
     #: the most that the tensors of the pass occupy at once, in bytes

@@ -19,10 +19,12 @@ from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.precision import Precision
 from torchscan.recording.request import Mode
 from torchscan.recording.training.optimizers import OptimizerChoice
-from torchscan.report.columns import full_name_of, printable
+from torchscan.report.columns import full_name_of
 from torchscan.report.compare import Comparison, compare_info, growth
 from torchscan.report.data import read_report, to_json
-from torchscan.report.info import Info, Layer
+from torchscan.report.info import Info
+from torchscan.report.info_data import Layer, summed
+from torchscan.report.table import printable
 from torchscan.targets import Built, asked, with_model
 
 _MOST_LAYERS = 5
@@ -187,7 +189,7 @@ def _largest(name: str, measured: Measured) -> list[tuple[str, str]]:
     if keys:
 
         def own(layer: Layer) -> int:
-            return int(sum(layer[key] for key in keys))
+            return summed(layer, keys)
 
         largest = sorted(measured.info["layers"], key=own, reverse=True)[:_MOST_LAYERS]
         return [(f"{full_name_of(layer)} ({layer['type']})", FIGURES[name].text(own(layer))) for layer in largest if own(layer)]
@@ -261,7 +263,7 @@ def _grown(name: str, comparison: Comparison) -> list[tuple[str, str]]:
     grown = comparison.grown(*keys)
     lines = [
         (
-            f"{full_name_of(each.after or {})} ({(each.after or {})['type']})",
+            f"{full_name_of(each.layer)} ({each.layer['type']})",
             f"{'new, ' if each.kind == 'added' else ''}+{text(each.difference(*keys))}",
         )
         for each in grown[:_MOST_LAYERS]

@@ -29,10 +29,10 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.crawler import record
-    from torchscan.report.costs import cost_sheet
+    from torchscan.report.costs import cost_table
 
     mode: Any = options.mode or "eval"
     trace = on_model(
         options, options.target, lambda module, inputs: record(module, **inputs, mode=mode, backward=options.backward)
     )
-    put(cost_sheet(trace, options.by, options.top).write(options.format, width=options.width), options)
+    put(cost_table(trace, options.by, options.top).write(options.format, width=options.width), options)

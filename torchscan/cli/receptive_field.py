@@ -27,8 +27,8 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.crawler import receptive_field
-    from torchscan.report.fields import field_sheet
+    from torchscan.report.fields import field_table
 
     asked = {"mode": options.mode or "eval", "strict_norm": options.strict_norm}
     fields = on_model(options, options.target, lambda module, inputs: receptive_field(module, **inputs, **asked))
-    put(field_sheet(fields, options.layer).write(options.format, width=options.width), options)
+    put(field_table(fields, options.layer).write(options.format, width=options.width), options)

@@ -59,18 +59,18 @@ def _part(options: argparse.Namespace, part: Callable[..., str], *, is_needed: b
 
 def _layers(options: argparse.Namespace, module: Any, inputs: dict[str, Any]) -> str:
     from torchscan.crawler import crawl_module
-    from torchscan.report.html import to_html
+    from torchscan.report.export import to_html
 
     return to_html(crawl_module(module, **inputs, mode=options.mode or "eval"))
 
 
 def _operators(options: argparse.Namespace, module: Any, inputs: dict[str, Any]) -> str:
     from torchscan.crawler import record
-    from torchscan.report.costs import cost_sheet
-    from torchscan.report.sheet import html_table
+    from torchscan.report.costs import cost_table
+    from torchscan.report.html import part_of
 
     mode: Any = options.mode or ("train" if options.training else "eval")
-    return html_table(cost_sheet(record(module, **inputs, mode=mode, backward=options.training)))
+    return part_of(cost_table(record(module, **inputs, mode=mode, backward=options.training)))
 
 
 def _memory(options: argparse.Namespace, module: Any, inputs: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from torchscan.errors import InputError
 from torchscan.files import write_text
+from torchscan.results import Result
 
 _MIB, _GIB = 2**20, 2**30
 
@@ -33,7 +34,7 @@ USER_FILE = "TORCHSCAN_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class Device(Result):
     """One accelerator. Rates are per second; None: not known."""
 
     name: str

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchscan.results import Result
 from torchscan.trace.events import ModuleCall, OpCall, ParameterRecord, Provenance, StorageRecord, TensorRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Result):
     """What one pass of a model did: its module calls as a tree, its operator calls, its tensors, its parameters.
 
     ``modules[0]`` is the call of the root; indices in the records point into these tuples.

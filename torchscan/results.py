@@ -1,0 +1,69 @@
+"""What all results share: they show themselves, printed and in a notebook.
+
+A result stands left of the writers and cannot import them. Writers register here for the types that they show; the front door
+says how they are loaded, and the first result that is shown asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+R = TypeVar("R")
+
+
+class Printer(Protocol):
+    """What IPython hands to ``_repr_pretty_``."""
+
+    def text(self, text: str, /) -> None:
+        """Print this."""
+
+
+class Result:
+    """Shows itself as the writers registered for its type do. Its ``repr`` is its own."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        """As text."""
+        return _writers_of(self).text(self)
+
+    def _repr_html_(self) -> str:
+        return _writers_of(self).page_part(self)
+
+    def _repr_pretty_(self, printer: Printer, cycle: bool) -> None:  # noqa: ARG002 - the signature that IPython calls
+        printer.text(str(self))
+
+
+@dataclass(frozen=True, slots=True)
+class _Writers(Generic[R]):
+    text: Callable[[R], str]
+    page_part: Callable[[R], str]
+
+
+_registered: dict[type, _Writers[Any]] = {}
+_loaders: list[Callable[[], object]] = []
+
+
+def shows(kind: type[R], text: Callable[[R], str], page_part: Callable[[R], str]) -> None:
+    """Register how results of this type are shown: as text, and as a part of a page."""
+    if kind in _registered:
+        raise ValueError(f"{kind.__name__} is shown already")
+    _registered[kind] = _Writers(text, page_part)
+
+
+def load_writers_by(loader: Callable[[], object]) -> None:
+    """Say how the writers are loaded, the first time that one is needed."""
+    _loaders[:] = [loader]
+
+
+def load_writers() -> None:
+    """Load them, if that was not done."""
+    while _loaders:
+        _loaders.pop()()
+
+
+def _writers_of(result: object) -> _Writers[Any]:
+    load_writers()
+    return next(_registered[kind] for kind in type(result).__mro__ if kind in _registered)
