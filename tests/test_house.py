@@ -53,6 +53,45 @@ def test_imports_point_to_the_left_only() -> None:
     assert wrong == []
 
 
+def test_modules_of_a_room_do_not_import_each_other_in_a_circle() -> None:
+    """Imports inside of functions count; a package is what its modules need, and what they ask of its own door does not."""
+    graph = {module: imported - {module} for module, imported in _modules().items()}
+    circles = [strip for strip in _circles(graph) if len({name.split(".")[1] for name in strip}) == 1]
+    assert circles == []
+
+
+def _modules() -> dict[str, set[str]]:
+    """Each module with those that it imports, wherever in its text."""
+    files = {_module_name(file): file for file in PACKAGE.rglob("*.py")}
+    imported: dict[str, set[str]] = {}
+    for module, file in files.items():
+        nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom) and node.module]
+        names = {name for node in nodes for alias in node.names for name in (f"{node.module}.{alias.name}", node.module or "")}
+        imported[module] = {name for name in names if name in files}
+    return imported
+
+
+def _module_name(file: Path) -> str:
+    return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The way round, for each circle that a walk in depth meets."""
+    found, done = [], set()
+
+    def walk(module: str, way: list[str]) -> None:
+        if module in way:
+            found.append([*way[way.index(module) :], module])
+        elif module not in done:
+            for each in sorted(graph[module]):
+                walk(each, [*way, module])
+            done.add(module)
+
+    for module in sorted(graph):
+        walk(module, [])
+    return found
+
+
 def test_the_front_door_is_a_sorted_list_of_things_that_exist() -> None:
     assert torchscan.__all__ == sorted(torchscan.__all__)
     assert all(hasattr(torchscan, name) for name in torchscan.__all__)

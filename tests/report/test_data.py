@@ -9,7 +9,8 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import jsonschema
 import pandas as pd
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 import torchscan
 from tests.report.samples import INFOS
 from torchscan.report.info import Info
+from torchscan.report.info_data import InfoData
 from torchscan.report.schema import mismatch
 
 SCHEMA = torchscan.json_schema()
@@ -65,6 +67,57 @@ def test_the_schema_knows_every_key_that_is_written(info: Info) -> None:
     ):
         assert set(data) <= set(schema["properties"])
         assert set(schema["required"]) - {"schema"} <= set(data)
+
+
+def test_the_types_say_what_the_schema_says() -> None:
+    properties = {key: value for key, value in SCHEMA["properties"].items() if key != "schema"}
+    required = [key for key in SCHEMA["required"] if key != "schema"]
+    _compare(InfoData, {**SCHEMA, "properties": properties, "required": required})
+
+
+def _compare(kind: Any, schema: dict[str, Any]) -> None:
+    """The same keys, the same ones of them required, of the same types as far as both say."""
+    if "$ref" in schema:
+        return _compare(kind, SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]])
+    if is_typeddict(kind):
+        hints = get_type_hints(kind)
+        assert set(schema["properties"]) == set(hints)
+        assert set(schema["required"]) == _required(kind)
+        for key, hint in hints.items():
+            _compare(hint, schema["properties"][key])
+        return None
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    assert {name for each in members for name in _names(each)} == _allowed(schema)
+    for each in members:
+        if get_origin(each) is list and "items" in schema:
+            _compare(get_args(each)[0], schema["items"])
+        if get_origin(each) is Literal:
+            assert list(get_args(each)) == schema["enum"]
+    return None
+
+
+def _required(kind: Any) -> set[str]:
+    """From the annotations themselves: what Python keeps of them does not know those that are texts."""
+    return {key for key, hint in get_type_hints(kind, include_extras=True).items() if get_origin(hint) is not NotRequired}
+
+
+_NAMES = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null", list: "array", dict: "object"}
+
+
+def _names(kind: Any) -> set[str]:
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        return {name for each in get_args(kind) for name in _names(each)}
+    return {"object"} if is_typeddict(kind) else {_NAMES[str if origin is Literal else origin or kind]}
+
+
+def _allowed(schema: dict[str, Any]) -> set[str]:
+    """All types that a value may have; of alternatives those of each."""
+    if "$ref" in schema:
+        return _allowed(SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]])
+    if "anyOf" in schema:
+        return {name for each in schema["anyOf"] for name in _allowed(each)}
+    return {schema["type"]} if isinstance(schema["type"], str) else set(schema["type"])
 
 
 def test_keys_that_a_later_version_adds_are_left_alone() -> None:

@@ -53,10 +53,13 @@ def _figure(device: Device, figure: str, value: float | None, form: str) -> Cell
 def device_table(device: Device) -> Table:
     """All that is known of one, each figure with where it comes from."""
     sources: dict[str, int] = {}
-    columns = [Column(key="figure", heading="Figure", is_number=False), Column(key="value", heading="")]
     return Table(
         title=device.name,
-        columns=[*columns, Column(key="origin", heading="", is_number=False)],
+        columns=[
+            Column(key="figure", heading="Figure", is_number=False),
+            Column(key="value", heading="Value"),
+            Column(key="source", heading="Source", is_number=False),
+        ],
         rows=[_figure_row(device, *each, sources) for each in _figures(device)],
         summary=[device.name],
         remarks=[*([device.note] if device.note else []), *(f"[{number}] {source}" for source, number in sources.items())],
