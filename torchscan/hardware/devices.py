@@ -61,7 +61,7 @@ class Device(Result):
     power: float | None = None
     #: figure -> where it was read
     source: Mapping[str, str] = field(default_factory=dict)
-    #: figures that are from memory
+    #: figures that no data sheet at hand confirms
     unverified: tuple[str, ...] = ()
     note: str = ""
     #: other names of it
@@ -97,7 +97,7 @@ class Device(Result):
         return L2_BYTES_PER_CYCLE * self.multiprocessors * self.clock
 
     def is_unverified(self, figure: str) -> bool:
-        """Whether a figure, "bandwidth_gbs" or "fp16", say, is from memory."""
+        """Whether a figure, "bandwidth_gbs" or "fp16", say, is unverified: no data sheet at hand confirms it."""
         return figure in self.unverified or (figure in self.flops and "dense_tflops" in self.unverified)
 
 
@@ -170,8 +170,20 @@ def register_device(
     """
     if not name:
         raise InputError("name is empty: give the name of the device")
-    given = {key: value for key, value in locals().items() if key != "name" and value is not None}
-    device = _registered[name] = _device(name, given, "register_device")
+    given = {
+        "memory_gb": memory_gb,
+        "bandwidth_gbs": bandwidth_gbs,
+        "dense_tflops": dense_tflops,
+        "capability": capability,
+        "multiprocessors": multiprocessors,
+        "boost_mhz": boost_mhz,
+        "l2_mb": l2_mb,
+        "link_gbs": link_gbs,
+        "power_w": power_w,
+        "arch": arch,
+    }
+    known = {key: value for key, value in given.items() if value is not None}
+    device = _registered[name] = _device(name, known, "register_device")
     return device
 
 

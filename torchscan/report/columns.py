@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from torchscan import units
 from torchscan.errors import InputError
-from torchscan.report.info_data import CostKey, FigureKey, Layer, ParameterKey
+from torchscan.report.info_data import CostKey, FigureKey, Layer, ParameterKey, Shape, Shapes
 from torchscan.report.table import Cell, Column, printable
 
 FieldKey = Literal["rf", "s", "p"]
+PlainKey = Literal["type", "path", "input_shape", "output_shape", FieldKey, FigureKey]
 
 NONE = "–"
 
@@ -31,14 +32,14 @@ class LayerColumn:
         return Cell(self.value(layer), self.text(layer))
 
 
-def _words(heading: str, key: Literal["type", "path"], narrowest: int) -> LayerColumn:
-    column = Column(key=key, heading=heading, is_number=False, narrowest=narrowest)
-    return LayerColumn(column, lambda layer: layer[key], lambda layer: printable(layer[key]))
+def _plain(key: PlainKey, heading: str, text: Callable[[Any], str], **options: Any) -> LayerColumn:
+    """What stands in the layer as it is."""
+    column = Column(key=key, heading=heading, **options)
+    return LayerColumn(column, lambda layer: layer[key], lambda layer: text(layer[key]))
 
 
-def _shapes(heading: str, key: Literal["input_shape", "output_shape"]) -> LayerColumn:
-    column = Column(key=key, heading=heading, is_number=False)
-    return LayerColumn(column, lambda layer: layer[key], lambda layer: _shape_text(layer[key]))
+def _memory(key: FigureKey, heading: str) -> LayerColumn:
+    return _plain(key, heading, lambda size: units.memory(size) if size else NONE, unit="B", adds_up=True)
 
 
 def _elements(name: str, heading: str, *keys: ParameterKey) -> LayerColumn:
@@ -49,44 +50,58 @@ def _elements(name: str, heading: str, *keys: ParameterKey) -> LayerColumn:
     return LayerColumn(column, value, lambda layer: _params_text(layer, value(layer)))
 
 
-def _cost(heading: str, key: CostKey) -> LayerColumn:
-    return LayerColumn(
-        Column(key=key, heading=heading, adds_up=True), lambda layer: layer[key], lambda layer: _cost_text(layer, key)
-    )
+def _cost(key: CostKey, heading: str) -> LayerColumn:
+    column = Column(key=key, heading=heading, adds_up=True)
+    return LayerColumn(column, lambda layer: layer[key], lambda layer: _cost_text(layer, key))
 
 
-def _memory(heading: str, key: FigureKey) -> LayerColumn:
-    column = Column(key=key, heading=heading, unit="B", adds_up=True)
-    return LayerColumn(column, lambda layer: layer[key], lambda layer: units.memory(layer[key]) if layer[key] else NONE)
+def _shape_text(shapes: Shapes) -> str:
+    """Of several shapes the first, and how many more there are."""
+    if shapes is None:
+        return NONE
+    first = shapes[0] if shapes else None
+    return f"{units.shape(first)} +{len(shapes) - 1}" if isinstance(first, list) else units.shape(cast("Shape", shapes))
 
 
-def _field(heading: str, key: FieldKey) -> LayerColumn:
-    return LayerColumn(Column(key=key, heading=heading), lambda layer: layer[key], lambda layer: field_text(layer[key]))
+def field_text(value: Any) -> str:
+    """A number, one per axis, or in words; of several inputs one after the other."""
+    if isinstance(value, dict):
+        return ", ".join(field_text(each) for each in value.values())
+    if isinstance(value, list):
+        return "×".join(field_text(each) for each in value)
+    return NONE if value is None else printable(str(_fraction(value) if isinstance(value, float) else value))
+
+
+def _fraction(value: float) -> Fraction:
+    return Fraction(value).limit_denominator(1000)
 
 
 COLUMNS: Mapping[str, LayerColumn] = {
-    "type": _words("Type", "type", 8),
-    "path": _words("Path", "path", 12),
-    "input_shape": _shapes("Input shape", "input_shape"),
-    "output_shape": _shapes("Output shape", "output_shape"),
-    "params": _elements("params", "Params", "grad_params", "nograd_params"),
-    "grad_params": _elements("grad_params", "Trainable", "grad_params"),
-    "nograd_params": _elements("nograd_params", "Frozen", "nograd_params"),
-    "param_size": _memory("Param size", "param_size"),
-    "buffers": LayerColumn(
-        Column(key="buffers", heading="Buffers", adds_up=True),
-        lambda layer: layer["num_buffers"],
-        lambda layer: units.exact(layer["num_buffers"]) if layer["num_buffers"] else NONE,
-    ),
-    "buffer_size": _memory("Buffer size", "buffer_size"),
-    "macs": _cost("MACs", "macs"),
-    "flops": _cost("FLOPs", "flops"),
-    "dmas": _cost("DMAs", "dmas"),
-    "bytes_read": _memory("Read", "bytes_read"),
-    "bytes_written": _memory("Written", "bytes_written"),
-    "rf": _field("RF", "rf"),
-    "s": _field("Stride", "s"),
-    "p": _field("Pad", "p"),
+    column.column.key: column
+    for column in (
+        _plain("type", "Type", printable, is_number=False, narrowest=8),
+        _plain("path", "Path", printable, is_number=False, narrowest=12),
+        _plain("input_shape", "Input shape", _shape_text, is_number=False),
+        _plain("output_shape", "Output shape", _shape_text, is_number=False),
+        _elements("params", "Params", "grad_params", "nograd_params"),
+        _elements("grad_params", "Trainable", "grad_params"),
+        _elements("nograd_params", "Frozen", "nograd_params"),
+        _memory("param_size", "Param size"),
+        LayerColumn(
+            Column(key="buffers", heading="Buffers", adds_up=True),
+            lambda layer: layer["num_buffers"],
+            lambda layer: units.exact(layer["num_buffers"]) if layer["num_buffers"] else NONE,
+        ),
+        _memory("buffer_size", "Buffer size"),
+        _cost("macs", "MACs"),
+        _cost("flops", "FLOPs"),
+        _cost("dmas", "DMAs"),
+        _memory("bytes_read", "Read"),
+        _memory("bytes_written", "Written"),
+        _plain("rf", "RF", field_text),
+        _plain("s", "Stride", field_text),
+        _plain("p", "Pad", field_text),
+    )
 }
 FIELDS = frozenset(get_args(FieldKey))
 DEFAULT_COLUMNS = ("type", "output_shape", "params", "macs")
@@ -115,15 +130,6 @@ def _repeated(layer: Layer) -> str:
     return f" ({layer['call'] + 1})" if layer["call"] else ""
 
 
-def _shape_text(shapes: Any) -> str:
-    """Of several shapes the first, and how many more there are."""
-    if shapes is None:
-        return NONE
-    if not shapes or not isinstance(shapes[0], list):
-        return units.shape(shapes)
-    return f"{units.shape(shapes[0])} +{len(shapes) - 1}"
-
-
 def _params_text(layer: Layer, own: int) -> str:
     if own:
         return units.exact(own)
@@ -133,16 +139,3 @@ def _params_text(layer: Layer, own: int) -> str:
 def _cost_text(layer: Layer, key: CostKey) -> str:
     bound = "" if layer["complete"] else "≥ "
     return f"{bound}{units.count(layer[key])}" if layer[key] or bound else NONE
-
-
-def field_text(value: Any) -> str:
-    """A number, one per axis, or in words; of several inputs one after the other."""
-    if isinstance(value, dict):
-        return ", ".join(field_text(each) for each in value.values())
-    if isinstance(value, list):
-        return "×".join(field_text(each) for each in value)
-    return NONE if value is None else printable(str(_fraction(value) if isinstance(value, float) else value))
-
-
-def _fraction(value: float) -> Fraction:
-    return Fraction(value).limit_denominator(1000)

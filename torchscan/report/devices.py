@@ -53,6 +53,7 @@ def _figure(device: Device, figure: str, value: float | None, form: str) -> Cell
 def device_table(device: Device) -> Table:
     """All that is known of one, each figure with where it comes from."""
     sources: dict[str, int] = {}
+    rows = [_figure_row(device, *each, sources) for each in _figures(device)]  # which numbers the sources
     return Table(
         title=device.name,
         columns=[
@@ -60,7 +61,7 @@ def device_table(device: Device) -> Table:
             Column(key="value", heading="Value"),
             Column(key="source", heading="Source", is_number=False),
         ],
-        rows=[_figure_row(device, *each, sources) for each in _figures(device)],
+        rows=rows,
         summary=[device.name],
         remarks=[*([device.note] if device.note else []), *(f"[{number}] {source}" for source, number in sources.items())],
         noun="figures",

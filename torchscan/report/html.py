@@ -56,7 +56,8 @@ def _head(table: Table) -> str:
 
 def _row(row: Row, table: Table, largest: list[float | None]) -> str:
     sums = row.sums or [None] * len(row.cells)
-    cells = zip(row.cells[1:], sums[1:], table.columns[1:], largest[1:], strict=True)
+    bars = [None] * len(largest) if row.is_total else largest
+    cells = zip(row.cells[1:], sums[1:], table.columns[1:], bars[1:], strict=True)
     name, full = _escape(row.name), _escape(row.full_name or row.name)
     label = f'<span class="name" data-name="{name}" data-full="{full}">{name}</span>'
     first = f'<td style="--depth: {row.depth}" data-value="{full}">{label}</td>'
@@ -67,7 +68,7 @@ def _cell(own: Cell, total: Cell | None, column: Column, largest: float | None) 
     """With a bar as long as its share of the ``largest``; what has a sum shows that while the row is closed."""
     text = _escape(own.text)
     attributes = f'{_class(column)} data-value="{_sortable(own, column)}"'
-    if largest is not None:
+    if largest:
         share = _share(own, largest)
         attributes += f' style="--share: {share}"'
         if total is not None:

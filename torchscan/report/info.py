@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 from torchscan.analyses.conventions import Convention
@@ -11,7 +12,19 @@ from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.receptive_field.result import plain_short
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead
 from torchscan.ops import OpCost
-from torchscan.report.info_data import SUMS, AxisData, InfoData, Layer, Overall, ProvenanceData, Shape, Shapes
+from torchscan.report.info_data import (
+    PARAMETER_SUMS,
+    SUMS,
+    AxisData,
+    FigureKey,
+    InfoData,
+    Layer,
+    Overall,
+    ProvenanceData,
+    Shape,
+    Shapes,
+    Sums,
+)
 from torchscan.results import Result
 from torchscan.trace.events import ModuleCall, Provenance
 from torchscan.trace.trace import Trace
@@ -55,16 +68,7 @@ def _layer(trace: Trace, call: ModuleCall, cost: OpCost, parameters: ParameterCo
         "call": call.call,
         "input_shape": _shapes(trace, call.inputs),
         "output_shape": _shapes(trace, call.outputs),
-        "grad_params": parameters.grad_params,
-        "nograd_params": parameters.nograd_params,
-        "param_size": parameters.param_size,
-        "num_buffers": parameters.num_buffers,
-        "buffer_size": parameters.buffer_size,
-        "flops": cost.flops,
-        "macs": cost.macs,
-        "dmas": cost.dmas,
-        "bytes_read": cost.bytes_read,
-        "bytes_written": cost.bytes_written,
+        **_sums(lambda key: getattr(parameters if key in PARAMETER_SUMS else cost, key)),
         "rf": None if field is None else plain_short(field.rf),
         "s": None if field is None else plain_short(field.stride),
         "p": None if field is None else plain_short(field.padding),
@@ -81,8 +85,11 @@ def _axes(field: LayerField) -> list[list[AxisData]]:
 
 
 def _overall(layers: list[Layer]) -> Overall:
-    sums = {key: sum(layer[key] for layer in layers) for key in SUMS}
-    return cast("Overall", {**sums, "complete": layers[0]["complete"]})
+    return {**_sums(lambda key: sum(layer[key] for layer in layers)), "complete": layers[0]["complete"]}
+
+
+def _sums(figure: Callable[[FigureKey], int]) -> Sums:
+    return cast("Sums", {key: figure(key) for key in SUMS})
 
 
 def _name(trace: Trace, call: ModuleCall) -> str:

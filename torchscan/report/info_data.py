@@ -21,8 +21,8 @@ COST_SUMS: tuple[CostKey, ...] = get_args(CostKey)
 SUMS: tuple[FigureKey, ...] = (*PARAMETER_SUMS, *COST_SUMS)
 
 
-class Figures(TypedDict):
-    """What adds up, of a layer or of the whole model."""
+class Sums(TypedDict):
+    """What adds up."""
 
     grad_params: int
     nograd_params: int
@@ -34,7 +34,6 @@ class Figures(TypedDict):
     dmas: int
     bytes_read: int
     bytes_written: int
-    complete: bool
 
 
 class ReasonData(TypedDict):
@@ -54,7 +53,7 @@ class AxisData(TypedDict):
     notes: list[str]
 
 
-class Layer(Figures):
+class Layer(Sums):
     """One call of one module."""
 
     name: str
@@ -70,10 +69,13 @@ class Layer(Figures):
     receptive_field: list[list[AxisData]] | None
     is_shared: bool
     is_leaf: bool
+    complete: bool
 
 
-class Overall(Figures):
+class Overall(Sums):
     """The whole model."""
+
+    complete: bool
 
 
 class OverheadData(TypedDict):

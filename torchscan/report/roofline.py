@@ -59,11 +59,7 @@ def roofline_table(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2
 
 
 def format_roofline(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15, width: int = 80) -> str:
-    """The roofline as text: times, shares of the peaks, and a table of what takes the most time, the heaviest first.
-
-    ``by`` says what the rows are: layers down to ``max_depth``, each with all that it calls, deeper ones in their parents;
-    kinds of operators; or single calls. What comes after the first ``rows`` is one row, so that the table adds up to the whole.
-    """
+    """The roofline as text. ``by``, ``max_depth`` and ``rows`` as in :func:`roofline_table`."""
     table = roofline_table(roofline, by, max_depth=max_depth, rows=rows)
     return table.write("text", width=max(width, _NARROWEST))
 
