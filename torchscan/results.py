@@ -8,16 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 R = TypeVar("R")
-
-
-class Printer(Protocol):
-    """What IPython hands to ``_repr_pretty_``."""
-
-    def text(self, text: str, /) -> None:
-        """Print this."""
 
 
 class Result:
@@ -32,8 +25,9 @@ class Result:
     def _repr_html_(self) -> str:
         return _writers_of(self).page_part(self)
 
-    def _repr_pretty_(self, printer: Printer, cycle: bool) -> None:  # noqa: ARG002 - the signature that IPython calls
-        printer.text(str(self))
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:  # noqa: ARG002 - IPython's
+        """Both for a notebook. ``_repr_pretty_`` would not do: IPython prefers the ``repr`` of a class further down."""
+        return {"text/plain": str(self), "text/html": self._repr_html_()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,10 @@ from torchscan.trace.trace import Trace
 class Info(Result, dict[str, Any]):
     """What ``crawl_module`` returns: a dict of plain data, shown as a table, which opens and sorts in a notebook."""
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - the signature that IPython calls
+        """IPython has a way of its own to show dicts, which it would prefer."""
+        printer.text(str(self))
+
 
 def info_of(
     trace: Trace,

@@ -44,7 +44,7 @@ class ReasonData(TypedDict):
 
 
 class AxisData(TypedDict):
-    """What is needed of :meth:`AxisField.as_dict`; there is more."""
+    """What is needed of ``AxisField.as_dict()``; there is more."""
 
     input: str
     axis: int

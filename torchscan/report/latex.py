@@ -63,7 +63,7 @@ def latex_of(
 ) -> str:
     """A table that floats, or, from a page of rows on, one that goes over several. A ``caption`` is LaTeX already."""
     is_long = len(table.rows) > _PAGE if long is None else long
-    said = [printable(text) for text in (*table.summary, *table.remarks, table.source) if text]
+    said = [f"{printable(text).rstrip('.')}." for text in (*table.summary, *table.remarks, table.source) if text]
     words = " ".join([caption or escape(f"{printable(table.title)}."), *map(escape, said)])
     head = [rf"\caption{{{words}}}", *([rf"\label{{{label}}}"] if label else [])]
     titles = _line([escape(column.heading) for column in table.columns])
