@@ -28,19 +28,19 @@ class Verdict:
     device: str
     #: what the device has for programs
     capacity_bytes: int
-    #: of it the context, torch's kernels and the libraries
+    #: what the context, torch's kernels and the libraries take of that
     context_bytes: int
     #: the most in torch's blocks: tensors, rounded up to 512 bytes, and what cuBLAS and cuDNN work in
     allocated_bytes: int
-    #: the most in the segments that torch's allocator takes from the device for them, or would have to take, at the least
+    #: the most in the segments that torch's allocator takes from the device for them, or would at least have to take
     reserved_bytes: int
     fits: bool
-    #: up to ``LARGEST_BATCH``; None where the inputs were given as they are, so that nobody knows their batch dimension
+    #: up to ``LARGEST_BATCH``; None where complete inputs were given, whose batch dimension is not known
     largest_batch_size: int | None
 
     @property
     def left_bytes(self) -> int:
-        """What is left of the device; negative: what is missing, at the least."""
+        """What is left of the device's memory; if negative, it is short by at least that much."""
         return self.capacity_bytes - self.context_bytes - self.reserved_bytes
 
 

@@ -8,12 +8,12 @@ from torchscan.report.info_data import SUMS, InfoDict, Layer, data_of
 
 
 def aggregate_info(info: InfoDict, max_depth: int) -> Info:
-    """A copy of ``info`` without the layers below ``max_depth``, their figures added to the parents that stay.
+    """A copy of ``info`` without the layers below ``max_depth``, with their figures added to the parents that remain.
 
     Raises ``ValueError`` if the model is not that deep.
     """
     if "selection" in info:
-        raise InputError("these are some of the layers only: fold first (aggregate_info), then select (select_layers)")
+        raise InputError("only some layers were selected: fold first (aggregate_info), then select (select_layers)")
     layers = data_of(info)["layers"]
     deepest = max(layer["depth"] for layer in layers)
     if not 0 <= max_depth <= deepest:

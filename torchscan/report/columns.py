@@ -20,20 +20,20 @@ NONE = "–"
 
 @dataclass(frozen=True, slots=True)
 class LayerColumn:
-    """A column of the table of layers: what it is of a layer, and how that reads."""
+    """A column of the layer table: how its value is taken from a layer, and how it reads."""
 
     column: Column
     value: Callable[[Layer], Any]
-    #: the text of a layer; of several folded into one layer too
+    #: also for several layers folded into one
     text: Callable[[Layer], str]
 
     def cell(self, layer: Layer) -> Cell:
-        """What stands there."""
+        """The value and its text."""
         return Cell(self.value(layer), self.text(layer))
 
 
 def _plain(key: PlainKey, heading: str, text: Callable[[Any], str], **options: Any) -> LayerColumn:
-    """What stands in the layer as it is."""
+    """A figure that the layer holds as it is shown."""
     column = Column(key=key, heading=heading, **options)
     return LayerColumn(column, lambda layer: layer[key], lambda layer: text(layer[key]))
 
@@ -56,7 +56,7 @@ def _cost(key: CostKey, heading: str) -> LayerColumn:
 
 
 def _shape_text(shapes: Shapes) -> str:
-    """Of several shapes the first, and how many more there are."""
+    """The first of several shapes, and how many more there are."""
     if shapes is None:
         return NONE
     first = shapes[0] if shapes else None
@@ -64,7 +64,7 @@ def _shape_text(shapes: Shapes) -> str:
 
 
 def field_text(value: Any) -> str:
-    """A number, one per axis, or in words; of several inputs one after the other."""
+    """A number, one per axis, or words; for several inputs, one after the other."""
     if isinstance(value, dict):
         return ", ".join(field_text(each) for each in value.values())
     if isinstance(value, list):
@@ -117,12 +117,12 @@ def check_columns(columns: Sequence[str] | None) -> None:
 
 
 def name_of(layer: Layer) -> str:
-    """The name, and which call of the module it is if it was called before."""
+    """The name, with the number of the call if the module was called before."""
     return f"{printable(layer['name'])}{_repeated(layer)}"
 
 
 def full_name_of(layer: Layer) -> str:
-    """The path instead, to stand by itself; of the model, which has none, its class."""
+    """The path, for use outside the tree; the model itself has none and goes by its class."""
     return f"{printable(layer['path'] or layer['name'])}{_repeated(layer)}"
 
 

@@ -20,9 +20,9 @@ ComparedKey = Literal["type", "input_shape", "output_shape", FigureKey]
 QuestionKey = Literal["inputs", "batch_size", "mode", "backward", "convention", "torchscan_version", "torch_version"]
 
 _SIGNS: Mapping[Change, str] = {"added": "+", "removed": "−", "changed": "~"}
-#: what is compared of a layer
+#: what is compared in a layer
 _COMPARED: tuple[ComparedKey, ...] = ("type", "input_shape", "output_shape", *SUMS)
-#: what must agree, or figures differ because the question does
+#: what must agree; otherwise the figures differ because the questions do
 _QUESTION: tuple[QuestionKey, ...] = get_args(QuestionKey)
 #: in text
 _MOST_ROWS = 40
@@ -31,7 +31,7 @@ _SHAPES: tuple[Literal["output_shape", "input_shape"], ...] = ("output_shape", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerChange:
-    """One layer that is not as it was. Figures are its own."""
+    """One layer that changed. Figures are its own, without those of the layers it calls."""
 
     path: str
     call: int
@@ -41,7 +41,7 @@ class LayerChange:
 
     @property
     def layer(self) -> Layer:
-        """As it is now; of one that is gone, as it was."""
+        """The layer as it is now, or as it was if it is gone."""
         layer = self.after or self.before
         assert layer is not None  # noqa: S101 - one of them is there
         return layer
@@ -51,11 +51,11 @@ class LayerChange:
         return _sum(self.after, keys) - _sum(self.before, keys)
 
     def changes(self, *keys: str) -> bool:
-        """Whether any of these figures is another."""
+        """Whether any of these figures differs."""
         return any(_sum(self.after, [key]) != _sum(self.before, [key]) for key in keys)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data: of the layers what is compared."""
+        """Plain JSON-serialisable data; of each layer, only what is compared."""
         sides = {"before": _plain(self.before), "after": _plain(self.after)}
         return {"path": self.path, "call": self.call, "change": self.kind, **sides}
 
@@ -76,11 +76,11 @@ class Comparison(Result):
 
     @property
     def is_same(self) -> bool:
-        """Whether nothing changed that is counted."""
+        """Whether nothing that is counted has changed."""
         return not self.layers and all(before == after for before, after in self.totals.values())
 
     def grown(self, *keys: str) -> list[LayerChange]:
-        """The layers of which these figures grew, the most first."""
+        """The layers whose figures grew, largest growth first."""
         return sorted((each for each in self.layers if each.difference(*keys) > 0), key=lambda each: -each.difference(*keys))
 
     def as_dict(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Comparison(Result):
 
 
 def compare_info(before: InfoDict, after: InfoDict) -> Comparison:
-    """What ``after`` has that ``before`` had not, and the other way round. Layers are matched by path and call."""
+    """What changed from ``before`` to ``after``. Layers are matched by path and call."""
     for which, report in (("the report before", before), ("the report after", after)):
         require_info(report, which)
     _require_whole(before, after)
@@ -120,19 +120,19 @@ def compare_info(before: InfoDict, after: InfoDict) -> Comparison:
 
 
 def _require_whole(before: InfoDict, after: InfoDict) -> None:
-    """Layers that are not shown would look as if they had come or gone."""
+    """Layers left out of a report would look added or removed."""
     if "selection" in before or "selection" in after:
-        raise InputError("reports of some layers only cannot be compared: take them without --filter, --sort and --top")
+        raise InputError("partial reports cannot be compared: make them without --filter, --sort and --top")
     if before.get("max_depth") != after.get("max_depth"):
         depths = [report.get("max_depth", "all") for report in (before, after)]
-        raise InputError(f"reports are folded to different depths, {depths[0]} and {depths[1]}: take the same --depth")
+        raise InputError(f"reports are folded to different depths, {depths[0]} and {depths[1]}: use the same --depth")
 
 
 # -- comparing -----------------------------------------------------------------------------------------------------------
 
 
 def _in_order(old: Sequence[tuple[str, int]], new: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """As they are called now, and what is gone where it was: after the layer that was before it."""
+    """In the order of the calls now; what is gone comes where it was, after the layer that preceded it."""
     there = set(new)
     gone: dict[tuple[str, int] | None, list[tuple[str, int]]] = {}
     last = None
@@ -229,7 +229,7 @@ def _row(change: LayerChange) -> Row:
 
 
 def _figure(change: LayerChange, keys: Sequence[str], text: Callable[[int], str]) -> Cell:
-    """How much more there is now; as text before and after."""
+    """The difference; its text shows both sides."""
     layers = [layer for layer in (change.before, change.after) if layer is not None]
     figures = [summed(layer, keys) for layer in layers]
     bounds = ["≥ " if keys[0] in COST_SUMS and not layer["complete"] else "" for layer in layers]
@@ -239,7 +239,7 @@ def _figure(change: LayerChange, keys: Sequence[str], text: Callable[[int], str]
 
 
 def _other(change: LayerChange) -> str:
-    """The type of what came or went; of what changed the type, the shape, or else what no column shows."""
+    """The type of an added or removed layer; for a changed one, its type or shape, or else a figure that no column shows."""
     before, after = change.before, change.after
     if before is None or after is None:
         return change.layer["type"]
@@ -257,7 +257,7 @@ def _short(value: Any) -> str:
 
 
 def _remarks(comparison: Comparison) -> list[str]:
-    """What must be known to read the figures right."""
+    """What a reader must know to interpret the figures."""
     unpriced = [
         unpriced_text(", ".join(names), when)
         for when, names in zip((" before", " now"), comparison.unpriced, strict=True)

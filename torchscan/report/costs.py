@@ -18,7 +18,7 @@ By = Literal["operator", "module"]
 
 
 def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Table:
-    """Costs from the largest; a module's are those of all that it calls. The last row is the whole pass."""
+    """Costs, largest first; a module's include those of everything it calls. The last row is the whole pass."""
     if by not in get_args(By):
         raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(By)))}")
     costs = by_operator(trace) if by == "operator" else {path: cost for path, cost in by_module(trace).items() if path}
@@ -27,7 +27,7 @@ def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Tab
     hidden = [f"{len(shown)} of {len(ordered)} are shown; the total is that of all."] if len(shown) < len(ordered) else []
     unknown, missed = unpriced_operators(trace, call_costs(trace)), trace.provenance.missed
     bounds = [write(", ".join(names)) for write, names in ((unpriced_text, unknown), (missed_text, missed)) if names]
-    inside = ["A module's costs are those of all that it calls: rows overlap."] if by == "module" else []
+    inside = ["A module's costs include those of everything it calls: rows overlap."] if by == "module" else []
     return Table(
         title=f"Cost of one pass by {by}",
         columns=_columns(by),

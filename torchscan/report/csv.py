@@ -12,7 +12,7 @@ from torchscan.report.table import Table, writes
 
 @writes("csv")
 def csv_of(table: Table, _: int = 0) -> str:
-    """A heading of keys, then the rows; what is neither a number nor a text is JSON."""
+    """A header of keys, then the rows; values that are neither numbers nor text are written as JSON."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(column.key for column in table.columns)

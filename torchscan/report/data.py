@@ -39,7 +39,7 @@ def to_json(info: InfoDict, *, indent: int | None = 2) -> str:
 
 
 def from_json(text: str) -> Info:
-    """The info dict that :func:`to_json` wrote. What it is not is refused: another file, a newer schema, a broken report."""
+    """The info dict that :func:`to_json` wrote. Anything else is refused: another file, a newer schema, a broken report."""
     try:
         content = json.loads(text, parse_constant=_not_a_number, parse_float=_number)
     except (TypeError, ValueError, RecursionError) as error:
@@ -64,14 +64,14 @@ def _schema() -> dict[str, Any]:
 
 
 def require_info(given: object, what: str = "the report") -> None:
-    """Refuse what is not an info dict, and say where it is not."""
+    """Refuse what is not an info dict, and say what is wrong with it."""
     wrong = mismatch({"schema": f"{_KIND}/{SCHEMA}", **given} if isinstance(given, Mapping) else given, _schema())
     if wrong is not None:
         raise InputError(f"{what} is not an info dict of crawl_module: {wrong}")
 
 
 def to_csv(info: InfoDict, columns: Sequence[str] | None = None) -> str:
-    """The layers as comma-separated values, one in a row, with a heading. Numbers are in full, shapes are JSON.
+    """The layers as comma-separated values, one per row, with a header. Numbers are in full, shapes are JSON.
 
     After the layer's ``path`` and ``call`` (0 for the first of a module) come the ``columns``, by default all.
     """
@@ -79,7 +79,7 @@ def to_csv(info: InfoDict, columns: Sequence[str] | None = None) -> str:
 
 
 def to_pandas(info: InfoDict, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """The layers as a DataFrame, with the columns of :func:`to_csv`; ``frame.attrs`` has the totals and all else."""
+    """The layers as a DataFrame, with the columns of :func:`to_csv`; ``frame.attrs`` has the totals and everything else."""
     try:
         import pandas as pd
     except ImportError as error:
@@ -93,7 +93,7 @@ def to_pandas(info: InfoDict, columns: Sequence[str] | None = None) -> pd.DataFr
 
 
 def _data_table(info: InfoDict, columns: Sequence[str] | None) -> Table:
-    """For programs: what says which layer it is stands in columns of its own."""
+    """For programs: path, call, name and depth have columns of their own."""
     keys = _keys(columns)
     return Table(
         title="Layers",
@@ -119,7 +119,7 @@ def _not_a_number(name: str) -> None:
 
 
 def _number(text: str) -> int | float:
-    """To a schema 3.0 is an integer, as other programs write it; 1e999 would be infinite."""
+    """JSON Schema counts 3.0 as an integer, and some programs write it so; 1e999 would be infinite."""
     value = float(text)
     if not math.isfinite(value):
         _not_a_number(text)
@@ -127,7 +127,7 @@ def _number(text: str) -> int | float:
 
 
 def _require_schema(content: Any) -> None:
-    """Say politely what cannot be read, and why."""
+    """Say what cannot be read, and why."""
     given = content.get("schema") if isinstance(content, dict) else None
     version = re.fullmatch(rf"{_KIND}/([1-9][0-9]{{0,8}})", given) if isinstance(given, str) else None
     if version is None:
@@ -139,7 +139,7 @@ def _require_schema(content: Any) -> None:
 
 
 def read_report(path: Path) -> Info:
-    """The report in a file; what is wrong is said with the file's name."""
+    """The report in a file; errors name the file."""
     try:
         return from_json(read_text(path, "the report"))
     except InputError as error:

@@ -10,7 +10,7 @@ from torchscan import units
 from torchscan.hardware.devices import RATES, Device
 from torchscan.report.table import Cell, Column, Row, Table
 
-#: wide enough for the names of all devices that come with torchscan
+#: wide enough for every device that comes with torchscan
 _WIDTH, _WIDTH_OF_ONE = 132, 80
 
 
@@ -51,7 +51,7 @@ def _figure(device: Device, figure: str, value: float | None, form: str) -> Cell
 
 
 def device_table(device: Device) -> Table:
-    """All that is known of one, each figure with where it comes from."""
+    """Everything known about one device, with the source of each figure."""
     sources: dict[str, int] = {}
     rows = [_figure_row(device, *each, sources) for each in _figures(device)]  # which numbers the sources
     return Table(
@@ -69,14 +69,14 @@ def device_table(device: Device) -> Table:
 
 
 def device_text(device: Device) -> str:
-    """One device as text. Addresses stay whole, or nobody could open them."""
+    """One device as text. Addresses are not broken, so that they can be opened."""
     table = device_table(device)
     notes = [textwrap.fill(text, _WIDTH_OF_ONE, break_long_words=False, break_on_hyphens=False) for text in table.remarks]
     return "\n".join([replace(table, remarks=()).write("text", width=_WIDTH_OF_ONE), *notes])
 
 
 def _figures(device: Device) -> list[tuple[str, str, float, str]]:
-    """Of each that is known: its key, its name, its value, its text."""
+    """The key, name, value and text of each figure that is known."""
     rates = [(form, form, rate, units.count(rate, "OP/s", 1)) for form, rate in device.flops.items()]
     memory = [("memory_gb", "memory", device.data_sheet_memory_gb, f"{device.data_sheet_memory_gb:g} GB")]
     cache = [("l2_mb", "cache", device.l2, units.memory(device.l2, 0))] if device.l2 else []
@@ -103,7 +103,7 @@ def _figure_row(device: Device, key: str, name: str, value: float, text: str, so
 
 
 def _origin(device: Device, figure: str, sources: dict[str, int]) -> str:
-    """In a word, or by the number of what is told below."""
+    """A word, or the number of the source below the table."""
     if device.is_measured:
         return "measured"
     if device.is_unverified(figure):

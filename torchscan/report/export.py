@@ -18,7 +18,7 @@ _NAME = Column(key="layer", heading="Layer", is_number=False, narrowest=16)
 
 
 def info_table(info: InfoDict, columns: Sequence[str] | None = None, cut: Cut = "mid") -> Table:
-    """The layers as a tree, each with its own figures and the sums of all that it calls; some of them only as a list."""
+    """The layers as a tree, each with its own figures and the sums over everything it calls; a selection is a list."""
     check_columns(columns)
     data, names = data_of(info), DEFAULT_COLUMNS if columns is None else columns
     chosen = {name: COLUMNS[name] for name in names}
@@ -93,7 +93,7 @@ def to_latex(
 def to_html(info: InfoDict, columns: Sequence[str] | None = None, *, standalone: bool = False) -> str:
     """The layers as a table that opens, closes and sorts, with the totals and the remarks; no network, no server.
 
-    ``columns`` as in :func:`format_info`, by default a few more. A closed layer shows the sum of all that it calls. With
+    ``columns`` as in :func:`format_info`, by default a few more. A closed layer shows the sum over everything it calls. With
     ``standalone`` it is a page, else a part of one, as notebooks show it.
     """
     layers = data_of(info)["layers"]
@@ -132,7 +132,7 @@ def _row(layer: Layer, total: Layer, columns: Mapping[str, LayerColumn]) -> Row:
 
 
 def _with_all_below(layers: Sequence[Layer]) -> list[Layer]:
-    """For each layer one with the sums of itself and of all that it calls."""
+    """A copy of each layer, with sums over itself and everything it calls."""
     totals = [layer.copy() for layer in layers]
     for position, parent in _parents(layers):
         for key in SUMS:
@@ -141,7 +141,7 @@ def _with_all_below(layers: Sequence[Layer]) -> list[Layer]:
 
 
 def _parents(layers: Sequence[Layer]) -> Iterator[tuple[int, int]]:
-    """Each layer with the one above it, by position, the last first: what is below is summed before."""
+    """Positions of each layer and its parent, last first, so that children are summed before their parents."""
     above: list[int] = []
     found = []
     for position, layer in enumerate(layers):

@@ -11,7 +11,7 @@ from torchscan.report.table import Cell, Column, Row, Table
 
 
 def field_table(fields: ReceptiveField, layer: str | None = None) -> Table:
-    """All layers in short; of the ``layer`` with this path each axis of each output, with the reasons and notes."""
+    """All layers in short, or, for the ``layer`` with this path, each axis of each output with reasons and notes."""
     return _all_layers(fields) if layer is None else layer_table(fields[layer])
 
 

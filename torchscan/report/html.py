@@ -1,4 +1,4 @@
-"""A table as HTML that needs nothing else: it opens, sorts, and takes the colours of the page that it stands in."""
+"""A table as self-contained HTML: it folds, sorts, and takes the colours of the page around it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def html_of(table: Table, _: int = 0) -> str:
 
 
 def page(title: str, *parts: str) -> str:
-    """A whole document, light or dark as its reader's system is."""
+    """A whole document, light or dark to match the reader's system."""
     head = (
         f'<meta charset="utf-8"><title>{html.escape(title)}</title><meta name="viewport" content="width=device-width">'
         '<meta name="color-scheme" content="light dark"><style>body { margin: 2em; }</style>'
@@ -25,7 +25,7 @@ def page(title: str, *parts: str) -> str:
 
 
 def part_of(table: Table) -> str:
-    """A part of a page, as notebooks show it. Rows that have others below them show the sum of all while they are closed."""
+    """A part of a page, as notebooks show it. A closed row shows the sum over everything below it."""
     summary, remarks = ("".join(f"<p>{_escape(text)}</p>" for text in texts) for texts in (table.summary, table.remarks))
     rows, totals = _rows(table) if table.rows else "", "".join(map(_totals, table.totals))
     ready, script = ("", f"<script>{page_file('table.js')}</script>") if rows else (' data-ready="static"', "")
@@ -65,7 +65,7 @@ def _row(row: Row, table: Table, largest: list[float | None]) -> str:
 
 
 def _cell(own: Cell, total: Cell | None, column: Column, largest: float | None) -> str:
-    """With a bar as long as its share of the ``largest``; what has a sum shows that while the row is closed."""
+    """With a bar as long as its share of the ``largest``, and the sum to show while the row is closed."""
     text = _escape(own.text)
     attributes = f'{_class(column)} data-value="{_sortable(own, column)}"'
     if largest:
@@ -86,7 +86,7 @@ def _class(column: Column) -> str:
 
 
 def _sortable(cell: Cell, column: Column) -> str:
-    """What the script orders by: a number, a text, or nothing. Of several numbers the first."""
+    """What the script sorts by: a number, text, or nothing; the first of several numbers."""
     value = cell.value
     if not column.is_number:
         return "" if value is None else _escape(cell.text)
@@ -96,7 +96,7 @@ def _sortable(cell: Cell, column: Column) -> str:
 
 
 def _largest(table: Table, at: int) -> float:
-    """Of all below the root, beside which everything is small; of a list, of all rows."""
+    """The largest below the root, which would dwarf everything; in a list, the largest of all rows."""
     inner = [row for row in table.rows if row.depth] or [row for row in table.rows if not row.is_total] or table.rows
     return max((cell.value or 0 for row in inner for cell in (row.sums or row.cells)[at : at + 1] if cell), default=0) or 1
 

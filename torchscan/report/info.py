@@ -34,7 +34,7 @@ class Info(Result, dict[str, Any]):
     """What ``crawl_module`` returns: a dict of plain data, shown as a table, which opens and sorts in a notebook."""
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - the signature that IPython calls
-        """IPython has a way of its own to show dicts, which it would prefer."""
+        """Needed because IPython prefers its own printer for dicts."""
         printer.text(str(self))
 
 
@@ -84,7 +84,7 @@ def _layer(trace: Trace, call: ModuleCall, cost: OpCost, parameters: ParameterCo
 
 
 def _axes(field: LayerField) -> list[list[AxisData]]:
-    """Of each output each axis, in full."""
+    """Each axis of each output, in full."""
     return [[cast("AxisData", axis.as_dict()) for axis in axes] for axes in field.outputs]
 
 

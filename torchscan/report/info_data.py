@@ -1,4 +1,4 @@
-"""What stands in the info dict. ``info.schema.json`` says the same to other programs, and a test compares the two."""
+"""The types of the info dict. ``info.schema.json`` says the same to other programs; a test compares the two."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SUMS: tuple[FigureKey, ...] = (*PARAMETER_SUMS, *COST_SUMS)
 
 
 class Sums(TypedDict):
-    """What adds up."""
+    """Figures that add up."""
 
     grad_params: int
     nograd_params: int
@@ -37,14 +37,14 @@ class Sums(TypedDict):
 
 
 class ReasonData(TypedDict):
-    """What sees everything."""
+    """An operator that sees everything, and the layer that calls it."""
 
     operator: str
     path: str
 
 
 class AxisData(TypedDict):
-    """What is needed of ``AxisField.as_dict()``; there is more."""
+    """The part of ``AxisField.as_dict()`` that reports need."""
 
     input: str
     axis: int
@@ -93,7 +93,7 @@ class Overheads(TypedDict):
 
 
 class InputData(TypedDict):
-    """One tensor that went in."""
+    """One input tensor."""
 
     name: str
     shape: Shape
@@ -117,7 +117,7 @@ class ProvenanceData(TypedDict):
 
 
 class Selection(TypedDict):
-    """Which of how many layers are there."""
+    """How the layers were selected, and how many there were."""
 
     match: str | None
     sort: str | None
@@ -139,12 +139,12 @@ class InfoData(TypedDict):
     max_depth: NotRequired[int]
 
 
-#: one that was made here, or read from a file
+#: made here, or read from a file
 InfoDict = Mapping[str, Any]
 
 
 def data_of(info: InfoDict) -> InfoData:
-    """The same, with the types that it has."""
+    """The same object, with its types."""
     return cast("InfoData", info)
 
 

@@ -61,7 +61,7 @@ _NEEDS = r"\usepackage{booktabs}"
 def latex_of(
     table: Table, _: int = 0, *, caption: str | None = None, label: str | None = None, long: bool | None = None
 ) -> str:
-    """A table that floats, or, from a page of rows on, one that goes over several. A ``caption`` is LaTeX already."""
+    """A floating table, or a long one if it has more rows than a page. A ``caption`` is LaTeX already."""
     is_long = len(table.rows) > _PAGE if long is None else long
     said = [f"{printable(text).rstrip('.')}." for text in (*table.summary, *table.remarks, table.source) if text]
     words = " ".join([caption or escape(f"{printable(table.title)}."), *map(escape, said)])
@@ -86,7 +86,7 @@ def _over_pages(specification: str, head: list[str], titles: str, body: list[str
 
 
 def _totals(table: Table) -> list[str]:
-    """Rows over the whole width, under a rule, all on one page."""
+    """Rows across the whole width, below a rule, kept on one page."""
     texts = [text for each in table.totals for text in (printable(each.title), *_sentences(each)) if text]
     rows = [_line([rf"\multicolumn{{{len(table.columns)}}}{{l}}{{{escape(text)}}}"]) for text in texts]
     return [r"\midrule", *(f"{row}*" for row in rows[:-1]), *rows[-1:]] if rows else []
@@ -115,7 +115,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that LaTeX sets as it stands. Signs that pdflatex has no font for are named by their number."""
+    """Text that LaTeX sets as it is written. Characters that pdflatex has no font for are named by number."""
     return _ESCAPED.sub(lambda found: _sign(found[0]), text)
 
 

@@ -15,7 +15,7 @@ _LINKS = "@#$"
 
 @writes("markdown")
 def markdown_of(table: Table, _: int) -> str:
-    """Tables and paragraphs, in the order of the text."""
+    """Tables and paragraphs, in the order of the text format."""
     rows = [_rows(table)] if table.rows else []
     totals = [_titled(each) for each in table.totals]
     return _page(table, [*totals, *rows] if table.totals_first else [*rows, *totals])
@@ -23,7 +23,7 @@ def markdown_of(table: Table, _: int) -> str:
 
 @writes("github")
 def github_of(table: Table, width: int) -> str:
-    """As suits a comment: the totals come first, and the rows open on a click."""
+    """For a comment: the totals come first, and the rows open on a click."""
     if not table.totals or not table.rows:
         return markdown_of(table, width)
     title = f"{len(table.rows)} {table.noun}"
@@ -48,7 +48,7 @@ def _rows(table: Table) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that stays as it is: no markup, no links, no mention of anybody."""
+    """Text that is shown as it is written: no markup, no links, no mentions."""
     return _MARKUP.sub(lambda found: _harmless(found[0]), printable(text))
 
 

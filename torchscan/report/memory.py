@@ -1,4 +1,4 @@
-"""A memory estimate to read and to look at: as text, with the course of the memory in letters, and as a picture."""
+"""A memory estimate as a table, as text with a plot in letters, and as a picture."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _largest_batch(size: int | None) -> Cell:
 
 
 def _largest(layers: Sequence[LayerMemory]) -> list[LayerMemory]:
-    """Those that hold no others of them, the largest first."""
+    """Layers that contain no other one listed, largest first."""
     keeping = [layer for layer in layers if layer.activation_bytes]
     outer = {above for layer in keeping if layer.path for above in ("", *modules_around(layer.path))}
     return sorted((layer for layer in keeping if layer.path not in outer), key=lambda layer: -layer.activation_bytes)[:_LAYERS]
@@ -160,7 +160,7 @@ def _layer_name(path: str) -> str:
 
 
 def _lettered(row: Row) -> Row:
-    """With the letter of the kind, which the plot is drawn in."""
+    """With the letter that stands for the kind in the plot."""
     name, *figures = row.cells
     return replace(row, cells=[Cell(name.value, f"{_LETTERS[name.value]}  {name.text}"), *figures])
 

@@ -1,4 +1,4 @@
-"""What stands below the layers: the totals, and what a reader must know to read the figures right."""
+"""What is shown below the layers: the totals, and what a reader must know to interpret the figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOTES: Mapping[str, str] = {
 
 
 def totals_of(info: InfoData) -> Table:
-    """The figures of the whole model, each with what it is."""
+    """The figures of the whole model."""
     overall, bound = info["overall"], "" if info["overall"]["complete"] else "≥ "
     parameters = overall["grad_params"] + overall["nograd_params"]
     size = overall["param_size"] + overall["buffer_size"]
@@ -86,12 +86,12 @@ def unpriced_text(names: str, when: str = "") -> str:
 
 
 def missed_text(names: str, when: str = "") -> str:
-    """Why some figures are lower bounds: modules that no record follows."""
+    """Why some figures are lower bounds: modules that the record could not follow."""
     return f"≥: a lower bound{when}, because modules ran in other threads, which are not recorded: {names}."
 
 
 def _selection_texts(info: InfoData) -> list[str]:
-    """What is not shown."""
+    """What was left out."""
     chosen = info.get("selection")
     if chosen is None:
         return []
@@ -101,7 +101,7 @@ def _selection_texts(info: InfoData) -> list[str]:
 
 
 def _field_remarks(layers: Sequence[Layer]) -> list[str]:
-    """Why something is global, and where the receptive fields are not the whole truth."""
+    """Why a field is global, and what the figures leave out."""
     axes = [axis for layer in layers for axes in layer["receptive_field"] or () for axis in axes]
     if not axes:
         return []

@@ -1,4 +1,4 @@
-"""A roofline to read and to look at: as tables of layers, operators or kinds of them, and as a picture with both roofs."""
+"""A roofline as a table of layers, operators or single calls, and as a picture."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LARGEST_POINT = 900
 
 
 def roofline_table(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15) -> Table:
-    """Times, shares of the peaks, and what takes the most time, the heaviest first.
+    """Times, shares of the peaks, and what takes the most time, longest first.
 
     ``by`` says what the rows are: layers down to ``max_depth``, each with all that it calls, deeper ones in their parents;
     kinds of operators; or single calls. What comes after the first ``rows`` is one row, so that the table adds up to the whole.
@@ -175,7 +175,7 @@ def _row(each: GroupLoad, whole: float) -> Row:
 
 
 def _points(roofline: Roofline) -> list[tuple[OperatorLoad, float]]:
-    """One of several equal calls, with the time of all. What does no arithmetic has no place."""
+    """One of each set of equal calls, with the time of all. Calls without arithmetic cannot be placed."""
     times: dict[tuple[object, ...], float] = defaultdict(float)
     first: dict[tuple[object, ...], OperatorLoad] = {}
     for each in roofline.operators:
@@ -187,7 +187,7 @@ def _points(roofline: Roofline) -> list[tuple[OperatorLoad, float]]:
 
 
 def _most_telling(points: Sequence[tuple[OperatorLoad, float]]) -> list[tuple[OperatorLoad, float]]:
-    """The heaviest of each operator, of the heaviest operators, unless a name would lie on another."""
+    """The longest call of each of the longest-running operators, unless its label would overlap another."""
     named: list[tuple[OperatorLoad, float]] = []
     for each, time in sorted(points, key=lambda point: -point[1]):
         if all(each.operator != other.operator and not _is_close(each, other) for other, _ in named):

@@ -1,4 +1,4 @@
-"""Some of the layers only: those of a name or type, the largest, in another order."""
+"""A selection of layers: by name or type, the largest, or in another order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchscan.report.info_data import InfoDict, Layer, Selection, data_of
 
 
 def select_layers(info: InfoDict, *, match: str | None = None, sort: str | None = None, top: int | None = None) -> Info:
-    """A copy of ``info`` with some of its layers, and the totals of all. They are shown as a list then, by their full paths.
+    """A copy of ``info`` with some of its layers and the totals of all; shown as a list of full paths.
 
     Args:
         info: what ``crawl_module`` returned.
@@ -45,7 +45,7 @@ def _matching(layers: list[Layer], pattern: str) -> list[Layer]:
 
 
 def _order(value: Any) -> tuple[int, float, str]:
-    """Numbers from the largest, then words and what has several numbers, then what there is not."""
+    """Numbers, largest first, then text and lists, then missing values."""
     if isinstance(value, bool | int | float):
         return (0, -float(value), "")
     return (2, 0.0, "") if value is None else (1, 0.0, str(value))

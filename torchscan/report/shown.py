@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 def _shows_as(kind: type[R], table: Callable[[R], Table], words: Callable[[R], str] | None = None) -> None:
-    """As its table, or in text as something more."""
+    """As its table; as text, perhaps with more."""
     shows(kind, words or (lambda result: table(result).write("text")), lambda result: part_of(table(result)))
 
 

@@ -18,14 +18,14 @@ Cut = Literal["head", "mid", "tail"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """What one column shows: its key in data, and what people read above it."""
+    """One column: its key in data, and its heading."""
 
     key: str
     heading: str
     is_number: bool = True
     #: what the values in data are counted in: "B", "s"; "" where the heading says it, or there is nothing to say
     unit: str = ""
-    #: what must stay of a text that may be cut; None: a shape or a number that is cut says nothing
+    #: how short its texts may be cut; None: never, since part of a shape or a number says nothing
     narrowest: int | None = None
     cut: Cut = "mid"
     #: whether the figures of several rows have a sum
@@ -34,7 +34,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value, for data, and how it reads."""
+    """A value, and how it reads."""
 
     value: Any
     text: str
@@ -42,11 +42,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One row. Its first cell is its name; rows that are deeper than the one before hang below it."""
+    """One row. The first cell is its name; deeper rows that follow hang below it."""
 
     cells: Sequence[Cell]
     depth: int = 0
-    #: the name where the row stands by itself, outside the tree; "": the same
+    #: the name outside the tree, in a sorted list; "": the same
     full_name: str = ""
     #: beside each cell its sum over this row and all below it; None, or none at all, where there is none
     sums: Sequence[Cell | None] = ()
@@ -54,17 +54,17 @@ class Row:
     repeats: int = 1
     #: how many deeper rows were summed into this one
     folded: int = 0
-    #: whether it is the sum of the others: it stays last, however they are sorted
+    #: whether it sums the others; it stays last however they are sorted
     is_total: bool = False
 
     @property
     def name(self) -> str:
-        """As it reads in the tree."""
+        """The name as it reads in the tree."""
         return printable(self.cells[0].text) + (f" ×{self.repeats}" if self.repeats > 1 else "")
 
     @property
     def texts(self) -> list[str]:
-        """What the cells read."""
+        """The texts of the cells."""
         return [self.name, *(printable(cell.text) for cell in self.cells[1:])]
 
 
@@ -75,13 +75,13 @@ class Table(Result):
     title: str
     columns: Sequence[Column]
     rows: Sequence[Row]
-    #: what is shown, said above all else
+    #: said first: what is shown
     summary: Sequence[str] = ()
     #: figures of the whole: small tables of their own
     totals: Sequence[Table] = ()
     #: whether they stand above the rows
     totals_first: bool = False
-    #: what must be known to read the figures right
+    #: what a reader must know to interpret the figures
     remarks: Sequence[str] = ()
     #: what counted, for print
     source: str = ""
@@ -90,7 +90,7 @@ class Table(Result):
 
     @property
     def has_headings(self) -> bool:
-        """Whether totals need them: names and their figures alone do not."""
+        """Whether totals show their headings; a name and its figure need none."""
         return len(self.columns) > 2 and any(column.heading for column in self.columns)
 
     def __repr__(self) -> str:
@@ -112,7 +112,7 @@ _writers: dict[Format, Writer] = {}
 
 
 def writes(style: Format) -> Callable[[W], W]:
-    """Register what writes a table in this format, in so many characters a line."""
+    """Register a function that writes tables in this format; it takes the width for text."""
 
     def register(writer: W) -> W:
         if style in _writers:
@@ -124,12 +124,12 @@ def writes(style: Format) -> Callable[[W], W]:
 
 
 def totals_table(rows: Sequence[Sequence[Cell]], headings: Sequence[str] = ("", ""), title: str = "") -> Table:
-    """Figures of the whole: a name in each row, its figure, and what else is said of it."""
+    """Figures of the whole: in each row a name, its figure, and what else there is to say."""
     keys = ("name", "value", *(f"value_{number}" for number in range(2, len(headings))))
     columns = [Column(key=key, heading=heading, is_number=key != "name") for key, heading in zip(keys, headings, strict=True)]
     return Table(title=title, columns=columns, rows=[Row(cells=row) for row in rows])
 
 
 def printable(text: str) -> str:
-    """A module can have any name: one with line breaks or control codes must not reach a terminal or a table as it is."""
+    """A module can have any name, so line breaks and control codes are replaced before they reach a terminal or a table."""
     return text if text.isprintable() else "".join(sign if sign.isprintable() else "�" for sign in text)

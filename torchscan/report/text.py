@@ -38,7 +38,7 @@ def text_of(table: Table, width: int) -> str:
 
 
 def paragraphs(texts: Sequence[str], width: int) -> list[str]:
-    """Each in lines of the width."""
+    """Each wrapped to the width."""
     return [textwrap.fill(textwrap.shorten(printable(text), _MOST_LINES * width), width) for text in texts]
 
 
@@ -70,7 +70,7 @@ def _sides(columns: Sequence[Column]) -> list[str]:
 
 
 def _branches(rows: Sequence[Row]) -> list[str]:
-    """The lines of a tree: a row hangs below the last one before it that is less deep."""
+    """The lines of a tree: each row hangs below the last shallower one before it."""
     open_at: dict[int, bool] = {}
     drawn = []
     for row, is_last in zip(rows, _last_of_siblings(rows), strict=True):
@@ -81,7 +81,7 @@ def _branches(rows: Sequence[Row]) -> list[str]:
 
 
 def _last_of_siblings(rows: Sequence[Row]) -> list[bool]:
-    """For each row whether none of its siblings follows; read from the end, where each depth is seen or not."""
+    """Whether each row is the last of its siblings, read from the end."""
     following: set[int] = set()
     last = []
     for row in reversed(rows):
@@ -95,7 +95,7 @@ def _indent_of(text: str) -> int:
 
 
 def _fitting_widths(columns: Sequence[Column], by_column: Sequence[Sequence[str]], width: int) -> list[int]:
-    """Columns as wide as their texts; if that is too wide, what may be cut gives way, the widest first."""
+    """Columns as wide as their texts; if that is too wide, those that may be cut give way, widest first."""
     widths = [max(len(column.heading), *map(len, texts)) for column, texts in zip(columns, by_column, strict=True)]
     spare = {at: widths[at] - each.narrowest for at, each in enumerate(columns) if each.narrowest is not None}
     excess = sum(widths) + _GAP * (len(widths) - 1) - width
@@ -125,7 +125,7 @@ def cut(text: str, width: int, where: Cut, indent: int = 0) -> str:
 
 
 def totals_of(table: Table, width: int) -> str:
-    """A small table without rules. Beside names alone, figures need no edge to align at."""
+    """A small table without rules. A single column of figures is aligned to the left, beside the names."""
     headings = [[column.heading for column in table.columns]] if table.has_headings else []
     sides = ["left"] * 2 if len(table.columns) == 2 else _sides(table.columns)
     rows = [_wrapped(row.texts, table, width) for row in table.rows]
@@ -134,7 +134,7 @@ def totals_of(table: Table, width: int) -> str:
 
 
 def _wrapped(texts: list[str], table: Table, width: int) -> list[str]:
-    """What ends a row in words takes as many lines as it needs."""
+    """Words at the end of a row wrap within the width."""
     if table.columns[-1].is_number:
         return texts
     before = sum(max(len(row.texts[at]) for row in table.rows) + _GAP for at in range(len(texts) - 1))

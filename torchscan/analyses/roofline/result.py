@@ -95,15 +95,15 @@ class Roofline(Result):
     peak_flops: Mapping[str, float]
     #: bytes per second to and from memory
     bandwidth: float
-    #: of the time that is estimated, the share that products would take at their peak
+    #: the share of the estimated time that products would take at their peak rate
     compute_utilisation: float
-    #: of the time that is estimated, the share that traffic of memory would take at full bandwidth
+    #: the share of the estimated time that memory traffic would take at full bandwidth
     memory_utilisation: float
     operators: tuple[OperatorLoad, ...]
     layers: tuple[GroupLoad, ...]
     by_kind: Mapping[str, GroupLoad]
     assumptions: tuple[str, ...]
-    #: what is wrong with the question, a batch that does not fit the device, say
+    #: what is wrong with the question: that the batch does not fit the device, say
     warnings: tuple[str, ...]
 
     @property
