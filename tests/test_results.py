@@ -19,7 +19,7 @@ from tests.report.samples import HOSTILE, UNPRINTABLE, Chain, block
 from torchscan.hardware.devices import device_named
 from torchscan.report.info import Info
 from torchscan.report.table import FORMATS, Table
-from torchscan.results import shows
+from torchscan.results import Result, shows
 
 SHAPE = (3, 8, 8)
 
@@ -59,6 +59,10 @@ SAYS = {
     "device": "936.0 GB/s",
     "table": "Operator",
 }
+
+
+def test_no_kind_of_result_is_forgotten_here() -> None:
+    assert {kind.__name__ for kind in Result.__subclasses__()} == {type(result()).__name__ for result in RESULTS.values()}
 
 
 @pytest.mark.parametrize("name", RESULTS)
