@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import torchscan
 from torchscan import OpCost
 from torchscan.ops import price
-from torchscan.report.info import COST_SUMS, PARAMETER_SUMS
+from torchscan.report.info_data import COST_SUMS, PARAMETER_SUMS
 
 RELAXED = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 

@@ -22,12 +22,13 @@ nbformat = pytest.importorskip("nbformat", reason="there is no nbformat here")
 nbclient = pytest.importorskip("nbclient", reason="there is no nbclient here")
 nbconvert = pytest.importorskip("nbconvert", reason="there is no nbconvert here")
 
+pytestmark = pytest.mark.slow
+
 CELLS = (
     """\
 from torch import nn
 from torchscan import aggregate_info, crawl_module, from_json, select_layers, summary, to_json
 
-pytestmark = pytest.mark.slow
 model = nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), nn.Linear(8, 2))""",
     "info = crawl_module(model, (4,))\ninfo",
     "summary(model, (4,))",
@@ -35,6 +36,8 @@ model = nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), nn.Linear(8, 2)
     "select_layers(info, sort='params', top=2)",
     "from_json(to_json(info))",
     "from torchscan import format_info\nprint(format_info(info))",
+    "from torchscan import estimate_memory\nestimate = estimate_memory(model, (4,))\nestimate",
+    "print(estimate)",
 )
 #: 4 · 8 + 8 and 8 · 2 + 2 parameters, without the biases as many MACs
 OPEN = [["Sequential", "–", "–"], ["0", "–", "–"], ["0", "40", "32"], ["1", "–", "–"], ["1", "18", "16"]]
@@ -64,6 +67,13 @@ def test_what_is_crawled_shows_itself_as_a_table_and_as_text(notebook: Any) -> N
     (printed,) = notebook.cells[6].outputs
     assert output.data["text/plain"] + "\n" == printed.text
     assert "├─0" in printed.text
+
+
+def test_other_results_show_themselves_too(notebook: Any) -> None:
+    (output,), (printed,) = notebook.cells[7].outputs, notebook.cells[8].outputs
+    assert output.data["text/plain"] + "\n" == printed.text
+    assert printed.text.startswith("Peak memory")
+    assert output.data["text/html"].startswith('<div class="torchscan"')
 
 
 def test_a_summary_is_printed_once(notebook: Any) -> None:
@@ -132,7 +142,7 @@ def test_what_notebooks_do_to_tables_does_not_reach_ours(
 
 def test_what_we_show_asks_nothing_of_the_network(notebook: Any) -> None:
     shown = [output.data["text/html"] for cell in notebook.cells for output in cell.outputs if "data" in output]
-    assert len(shown) == 4
+    assert len(shown) == 5
     assert not [text for text in shown if re.search(r"https?:|@import|url\(|\bsrc=|\bhref=|\bimport\b|fetch", text)]
 
 

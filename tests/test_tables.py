@@ -63,5 +63,5 @@ def test_wrong_use() -> None:
         model_table({}, (3, 20))
     with pytest.raises(InputError, match="there is no metric 'price': there are params, "):
         model_table(models(), (3, 20), metrics=["price"])
-    with pytest.raises(InputError, match="'word' is no format of this: there are text, "):
+    with pytest.raises(InputError, match="'word' is not a format of tables: choose one of text, "):
         model_table(models(), (3, 20)).write("word")

@@ -1,88 +1,32 @@
 """torchscan: what a PyTorch model is and what it costs, before anything is trained.
 
-Names are imported when they are first used, so that ``torchscan --help`` need not wait for torch.
+Names are imported when they are first used, so that ``torchscan --help`` need not wait for torch. ``__init__.pyi`` lists them
+for type checkers, and for this file, too.
 """
 
 from importlib import import_module
 from typing import Any
 
-from torchscan._version import __version__
+from torchscan import results
 
-#: where each name of the front door is at home; ``__init__.pyi`` says the same to type checkers, and a test compares them
-_HOMES = {
-    "Convention": "torchscan.analyses.conventions",
-    "MemoryEstimate": "torchscan.analyses.memory_estimate",
-    "Verdict": "torchscan.analyses.memory_estimate",
-    "LayerMemory": "torchscan.analyses.memory_timeline",
-    "Moment": "torchscan.analyses.memory_timeline",
-    "AxisField": "torchscan.analyses.receptive_field",
-    "LayerField": "torchscan.analyses.receptive_field",
-    "ReceptiveField": "torchscan.analyses.receptive_field",
-    "GroupLoad": "torchscan.analyses.roofline",
-    "OperatorLoad": "torchscan.analyses.roofline",
-    "Roofline": "torchscan.analyses.roofline",
-    "by_module": "torchscan.analyses.totals",
-    "by_module_and_operator": "torchscan.analyses.totals",
-    "by_operator": "torchscan.analyses.totals",
-    "total_cost": "torchscan.analyses.totals",
-    "crawl_module": "torchscan.crawler",
-    "module_dmas": "torchscan.crawler",
-    "module_flops": "torchscan.crawler",
-    "module_macs": "torchscan.crawler",
-    "module_rf": "torchscan.crawler",
-    "receptive_field": "torchscan.crawler",
-    "record": "torchscan.crawler",
-    "summary": "torchscan.crawler",
-    "InputError": "torchscan.errors",
-    "NeedsValuesError": "torchscan.errors",
-    "RecordError": "torchscan.errors",
-    "TorchscanError": "torchscan.errors",
-    "UnpricedError": "torchscan.errors",
-    "analyze_roofline": "torchscan.estimator",
-    "estimate_memory": "torchscan.estimator",
-    "Device": "torchscan.hardware.devices",
-    "register_device": "torchscan.hardware.devices",
-    "get_process_gpu_ram": "torchscan.hardware.process_memory",
-    "Scan": "torchscan.scan",
-    "OpCost": "torchscan.ops",
-    "Work": "torchscan.ops",
-    "cost_of": "torchscan.ops",
-    "window_of": "torchscan.ops",
-    "aggregate_info": "torchscan.report.aggregate",
-    "draw_receptive_field": "torchscan.report.drawing",
-    "draw_memory": "torchscan.report.memory",
-    "format_memory": "torchscan.report.memory",
-    "draw_roofline": "torchscan.report.roofline",
-    "format_roofline": "torchscan.report.roofline",
-    "format_info": "torchscan.report.text",
-    "ModuleCall": "torchscan.trace.events",
-    "OpCall": "torchscan.trace.events",
-    "OpSignature": "torchscan.trace.events",
-    "TensorSpec": "torchscan.trace.events",
-    "Trace": "torchscan.trace.trace",
-    "select_layers": "torchscan.report.select",
-    "to_markdown": "torchscan.report.markdown",
-    "to_latex": "torchscan.report.latex",
-    "to_csv": "torchscan.report.data",
-    "to_json": "torchscan.report.data",
-    "from_json": "torchscan.report.data",
-    "json_schema": "torchscan.report.data",
-    "to_pandas": "torchscan.report.data",
-    "to_html": "torchscan.report.html",
-    "assert_budget": "torchscan.budgets",
-    "BudgetError": "torchscan.errors",
-    "compare_info": "torchscan.report.compare",
-    "format_comparison": "torchscan.report.compare",
-    "Comparison": "torchscan.report.compare",
-    "LayerChange": "torchscan.report.compare",
-    "model_table": "torchscan.tables",
-    "Sheet": "torchscan.report.sheet",
-    "Heading": "torchscan.report.sheet",
-    "Cell": "torchscan.report.sheet",
-}
 
-__all__ = ["__version__", *_HOMES]
-__all__.sort()
+def _homes() -> dict[str, str]:
+    """Public name -> the module where it is at home. Read by hand: a parser would take longer than all the rest."""
+    homes: dict[str, str] = {}
+    home = ""
+    with open(f"{__file__}i", encoding="utf-8") as listed:
+        for line in listed:
+            if line.startswith("from "):
+                home = line.split()[1]
+            if " as " in line:
+                homes[line.rpartition(" as ")[2].strip(" ,\n")] = home
+    return homes
+
+
+_HOMES = _homes()
+__all__ = sorted(_HOMES)
+
+results.load_writers_by(lambda: import_module("torchscan.report.shown"))
 
 
 def __getattr__(name: str) -> Any:

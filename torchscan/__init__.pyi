@@ -1,114 +1,241 @@
-"""torchscan: what a PyTorch model is and what it costs, before anything is trained."""
+"""torchscan: what a PyTorch model is and what it costs, before anything is trained.
 
-from torchscan._version import __version__
-from torchscan.analyses.conventions import Convention
-from torchscan.analyses.memory_estimate import MemoryEstimate, Verdict
-from torchscan.analyses.memory_timeline import LayerMemory, Moment
-from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
-from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline
-from torchscan.analyses.totals import by_module, by_module_and_operator, by_operator, total_cost
-from torchscan.budgets import assert_budget
-from torchscan.crawler import (
-    crawl_module,
-    module_dmas,
-    module_flops,
-    module_macs,
-    module_rf,
-    receptive_field,
-    record,
-    summary,
+The list of the public names, each with where it is at home: the package reads it to import a name when it is first used.
+"""
+
+from torchscan._version import __version__ as __version__
+from torchscan.analyses.conventions import Convention as Convention
+from torchscan.analyses.memory_estimate import (
+    MemoryEstimate as MemoryEstimate,
 )
-from torchscan.errors import BudgetError, InputError, NeedsValuesError, RecordError, TorchscanError, UnpricedError
-from torchscan.estimator import analyze_roofline, estimate_memory
-from torchscan.hardware.devices import Device, register_device
-from torchscan.hardware.process_memory import get_process_gpu_ram
-from torchscan.ops import OpCost, Work, cost_of, window_of
-from torchscan.report.aggregate import aggregate_info
-from torchscan.report.compare import Comparison, LayerChange, compare_info, format_comparison
-from torchscan.report.data import from_json, json_schema, to_csv, to_json, to_pandas
-from torchscan.report.drawing import draw_receptive_field
-from torchscan.report.html import to_html
-from torchscan.report.latex import to_latex
-from torchscan.report.markdown import to_markdown
-from torchscan.report.memory import draw_memory, format_memory
-from torchscan.report.roofline import draw_roofline, format_roofline
-from torchscan.report.select import select_layers
-from torchscan.report.sheet import Cell, Heading, Sheet
-from torchscan.report.text import format_info
-from torchscan.scan import Scan
-from torchscan.tables import model_table
-from torchscan.trace.events import ModuleCall, OpCall, OpSignature, TensorSpec
-from torchscan.trace.trace import Trace
+from torchscan.analyses.memory_estimate import (
+    Verdict as Verdict,
+)
+from torchscan.analyses.memory_timeline import (
+    LayerMemory as LayerMemory,
+)
+from torchscan.analyses.memory_timeline import (
+    Moment as Moment,
+)
+from torchscan.analyses.receptive_field import (
+    AxisField as AxisField,
+)
+from torchscan.analyses.receptive_field import (
+    LayerField as LayerField,
+)
+from torchscan.analyses.receptive_field import (
+    ReceptiveField as ReceptiveField,
+)
+from torchscan.analyses.roofline import (
+    GroupLoad as GroupLoad,
+)
+from torchscan.analyses.roofline import (
+    OperatorLoad as OperatorLoad,
+)
+from torchscan.analyses.roofline import (
+    Roofline as Roofline,
+)
+from torchscan.analyses.totals import (
+    by_module as by_module,
+)
+from torchscan.analyses.totals import (
+    by_module_and_operator as by_module_and_operator,
+)
+from torchscan.analyses.totals import (
+    by_operator as by_operator,
+)
+from torchscan.analyses.totals import (
+    total_cost as total_cost,
+)
+from torchscan.budgets import (
+    Budget as Budget,
+)
+from torchscan.budgets import (
+    assert_budget as assert_budget,
+)
+from torchscan.crawler import (
+    crawl_module as crawl_module,
+)
+from torchscan.crawler import (
+    module_dmas as module_dmas,
+)
+from torchscan.crawler import (
+    module_flops as module_flops,
+)
+from torchscan.crawler import (
+    module_macs as module_macs,
+)
+from torchscan.crawler import (
+    module_rf as module_rf,
+)
+from torchscan.crawler import (
+    receptive_field as receptive_field,
+)
+from torchscan.crawler import (
+    record as record,
+)
+from torchscan.crawler import (
+    summary as summary,
+)
+from torchscan.errors import (
+    BudgetError as BudgetError,
+)
+from torchscan.errors import (
+    InputError as InputError,
+)
+from torchscan.errors import (
+    NeedsValuesError as NeedsValuesError,
+)
+from torchscan.errors import (
+    RecordError as RecordError,
+)
+from torchscan.errors import (
+    TorchscanError as TorchscanError,
+)
+from torchscan.errors import (
+    UnpricedError as UnpricedError,
+)
+from torchscan.estimator import (
+    analyze_roofline as analyze_roofline,
+)
+from torchscan.estimator import (
+    estimate_memory as estimate_memory,
+)
+from torchscan.hardware.devices import (
+    Device as Device,
+)
+from torchscan.hardware.devices import (
+    device_named as device_named,
+)
+from torchscan.hardware.devices import (
+    register_device as register_device,
+)
+from torchscan.hardware.process_memory import get_process_gpu_ram as get_process_gpu_ram
+from torchscan.ops import (
+    OpCost as OpCost,
+)
+from torchscan.ops import (
+    Work as Work,
+)
+from torchscan.ops import (
+    cost_of as cost_of,
+)
+from torchscan.ops import (
+    window_of as window_of,
+)
+from torchscan.ops import (
+    windows as windows,
+)
+from torchscan.report.aggregate import aggregate_info as aggregate_info
+from torchscan.report.compare import (
+    Comparison as Comparison,
+)
+from torchscan.report.compare import (
+    LayerChange as LayerChange,
+)
+from torchscan.report.compare import (
+    compare_info as compare_info,
+)
+from torchscan.report.compare import (
+    comparison_table as comparison_table,
+)
+from torchscan.report.compare import (
+    format_comparison as format_comparison,
+)
+from torchscan.report.costs import cost_table as cost_table
+from torchscan.report.data import (
+    from_json as from_json,
+)
+from torchscan.report.data import (
+    json_schema as json_schema,
+)
+from torchscan.report.data import (
+    to_csv as to_csv,
+)
+from torchscan.report.data import (
+    to_json as to_json,
+)
+from torchscan.report.data import (
+    to_pandas as to_pandas,
+)
+from torchscan.report.drawing import draw_receptive_field as draw_receptive_field
+from torchscan.report.export import (
+    format_info as format_info,
+)
+from torchscan.report.export import (
+    info_table as info_table,
+)
+from torchscan.report.export import (
+    to_html as to_html,
+)
+from torchscan.report.export import (
+    to_latex as to_latex,
+)
+from torchscan.report.export import (
+    to_markdown as to_markdown,
+)
+from torchscan.report.fields import field_table as field_table
+from torchscan.report.info import Info as Info
+from torchscan.report.memory import (
+    draw_memory as draw_memory,
+)
+from torchscan.report.memory import (
+    format_memory as format_memory,
+)
+from torchscan.report.memory import (
+    memory_table as memory_table,
+)
+from torchscan.report.roofline import (
+    draw_roofline as draw_roofline,
+)
+from torchscan.report.roofline import (
+    format_roofline as format_roofline,
+)
+from torchscan.report.roofline import (
+    roofline_table as roofline_table,
+)
+from torchscan.report.select import select_layers as select_layers
+from torchscan.report.table import (
+    Cell as Cell,
+)
+from torchscan.report.table import (
+    Column as Column,
+)
+from torchscan.report.table import (
+    Row as Row,
+)
+from torchscan.report.table import (
+    Table as Table,
+)
+from torchscan.scan import Scan as Scan
+from torchscan.tables import model_table as model_table
+from torchscan.trace.events import (
+    InputRecord as InputRecord,
+)
+from torchscan.trace.events import (
+    ModuleCall as ModuleCall,
+)
+from torchscan.trace.events import (
+    OpCall as OpCall,
+)
+from torchscan.trace.events import (
+    OpSignature as OpSignature,
+)
+from torchscan.trace.events import (
+    ParameterRecord as ParameterRecord,
+)
+from torchscan.trace.events import (
+    Provenance as Provenance,
+)
+from torchscan.trace.events import (
+    StorageRecord as StorageRecord,
+)
+from torchscan.trace.events import (
+    TensorRecord as TensorRecord,
+)
+from torchscan.trace.events import (
+    TensorSpec as TensorSpec,
+)
+from torchscan.trace.trace import Trace as Trace
 
-__all__ = [
-    "AxisField",
-    "BudgetError",
-    "Cell",
-    "Comparison",
-    "Convention",
-    "Device",
-    "GroupLoad",
-    "Heading",
-    "InputError",
-    "LayerChange",
-    "LayerField",
-    "LayerMemory",
-    "MemoryEstimate",
-    "ModuleCall",
-    "Moment",
-    "NeedsValuesError",
-    "OpCall",
-    "OpCost",
-    "OpSignature",
-    "OperatorLoad",
-    "ReceptiveField",
-    "RecordError",
-    "Roofline",
-    "Scan",
-    "Sheet",
-    "TensorSpec",
-    "TorchscanError",
-    "Trace",
-    "UnpricedError",
-    "Verdict",
-    "Work",
-    "__version__",
-    "aggregate_info",
-    "analyze_roofline",
-    "assert_budget",
-    "by_module",
-    "by_module_and_operator",
-    "by_operator",
-    "compare_info",
-    "cost_of",
-    "crawl_module",
-    "draw_memory",
-    "draw_receptive_field",
-    "draw_roofline",
-    "estimate_memory",
-    "format_comparison",
-    "format_info",
-    "format_memory",
-    "format_roofline",
-    "from_json",
-    "get_process_gpu_ram",
-    "json_schema",
-    "model_table",
-    "module_dmas",
-    "module_flops",
-    "module_macs",
-    "module_rf",
-    "receptive_field",
-    "record",
-    "register_device",
-    "select_layers",
-    "summary",
-    "to_csv",
-    "to_html",
-    "to_json",
-    "to_latex",
-    "to_markdown",
-    "to_pandas",
-    "total_cost",
-    "window_of",
-]
+__all__: list[str]

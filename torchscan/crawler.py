@@ -18,8 +18,9 @@ from torchscan.recording.arguments import RunArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.aggregate import folded_to
 from torchscan.report.columns import DEFAULT_COLUMNS
+from torchscan.report.export import check_layout, format_info
 from torchscan.report.info import Info
-from torchscan.report.text import WrapMode, check_layout, format_info
+from torchscan.report.table import Cut
 from torchscan.scan import Scan, asking
 from torchscan.trace.trace import Trace
 
@@ -60,7 +61,7 @@ def crawl_module(
 def summary(
     module: nn.Module,
     input_shape: Shapes | None = None,
-    wrap_mode: WrapMode = "mid",
+    wrap_mode: Cut = "mid",
     max_depth: int | None = None,
     receptive_field: bool = False,
     effective_rf_stats: bool = False,

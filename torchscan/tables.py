@@ -14,7 +14,7 @@ from torchscan.metrics import METRICS, Metric
 from torchscan.recording.arguments import StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.remarks import missed_text, unpriced_text
-from torchscan.report.sheet import Cell, Heading, Sheet
+from torchscan.report.table import Cell, Column, Row, Table
 from torchscan.scan import Scan, asking
 from torchscan.trace.events import Provenance
 
@@ -30,7 +30,7 @@ def model_table(
     metrics: Sequence[str] | None = None,
     title: str = "Models",
     **asked: Unpack[StepArguments],
-) -> Sheet:
+) -> Table:
     """Several models in a table, one in a row: ``str()`` of it is text, ``write("latex")`` what a paper takes.
 
     Args:
@@ -61,16 +61,17 @@ def chosen_metrics(metrics: Sequence[str] | None, device: str | None) -> list[st
     return list(metrics) if metrics is not None else [*DEFAULT_METRICS, *(["latency"] if device is not None else [])]
 
 
-def table_of(scans: Mapping[str, Scan], metrics: Sequence[str], *, title: str = "Models") -> Sheet:
+def table_of(scans: Mapping[str, Scan], metrics: Sequence[str], *, title: str = "Models") -> Table:
     """One row for each model."""
-    return Sheet(
+    return Table(
         title=title,
-        headings=[
-            Heading("model", "Model", is_number=False, narrowest=12),
-            *(Heading(name, METRICS[name].heading) for name in metrics),
+        columns=[
+            Column(key="model", heading="Model", is_number=False, narrowest=12),
+            *(Column(key=name, heading=METRICS[name].heading) for name in metrics),
         ],
-        rows=[[Cell(name, name), *(_cell(METRICS[each], scan) for each in metrics)] for name, scan in scans.items()],
+        rows=[Row(cells=[Cell(name, name), *(_cell(METRICS[each], scan) for each in metrics)]) for name, scan in scans.items()],
         remarks=_remarks(metrics, list(scans.values())),
+        noun="models",
     )
 
 
@@ -83,7 +84,7 @@ def _remarks(names: Sequence[str], scans: Sequence[Scan]) -> list[str]:
     """What the numbers are numbers of, in a sentence for each thing that must be known."""
     read = [(METRICS[name], scan) for scan in scans for name in names]
     provenances = [metric.trace(scan).provenance for metric, scan in read]
-    inputs = dict.fromkeys(_inputs(each) for each in provenances)
+    inputs = dict.fromkeys(_inputs(METRICS[names[0]].trace(scan).provenance) for scan in scans)
     of_what = "; ".join(inputs) if len(inputs) == 1 else "as each model takes them"
     remarks = [f"Inputs: {of_what}, {provenances[0].mode} mode."]
     if not {"macs", "flops", "dmas"}.isdisjoint(names):

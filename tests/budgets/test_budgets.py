@@ -389,8 +389,8 @@ def test_what_shrank_is_said_and_fine(folder: Path) -> None:
     ("baseline", "says"),
     [
         (None, "there is no baseline"),
-        ("", "this is no JSON"),
-        ("{}", "this is no report of torchscan"),
+        ("", "this is not JSON"),
+        ("{}", "this is not a report of torchscan"),
         ('{"schema": "torchscan/info/99"}', "a newer one wrote it"),
         ('{"schema": "torchscan/info/1"}', "this report is broken: the report has no"),
     ],

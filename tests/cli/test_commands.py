@@ -25,8 +25,7 @@ from torchscan.recording.precision import Precision
 from torchscan.recording.request import Mode
 from torchscan.report.costs import By
 from torchscan.report.roofline import Rows
-from torchscan.report.sheet import STYLES
-from torchscan.report.text import WrapMode
+from torchscan.report.table import FORMATS, Cut
 
 ROOT = Path(__file__).parent.parent.parent
 NETS = """
@@ -79,7 +78,7 @@ SIGNS = {
     "latex": r"\toprule",
     "csv": ",",
     "json": "{",
-    "html": "<table>",
+    "html": "<table",
 }
 
 
@@ -144,11 +143,11 @@ def test_choices_are_all_that_there_are() -> None:
 
     assert set(choices("summary", "--convention")) == set(get_args(Convention))
     assert choices("summary", "--mode") == get_args(Mode)
-    assert choices("summary", "--wrap") == get_args(WrapMode)
+    assert choices("summary", "--wrap") == get_args(Cut)
     assert choices("memory", "--precision") == get_args(Precision)
     assert choices("roofline", "--by") == get_args(Rows)
     assert choices("flops", "--by") == get_args(By)
-    assert choices("table", "--format") == tuple(STYLES)
+    assert choices("table", "--format") == FORMATS
 
 
 # -- exit statuses -------------------------------------------------------------------------------------------------------
@@ -179,7 +178,7 @@ def test_choices_are_all_that_there_are() -> None:
         (("memory", *NET, "--optimizer", "AdamW"), "add --training"),
         (("receptive-field", *NET, "--layer", "nothing"), "no layer 'nothing' was called"),
         (("compare", "a.json", "b.json"), "the report 'a.json' cannot be read"),
-        (("compare", "nets.py", "nets.py"), "nets.py: this is no JSON"),
+        (("compare", "nets.py", "nets.py"), "nets.py: this is not JSON"),
         (("check",), "there is no torchscan.toml"),
         (("check", "--config", "nets.py"), "nets.py is not valid TOML"),
         (("completion", "powershell"), "invalid choice"),

@@ -54,7 +54,7 @@ def test_what_is_gone_stands_where_it_was() -> None:
         after.add_module(name, nn.ReLU())
     changes = compare_info(info(before), info(after))
     assert [(each.path, each.kind) for each in changes.layers] == [("b", "removed"), ("d", "added")]
-    assert format_comparison(changes).index("−   b") < format_comparison(changes).index("+   d")
+    assert format_comparison(changes).index("−  b") < format_comparison(changes).index("+  d")
 
 
 def test_each_call_of_a_module_is_compared_by_itself() -> None:
@@ -95,7 +95,7 @@ def test_another_question_is_said() -> None:
     changes = compare_info(info(net()), info(net(), batch_size=4))
     assert set(changes.passes) == {"inputs", "batch_size"}
     text = format_comparison(changes)
-    assert "Not the same question: inputs args[0] float32 (1, 4), now args[0] float32 (4, 4)." in text
+    assert "The reports differ in inputs: args[0] float32 (1, 4) before, args[0] float32 (4, 4) now." in " ".join(text.split())
     assert changes.totals["macs"][1] == 4 * changes.totals["macs"][0]
 
 
@@ -111,13 +111,14 @@ def test_what_is_not_known_is_no_saving() -> None:
     macs = next(line.split() for line in text.splitlines() if line.startswith("MACs"))
     assert macs == ["MACs", "16", "≥", "0", "?"]
     assert "16 → ≥ 0" in text
-    assert "≥: a lower bound now, because the cost of these operators is not known: aten.linalg_matrix_exp" in text
+    bound = "≥: a lower bound now, because the cost of these operators is not known: aten.linalg_matrix_exp"
+    assert bound in " ".join(text.split())
     assert "≥ 0" in format_comparison(changes, markdown=True)
 
 
 def test_parts_of_reports_are_not_compared() -> None:
     whole = info(nn.Sequential(net(), nn.Linear(2, 2)))
-    with pytest.raises(InputError, match="some of the layers only cannot be compared"):
+    with pytest.raises(InputError, match="partial reports cannot be compared"):
         compare_info(torchscan.select_layers(whole, top=1), whole)
     folded = torchscan.aggregate_info(whole, 1)
     with pytest.raises(InputError, match="folded to different depths, all and 1"):
@@ -126,9 +127,9 @@ def test_parts_of_reports_are_not_compared() -> None:
 
 
 def test_what_is_no_report_is_refused() -> None:
-    with pytest.raises(InputError, match="the report after is no info dict of crawl_module: the report has no 'overheads'"):
+    with pytest.raises(InputError, match="the report after is not an info dict of crawl_module: the report has no 'overheads'"):
         compare_info(info(net()), {})
-    with pytest.raises(InputError, match="the report before is no info dict"):
+    with pytest.raises(InputError, match="the report before is not an info dict"):
         compare_info(None, info(net()))  # type: ignore[arg-type]
 
 

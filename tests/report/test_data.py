@@ -9,7 +9,8 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import jsonschema
 import pandas as pd
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 import torchscan
 from tests.report.samples import INFOS
 from torchscan.report.info import Info
+from torchscan.report.info_data import InfoData
 from torchscan.report.schema import mismatch
 
 SCHEMA = torchscan.json_schema()
@@ -67,6 +69,57 @@ def test_the_schema_knows_every_key_that_is_written(info: Info) -> None:
         assert set(schema["required"]) - {"schema"} <= set(data)
 
 
+def test_the_types_say_what_the_schema_says() -> None:
+    properties = {key: value for key, value in SCHEMA["properties"].items() if key != "schema"}
+    required = [key for key in SCHEMA["required"] if key != "schema"]
+    _compare(InfoData, {**SCHEMA, "properties": properties, "required": required})
+
+
+def _compare(kind: Any, schema: dict[str, Any]) -> None:
+    """The same keys, the same ones of them required, of the same types as far as both say."""
+    if "$ref" in schema:
+        return _compare(kind, SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]])
+    if is_typeddict(kind):
+        hints = get_type_hints(kind)
+        assert set(schema["properties"]) == set(hints)
+        assert set(schema["required"]) == _required(kind)
+        for key, hint in hints.items():
+            _compare(hint, schema["properties"][key])
+        return None
+    members = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    assert {name for each in members for name in _names(each)} == _allowed(schema)
+    for each in members:
+        if get_origin(each) is list and "items" in schema:
+            _compare(get_args(each)[0], schema["items"])
+        if get_origin(each) is Literal:
+            assert list(get_args(each)) == schema["enum"]
+    return None
+
+
+def _required(kind: Any) -> set[str]:
+    """From the annotations themselves: what Python keeps of them does not know those that are texts."""
+    return {key for key, hint in get_type_hints(kind, include_extras=True).items() if get_origin(hint) is not NotRequired}
+
+
+_NAMES = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null", list: "array", dict: "object"}
+
+
+def _names(kind: Any) -> set[str]:
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        return {name for each in get_args(kind) for name in _names(each)}
+    return {"object"} if is_typeddict(kind) else {_NAMES[str if origin is Literal else origin or kind]}
+
+
+def _allowed(schema: dict[str, Any]) -> set[str]:
+    """All types that a value may have; of alternatives those of each."""
+    if "$ref" in schema:
+        return _allowed(SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]])
+    if "anyOf" in schema:
+        return {name for each in schema["anyOf"] for name in _allowed(each)}
+    return {schema["type"]} if isinstance(schema["type"], str) else set(schema["type"])
+
+
 def test_keys_that_a_later_version_adds_are_left_alone() -> None:
     later = copy.deepcopy(REPORT)
     later["layers"][0]["energy"] = {"joule": 3}
@@ -95,26 +148,26 @@ def _broken(*path: Any, value: Any = None, delete: bool = False) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no JSON: .*line 1 column 1"),
-        ("{", "no JSON: .*line 1 column 2"),
-        ("torchscan", "no JSON"),
-        ('{"schema": NaN}', "no JSON: NaN is no number"),
-        (_broken("overall", "dmas", value=float("inf")), "no JSON: Infinity is no number"),
-        (_broken("layers", 0, "rf", value=0.125).replace("0.125", "1e999"), "no JSON: 1e999 is no number"),
-        ("[" * 100_000, "no JSON: .*recursion"),
-        ('{"a": ' * 100_000, "no JSON: .*recursion"),
-        ("1" * 5000, "no JSON"),
-        (None, "no JSON: .*NoneType"),
-        ("[]", "no report of torchscan: write one with to_json"),
-        ("3", "no report of torchscan"),
-        ('{"layers": []}', "no report of torchscan"),
-        ('{"schema": 1}', "no report of torchscan"),
-        ('{"schema": "torchscan/info/"}', "no report of torchscan"),
-        ('{"schema": "torchscan/info/0"}', "no report of torchscan"),
-        ('{"schema": "torchscan/info/one"}', "no report of torchscan"),
-        ('{"schema": "torchscan/memory/1"}', "no report of torchscan"),
-        ('{"schema": "torchscan/info/1\\n"}', "no report of torchscan"),
-        (json.dumps({"schema": f"torchscan/info/{'9' * 5000}"}), "no report of torchscan"),
+        ("", "not JSON: .*line 1 column 1"),
+        ("{", "not JSON: .*line 1 column 2"),
+        ("torchscan", "not JSON"),
+        ('{"schema": NaN}', "not JSON: NaN is not a number"),
+        (_broken("overall", "dmas", value=float("inf")), "not JSON: Infinity is not a number"),
+        (_broken("layers", 0, "rf", value=0.125).replace("0.125", "1e999"), "not JSON: 1e999 is not a number"),
+        ("[" * 100_000, "not JSON: .*recursion"),
+        ('{"a": ' * 100_000, "not JSON: .*recursion"),
+        ("1" * 5000, "not JSON"),
+        (None, "not JSON: .*NoneType"),
+        ("[]", "not a report of torchscan: write one with to_json"),
+        ("3", "not a report of torchscan"),
+        ('{"layers": []}', "not a report of torchscan"),
+        ('{"schema": 1}', "not a report of torchscan"),
+        ('{"schema": "torchscan/info/"}', "not a report of torchscan"),
+        ('{"schema": "torchscan/info/0"}', "not a report of torchscan"),
+        ('{"schema": "torchscan/info/one"}', "not a report of torchscan"),
+        ('{"schema": "torchscan/memory/1"}', "not a report of torchscan"),
+        ('{"schema": "torchscan/info/1\\n"}', "not a report of torchscan"),
+        (json.dumps({"schema": f"torchscan/info/{'9' * 5000}"}), "not a report of torchscan"),
         ('{"schema": "torchscan/info/2"}', "schema 2, and this torchscan reads up to 1: a newer one wrote it"),
         ('{"schema": "torchscan/info/12", "layers": 3}', "schema 12, .* newer"),
         ('{"schema": "torchscan/info/1"}', "the report has no 'overheads'"),
@@ -151,7 +204,7 @@ def test_what_is_no_report_is_refused_in_one_line_that_says_where(text: Any, sai
 @pytest.mark.parametrize("depth", range(200, 1200, 40))
 def test_no_depth_of_nesting_is_too_much(depth: int) -> None:
     text = json.dumps(REPORT).replace('"framework": ', f'"framework": {"[" * depth}{"]" * depth}, "also": ')
-    with pytest.raises(torchscan.InputError, match=r"framework is \[\[|no JSON: .*recursion"):
+    with pytest.raises(torchscan.InputError, match=r"framework is \[\[|not JSON: .*recursion"):
         torchscan.from_json(text)
 
 
@@ -372,5 +425,5 @@ def test_what_the_schema_has_is_documented_and_the_other_way_round(heading: str,
 def test_all_columns_are_documented() -> None:
     documented = re.search(r"`columns` are those of `format_info`: `([^`]*)`", PAGE.read_text())
     assert documented is not None
-    with pytest.raises(torchscan.InputError, match=f"there are {', '.join(documented[1].split())}$"):
+    with pytest.raises(torchscan.InputError, match=f"choose from {', '.join(documented[1].split())}$"):
         torchscan.format_info(INFOS["block"](), columns=["colour"])

@@ -13,7 +13,8 @@ from torch import nn
 
 import torchscan
 from tests.browsing import least_contrast, opened, visible_rows
-from tests.report.samples import HOSTILE, INFOS, UNPRINTABLE, Chain, named, printed
+from tests.report.samples import HOSTILE, INFOS, UNPRINTABLE, Chain, block, named, printed
+from torchscan.report.html import page as page_of
 from torchscan.report.info import Info
 
 if TYPE_CHECKING:
@@ -337,3 +338,38 @@ def test_every_info_shows_all_its_layers_and_totals(show: Open, info: Info) -> N
 def test_it_needs_nothing_else() -> None:
     html = torchscan.to_html(nested(), standalone=True)
     assert not re.search(r"https?:|//[a-z]|@import|url\(|\bsrc=|\bhref=", html)
+
+
+# -- other tables --------------------------------------------------------------------------------------------------------
+
+
+def test_the_sum_of_all_rows_stays_last_however_they_are_sorted(show: Open) -> None:
+    page = show(torchscan.cost_table(torchscan.record(block(), (3, 8, 8))).write("html"))
+    foot = page.locator("table.layers tfoot tr")
+    names = [row[0] for row in visible_rows(page)]
+    assert "total" not in names
+    sort(page, "Operator")
+    assert [row[0] for row in visible_rows(page)] == sorted(names)
+    assert foot.count() == 1
+    assert foot.inner_text().startswith("total")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_results_can_be_read_on_one_page(show: Open, scheme: Any) -> None:
+    shape = (3, 8, 8)
+    info = torchscan.crawl_module(block(), shape)
+    results = [
+        torchscan.estimate_memory(block(), shape, device="RTX 3090"),
+        torchscan.analyze_roofline(block(), shape, device="RTX 3090"),
+        torchscan.receptive_field(block(), shape),
+        torchscan.compare_info(info, info),  # without rows
+        torchscan.compare_info(info, torchscan.crawl_module(block(), shape, batch_size=2)),
+        torchscan.record(block(), shape),
+    ]
+    page = show(page_of("All", *(result._repr_html_() for result in results)), color_scheme=scheme)
+    assert page.locator("table.layers").count() == len(results) - 1
+    assert page.get_by_text("No layer changed.").is_visible()
+    assert page.locator("caption", has_text="NVIDIA GeForce RTX 3090: fits").is_visible()
+    page.get_by_role("button", name="Estimate").click()
+    contrast, where = least_contrast(page, ".torchscan")
+    assert contrast >= 4.5, where

@@ -53,10 +53,12 @@ t  temporary    100.00 KiB  36.9 %
            ppppppppppppppppppppppppp
            |------|backward-------|-
 
-Layer    Type      Activations    Peak meanwhile
--------  ------  -------------  ----------------
-1        ReLU        50.00 KiB        271.26 KiB
-2        Linear       2.50 KiB        221.26 KiB"""
+──────────────────────────────────────────
+Layer  Type    Activations  Peak meanwhile
+──────────────────────────────────────────
+1      ReLU      50.00 KiB      271.26 KiB
+2      Linear     2.50 KiB      221.26 KiB
+──────────────────────────────────────────"""
 
 
 def test_the_layout() -> None:
@@ -95,7 +97,7 @@ def test_what_is_missing_is_said() -> None:
         model = nn.Linear(100_000, 100_000)
     text = format_memory(estimate_memory(model, (100_000,), device="RTX 3090", largest_batch=True))
     assert "NVIDIA GeForce RTX 3090: does not fit" in text
-    assert "Missing, at the least   14." in text
+    assert "Short by at least       14." in text
     assert "Largest batch size      0" in text
 
 
@@ -169,6 +171,6 @@ def test_a_model_is_not_listed_beside_its_own_layers() -> None:
     """Also where a list of layers, which is never called, stands between them."""
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2)
     text = format_memory(estimate_memory(model, (4, 16), training=True))
-    rows = [line for line in text[text.index("Layer  ") :].splitlines()[2:] if line]
+    rows = [line for line in text[text.index("Layer  ") :].splitlines()[2:] if line[:1].isalpha()]
     assert rows
     assert all(row.startswith("layers.") for row in rows)

@@ -155,7 +155,7 @@ def test_several_outputs_show_the_first_and_how_many_more() -> None:
 def test_columns_can_be_chosen_and_wrong_ones_are_refused_with_a_list() -> None:
     table = lines(Block(), (3, 32, 32), columns=["path", "grad_params", "nograd_params", "flops", "dmas", "bytes_read"])
     assert table[1].split() == ["Layer", "Path", "Trainable", "Frozen", "FLOPs", "DMAs", "Read"]
-    with pytest.raises(torchscan.InputError, match="there are type, path"):
+    with pytest.raises(torchscan.InputError, match="choose from type, path"):
         lines(Block(), (3, 32, 32), columns=["colour"])
     with pytest.raises(torchscan.InputError, match="head, mid, tail"):
         lines(Block(), (3, 32, 32), wrap_mode="middle")

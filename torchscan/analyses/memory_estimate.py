@@ -10,6 +10,7 @@ from typing import Any
 from torchscan.analyses.memory_timeline import KINDS, Block, LayerMemory, MemoryKind, MemoryTimeline, Moment
 from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
 from torchscan.hardware.devices import CONTEXT, Device
+from torchscan.results import Result
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
 from torchscan.units import memory
@@ -20,18 +21,18 @@ _CONVOLUTIONS = frozenset({"aten.convolution", "aten.convolution_backward"})
 LARGEST_BATCH = 2**24
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Whether a pass fits on a device. All figures in bytes."""
 
     device: str
     #: what the device has for programs
     capacity_bytes: int
-    #: of it the context, torch's kernels and the libraries
+    #: what the context, torch's kernels and the libraries take of that
     context_bytes: int
     #: the most in torch's blocks: tensors, rounded up to 512 bytes, and what cuBLAS and cuDNN work in
     allocated_bytes: int
-    #: the most in the segments that torch's allocator takes from the device for them, or would have to take, at the least
+    #: the most in the segments that torch's allocator takes from the device for them, or would at least have to take
     reserved_bytes: int
     fits: bool
     #: up to ``LARGEST_BATCH``; None unless it was asked for
@@ -39,12 +40,12 @@ class Verdict:
 
     @property
     def left_bytes(self) -> int:
-        """What is left of the device; negative: what is missing, at the least."""
+        """What is left of the device's memory; if negative, it is short by at least that much."""
         return self.capacity_bytes - self.context_bytes - self.reserved_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryEstimate:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate(Result):
     """The memory of one pass: an inference, or a whole training step."""
 
     #: the most that the tensors of the pass occupy at once, in bytes

@@ -61,7 +61,7 @@ class Moment:
         return dict(zip(KINDS, self.bytes_by_kind, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerMemory:
     """The memory of one module, with all that is inside it."""
 
@@ -110,10 +110,13 @@ class MemoryTimeline:
         found: dict[str, LayerMemory] = {}
         for call in self._trace.modules:
             known = found.get(call.path)
-            more = (kept[call.index], peaks[call.index])
-            if known is not None:
-                more = (known.activation_bytes + more[0], max(known.peak_bytes, more[1]))
-            found[call.path] = LayerMemory(call.path, call.type_name, call.depth, *more)
+            found[call.path] = LayerMemory(
+                path=call.path,
+                type_name=call.type_name,
+                depth=call.depth,
+                activation_bytes=kept[call.index] + (known.activation_bytes if known else 0),
+                peak_bytes=max(peaks[call.index], known.peak_bytes if known else 0),
+            )
         return tuple(found.values())
 
     def _kind(self, storage: StorageRecord, end: int) -> MemoryKind:

@@ -8,7 +8,7 @@ from torchscan.trace.events import ParameterRecord
 from torchscan.trace.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterCount:
     """Elements of trainable and frozen parameters and of buffers, and the bytes that they are stored in."""
 

@@ -17,10 +17,11 @@ from torchscan.files import write_text
 from torchscan.metrics import METRICS, Metric, activation_peak, limits_of
 from torchscan.recording.arguments import DEFINITIONS, StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
-from torchscan.report.columns import full_name_of, printable
+from torchscan.report.columns import full_name_of
 from torchscan.report.compare import Comparison, compare_info, growth
 from torchscan.report.data import read_report, to_json
 from torchscan.report.info import Info
+from torchscan.report.table import printable
 from torchscan.scan import DEFAULTS, Scan
 from torchscan.signatures import spelled_out
 from torchscan.targets import Built, inputs_of, with_model
@@ -277,7 +278,7 @@ def _grown(name: str, comparison: Comparison) -> list[tuple[str, str]]:
     grown = comparison.grown(*keys)
     lines = [
         (
-            f"{full_name_of(each.after or {})} ({(each.after or {})['type']})",
+            f"{full_name_of(each.layer)} ({each.layer['type']})",
             f"{'new, ' if each.kind == 'added' else ''}+{text(each.difference(*keys))}",
         )
         for each in grown[:_MOST_LAYERS]

@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from torchscan.report.costs import cost_sheet
+    from torchscan.report.costs import cost_table
 
     trace = on_scan(options, lambda scan: scan.trace)
-    put(cost_sheet(trace, options.by, options.top).write(options.format, width=options.width), options)
+    put(cost_table(trace, options.by, options.top).write(options.format, width=options.width), options)

@@ -29,7 +29,7 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.analyses.receptive_field import receptive_fields
-    from torchscan.report.fields import field_sheet
+    from torchscan.report.fields import field_table
 
     fields = on_scan(options, lambda scan: receptive_fields(scan.trace, strict_norm=options.strict_norm))
-    put(field_sheet(fields, options.layer).write(options.format, width=options.width), options)
+    put(field_table(fields, options.layer).write(options.format, width=options.width), options)

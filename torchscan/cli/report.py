@@ -69,17 +69,17 @@ def _part(built: Built, scan: Scan, part: Callable[[Scan], str]) -> str:
 
 
 def _layers(scan: Scan) -> str:
-    from torchscan.report.html import to_html
+    from torchscan.report.export import to_html
 
     return to_html(scan.forward.info)
 
 
 def _operators(scan: Scan) -> str:
     """Of a training step as the device runs them, which takes no record of its own."""
-    from torchscan.report.costs import cost_sheet
-    from torchscan.report.sheet import html_table
+    from torchscan.report.costs import cost_table
+    from torchscan.report.html import part_of
 
-    return html_table(cost_sheet(scan.steps if scan.question.training else scan.trace))
+    return part_of(cost_table(scan.steps if scan.question.training else scan.trace))
 
 
 def _memory(scan: Scan) -> str:

@@ -48,7 +48,7 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.report.columns import DEFAULT_COLUMNS, FIELDS, check_columns
-    from torchscan.report.text import check_layout
+    from torchscan.report.export import check_layout
 
     columns = options.columns
     if columns is None and options.rf:
@@ -69,15 +69,15 @@ def _info(options: argparse.Namespace, *, with_fields: bool) -> Any:
 
 
 def _written(info: Any, columns: list[str] | None, options: argparse.Namespace) -> str:
-    from torchscan.report import data, html, latex, markdown, text
+    from torchscan.report import data, export
 
     writers = {
-        "text": lambda: text.format_info(info, options.wrap, columns=columns, width=options.width),
-        "markdown": lambda: markdown.to_markdown(info, columns),
-        "github": lambda: markdown.to_markdown(info, columns, details=True),
-        "latex": lambda: latex.to_latex(info, columns),
+        "text": lambda: export.format_info(info, options.wrap, columns=columns, width=options.width),
+        "markdown": lambda: export.to_markdown(info, columns),
+        "github": lambda: export.to_markdown(info, columns, details=True),
+        "latex": lambda: export.to_latex(info, columns),
         "csv": lambda: data.to_csv(info, columns).rstrip("\n"),
         "json": lambda: data.to_json(info),
-        "html": lambda: html.to_html(info, columns, standalone=True),
+        "html": lambda: export.to_html(info, columns, standalone=True),
     }
     return writers[options.format]()

@@ -16,6 +16,7 @@ from typing import Any
 
 from torchscan.errors import InputError
 from torchscan.files import write_text
+from torchscan.results import Result
 
 _MIB, _GIB = 2**20, 2**30
 
@@ -33,7 +34,7 @@ USER_FILE = "TORCHSCAN_DEVICES"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Device(Result):
     """One accelerator. Rates are per second; None: not known."""
 
     name: str
@@ -60,7 +61,7 @@ class Device:
     power_watts: float | None = None
     #: figure -> where it was read
     source: Mapping[str, str] = field(default_factory=dict)
-    #: figures for which no data sheet was found
+    #: figures that no data sheet at hand confirms
     unverified: tuple[str, ...] = ()
     note: str = ""
     #: other names of it
@@ -96,7 +97,7 @@ class Device:
         return L2_BYTES_PER_CYCLE * self.multiprocessors * self.clock_hz
 
     def is_unverified(self, figure: str) -> bool:
-        """Whether a figure, "bandwidth_gbs" or "fp16", say, is unverified."""
+        """Whether a figure, "bandwidth_gbs" or "fp16", say, is unverified: no data sheet at hand confirms it."""
         return figure in self.unverified or (figure in self.flops_per_second and "dense_tflops" in self.unverified)
 
 

@@ -1,1 +1,1 @@
-"""From a Trace to what people read: the info dict at the border, and text made from it."""
+"""From a Trace to what people read: rows, one Table, and one writer for each format."""

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from torchscan.errors import InputError
-from torchscan.report.info import COST_SUMS, PARAMETER_SUMS, Info, InfoDict, Layer
+from torchscan.report.info import Info
+from torchscan.report.info_data import SUMS, InfoDict, Layer, data_of
 
 
 def aggregate_info(info: InfoDict, max_depth: int) -> Info:
-    """A copy of ``info`` without the layers below ``max_depth``, their figures added to the parents that stay.
+    """A copy of ``info`` without the layers below ``max_depth``, with their figures added to the parents that remain.
 
     Raises ``ValueError`` if the model is not that deep.
     """
     if "selection" in info:
-        raise InputError("these are some of the layers only: fold first (aggregate_info), then select (select_layers)")
-    deepest = max(layer["depth"] for layer in info["layers"])
+        raise InputError("only some layers were selected: fold first (aggregate_info), then select (select_layers)")
+    layers = data_of(info)["layers"]
+    deepest = max(layer["depth"] for layer in layers)
     if not 0 <= max_depth <= deepest:
         raise InputError(f"max_depth is {max_depth}: this model has depths 0 to {deepest}")
     kept: list[Layer] = []
-    for layer in info["layers"]:
+    for layer in layers:
         if layer["depth"] <= max_depth:
-            kept.append(dict(layer))
+            kept.append(layer.copy())
         else:
             kept[-1]["is_leaf"] = True
             kept[-1]["is_shared"] |= layer["is_shared"]
@@ -28,7 +30,7 @@ def aggregate_info(info: InfoDict, max_depth: int) -> Info:
 
 
 def _fold(layer: Layer, into: Layer) -> None:
-    for key in (*PARAMETER_SUMS, *COST_SUMS):
+    for key in SUMS:
         into[key] += layer[key]
 
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import copy
-import csv
-import io
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torchscan.errors import InputError
 from torchscan.files import read_text
 from torchscan.report.columns import COLUMNS, check_columns
-from torchscan.report.info import Info, InfoDict, Layer
+from torchscan.report.csv import csv_of
+from torchscan.report.info import Info
+from torchscan.report.info_data import InfoDict, Layer, data_of
 from torchscan.report.schema import mismatch
+from torchscan.report.table import Cell, Column, Row, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,11 +39,11 @@ def to_json(info: InfoDict, *, indent: int | None = 2) -> str:
 
 
 def from_json(text: str) -> Info:
-    """The info dict that :func:`to_json` wrote. What it is not is refused: another file, a newer schema, a broken report."""
+    """The info dict that :func:`to_json` wrote. Anything else is refused: another file, a newer schema, a broken report."""
     try:
-        content = json.loads(text, parse_constant=_no_number, parse_float=_number)
+        content = json.loads(text, parse_constant=_not_a_number, parse_float=_number)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"this is no JSON: {error}") from error
+        raise InputError(f"this is not JSON: {error}") from error
     _require_schema(content)
     wrong = mismatch(content, _schema())
     if wrong is not None:
@@ -63,36 +64,42 @@ def _schema() -> dict[str, Any]:
 
 
 def require_info(given: object, what: str = "the report") -> None:
-    """Refuse what is no info dict, and say where it is none."""
+    """Refuse what is not an info dict, and say what is wrong with it."""
     wrong = mismatch({"schema": f"{_KIND}/{SCHEMA}", **given} if isinstance(given, Mapping) else given, _schema())
     if wrong is not None:
-        raise InputError(f"{what} is no info dict of crawl_module: {wrong}")
+        raise InputError(f"{what} is not an info dict of crawl_module: {wrong}")
 
 
 def to_csv(info: InfoDict, columns: Sequence[str] | None = None) -> str:
-    """The layers as comma-separated values, one in a row, with a heading. Numbers are in full, shapes are JSON.
+    """The layers as comma-separated values, one per row, with a header. Numbers are in full, shapes are JSON.
 
     After the layer's ``path`` and ``call`` (0 for the first of a module) come the ``columns``, by default all.
     """
-    return csv_text([_keys(columns), *(list(record.values()) for record in _records(info, columns))])
-
-
-def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as comma-separated values; what is no number and no text is JSON."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
-    return out.getvalue()
+    return csv_of(_data_table(info, columns)) + "\n"
 
 
 def to_pandas(info: InfoDict, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """The layers as a DataFrame, with the columns of :func:`to_csv`; ``frame.attrs`` has the totals and all else."""
+    """The layers as a DataFrame, with the columns of :func:`to_csv`; ``frame.attrs`` has the totals and everything else."""
     try:
         import pandas as pd
     except ImportError as error:
         raise InputError("to_pandas needs pandas: pip install 'torchscan[pandas]'") from error
-    frame = pd.DataFrame(_records(info, columns), columns=_keys(columns))
+    table = _data_table(info, columns)
+    keys = [column.key for column in table.columns]
+    rows = [dict(zip(keys, [cell.value for cell in row.cells], strict=True)) for row in table.rows]
+    frame = pd.DataFrame(rows, columns=keys)
     frame.attrs = copy.deepcopy({key: value for key, value in info.items() if key != "layers"})
     return frame
+
+
+def _data_table(info: InfoDict, columns: Sequence[str] | None) -> Table:
+    """For programs: path, call, name and depth have columns of their own."""
+    keys = _keys(columns)
+    return Table(
+        title="Layers",
+        columns=[Column(key=key, heading=key) for key in keys],
+        rows=[Row(cells=[_cell(layer, key) for key in keys]) for layer in data_of(info)["layers"]],
+    )
 
 
 def _keys(columns: Sequence[str] | None) -> list[str]:
@@ -102,36 +109,29 @@ def _keys(columns: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(["path", "call", *columns]))
 
 
-def _records(info: InfoDict, columns: Sequence[str] | None) -> list[dict[str, Any]]:
-    return [{key: _value(layer, key) for key in _keys(columns)} for layer in info["layers"]]
+def _cell(layer: Layer, key: str) -> Cell:
+    value = COLUMNS[key].value(layer) if key in COLUMNS else cast("Mapping[str, Any]", layer)[key]
+    return Cell(value, str(value))
 
 
-def _value(layer: Layer, key: str) -> Any:
-    return COLUMNS[key].value(layer) if key in COLUMNS else layer[key]
-
-
-def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, list | dict | bool) else value
-
-
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+def _not_a_number(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
 
 
 def _number(text: str) -> int | float:
-    """To a schema 3.0 is an integer, as other programs write it; 1e999 would be infinite."""
+    """JSON Schema counts 3.0 as an integer, and some programs write it so; 1e999 would be infinite."""
     value = float(text)
     if not math.isfinite(value):
-        _no_number(text)
+        _not_a_number(text)
     return int(value) if value.is_integer() else value
 
 
 def _require_schema(content: Any) -> None:
-    """Say politely what cannot be read, and why."""
+    """Say what cannot be read, and why."""
     given = content.get("schema") if isinstance(content, dict) else None
     version = re.fullmatch(rf"{_KIND}/([1-9][0-9]{{0,8}})", given) if isinstance(given, str) else None
     if version is None:
-        raise InputError("this is no report of torchscan: write one with to_json(), or torchscan summary --format json")
+        raise InputError("this is not a report of torchscan: write one with to_json(), or torchscan summary --format json")
     if int(version[1]) > SCHEMA:
         raise InputError(
             f"this report follows schema {version[1]}, and this torchscan reads up to {SCHEMA}: a newer one wrote it"
@@ -139,7 +139,7 @@ def _require_schema(content: Any) -> None:
 
 
 def read_report(path: Path) -> Info:
-    """The report in a file; what is wrong is said with the file's name."""
+    """The report in a file; errors name the file."""
     try:
         return from_json(read_text(path, "the report"))
     except InputError as error:

@@ -1,74 +1,112 @@
-"""Devices as text: all in a table, or one in full."""
+"""Devices as tables: all of them, or one in full."""
 
 from __future__ import annotations
 
 import textwrap
-
-from tabulate import tabulate
+from collections.abc import Mapping
+from dataclasses import replace
 
 from torchscan import units
 from torchscan.hardware.devices import RATES, Device
+from torchscan.report.table import Cell, Column, Row, Table
 
-_WIDTH = 80
-
-
-def device_list(devices: dict[str, Device]) -> str:
-    """TFLOP/s and TOP/s, GB/s and GiB; what is from memory is marked."""
-    rows = [[_short(name), *(_rate(device, form) for form in RATES), *_memory(device)] for name, device in devices.items()]
-    headings = ["Device", *RATES, "GB/s", "GB"]
-    table = tabulate(rows, headings, tablefmt="simple", disable_numparse=True, colalign=["left"] + ["right"] * 10)
-    return f"{table}\n\nDense rates in 10^12 operations per second. ? is from memory, not from a data sheet."
+#: wide enough for every device that comes with torchscan
+_WIDTH, _WIDTH_OF_ONE = 132, 80
 
 
-def _short(name: str) -> str:
-    return name.replace("Workstation Edition", "WS").replace("Generation", "Gen.")
-
-
-def _rate(device: Device, form: str) -> str:
-    rate = device.flops_per_second.get(form)
-    return "-" if rate is None else f"{rate / 1e12:.4g}{_mark(device, form)}"
-
-
-def _memory(device: Device) -> tuple[str, str]:
-    bandwidth = (
-        "-" if device.bytes_per_second is None else f"{device.bytes_per_second / 1e9:.0f}{_mark(device, 'bandwidth_gbs')}"
+def devices_table(devices: Mapping[str, Device]) -> Table:
+    """Rates in 10^12 operations per second, bandwidth in GB/s, memory in GB."""
+    figures = [*((form, form) for form in RATES), ("bandwidth_gbs", "GB/s"), ("memory_gb", "GB")]
+    return Table(
+        title="Devices",
+        columns=[
+            Column(key="device", heading="Device", is_number=False, narrowest=12),
+            *(Column(key=key, heading=heading) for key, heading in figures),
+        ],
+        rows=[_row(name, device) for name, device in devices.items()],
+        remarks=["Dense rates in 10^12 operations per second. Figures marked ? are unverified: no data sheet was at hand."],
+        noun="devices",
     )
-    return bandwidth, f"{device.data_sheet_memory_gib:g}{_mark(device, 'memory_gb')}"
 
 
-def _mark(device: Device, figure: str) -> str:
-    return "?" if device.is_unverified(figure) else ""
+def device_list(devices: Mapping[str, Device]) -> str:
+    """All devices as text."""
+    return devices_table(devices).write("text", width=_WIDTH)
+
+
+def _row(name: str, device: Device) -> Row:
+    rates = {form: device.flops_per_second.get(form) for form in RATES}
+    cells = [
+        Cell(name, name.replace("Workstation Edition", "WS").replace("Generation", "Gen.")),
+        *(_figure(device, form, None if rate is None else rate / 1e12, ".4g") for form, rate in rates.items()),
+        _figure(device, "bandwidth_gbs", None if device.bytes_per_second is None else device.bytes_per_second / 1e9, ".0f"),
+        _figure(device, "memory_gb", device.data_sheet_memory_gib, "g"),
+    ]
+    return Row(cells=cells)
+
+
+def _figure(device: Device, figure: str, value: float | None, form: str) -> Cell:
+    mark = "?" if device.is_unverified(figure) else ""
+    return Cell(value, "-" if value is None else f"{value:{form}}{mark}")
+
+
+def device_table(device: Device) -> Table:
+    """Everything known about one device, with the source of each figure."""
+    sources: dict[str, int] = {}
+    rows = [_figure_row(device, *each, sources) for each in _figures(device)]  # which numbers the sources
+    return Table(
+        title=device.name,
+        columns=[
+            Column(key="figure", heading="Figure", is_number=False),
+            Column(key="value", heading="Value"),
+            Column(key="source", heading="Source", is_number=False),
+        ],
+        rows=rows,
+        summary=[device.name],
+        remarks=[*([device.note] if device.note else []), *(f"[{number}] {source}" for source, number in sources.items())],
+        noun="figures",
+    )
 
 
 def device_text(device: Device) -> str:
-    """All that is known of one, each figure with where it comes from."""
-    figures = [(form, f"{units.count(rate, 'OP/s', 1)}", form) for form, rate in device.flops_per_second.items()]
-    figures += _optional("bandwidth", device.bytes_per_second, "B/s", "bandwidth_gbs") + _optional(
-        "links", device.link_bytes_per_second, "B/s", "link_gbs"
-    )
-    figures += [("memory", f"{device.data_sheet_memory_gib:g} GB", "memory_gb")]
-    figures += [("cache", units.memory(device.l2_bytes, 0), "l2_mb")] if device.l2_bytes else []
-    figures += [("multiprocessors", str(device.multiprocessors), "multiprocessors")] if device.multiprocessors else []
-    figures += _optional("clock", device.clock_hz, "Hz", "boost_mhz") + _optional("power", device.power_watts, "W", "power_w")
-    sources: dict[str, int] = {}
-    rows = [(name, text, _origin(device, figure, sources)) for name, text, figure in figures]
-    table = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=("left", "right", "left"))
-    notes = [
-        textwrap.fill(f"[{number}] {source}", _WIDTH, break_long_words=False, break_on_hyphens=False)
-        for source, number in sources.items()
+    """One device as text. Addresses are not broken, so that they can be opened."""
+    table = device_table(device)
+    notes = [textwrap.fill(text, _WIDTH_OF_ONE, break_long_words=False, break_on_hyphens=False) for text in table.remarks]
+    return "\n".join([replace(table, remarks=()).write("text", width=_WIDTH_OF_ONE), *notes])
+
+
+def _figures(device: Device) -> list[tuple[str, str, float, str]]:
+    """The key, name, value and text of each figure that is known."""
+    rates = [(form, form, rate, units.count(rate, "OP/s", 1)) for form, rate in device.flops_per_second.items()]
+    memory = [("memory_gb", "memory", device.data_sheet_memory_gib, f"{device.data_sheet_memory_gib:g} GB")]
+    cache = [("l2_mb", "cache", device.l2_bytes, units.memory(device.l2_bytes, 0))] if device.l2_bytes else []
+    count = device.multiprocessors
+    return [
+        *rates,
+        *_optional("bandwidth_gbs", "bandwidth", device.bytes_per_second, "B/s"),
+        *_optional("link_gbs", "links", device.link_bytes_per_second, "B/s"),
+        *memory,
+        *cache,
+        *([("multiprocessors", "multiprocessors", count, str(count))] if count else []),
+        *_optional("boost_mhz", "clock", device.clock_hz, "Hz"),
+        *_optional("power_w", "power", device.power_watts, "W"),
     ]
-    return "\n".join([device.name, table, *([device.note] if device.note else []), *notes])
 
 
-def _optional(name: str, value: float | None, unit: str, figure: str) -> list[tuple[str, str, str]]:
-    return [] if value is None else [(name, units.count(value, unit, 1), figure)]
+def _optional(key: str, name: str, value: float | None, unit: str) -> list[tuple[str, str, float, str]]:
+    return [] if value is None else [(key, name, value, units.count(value, unit, 1))]
+
+
+def _figure_row(device: Device, key: str, name: str, value: float, text: str, sources: dict[str, int]) -> Row:
+    origin = _origin(device, key, sources)
+    return Row(cells=[Cell(name, name), Cell(value, text), Cell(origin, origin)])
 
 
 def _origin(device: Device, figure: str, sources: dict[str, int]) -> str:
-    """In a word, or by the number of what is told below."""
+    """A word, or the number of the source below the table."""
     if device.is_measured:
         return "measured"
     if device.is_unverified(figure):
-        return "unverified: from memory"
+        return "unverified"
     source = device.source.get(figure, "")
     return f"[{sources.setdefault(source, len(sources) + 1)}]" if source else ""

@@ -6,38 +6,39 @@ from typing import Any
 
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
 from torchscan.analyses.receptive_field.result import Short, plain_short
-from torchscan.report.columns import field_text, printable
-from torchscan.report.sheet import Cell, Heading, Sheet
+from torchscan.report.columns import field_text
+from torchscan.report.table import Cell, Column, Row, Table
 
 
-def field_sheet(fields: ReceptiveField, layer: str | None = None) -> Sheet:
-    """All layers in short; of the ``layer`` with this path each axis of each output, with the reasons and notes."""
-    return _all_layers(fields) if layer is None else _one_layer(fields[layer])
+def field_table(fields: ReceptiveField, layer: str | None = None) -> Table:
+    """All layers in short, or, for the ``layer`` with this path, each axis of each output with reasons and notes."""
+    return _all_layers(fields) if layer is None else layer_table(fields[layer])
 
 
-def _all_layers(fields: ReceptiveField) -> Sheet:
-    return Sheet(
+def _all_layers(fields: ReceptiveField) -> Table:
+    return Table(
         title="Receptive field of a unit of each layer",
-        headings=[
-            Heading("path", "Layer", is_number=False, narrowest=16),
-            Heading("rf", "RF"),
-            Heading("stride", "Stride"),
-            Heading("padding", "Pad"),
-            Heading("why", "Sees everything by", is_number=False, narrowest=12),
+        columns=[
+            Column(key="path", heading="Layer", is_number=False, narrowest=16),
+            Column(key="rf", heading="RF"),
+            Column(key="stride", heading="Stride"),
+            Column(key="padding", heading="Pad"),
+            Column(key="why", heading="Sees everything by", is_number=False, narrowest=12),
         ],
         rows=[_row(each) for each in fields],
+        noun="layers",
     )
 
 
-def _row(layer: LayerField) -> list[Cell]:
-    reasons = dict.fromkeys(reason.operator for axis in layer.axes for reason in axis.reasons)
+def _row(layer: LayerField) -> Row:
     repeated = f" ({layer.call + 1})" if layer.call else ""
-    name = f"{printable(layer.path or layer.type_name)}{repeated}"
-    return [
-        Cell(layer.path, name),
+    reasons = _reasons(layer)
+    cells = [
+        Cell(layer.path, f"{layer.path or layer.type_name}{repeated}"),
         *map(_short, (layer.rf, layer.stride, layer.padding)),
-        Cell(list(reasons), ", ".join(reasons)),
+        Cell(reasons, ", ".join(reasons)),
     ]
+    return Row(cells=cells)
 
 
 def _short(value: Short) -> Cell:
@@ -45,30 +46,32 @@ def _short(value: Short) -> Cell:
     return Cell(plain, field_text(plain))
 
 
-def _one_layer(layer: LayerField) -> Sheet:
-    return Sheet(
+def layer_table(layer: LayerField) -> Table:
+    """One layer in full: each axis of each output, with the reasons and notes."""
+    return Table(
         title=f"Receptive field of {layer.path or layer.type_name}",
-        headings=[
-            Heading("output", "Output"),
-            Heading("input", "Input", is_number=False),
-            Heading("axis", "Axis"),
-            Heading("status", "Status", is_number=False),
-            Heading("rf", "RF"),
-            Heading("stride", "Stride"),
-            Heading("padding", "Pad"),
-            Heading("starts", "Starts by phase", is_number=False, narrowest=16),
-            Heading("notes", "Notes", is_number=False, narrowest=12),
+        columns=[
+            Column(key="output", heading="Output"),
+            Column(key="input", heading="Input", is_number=False),
+            Column(key="axis", heading="Axis"),
+            Column(key="status", heading="Status", is_number=False),
+            Column(key="rf", heading="RF"),
+            Column(key="stride", heading="Stride"),
+            Column(key="padding", heading="Pad"),
+            Column(key="starts", heading="Starts by phase", is_number=False, narrowest=16),
+            Column(key="notes", heading="Notes", is_number=False, narrowest=12),
         ],
         rows=[_axis_row(output, axis) for output, axes in enumerate(layer.outputs) for axis in axes],
         remarks=[f"Everything is seen by {operator}." for operator in _reasons(layer)],
+        noun="axes",
     )
 
 
-def _axis_row(output: int, axis: AxisField) -> list[Cell]:
+def _axis_row(output: int, axis: AxisField) -> Row:
     plain: dict[str, Any] = axis.as_dict()
     texts = {key: field_text(plain[key]) for key in ("rf", "stride", "padding")}
     starts = " ".join(field_text(each) for each in plain["starts"])
-    return [
+    cells = [
         Cell(output, str(output)),
         Cell(axis.input, axis.input),
         Cell(axis.axis, str(axis.axis)),
@@ -77,6 +80,7 @@ def _axis_row(output: int, axis: AxisField) -> list[Cell]:
         Cell(plain["starts"], starts),
         Cell(plain["notes"], ", ".join(plain["notes"])),
     ]
+    return Row(cells=cells)
 
 
 def _reasons(layer: LayerField) -> list[str]:

@@ -1,29 +1,22 @@
-"""The table as HTML that needs nothing else: it opens, sorts, and takes the colours of the page that it stands in."""
+"""A table as self-contained HTML: it folds, sorts, and takes the colours of the page around it."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 
-from torchscan.report.columns import DEFAULT_COLUMNS, FIELDS, Column, chosen_columns, full_name_of, name_of
-from torchscan.report.info import COST_SUMS, PARAMETER_SUMS, InfoDict, Layer
-from torchscan.report.remarks import remarks_of, totals_of
+from torchscan.report.table import Cell, Column, Row, Table, printable, writes
 
 
-def to_html(info: InfoDict, columns: Sequence[str] | None = None, *, standalone: bool = False) -> str:
-    """The layers as a table that opens, closes and sorts, with the totals and the remarks; no network, no server.
-
-    ``columns`` as in :func:`format_info`, by default a few more. A closed layer shows the sum of all that it calls. With
-    ``standalone`` it is a page, else a part of one, as notebooks show it.
-    """
-    part = _part(info, chosen_columns(_default_columns(info) if columns is None else columns))
-    return page(f"torchscan: {info['layers'][0]['type']}" if info["layers"] else "torchscan", part) if standalone else part
+@writes("html")
+def html_of(table: Table, _: int = 0) -> str:
+    """A page of its own."""
+    return page(f"torchscan: {printable(table.title)}", f"<h1>{_escape(table.title)}</h1>\n{part_of(table)}")
 
 
 def page(title: str, *parts: str) -> str:
-    """A whole document, light or dark as its reader's system is."""
+    """A whole document, light or dark to match the reader's system."""
     head = (
         f'<meta charset="utf-8"><title>{html.escape(title)}</title><meta name="viewport" content="width=device-width">'
         '<meta name="color-scheme" content="light dark"><style>body { margin: 2em; }</style>'
@@ -31,87 +24,85 @@ def page(title: str, *parts: str) -> str:
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{"".join(parts)}\n</body></html>\n'
 
 
-def _default_columns(info: InfoDict) -> Sequence[str]:
-    has_fields = any(layer["rf"] is not None for layer in info["layers"])
-    return [*DEFAULT_COLUMNS, "flops", *(["rf"] if has_fields else [])]
-
-
-def _part(info: InfoDict, columns: Mapping[str, Column]) -> str:
-    is_tree = "selection" not in info
-    totals = _with_all_below(info["layers"]) if is_tree else info["layers"]
-    largest = {key: _largest(column, totals) for key, column in columns.items() if column.adds_up}
-    headings = "".join(f"<th{_class(each)}>{html.escape(each.heading)}</th>" for each in columns.values())
-    rows = "\n".join(_row(*pair, columns, largest, is_tree) for pair in zip(info["layers"], totals, strict=True))
-    figures = "".join(
-        f'<tr><td>{html.escape(name)}</td><td class="number">{html.escape(text)}</td></tr>' for name, text in totals_of(info)
-    )
-    remarks = remarks_of(info, with_fields=not FIELDS.isdisjoint(columns))
+def part_of(table: Table) -> str:
+    """A part of a page, as notebooks show it. A closed row shows the sum over everything below it."""
+    summary, remarks = ("".join(f"<p>{_escape(text)}</p>" for text in texts) for texts in (table.summary, table.remarks))
+    rows, totals = _rows(table) if table.rows else "", "".join(map(_totals, table.totals))
+    ready, script = ("", f"<script>{page_file('table.js')}</script>") if rows else (' data-ready="static"', "")
     return (
-        f'<div class="torchscan" data-tree="{"yes" if is_tree else "no"}"><style>{page_file("table.css")}</style>\n'
-        f'<div class="scroll"><table class="layers"><thead><tr>{headings}</tr></thead>\n<tbody>{rows}</tbody></table></div>\n'
-        f'<table class="totals"><tbody>{figures}</tbody></table>\n'
-        f"{''.join(f'<p>{html.escape(text)}</p>' for text in remarks)}\n"
-        f"<script>{page_file('table.js')}</script></div>"
+        f'<div class="torchscan"{ready}><style>{page_file("table.css")}</style>\n'
+        f"{summary}{totals + rows if table.totals_first else rows + totals}\n{remarks}\n{script}</div>"
     )
 
 
-def _row(layer: Layer, total: Layer, columns: Mapping[str, Column], largest: Mapping[str, int], is_tree: bool) -> str:
-    cells = "".join(_cell(layer, total, each, largest.get(key)) for key, each in columns.items() if key != "layer")
-    name, full = html.escape(name_of(layer)), html.escape(full_name_of(layer))
-    shown, depth = (name, layer["depth"]) if is_tree else (full, 0)
-    label = f'<span class="name" data-name="{shown}" data-full="{full}">{shown}</span>'
-    return f'<tr data-depth="{depth}"><td style="--depth: {depth}" data-value="{full}">{label}</td>{cells}</tr>'
+def _rows(table: Table) -> str:
+    largest = [_largest(table, at) if each.adds_up else None for at, each in enumerate(table.columns)]
+    body, foot = ("\n".join(_row(row, table, largest) for row in table.rows if row.is_total == kind) for kind in (False, True))
+    below = f"<tfoot>{foot}</tfoot>" if foot else ""
+    return f'<div class="scroll"><table class="layers">{_head(table)}\n<tbody>{body}</tbody>{below}</table></div>\n'
 
 
-def _cell(layer: Layer, total: Layer, column: Column, largest: int | None) -> str:
-    """With a bar as long as its share of the ``largest``; what adds up also with its total, to show while it is closed."""
-    own = html.escape(column.text(layer))
-    attributes = f'{_class(column)} data-value="{_sortable(column, layer)}"'
-    if largest is not None:
-        share, total_share = (f"{100 * column.value(each) / largest:.1f}%" for each in (layer, total))
-        attributes += f' style="--share: {share}" data-own="{own}" data-own-share="{share}"'
-        attributes += f' data-total="{html.escape(column.text(total))}" data-total-share="{total_share}"'
-    return f"<td{attributes}>{own}</td>"
+def _totals(table: Table) -> str:
+    caption = f"<caption>{_escape(table.title)}</caption>" if table.title else ""
+    head = _head(table) if table.has_headings else ""
+    texts = [zip(table.columns, row.texts, strict=True) for row in table.rows]
+    body = "".join(f"<tr>{''.join(f'<td{_class(each)}>{_escape(text)}</td>' for each, text in row)}</tr>" for row in texts)
+    return f'<table class="totals">{caption}{head}<tbody>{body}</tbody></table>\n'
+
+
+def _head(table: Table) -> str:
+    return f"<thead><tr>{''.join(f'<th{_class(each)}>{_escape(each.heading)}</th>' for each in table.columns)}</tr></thead>"
+
+
+def _row(row: Row, table: Table, largest: list[float | None]) -> str:
+    sums = row.sums or [None] * len(row.cells)
+    bars = [None] * len(largest) if row.is_total else largest
+    cells = zip(row.cells[1:], sums[1:], table.columns[1:], bars[1:], strict=True)
+    name, full = _escape(row.name), _escape(row.full_name or row.name)
+    label = f'<span class="name" data-name="{name}" data-full="{full}">{name}</span>'
+    first = f'<td style="--depth: {row.depth}" data-value="{full}">{label}</td>'
+    return f'<tr data-depth="{row.depth}">{first}{"".join(_cell(*each) for each in cells)}</tr>'
+
+
+def _cell(own: Cell, total: Cell | None, column: Column, largest: float | None) -> str:
+    """With a bar as long as its share of the ``largest``, and the sum to show while the row is closed."""
+    text = _escape(own.text)
+    attributes = f'{_class(column)} data-value="{_sortable(own, column)}"'
+    if largest:
+        share = _share(own, largest)
+        attributes += f' style="--share: {share}"'
+        if total is not None:
+            attributes += f' data-own="{text}" data-own-share="{share}"'
+            attributes += f' data-total="{_escape(total.text)}" data-total-share="{_share(total, largest)}"'
+    return f"<td{attributes}>{text}</td>"
+
+
+def _share(cell: Cell, largest: float) -> str:
+    return f"{100 * (cell.value or 0) / largest:.1f}%"
 
 
 def _class(column: Column) -> str:
     return ' class="number"' if column.is_number else ""
 
 
-def _sortable(column: Column, layer: Layer) -> str:
-    """What the script orders by: a number, a text, or nothing. Of several numbers the first."""
-    value = column.value(layer)
+def _sortable(cell: Cell, column: Column) -> str:
+    """What the script sorts by: a number, text, or nothing; the first of several numbers."""
+    value = cell.value
     if not column.is_number:
-        return "" if value is None else html.escape(column.text(layer))
+        return "" if value is None else _escape(cell.text)
     while isinstance(value, list | dict):
         value = next(iter(value.values() if isinstance(value, dict) else value), None)
-    return "" if value is None else "Infinity" if value == "global" else html.escape(str(value))
+    return "" if value is None else "Infinity" if value == "global" else _escape(str(value))
 
 
-def _largest(column: Column, totals: Sequence[Layer]) -> int:
-    """Of all but the model, beside which everything is small."""
-    return max((column.value(layer) for layer in totals if layer["depth"]), default=0) or 1
+def _largest(table: Table, at: int) -> float:
+    """The largest below the root, which would dwarf everything; in a list, the largest of all rows."""
+    inner = [row for row in table.rows if row.depth] or [row for row in table.rows if not row.is_total] or table.rows
+    return max((cell.value or 0 for row in inner for cell in (row.sums or row.cells)[at : at + 1] if cell), default=0) or 1
 
 
-def _with_all_below(layers: Sequence[Layer]) -> list[Layer]:
-    """For each layer one with the sums of itself and of all that it calls."""
-    totals = [dict(layer) for layer in layers]
-    for position, parent in _parents(layers):
-        for key in (*PARAMETER_SUMS, *COST_SUMS):
-            totals[parent][key] += totals[position][key]
-    return totals
-
-
-def _parents(layers: Sequence[Layer]) -> Iterator[tuple[int, int]]:
-    """Each layer with the one above it, by position, the last first: what is below is summed before."""
-    above: list[int] = []
-    found = []
-    for position, layer in enumerate(layers):
-        del above[layer["depth"] :]
-        if above:
-            found.append((position, above[-1]))
-        above.append(position)
-    return reversed(found)
+def _escape(text: str) -> str:
+    return html.escape(printable(text))
 
 
 @cache

@@ -1,13 +1,11 @@
-"""The table in LaTeX, for a paper: booktabs, with a caption that says what was counted, and by what."""
+"""A table in LaTeX, for a paper: booktabs, with a caption that says what was counted, and by what."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
-from torchscan.report.columns import FIELDS, Column, chosen_columns, full_name_of, name_of
-from torchscan.report.info import InfoDict, Layer
-from torchscan.report.remarks import remarks_of, totals_of
+from torchscan.report.table import Cell, Row, Table, printable, writes
 
 _SIGNS = {
     "\\": r"\textbackslash{}",
@@ -59,81 +57,65 @@ _PAGE = 40
 _NEEDS = r"\usepackage{booktabs}"
 
 
-def to_latex(
-    info: InfoDict,
-    columns: Sequence[str] | None = None,
-    *,
-    caption: str | None = None,
-    label: str | None = None,
-    long: bool | None = None,
+@writes("latex")
+def latex_of(
+    table: Table, _: int = 0, *, caption: str | None = None, label: str | None = None, long: bool | None = None
 ) -> str:
-    r"""The layers and totals as a LaTeX table; needs ``\usepackage{booktabs}``.
-
-    Args:
-        info: what ``crawl_module`` returned.
-        columns: as in :func:`format_info`.
-        caption: LaTeX (``\%`` for a per cent sign) to stand before what is always said: convention, inputs and versions. By
-            default what the table shows.
-        label: what ``\ref`` calls it.
-        long: a table over several pages, which also needs ``\usepackage{longtable}``; by default from 40 layers on.
-
-    """
-    chosen = chosen_columns(columns)
-    rows = [
-        [_name(info, layer), *(escape(_text(column, layer)) for key, column in chosen.items() if key != "layer")]
-        for layer in info["layers"]
-    ]
-    model = escape(info["layers"][0]["type"] if info["layers"] else "")
-    numbers = [column.is_number for column in chosen.values()]
-    totals = [rf"\multicolumn{{{len(numbers)}}}{{l}}{{{escape(name)}: {escape(text)}}}" for name, text in totals_of(info)]
-    remarks = " ".join(escape(text) for text in remarks_of(info, with_fields=not FIELDS.isdisjoint(chosen)))
-    words = f"{caption or f'Layers of {model}.'} {remarks} {versions(info['provenance'])}"
-    return latex_table(
-        [column.heading for column in chosen.values()],
-        rows,
-        numbers,
-        words,
-        label,
-        totals,
-        long=len(rows) > _PAGE if long is None else long,
-    )
+    """A floating table, or a long one if it has more rows than a page. A ``caption`` is LaTeX already."""
+    is_long = len(table.rows) > _PAGE if long is None else long
+    said = [f"{printable(text).rstrip('.')}." for text in (*table.summary, *table.remarks, table.source) if text]
+    words = " ".join([caption or escape(f"{printable(table.title)}."), *map(escape, said)])
+    head = [rf"\caption{{{words}}}", *([rf"\label{{{label}}}"] if label else [])]
+    titles = _line([escape(column.heading) for column in table.columns])
+    body = [*(_row(row) for row in table.rows), *_totals(table)]
+    specification = "".join("r" if column.is_number else "l" for column in table.columns)
+    lines = (_over_pages if is_long else _floating)(specification, head, titles, body)
+    return "\n".join([f"% needs {_NEEDS}{' and longtable' if is_long else ''}", *lines])
 
 
-def versions(provenance: Mapping[str, str]) -> str:
-    """What counted, by which convention."""
-    by = "" if provenance["convention"] == "torchscan" else f", MACs by the rules of {provenance['convention']}"
-    return escape(f"Counted by torchscan {provenance['torchscan_version']}{by} with torch {provenance['torch_version']}.")
+def _floating(specification: str, head: list[str], titles: str, body: list[str]) -> list[str]:
+    opening = [r"\begin{table}", r"\centering", *head, r"\medskip", rf"\begin{{tabular}}{{{specification}}}", r"\toprule"]
+    return [*opening, titles, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
 
 
-def latex_table(
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    numbers: Sequence[bool],
-    caption: str,
-    label: str | None = None,
-    below: Sequence[str] = (),
-    *,
-    long: bool = False,
-) -> str:
-    r"""A table of cells that are LaTeX already. ``below`` are rows over the whole width, under a rule."""
-    specification = "".join("r" if is_number else "l" for is_number in numbers)
-    head = [rf"\caption{{{caption}}}", *([rf"\label{{{label}}}"] if label else [])]
-    body = [_row(row) for row in rows]
-    foot = [r"\midrule", *(f"{_row([each])}*" for each in below[:-1]), _row(below[-1:])] if below else []  # *: on the same page
-    titles = _row([escape(heading) for heading in headings])
-    if long:
-        opening = [rf"\begin{{longtable}}{{{specification}}}", *head[:-1], rf"{head[-1]} \\"]
-        repeated = [r"\toprule", titles, r"\midrule"]
-        heads = [*repeated, r"\endfirsthead", *repeated, r"\endhead", r"\bottomrule", r"\endfoot"]
-        lines = [*opening, *heads, *body, *foot, r"\end{longtable}"]
-    else:
-        opening = [r"\begin{table}", r"\centering", *head, r"\medskip", rf"\begin{{tabular}}{{{specification}}}", r"\toprule"]
-        lines = [*opening, titles, r"\midrule", *body, *foot, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
-    return "\n".join([f"% needs {_NEEDS}{' and longtable' if long else ''}", *lines])
+def _over_pages(specification: str, head: list[str], titles: str, body: list[str]) -> list[str]:
+    opening = [rf"\begin{{longtable}}{{{specification}}}", *head[:-1], rf"{head[-1]} \\"]
+    repeated = [r"\toprule", titles, r"\midrule"]
+    heads = [*repeated, r"\endfirsthead", *repeated, r"\endhead", r"\bottomrule", r"\endfoot"]
+    return [*opening, *heads, *body, r"\end{longtable}"]
+
+
+def _totals(table: Table) -> list[str]:
+    """Rows across the whole width, below a rule, kept on one page."""
+    texts = [text for each in table.totals for text in (printable(each.title), *_sentences(each)) if text]
+    rows = [_line([rf"\multicolumn{{{len(table.columns)}}}{{l}}{{{escape(text)}}}"]) for text in texts]
+    return [r"\midrule", *(f"{row}*" for row in rows[:-1]), *rows[-1:]] if rows else []
+
+
+def _sentences(totals: Table) -> list[str]:
+    """``MACs: before 16, after 20, +25.00 %``."""
+    headings = [column.heading for column in totals.columns[1:]]
+    figures = [zip(headings, row.texts[1:], strict=True) for row in totals.rows]
+    said = [[f"{heading} {text}".strip() for heading, text in each if text] for each in figures]
+    return [f"{row.name}: {', '.join(each)}" for row, each in zip(totals.rows, said, strict=True)]
+
+
+def _row(row: Row) -> str:
+    indent = rf"\hspace*{{{row.depth}em}}" if row.depth else ""
+    return _line([indent + escape(row.name), *(escape(_text(cell)) for cell in row.cells[1:])])
+
+
+def _text(cell: Cell) -> str:
+    """With a minus for the batch, where LaTeX would set a hyphen."""
+    return printable(cell.text.replace("(-1", "(−1") if isinstance(cell.value, list) else cell.text)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return rf"{' & '.join(cells)} \\"
 
 
 def escape(text: str) -> str:
-    """Text that LaTeX sets as it stands. Signs that pdflatex has no font for are named by their number."""
+    """Text that LaTeX sets as it is written. Characters that pdflatex has no font for are named by number."""
     return _ESCAPED.sub(lambda found: _sign(found[0]), text)
 
 
@@ -142,20 +124,3 @@ def _sign(sign: str) -> str:
         return _GREEK[sign]
     has_font = ord(sign) < 0x180 and sign.isprintable() and sign not in _NO_FONT
     return _SIGNS.get(sign, sign if has_font else f"{{[}}U+{ord(sign):04X}]")
-
-
-def _name(info: InfoDict, layer: Layer) -> str:
-    if "selection" in info:
-        return escape(full_name_of(layer))
-    indent = rf"\hspace*{{{layer['depth']}em}}" if layer["depth"] else ""
-    return f"{indent}{escape(name_of(layer))}"
-
-
-def _text(column: Column, layer: Layer) -> str:
-    """With a minus for the batch, where LaTeX would set a hyphen."""
-    text = column.text(layer)
-    return text.replace("(-1", "(−1") if isinstance(column.value(layer), list) else text
-
-
-def _row(cells: Sequence[str]) -> str:
-    return rf"{' & '.join(cells)} \\"

@@ -1,13 +1,10 @@
-"""The table in Markdown, as GitHub and most others read it."""
+"""A table in Markdown, as GitHub and most others read it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 
-from torchscan.report.columns import FIELDS, chosen_columns, full_name_of, name_of
-from torchscan.report.info import InfoDict, Layer
-from torchscan.report.remarks import remarks_of, totals_of
+from torchscan.report.table import Table, printable, writes
 
 _INDENT = "&emsp;"
 #: what would be taken for markup: of the underscores those that are not inside a word, of the spaces those that would get lost
@@ -16,46 +13,44 @@ _MARKUP = re.compile(r"[\\`*{}\[\]<>|~&:@#$]|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.
 _LINKS = "@#$"
 
 
-def to_markdown(info: InfoDict, columns: Sequence[str] | None = None, *, details: bool = False) -> str:
-    """The layers, the totals and the remarks in Markdown.
-
-    ``columns`` as in :func:`format_info`. With ``details`` the totals come first and the layers open on a click, as suits a
-    comment on GitHub.
-    """
-    chosen = chosen_columns(columns)
-    rows = [
-        [_name(info, layer), *(escape(column.text(layer)) for key, column in chosen.items() if key != "layer")]
-        for layer in info["layers"]
-    ]
-    layers = markdown_table([column.heading for column in chosen.values()], rows, [each.is_number for each in chosen.values()])
-    totals = markdown_table(["Total", ""], [[escape(name), escape(text)] for name, text in totals_of(info)], [False, True])
-    remarks = "\n\n".join(escape(text) for text in remarks_of(info, with_fields=not FIELDS.isdisjoint(chosen)))
-    if not details:
-        return f"{layers}\n\n{totals}\n\n{remarks}"
-    return f"{totals}\n\n{folded(f'{len(rows)} layers', layers)}\n\n{remarks}"
+@writes("markdown")
+def markdown_of(table: Table, _: int) -> str:
+    """Tables and paragraphs, in the order of the text format."""
+    rows = [_rows(table)] if table.rows else []
+    totals = [_titled(each) for each in table.totals]
+    return _page(table, [*totals, *rows] if table.totals_first else [*rows, *totals])
 
 
-def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[bool]) -> str:
-    """A table of cells that are escaped already; columns of numbers are aligned to the right."""
-    rules = ["--:" if is_number else ":--" for is_number in numbers]
-    return "\n".join(f"| {' | '.join(row)} |" for row in ([escape(heading) for heading in headings], rules, *rows))
+@writes("github")
+def github_of(table: Table, width: int) -> str:
+    """For a comment: the totals come first, and the rows open on a click."""
+    if not table.totals or not table.rows:
+        return markdown_of(table, width)
+    title = f"{len(table.rows)} {table.noun}"
+    rows = f"<details><summary>{escape(title)}</summary>\n\n{_rows(table)}\n\n</details>"
+    return _page(table, [*map(_titled, table.totals), rows])
 
 
-def folded(title: str, content: str) -> str:
-    """What opens on a click."""
-    return f"<details><summary>{escape(title)}</summary>\n\n{content}\n\n</details>"
+def _page(table: Table, parts: list[str]) -> str:
+    return "\n\n".join([*map(escape, table.summary), *parts, *map(escape, table.remarks)])
+
+
+def _titled(table: Table) -> str:
+    return f"**{escape(table.title)}**\n\n{_rows(table)}" if table.title else _rows(table)
+
+
+def _rows(table: Table) -> str:
+    """Columns of numbers are aligned to the right."""
+    headings = [escape(column.heading) for column in table.columns]
+    rules = ["--:" if column.is_number else ":--" for column in table.columns]
+    rows = [[_INDENT * row.depth + escape(row.name), *map(escape, row.texts[1:])] for row in table.rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, rules, *rows))
 
 
 def escape(text: str) -> str:
-    """Text that stays as it is: no markup, no links, no mention of anybody."""
-    return _MARKUP.sub(lambda found: _harmless(found[0]), text)
+    """Text that is shown as it is written: no markup, no links, no mentions."""
+    return _MARKUP.sub(lambda found: _harmless(found[0]), printable(text))
 
 
 def _harmless(sign: str) -> str:
     return f"<span>{sign}</span>" if sign in _LINKS else f"&#{ord(sign)};"
-
-
-def _name(info: InfoDict, layer: Layer) -> str:
-    if "selection" in info:
-        return escape(full_name_of(layer))
-    return f"{_INDENT * layer['depth']}{escape(name_of(layer))}"

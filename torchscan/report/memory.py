@@ -1,13 +1,11 @@
-"""A memory estimate to read and to look at: as text, with the course of the memory in letters, and as a picture."""
+"""A memory estimate as a table, as text with a plot in letters, and as a picture."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
-
-from tabulate import tabulate
 
 from torchscan import units
 from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Verdict
@@ -15,7 +13,8 @@ from torchscan.analyses.memory_timeline import KINDS, LayerMemory, MemoryKind, M
 from torchscan.analyses.parameters import modules_around
 from torchscan.errors import InputError
 from torchscan.report.pyplot import pyplot
-from torchscan.report.text import cut
+from torchscan.report.table import Cell, Column, Row, Table, totals_table
+from torchscan.report.text import grid, paragraphs, totals_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,18 +25,46 @@ _NARROWEST, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
 
 #: from the bottom up: what is always there first
 _STACK: Sequence[MemoryKind] = ("parameters", "buffers", "optimizer", "inputs", "gradients", "activations", "temporary")
+_COLUMNS = (
+    Column(key="path", heading="Layer", is_number=False, narrowest=5),
+    Column(key="type", heading="Type", is_number=False, narrowest=4),
+    Column(key="activation_bytes", heading="Activations", unit="B", adds_up=True),
+    Column(key="peak_bytes", heading="Peak meanwhile", unit="B"),
+)
 _LETTERS = dict(zip(_STACK, "pboigat", strict=True))
 _COLOURS = dict(zip(_STACK, ("#4878d0", "#82c6e2", "#956cb4", "#8c613c", "#ee854a", "#6acc64", "#d65f5f"), strict=True))
+
+
+def memory_table(estimate: MemoryEstimate) -> Table:
+    """The layers that keep the most; the totals are the peak by kind and, for a device, the verdict."""
+    return Table(
+        title="Layers that keep the most",
+        columns=_COLUMNS,
+        rows=[_row(each) for each in _largest(estimate.layers)],
+        summary=[_peak(estimate)],
+        totals=[_by_kind(estimate), *([_verdict(estimate.verdict)] if estimate.verdict is not None else [])],
+        totals_first=True,
+        remarks=[f"Assumed {text}." for text in estimate.assumptions],
+        noun="layers",
+    )
 
 
 def format_memory(estimate: MemoryEstimate, width: int = 80) -> str:
     """The estimate as text: the peak and what it holds, memory over time, the layers that keep the most, and the verdict."""
     width = max(width, _NARROWEST)
-    parts = [_peak(estimate, width), _plot(estimate.timeline, width), _layers(estimate, width)]
-    if estimate.verdict is not None:
-        parts.append(_verdict(estimate.verdict))
-    parts += [textwrap.fill(f"Assumed {text}.", width) for text in estimate.assumptions]
-    return "\n\n".join(part for part in parts if part)
+    table = memory_table(estimate)
+    by_kind, *verdict = table.totals
+    lettered = replace(by_kind, rows=[_lettered(row) for row in by_kind.rows])
+    return "\n\n".join(
+        [
+            *paragraphs(table.summary, width),
+            totals_of(lettered, width),
+            *([_plot(estimate.timeline, width)] if estimate.timeline else []),
+            *([grid(table, width)] if table.rows else []),
+            *(totals_of(each, width) for each in verdict),
+            *paragraphs(table.remarks, width),
+        ]
+    )
 
 
 def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None) -> Axes:
@@ -70,29 +97,79 @@ def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-# -- text ----------------------------------------------------------------------------------------------------------------
+# -- table ---------------------------------------------------------------------------------------------------------------
 
 
-def _peak(estimate: MemoryEstimate, width: int) -> str:
+def _peak(estimate: MemoryEstimate) -> str:
     in_layer = f"in {_layer_name(estimate.peak_layer)}, {estimate.peak_phase}"
     where = f"at {estimate.peak_operator} {in_layer if estimate.peak_phase != 'optimizer' else 'in the step of the optimizer'}"
     batch = "" if estimate.batch_size is None else f", batch size {estimate.batch_size}"
-    title = textwrap.fill(f"Peak memory {units.memory(estimate.peak_bytes)} {where}{batch}", width)
+    return f"Peak memory {units.memory(estimate.peak_bytes)} {where}{batch}"
+
+
+def _by_kind(estimate: MemoryEstimate) -> Table:
+    shares = {kind: size / estimate.peak_bytes for kind in _STACK if (size := estimate.by_kind[kind])}
     rows = [
-        (f"{_LETTERS[kind]}  {kind}", units.memory(size), f"{100 * size / estimate.peak_bytes:.1f} %")
-        for kind in _STACK
-        if (size := estimate.by_kind[kind])
+        [Cell(kind, kind), _bytes(estimate.by_kind[kind]), Cell(share, f"{100 * share:.1f} %")]
+        for kind, share in shares.items()
     ]
-    return f"{title}\n\n{tabulate(rows, tablefmt='plain', colalign=('left', 'right', 'right'))}"
+    return totals_table(rows, ("", "", ""))
+
+
+def _verdict(verdict: Verdict) -> Table:
+    left, name = verdict.left_bytes, "Left" if verdict.fits else "Short by at least"
+    rows = [
+        [Cell("capacity_bytes", "Memory for programs"), _bytes(verdict.capacity_bytes)],
+        [Cell("context_bytes", "Context and kernels"), _bytes(verdict.context_bytes)],
+        [Cell("allocated_bytes", "Tensors and workspaces"), _bytes(verdict.allocated_bytes)],
+        [Cell("reserved_bytes", "Reserved for them"), _bytes(verdict.reserved_bytes)],
+        [Cell("left_bytes", name), Cell(left, units.memory(left if verdict.fits else -left))],
+        [Cell("largest_batch_size", "Largest batch size"), _largest_batch(verdict.largest_batch_size)],
+    ]
+    return totals_table(rows, title=f"{verdict.device}: {'fits' if verdict.fits else 'does not fit'}")
+
+
+def _largest_batch(size: int | None) -> Cell:
+    if size is None:
+        return Cell(None, "not known")
+    return Cell(size, f"{units.exact(size)}{' or more' if size == LARGEST_BATCH else ''}")
+
+
+def _largest(layers: Sequence[LayerMemory]) -> list[LayerMemory]:
+    """Layers that contain no other one listed, largest first."""
+    keeping = [layer for layer in layers if layer.activation_bytes]
+    outer = {above for layer in keeping if layer.path for above in ("", *modules_around(layer.path))}
+    return sorted((layer for layer in keeping if layer.path not in outer), key=lambda layer: -layer.activation_bytes)[:_LAYERS]
+
+
+def _row(layer: LayerMemory) -> Row:
+    name = Cell(layer.path, _layer_name(layer.path))
+    figures = _bytes(layer.activation_bytes), _bytes(layer.peak_bytes)
+    return Row(cells=[name, Cell(layer.type_name, layer.type_name), *figures])
+
+
+def _bytes(size: int) -> Cell:
+    return Cell(size, units.memory(size))
+
+
+def _layer_name(path: str) -> str:
+    return path or "the model itself"
+
+
+# -- plot in letters -----------------------------------------------------------------------------------------------------
+
+
+def _lettered(row: Row) -> Row:
+    """With the letter that stands for the kind in the plot."""
+    name, *figures = row.cells
+    return replace(row, cells=[Cell(name.value, f"{_LETTERS[name.value]}  {name.text}"), *figures])
 
 
 def _plot(timeline: Sequence[Moment], width: int) -> str:
     """One column for several moments: the one with the most. A cell shows what most of it is."""
-    if not timeline:
-        return ""
     columns = list(_columns(timeline, width - _LABEL_WIDTH))
     top = max(moment.total for moment in columns)
-    rows = [_row(columns, top, row) for row in reversed(range(_PLOT_HEIGHT))]
+    rows = [_line(columns, top, row) for row in reversed(range(_PLOT_HEIGHT))]
     labels = [units.memory(top * (row + 1) / _PLOT_HEIGHT) if row % 4 == 3 else "" for row in reversed(range(_PLOT_HEIGHT))]
     lines = [f"{label:>{_LABEL_WIDTH - 2}} {line}".rstrip() for label, line in zip(labels, rows, strict=True)]
     return "\n".join([*lines, " " * (_LABEL_WIDTH - 1) + _axis(columns)])
@@ -105,7 +182,7 @@ def _columns(timeline: Sequence[Moment], count: int) -> Iterator[Moment]:
         yield max(timeline[begin:end], key=lambda moment: moment.total)
 
 
-def _row(columns: Sequence[Moment], top: int, row: int) -> str:
+def _line(columns: Sequence[Moment], top: int, row: int) -> str:
     level = top * (row + 0.5) / _PLOT_HEIGHT
     return "".join(_letter(column, level) for column in columns)
 
@@ -127,50 +204,3 @@ def _phases(timeline: Sequence[Moment]) -> Iterator[tuple[int, str]]:
     for name, members in groupby(timeline, key=lambda moment: moment.phase):
         yield start, name
         start += len(list(members))
-
-
-def _layers(estimate: MemoryEstimate, width: int) -> str:
-    """Those that hold no others of them, the largest first. Where their names need the room, they go without their types."""
-    keeping = [layer for layer in estimate.layers if layer.activation_bytes]
-    outer = {above for layer in keeping if layer.path for above in ("", *modules_around(layer.path))}
-    leaves = [layer for layer in keeping if layer.path not in outer]
-    largest = sorted(leaves, key=lambda layer: -layer.activation_bytes)[:_LAYERS]
-    if not largest:
-        return ""
-    names = [_layer_name(each.path) for each in largest]
-    types = [each.type_name for each in largest]
-    figures = ("Activations", "Peak meanwhile")
-    room = width - sum(len(each) + 4 for each in figures)  # 2 between columns, 2 that tabulate adds to such headings
-    room_beside_types = room - 2 - max(map(len, [*types, "Type"]))
-    columns: dict[str, Sequence[str]] = {"Layer": [cut(name, max(room, 5), "mid") for name in names]}
-    if max(map(len, names)) <= room_beside_types:
-        columns["Type"] = types
-    columns |= dict(zip(figures, zip(*(_figures(each) for each in largest), strict=True), strict=True))
-    alignment = ["left"] * (len(columns) - 2) + ["right"] * 2
-    return tabulate(columns, "keys", tablefmt="simple", colalign=alignment)
-
-
-def _figures(layer: LayerMemory) -> tuple[str, str]:
-    return units.memory(layer.activation_bytes), units.memory(layer.peak_bytes)
-
-
-def _verdict(verdict: Verdict) -> str:
-    answer = "fits" if verdict.fits else "does not fit"
-    left = ("Left", verdict.left_bytes) if verdict.fits else ("Missing, at the least", -verdict.left_bytes)
-    rows = [
-        ("Memory for programs", units.memory(verdict.capacity_bytes)),
-        ("Context and kernels", units.memory(verdict.context_bytes)),
-        ("Tensors and workspaces", units.memory(verdict.allocated_bytes)),
-        ("Reserved for them", units.memory(verdict.reserved_bytes)),
-        (left[0], units.memory(left[1])),
-    ]
-    if verdict.largest_batch_size is None:
-        rows.append(("Largest batch size", "not known"))
-    else:
-        bound = " or more" if verdict.largest_batch_size == LARGEST_BATCH else ""
-        rows.append(("Largest batch size", f"{units.exact(verdict.largest_batch_size)}{bound}"))
-    return f"{verdict.device}: {answer}\n{tabulate(rows, tablefmt='plain', disable_numparse=True)}"
-
-
-def _layer_name(path: str) -> str:
-    return path or "the model itself"

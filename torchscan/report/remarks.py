@@ -1,14 +1,13 @@
-"""What stands below the layers: the totals, and what a reader must know to read the figures right."""
+"""What is shown below the layers: the totals, and what a reader must know to interpret the figures."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torchscan import units
-from torchscan.report.columns import printable
-from torchscan.report.info import InfoDict, Layer
+from torchscan.report.info_data import InfoData, Layer, Overheads, ProvenanceData
+from torchscan.report.table import Cell, Table, totals_table
 
 _NOTES: Mapping[str, str] = {
     "norm-stats": "RF leaves out what the statistics of normalisations were made from (norm-stats).",
@@ -18,44 +17,49 @@ _NOTES: Mapping[str, str] = {
 }
 
 
-def totals_of(info: InfoDict) -> list[tuple[str, str]]:
-    """The figures of the whole model, each with what it is."""
-    overall = info["overall"]
-    bound = "" if overall["complete"] else "≥ "
+def totals_of(info: InfoData) -> Table:
+    """The figures of the whole model."""
+    overall, bound = info["overall"], "" if info["overall"]["complete"] else "≥ "
     parameters = overall["grad_params"] + overall["nograd_params"]
-    return [
-        ("Trainable parameters", units.exact(overall["grad_params"])),
-        ("Non-trainable parameters", units.exact(overall["nograd_params"])),
-        ("Total parameters", units.exact(parameters)),
-        ("Model size (parameters + buffers)", units.memory(overall["param_size"] + overall["buffer_size"])),
-        *_overhead_lines(info["overheads"], overall["param_size"] + overall["buffer_size"]),
-        ("Floating-point operations", f"{bound}{units.count(overall['flops'], 'FLOPs')}"),
-        _macs_line(info["provenance"]["convention"], f"{bound}{units.count(overall['macs'], 'MACs')}"),
-        ("Direct memory accesses", f"{bound}{units.count(overall['dmas'], 'DMAs')}"),
+    size = overall["param_size"] + overall["buffer_size"]
+    rows = [
+        _row("grad_params", "Trainable parameters", overall["grad_params"], units.exact(overall["grad_params"])),
+        _row("nograd_params", "Non-trainable parameters", overall["nograd_params"], units.exact(overall["nograd_params"])),
+        _row("params", "Total parameters", parameters, units.exact(parameters)),
+        _row("model_size", "Model size (parameters + buffers)", size, units.memory(size)),
+        *_overhead_rows(info["overheads"], size),
+        _row("flops", "Floating-point operations", overall["flops"], f"{bound}{units.count(overall['flops'], 'FLOPs')}"),
+        _macs_row(info["provenance"]["convention"], overall["macs"], bound),
+        _row("dmas", "Direct memory accesses", overall["dmas"], f"{bound}{units.count(overall['dmas'], 'DMAs')}"),
     ]
+    return totals_table(rows, ("Total", ""))
 
 
-def _macs_line(convention: str, text: str) -> tuple[str, str]:
+def _row(key: str, name: str, value: float | None, text: str) -> Sequence[Cell]:
+    return Cell(key, name), Cell(value, text)
+
+
+def _macs_row(convention: str, macs: int, bound: str) -> Sequence[Cell]:
     if convention == "torchscan":
-        return "Multiply-accumulations", text
-    return f"What {convention} reports", text.removesuffix("MACs").rstrip()
+        return _row("macs", "Multiply-accumulations", macs, f"{bound}{units.count(macs, 'MACs')}")
+    return _row("macs", f"What {convention} reports", macs, f"{bound}{units.count(macs)}")
 
 
-def _overhead_lines(overheads: Mapping[str, Mapping[str, float | None]], model_size: int) -> list[tuple[str, str]]:
+def _overhead_rows(overheads: Overheads, model_size: int) -> list[Sequence[Cell]]:
     """What the process holds on the GPU beside the model, if it was measured."""
     cuda, framework = overheads["cuda"]["fwd"], overheads["framework"]["fwd"] or 0.0
     if cuda == framework == 0:
-        return [("Framework & CUDA overhead", "not measured")]
+        return [_row("overhead", "Framework & CUDA overhead", None, "not measured")]
     bound = "≥ " if cuda is None else ""
     total = model_size + int(((cuda or 0.0) + framework) * 2**20)
     return [
-        ("CUDA overhead", "not known" if cuda is None else units.memory(cuda * 2**20)),
-        ("Framework overhead", units.memory(framework * 2**20)),
-        ("Model and overhead on the GPU", f"{bound}{units.memory(total)}"),
+        _row("cuda_overhead", "CUDA overhead", cuda, "not known" if cuda is None else units.memory(cuda * 2**20)),
+        _row("framework_overhead", "Framework overhead", framework, units.memory(framework * 2**20)),
+        _row("on_gpu", "Model and overhead on the GPU", total, f"{bound}{units.memory(total)}"),
     ]
 
 
-def remarks_of(info: InfoDict, *, with_fields: bool) -> list[str]:
+def remarks_of(info: InfoData, *, with_fields: bool) -> list[str]:
     """How the pass ran, what was assumed and what is missing, a sentence or two each."""
     remarks = [*_selection_texts(info), _pass_text(info["provenance"])]
     if info["provenance"]["convention"] != "torchscan":
@@ -73,7 +77,7 @@ def remarks_of(info: InfoDict, *, with_fields: bool) -> list[str]:
         remarks.append(f"Parameters that this pass did not use: {names}.")
     if with_fields:
         remarks += _field_remarks(info["layers"])
-    return [printable(text) for text in remarks]
+    return remarks
 
 
 def unpriced_text(names: str, when: str = "") -> str:
@@ -82,12 +86,12 @@ def unpriced_text(names: str, when: str = "") -> str:
 
 
 def missed_text(names: str, when: str = "") -> str:
-    """Why some figures are lower bounds: modules that no record follows."""
+    """Why some figures are lower bounds: modules that the record could not follow."""
     return f"≥: a lower bound{when}, because modules ran in other threads, which are not recorded: {names}."
 
 
-def _selection_texts(info: InfoDict) -> list[str]:
-    """What is not shown."""
+def _selection_texts(info: InfoData) -> list[str]:
+    """What was left out."""
     chosen = info.get("selection")
     if chosen is None:
         return []
@@ -97,7 +101,7 @@ def _selection_texts(info: InfoDict) -> list[str]:
 
 
 def _field_remarks(layers: Sequence[Layer]) -> list[str]:
-    """Why something is global, and where the receptive fields are not the whole truth."""
+    """Why a field is global, and what the figures leave out."""
     axes = [axis for layer in layers for axes in layer["receptive_field"] or () for axis in axes]
     if not axes:
         return []
@@ -108,7 +112,7 @@ def _field_remarks(layers: Sequence[Layer]) -> list[str]:
     return remarks + [text for note, text in _NOTES.items() if note in noted]
 
 
-def _pass_text(provenance: Mapping[str, Any]) -> str:
+def _pass_text(provenance: ProvenanceData) -> str:
     inputs = ", ".join(f"{each['dtype']} {units.shape(each['shape'])}" for each in provenance["inputs"]) or "no tensor"
     how = "on shapes alone" if provenance["execution"] == "abstract" else "run for real"
     mode = {"eval": "in evaluation mode", "train": "in training mode", "same": "as the modules are set"}[provenance["mode"]]
@@ -116,3 +120,9 @@ def _pass_text(provenance: Mapping[str, Any]) -> str:
     reason = f" ({why})" if provenance["execution"] == "real" else ""
     passes = "One pass, forward and backward," if provenance["backward"] else "One pass"
     return f"{passes} {mode}, {how}{reason}, of {inputs}."
+
+
+def source_of(provenance: ProvenanceData) -> str:
+    """What counted, and by which convention."""
+    by = "" if provenance["convention"] == "torchscan" else f", MACs by the rules of {provenance['convention']}"
+    return f"Counted by torchscan {provenance['torchscan_version']}{by} with torch {provenance['torch_version']}."

@@ -1,20 +1,18 @@
-"""A roofline to read and to look at: as tables of layers, operators or kinds of them, and as a picture with both roofs."""
+"""A roofline as a table of layers, operators or single calls, and as a picture."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
-
-from tabulate import tabulate
 
 from torchscan import units
 from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline, group
 from torchscan.errors import InputError
 from torchscan.report.pyplot import pyplot
-from torchscan.report.text import cut
+from torchscan.report.table import Cell, Column, Row, Table, totals_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,26 +20,48 @@ if TYPE_CHECKING:
 Rows = Literal["layer", "kind", "operator"]
 
 _NARROWEST = 60
-_HEADINGS = ("FLOPs", "Moved", "FLOP/B", "Limit", "Bound", "Estimate", "%")
+_HEADINGS: Mapping[Rows, str] = {"layer": "Layer", "kind": "Operator", "operator": "Call"}
+_COLUMNS = (
+    Column(key="flops", heading="FLOPs"),
+    Column(key="bytes_moved", heading="Moved", unit="B"),
+    Column(key="intensity", heading="FLOP/B"),
+    Column(key="limiter", heading="Limit", is_number=False),
+    Column(key="time_bound", heading="Bound", unit="s"),
+    Column(key="time_estimate", heading="Estimate", unit="s", adds_up=True),
+    Column(key="share", heading="%"),
+)
 _COLOURS = {"compute": "#d65f5f", "memory": "#4878d0", "cache": "#82c6e2", "launch": "#8c8c8c"}
 _LARGEST_POINT = 900
 
 
-def format_roofline(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15, width: int = 80) -> str:
-    """The roofline as text: times, shares of the peaks, and a table of what takes the most time, the heaviest first.
+def roofline_table(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15) -> Table:
+    """Times, shares of the peaks, and what takes the most time, longest first.
 
     ``by`` says what the rows are: layers down to ``max_depth``, each with all that it calls, deeper ones in their parents;
     kinds of operators; or single calls. What comes after the first ``rows`` is one row, so that the table adds up to the whole.
     """
     if by not in get_args(Rows):
-        raise InputError(f"by is {by!r}: give one of {', '.join(map(repr, get_args(Rows)))}")
+        raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(Rows)))}")
     if rows < 1 or max_depth < 0:
-        raise InputError(f"rows is {rows} and max_depth {max_depth}: give at least one row, and a depth from 0 on")
-    width = max(width, _NARROWEST)
-    remarks = [f"Assumed: {text}." for text in roofline.assumptions]
-    warnings = [f"Warning: {text}." for text in roofline.warnings]
-    parts = [_summary(roofline, width), _table(roofline, by, max_depth, rows, width)]
-    return "\n\n".join([*parts, *(textwrap.fill(text, width) for text in (*warnings, *remarks))])
+        raise InputError(f"rows is {rows} and max_depth {max_depth}: choose at least one row, and a depth of 0 or more")
+    groups = _heaviest(_groups(roofline, by, max_depth), rows)
+    name = Column(key=by, heading=_HEADINGS[by], is_number=False, narrowest=8, cut="head" if by == "layer" else "mid")
+    return Table(
+        title=f"Expected time by {by}",
+        columns=[name, *_COLUMNS],
+        rows=[_row(each, roofline.time_estimate) for each in groups],
+        summary=[_question(roofline)],
+        totals=[_totals(roofline)],
+        totals_first=True,
+        remarks=[*(f"Warning: {text}." for text in roofline.warnings), *(f"Assumed: {text}." for text in roofline.assumptions)],
+        noun={"layer": "layers", "kind": "kinds of operators", "operator": "calls"}[by],
+    )
+
+
+def format_roofline(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15, width: int = 80) -> str:
+    """The roofline as text. ``by``, ``max_depth`` and ``rows`` as in :func:`roofline_table`."""
+    table = roofline_table(roofline, by, max_depth=max_depth, rows=rows)
+    return table.write("text", width=max(width, _NARROWEST))
 
 
 def draw_roofline(roofline: Roofline, *, ax: Axes | None = None) -> Axes:
@@ -74,23 +94,31 @@ def draw_roofline(roofline: Roofline, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-# -- text ----------------------------------------------------------------------------------------------------------------
+# -- table ---------------------------------------------------------------------------------------------------------------
 
 
-def _summary(roofline: Roofline, width: int) -> str:
+def _question(roofline: Roofline) -> str:
     how = [roofline.device, roofline.precision or "precision as the model is"]
     how += [f"batch size {roofline.batch_size}"] if roofline.batch_size is not None else []
-    how += ["compiled"] if roofline.compiled else []
+    return ", ".join([*how, *(["compiled"] if roofline.compiled else [])])
+
+
+def _totals(roofline: Roofline) -> Table:
+    used = [roofline.compute_utilisation, roofline.memory_utilisation]
+    compute, memory = (Cell(each, f"{100 * each:.1f} %") for each in used)
     rows = [
-        ("Expected time", units.duration(roofline.time_estimate), _phases(roofline)),
-        ("At least", units.duration(roofline.time_bound), "by the rates of the device"),
-        ("Products", f"{100 * roofline.compute_utilisation:.1f} %", f"of {_peaks(roofline)}"),
-        ("Memory", f"{100 * roofline.memory_utilisation:.1f} %", f"of {units.count(roofline.bandwidth, 'B/s', 1)}"),
+        ("Expected time", _time("time_estimate", roofline.time_estimate), _phases(roofline)),
+        ("At least", _time("time_bound", roofline.time_bound), "by the rates of the device"),
+        ("Products", ("compute_utilisation", compute), f"of {_peaks(roofline)}"),
+        ("Memory", ("memory_utilisation", memory), f"of {units.count(roofline.bandwidth, 'B/s', 1)}"),
     ]
-    begin = 15 + max(len(row[1]) for row in rows) + 2
-    wrapped = [(*row[:2], textwrap.fill(row[2], max(width - begin, 10))) for row in rows]
-    table = tabulate(wrapped, tablefmt="plain", disable_numparse=True, colalign=("left", "right", "left"))
-    return f"{textwrap.fill(', '.join(how), width)}\n\n{table}"
+    table = totals_table([[Cell(key, name), cell, Cell(said, said)] for name, (key, cell), said in rows], ("", "", ""))
+    *figures, words = table.columns
+    return replace(table, columns=[*figures, replace(words, key="of", is_number=False)])
+
+
+def _time(key: str, seconds: float) -> tuple[str, Cell]:
+    return key, Cell(seconds, units.duration(seconds))
 
 
 def _phases(roofline: Roofline) -> str:
@@ -105,31 +133,15 @@ def _peaks(roofline: Roofline) -> str:
     return ", ".join(f"{units.count(peak, 'FLOP/s', 1)} {form}" for form, peak in roofline.peak_flops.items()) or "nothing"
 
 
-def _table(roofline: Roofline, by: Rows, max_depth: int, rows: int, width: int) -> str:
-    groups = sorted(_groups(roofline, by, max_depth), key=lambda each: -_time_of(each[1]))
-    if len(groups) > rows + 1:
-        others = [load for _, loads in groups[rows:] for load in loads]
-        groups = [*groups[:rows], (f"({len(groups) - rows} others)", others)]
-    names = [name.removeprefix("aten.") for name, _ in groups]
-    figures = [_figures(group(name, loads), roofline.time_estimate) for name, loads in groups]
-    widths = [max(len(row[at]) for row in [_HEADINGS, *figures]) for at in range(len(_HEADINGS))]
-    room = width - sum(each + 2 for each in widths)
-    columns = [
-        [cut(name, max(room, 8), "head" if by == "layer" else "mid"), *row] for name, row in zip(names, figures, strict=True)
-    ]
-    heading = {"layer": "Layer", "kind": "Operator", "operator": "Call"}[by]
-    first = max(len(each) for each in [heading, *(row[0] for row in columns)])
-    rule = ["-" * each for each in (first, *widths)]
-    return "\n".join(_line(row, [first, *widths]) for row in ([heading, *_HEADINGS], rule, *columns))
+def _heaviest(groups: Mapping[str, Sequence[OperatorLoad]], rows: int) -> list[GroupLoad]:
+    ordered = sorted(groups.items(), key=lambda each: -_time_of(each[1]))
+    if len(ordered) > rows + 1:
+        others = [load for _, loads in ordered[rows:] for load in loads]
+        ordered = [*ordered[:rows], (f"({len(ordered) - rows} others)", others)]
+    return [group(name, loads) for name, loads in ordered]
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Names and limits begin at the left, numbers end at the right."""
-    sides = [str.ljust if name in ("", "Limit") else str.rjust for name in ("", *_HEADINGS)]
-    return "  ".join(side(cell, size) for side, cell, size in zip(sides, cells, widths, strict=True)).rstrip()
-
-
-def _groups(roofline: Roofline, by: Rows, max_depth: int) -> list[tuple[str, list[OperatorLoad]]]:
+def _groups(roofline: Roofline, by: Rows, max_depth: int) -> Mapping[str, Sequence[OperatorLoad]]:
     members: dict[str, list[OperatorLoad]] = defaultdict(list)
     for number, each in enumerate(roofline.operators):
         name = {
@@ -138,26 +150,32 @@ def _groups(roofline: Roofline, by: Rows, max_depth: int) -> list[tuple[str, lis
             "operator": f"{number} {each.operator.removeprefix('aten.')} {each.layer}".rstrip(),
         }[by]
         members[name].append(each)
-    return list(members.items())
+    return members
 
 
 def _time_of(loads: Sequence[OperatorLoad]) -> float:
     return math.fsum(each.time_estimate for each in loads)
 
 
-def _figures(each: GroupLoad, whole: float) -> tuple[str, ...]:
-    intensity = "-" if each.intensity is None else f"{each.intensity:.1f}"
-    times = units.duration(each.time_bound), units.duration(each.time_estimate)
-    share = 100 * each.time_estimate / whole if whole else 0.0
-    moved = units.memory(each.bytes_read + each.bytes_written, 1)
-    return units.count(each.flops, "", 1), moved, intensity, each.limiter, *times, f"{share:.1f}"
+def _row(each: GroupLoad, whole: float) -> Row:
+    moved, share = each.bytes_read + each.bytes_written, each.time_estimate / whole if whole else 0.0
+    cells = [
+        Cell(each.name, each.name.removeprefix("aten.")),
+        Cell(each.flops, units.count(each.flops, "", 1)),
+        Cell(moved, units.memory(moved, 1)),
+        Cell(each.intensity, "-" if each.intensity is None else f"{each.intensity:.1f}"),
+        Cell(each.limiter, each.limiter),
+        *(Cell(time, units.duration(time)) for time in (each.time_bound, each.time_estimate)),
+        Cell(share, f"{100 * share:.1f}"),
+    ]
+    return Row(cells=cells)
 
 
 # -- picture -------------------------------------------------------------------------------------------------------------
 
 
 def _points(roofline: Roofline) -> list[tuple[OperatorLoad, float]]:
-    """One of several equal calls, with the time of all. What does no arithmetic has no place."""
+    """One of each set of equal calls, with the time of all. Calls without arithmetic cannot be placed."""
     times: dict[tuple[object, ...], float] = defaultdict(float)
     first: dict[tuple[object, ...], OperatorLoad] = {}
     for each in roofline.operators:
@@ -169,7 +187,7 @@ def _points(roofline: Roofline) -> list[tuple[OperatorLoad, float]]:
 
 
 def _most_telling(points: Sequence[tuple[OperatorLoad, float]]) -> list[tuple[OperatorLoad, float]]:
-    """The heaviest of each operator, of the heaviest operators, unless a name would lie on another."""
+    """The longest call of each of the longest-running operators, unless its label would overlap another."""
     named: list[tuple[OperatorLoad, float]] = []
     for each, time in sorted(points, key=lambda point: -point[1]):
         if all(each.operator != other.operator and not _is_close(each, other) for other, _ in named):

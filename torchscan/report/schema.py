@@ -17,7 +17,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def mismatch(data: Any, schema: dict[str, Any], root: dict[str, Any] | None = None, where: str = "the report") -> str | None:
-    """What is wrong, and where; None if nothing is."""
+    """What is wrong, and where; None if nothing is wrong."""
     root = schema if root is None else root
     if "$ref" in schema:
         return mismatch(data, root["$defs"][schema["$ref"].rpartition("/")[2]], root, where)
@@ -42,7 +42,7 @@ def _type_mismatch(data: Any, schema: dict[str, Any], where: str) -> str | None:
 
 
 def _is(data: Any, name: str) -> bool:
-    """A boolean is no number, and a number without a fraction is an integer, however it is written."""
+    """A boolean is not a number; a number without a fraction is an integer, however it is written."""
     if isinstance(data, bool):
         return name == "boolean"
     if name == "integer" and isinstance(data, float):
@@ -72,7 +72,7 @@ def _items(data: Any, schema: dict[str, Any], root: dict[str, Any], where: str) 
 
 
 def _step(key: str) -> str:
-    """To this key; one with line breaks in it must not break the line."""
+    """The step to this key, on one line even if the key has line breaks."""
     return f".{key}" if key.isidentifier() and len(key) < 40 else f"[{reprlib.repr(key)}]"
 
 

@@ -1,4 +1,4 @@
-"""Some of the layers only: those of a name or type, the largest, in another order."""
+"""A selection of layers: by name or type, the largest, or in another order."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 from torchscan.errors import InputError
 from torchscan.report.columns import COLUMNS, check_columns
-from torchscan.report.info import Info, InfoDict, Layer
+from torchscan.report.info import Info
+from torchscan.report.info_data import InfoDict, Layer, Selection, data_of
 
 
 def select_layers(info: InfoDict, *, match: str | None = None, sort: str | None = None, top: int | None = None) -> Info:
-    """A copy of ``info`` with some of its layers, and the totals of all. They are shown as a list then, by their full paths.
+    """A copy of ``info`` with some of its layers and the totals of all; shown as a list of full paths.
 
     Args:
         info: what ``crawl_module`` returned.
@@ -24,26 +25,27 @@ def select_layers(info: InfoDict, *, match: str | None = None, sort: str | None 
         raise InputError(f"top is {top!r}: give a number of layers")
     if match is None and sort is None and top is None:
         return Info(info)
-    layers = info["layers"] if match is None else _matching(info, match)
+    data = data_of(info)
+    layers = data["layers"] if match is None else _matching(data["layers"], match)
     if sort is not None:
         check_columns([sort])
         layers = sorted(layers, key=lambda layer: _order(COLUMNS[sort].value(layer)))
-    before = info.get("selection", {})
-    match, sort = match or before.get("match"), sort or before.get("sort")
-    chosen = {"match": match, "sort": sort, "layers": info.get("selection", {}).get("layers", len(info["layers"]))}
+    whole: Selection = {"match": None, "sort": None, "layers": len(data["layers"])}
+    before = data.get("selection", whole)
+    chosen: Selection = {"match": match or before["match"], "sort": sort or before["sort"], "layers": before["layers"]}
     return Info(info, layers=list(layers[:top]), selection=chosen)
 
 
-def _matching(info: InfoDict, pattern: str) -> list[Layer]:
-    layers = [layer for layer in info["layers"] if any(fnmatchcase(layer[key], pattern) for key in ("path", "type"))]
-    if not layers:
-        some = ", ".join(layer["path"] for layer in info["layers"][1:4]) or "(none)"
+def _matching(layers: list[Layer], pattern: str) -> list[Layer]:
+    found = [layer for layer in layers if any(fnmatchcase(text, pattern) for text in (layer["path"], layer["type"]))]
+    if not found:
+        some = ", ".join(layer["path"] for layer in layers[1:4]) or "(none)"
         raise InputError(f"no layer matches {pattern!r} by its path or type: paths are {some}, …, and * stands for any text")
-    return layers
+    return found
 
 
 def _order(value: Any) -> tuple[int, float, str]:
-    """Numbers from the largest, then words and what has several numbers, then what there is not."""
+    """Numbers, largest first, then text and lists, then missing values."""
     if isinstance(value, bool | int | float):
         return (0, -float(value), "")
     return (2, 0.0, "") if value is None else (1, 0.0, str(value))

@@ -1,22 +1,18 @@
-"""The table: an info dict as text for a terminal."""
+"""A table as text for a terminal."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from collections.abc import Sequence
 
 from tabulate import DataRow, Line, TableFormat, tabulate
 
-from torchscan.errors import InputError
-from torchscan.report.columns import FIELDS, Column, check_columns, chosen_columns, full_name_of, name_of
-from torchscan.report.info import InfoDict, Layer
-from torchscan.report.remarks import remarks_of, totals_of
-
-WrapMode = Literal["head", "mid", "tail"]
+from torchscan.report.table import Column, Cut, Row, Table, printable, writes
 
 _ELLIPSIS = "…"
 _GAP = 2
+#: lines that a remark may take; a page has room for more
+_MOST_LINES = 6
 _RULES = TableFormat(
     lineabove=Line("", "─", "──", ""),
     linebelowheader=None,
@@ -29,82 +25,68 @@ _RULES = TableFormat(
 )
 
 
-def format_info(
-    info: InfoDict,
-    wrap_mode: WrapMode = "mid",
-    *,
-    columns: Sequence[str] | None = None,
-    width: int = 80,
-) -> str:
-    """The table of layers and, below it, the totals.
-
-    ``columns`` are the ones to show beside the layer's name. What does not fit ``width`` is cut at ``wrap_mode``:
-    the head of a text, its middle or its tail.
-    """
-    check_layout(columns, wrap_mode, width)
-    chosen = chosen_columns(columns)
-    names = tree_of(info["layers"]) if "selection" not in info else [full_name_of(layer) for layer in info["layers"]]
-    table = _table(info["layers"], names, chosen, wrap_mode, width)
-    rule = table.partition("\n")[0]
-    totals = tabulate(totals_of(info), tablefmt="plain", disable_numparse=True)
-    remarks = remarks_of(info, with_fields=not FIELDS.isdisjoint(chosen))
-    wrapped = [line for remark in remarks for line in textwrap.wrap(textwrap.shorten(remark, 6 * width), width)]
-    return "\n".join([table, totals, rule, *wrapped])
+@writes("text")
+def text_of(table: Table, width: int) -> str:
+    """The rows with the totals right below them, or the totals first, in paragraphs of their own."""
+    summary, remarks = paragraphs(table.summary, width), paragraphs(table.remarks, width)
+    totals = [totals_of(each, width) for each in table.totals]
+    rows = [grid(table, width)] if table.rows else []
+    if table.totals_first:
+        return "\n\n".join([*summary, *totals, *rows, *remarks])
+    rule = [each.partition("\n")[0] for each in rows]
+    return "\n".join([*summary, *rows, *(line for each in totals for line in (each, *rule)), *remarks])
 
 
-def check_layout(columns: Sequence[str] | None, wrap_mode: str, width: int) -> None:
-    """Refuse a layout that there is not."""
-    if wrap_mode not in get_args(WrapMode):
-        raise InputError(f"wrap_mode is {wrap_mode!r}: give one of {', '.join(get_args(WrapMode))}")
-    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise InputError(f"width is {width!r}: give a number of characters")
-    check_columns(columns)
+def paragraphs(texts: Sequence[str], width: int) -> list[str]:
+    """Each wrapped to the width."""
+    return [textwrap.fill(textwrap.shorten(printable(text), _MOST_LINES * width), width) for text in texts]
 
 
-# -- the table of layers -------------------------------------------------------------------------------------------------
+# -- rows ----------------------------------------------------------------------------------------------------------------
 
 
-def _table(layers: Sequence[Layer], names: list[str], columns: Mapping[str, Column], wrap_mode: WrapMode, width: int) -> str:
-    cells = {name: [column.text(layer) for layer in layers] for name, column in columns.items()} | {"layer": names}
-    widths = _fitting_widths(cells, columns, width)
-    fitted = {
-        name: [cut(text, widths[name], wrap_mode, _indent_of(text) if name == "layer" else 0) for text in texts]
-        for name, texts in cells.items()
-    }
-    headings = [column.heading for column in columns.values()]
-    table = tabulate(
-        [headings, *zip(*fitted.values(), strict=True)],  # tabulate would make columns wider for headings of its own
+def grid(table: Table, width: int) -> str:
+    """The headings and rows, between rules."""
+    by_column = [list(column) for column in zip(*(row.texts for row in table.rows), strict=True)]
+    by_column[0] = [f"{lines}{row.name}" for lines, row in zip(_branches(table.rows), table.rows, strict=True)]
+    widths = _fitting_widths(table.columns, by_column, width)
+    fitted = [
+        [cut(text, size, column.cut, _indent_of(text) if number == 0 else 0) for text in texts]
+        for number, (column, texts, size) in enumerate(zip(table.columns, by_column, widths, strict=True))
+    ]
+    text = tabulate(
+        [[column.heading for column in table.columns], *zip(*fitted, strict=True)],  # headings of its own would be wider
         tablefmt=_RULES,
-        colalign=["right" if column.is_number else "left" for column in columns.values()],
+        colalign=_sides(table.columns),
         disable_numparse=True,
         preserve_whitespace=True,
     )
-    rule, heading, *rows = table.split("\n")
+    rule, heading, *rows = text.split("\n")
     return "\n".join([rule, heading, rule, *rows])
 
 
-def tree_of(layers: Sequence[Layer]) -> list[str]:
-    """The names, drawn as a tree: a layer hangs below the last one before it that is less deep."""
-    last = _last_of_siblings(layers)
+def _sides(columns: Sequence[Column]) -> list[str]:
+    return ["right" if column.is_number else "left" for column in columns]
+
+
+def _branches(rows: Sequence[Row]) -> list[str]:
+    """The lines of a tree: each row hangs below the last shallower one before it."""
     open_at: dict[int, bool] = {}
-    names = []
-    for layer, is_last in zip(layers, last, strict=True):
-        depth = layer["depth"]
-        open_at[depth] = not is_last
-        lines = "".join("│ " if open_at.get(level) else "  " for level in range(1, depth))
-        branch = "" if depth == 0 else "└─" if is_last else "├─"
-        names.append(f"{lines}{branch}{name_of(layer)}")
-    return names
+    drawn = []
+    for row, is_last in zip(rows, _last_of_siblings(rows), strict=True):
+        open_at[row.depth] = not is_last
+        lines = "".join("│ " if open_at.get(level) else "  " for level in range(1, row.depth))
+        drawn.append(lines + ("" if row.depth == 0 else "└─" if is_last else "├─"))
+    return drawn
 
 
-def _last_of_siblings(layers: Sequence[Layer]) -> list[bool]:
-    """For each layer whether none of its siblings follows; read from the end, where each depth is seen or not."""
+def _last_of_siblings(rows: Sequence[Row]) -> list[bool]:
+    """Whether each row is the last of its siblings, read from the end."""
     following: set[int] = set()
     last = []
-    for layer in reversed(layers):
-        depth = layer["depth"]
-        last.append(depth not in following)
-        following = {level for level in following if level < depth} | {depth}
+    for row in reversed(rows):
+        last.append(row.depth not in following)
+        following = {level for level in following if level < row.depth} | {row.depth}
     return last[::-1]
 
 
@@ -112,28 +94,48 @@ def _indent_of(text: str) -> int:
     return len(text) - len(text.lstrip("│ └├─"))
 
 
-def _fitting_widths(cells: Mapping[str, Sequence[str]], columns: Mapping[str, Column], width: int) -> dict[str, int]:
-    """Columns as wide as their texts; if that is too wide, what may be cut gives way, the widest first."""
-    widths = {name: max(len(columns[name].heading), *map(len, texts)) for name, texts in cells.items()}
-    spare = {name: widths[name] - column.narrowest for name, column in columns.items() if column.narrowest is not None}
-    excess = sum(widths.values()) + _GAP * (len(widths) - 1) - width
-    while excess > 0 and max(spare.values()) > 0:
-        widest = max(spare, key=lambda name: spare[name])
+def _fitting_widths(columns: Sequence[Column], by_column: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Columns as wide as their texts; if that is too wide, those that may be cut give way, widest first."""
+    widths = [max(len(column.heading), *map(len, texts)) for column, texts in zip(columns, by_column, strict=True)]
+    spare = {at: widths[at] - each.narrowest for at, each in enumerate(columns) if each.narrowest is not None}
+    excess = sum(widths) + _GAP * (len(widths) - 1) - width
+    while excess > 0 and max(spare.values(), default=0) > 0:
+        widest = max(spare, key=lambda at: spare[at])
         widths[widest] -= 1
         spare[widest] -= 1
         excess -= 1
     return widths
 
 
-def cut(text: str, width: int, wrap_mode: WrapMode, indent: int = 0) -> str:
+def cut(text: str, width: int, where: Cut, indent: int = 0) -> str:
     """Shorten a text to ``width``, but keep the branches of the tree before it."""
     if len(text) <= width:
         return text
     prefix, text = text[:indent], text[indent:]
     room = max(width - indent - 1, 1)
-    if wrap_mode == "head":
+    if where == "head":
         return f"{prefix}{_ELLIPSIS}{text[len(text) - room :]}"
-    if wrap_mode == "tail":
+    if where == "tail":
         return f"{prefix}{text[:room]}{_ELLIPSIS}"
     tail = room // 2
     return f"{prefix}{text[: room - tail]}{_ELLIPSIS}{text[len(text) - tail :]}"
+
+
+# -- totals --------------------------------------------------------------------------------------------------------------
+
+
+def totals_of(table: Table, width: int) -> str:
+    """A small table without rules. A single column of figures is aligned to the left, beside the names."""
+    headings = [[column.heading for column in table.columns]] if table.has_headings else []
+    sides = ["left"] * 2 if len(table.columns) == 2 else _sides(table.columns)
+    rows = [_wrapped(row.texts, table, width) for row in table.rows]
+    text = tabulate([*headings, *rows], tablefmt="plain", disable_numparse=True, colalign=sides)
+    return f"{printable(table.title)}\n{text}" if table.title else text
+
+
+def _wrapped(texts: list[str], table: Table, width: int) -> list[str]:
+    """Words at the end of a row wrap within the width."""
+    if table.columns[-1].is_number:
+        return texts
+    before = sum(max(len(row.texts[at]) for row in table.rows) + _GAP for at in range(len(texts) - 1))
+    return [*texts[:-1], textwrap.fill(texts[-1], max(width - before, 10))]

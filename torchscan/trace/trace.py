@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from torchscan.results import Result
 from torchscan.trace.events import ModuleCall, OpCall, ParameterRecord, Provenance, StorageRecord, TensorRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Trace(Result):
     """What one pass of a model did: its module calls as a tree, its operator calls, its tensors, its parameters.
 
     ``modules[0]`` is the call of the root; indices in the records point into these tuples.
@@ -31,9 +32,9 @@ class Trace:
         return self.modules[op.module_call].path
 
     def assuming(self, remark: str) -> Trace:
-        """The same record with one more assumption to tell."""
-        provenance = replace(self.provenance, assumptions=(*self.provenance.assumptions, remark))
-        return replace(self, provenance=provenance)
+        """The same record, with one more assumption in its provenance."""
+        assumptions = (*self.provenance.assumptions, remark)
+        return replace(self, provenance=replace(self.provenance, assumptions=assumptions))
 
     def __repr__(self) -> str:
         """Short: a record of a large model has thousands of entries."""

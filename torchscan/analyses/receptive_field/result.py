@@ -14,12 +14,13 @@ from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, sized
 from torchscan.analyses.receptive_field.lines import LEAST_NOTHING, NOTHING, Line, joined, least
 from torchscan.analyses.receptive_field.sights import Reason, Sight
 from torchscan.errors import InputError
+from torchscan.results import Result
 
 #: one number for all axes; one per axis; by input, where there are several
 Short = int | Fraction | str | tuple[Any, ...] | dict[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AxisField:
     """What the units of a layer see of one axis of one input.
 
@@ -86,7 +87,7 @@ class AxisField:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerField:
+class LayerField(Result):
     """The receptive field of one call of one module."""
 
     path: str
@@ -129,7 +130,7 @@ class LayerField:
 
 
 @dataclass(frozen=True, slots=True)
-class ReceptiveField:
+class ReceptiveField(Result):
     """The receptive fields of all layer calls: ``["layer4"]`` is a layer's first call, ``["layer4", 1]`` its second."""
 
     layers: tuple[LayerField, ...]
@@ -201,9 +202,10 @@ class Places:
 def axis_field(name: str, axis: int, length: int, sight: Sight | None, shape: Shape, places: Places) -> AxisField:
     """What is said of one axis of an output of this shape."""
     if sight is None:
-        return AxisField(name, axis, length, "none")
+        return AxisField(input=name, axis=axis, length=length, status="none")
     status: Literal["local", "global"] = "global" if sight.reasons else "local"
-    said = AxisField(name, axis, length, status, reasons=sight.reasons, notes=tuple(sorted(sight.notes)))
+    notes = tuple(sorted(sight.notes))
+    said = AxisField(input=name, axis=axis, length=length, status=status, reasons=sight.reasons, notes=notes)
     if not sight.is_local:
         return said
     dim = next(iter(places.dims)) if len(places.dims) == 1 else None

@@ -30,7 +30,7 @@ from torchscan.trace.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _Seconds:
     """Seconds that calls need for each of what they do; of several in one kernel they add up."""
 
     #: at the rates of the data sheet: arithmetic, bytes of memory, bytes of the cache
@@ -41,9 +41,9 @@ class _Work:
     #: before and after, without overlap
     around: float
 
-    def __add__(self, other: _Work) -> _Work:
+    def __add__(self, other: _Seconds) -> _Seconds:
         first, second, third = (one + two for one, two in zip(self.least, other.least, strict=True))
-        return _Work(
+        return _Seconds(
             (first, second, third), self.arithmetic + other.arithmetic, self.traffic + other.traffic, self.around + other.around
         )
 
@@ -66,7 +66,7 @@ class _Work:
         return "compute" if compute >= cache else "cache"
 
 
-_NO_WORK = _Work((0.0, 0.0, 0.0), 0.0, 0.0, 0.0)
+_NO_TIME = _Seconds((0.0, 0.0, 0.0), 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class _Run:
     index: int
     cost: OpCost
     form: Format
-    work: _Work
+    work: _Seconds
     launches: int
 
 
@@ -105,13 +105,13 @@ class _Device:
             self._kernels[key] = kernel, format_of(op.signature, cost, self._numbers)
         return self._kernels[key]
 
-    def _work(self, kernel: Kernel, cost: OpCost, form: Format, moved: int, hit: int) -> _Work:
+    def _work(self, kernel: Kernel, cost: OpCost, form: Format, moved: int, hit: int) -> _Seconds:
         rates, efficiency = self._rates, kernel.traffic / (STREAMING if self._rates.device.is_measured else 1.0)
         products = 2 * cost.macs * kernel.least / rates.peak(form) if cost.macs else 0.0
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
         turned = 0.0 if self._compiled else kernel.turned_bytes
         quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
-        return _Work(
+        return _Seconds(
             least=(max(products, others), moved / rates.bandwidth, hit / rates.cache_bound),
             arithmetic=max(self._products(kernel, cost, form), others / VECTORS, self._cycles(kernel)),
             traffic=moved / (rates.bandwidth * efficiency) + hit / rates.cache_estimate,
@@ -167,11 +167,11 @@ def _loads(
     trace: Trace, rates: Rates, runs: Sequence[_Run], kernels: Sequence[int | None], *, compiled: bool
 ) -> list[OperatorLoad]:
     """Calls one after the other on the device, those of one kernel together; each has the share of it that its own work is."""
-    together: dict[int | None, _Work] = {}
+    together: dict[int | None, _Seconds] = {}
     apart: dict[int | None, tuple[float, float]] = {}
     for run in runs:
         kernel = kernels[run.index]
-        together[kernel] = together.get(kernel, _NO_WORK) + run.work
+        together[kernel] = together.get(kernel, _NO_TIME) + run.work
         bound, busy = apart.get(kernel, (0.0, 0.0))
         apart[kernel] = bound + run.work.bound, busy + run.work.busy
     launch = HOST_FUNCTION if rates.is_host else LAUNCH

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from torchscan.analyses.roofline.rates import Format
+from torchscan.results import Result
 from torchscan.trace.events import Phase
 
 #: what keeps an operator from being faster: arithmetic, memory, the second-level cache, or that it has to be launched
 Limiter = Literal["compute", "memory", "cache", "launch"]
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorLoad:
-    """One call of an operator on the device. Times in seconds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Load:
+    """What runs on the device. Times in seconds."""
 
-    operator: str
-    #: path of the module whose own operator it is
-    layer: str
-    phase: Phase
-    #: what its products are computed in
-    precision: Format
     macs: int
     flops: int
     elements_read: int
@@ -31,8 +26,10 @@ class OperatorLoad:
     bytes_written: int
     #: FLOPs per byte that has to be moved; None: nothing is
     intensity: float | None
-    #: the device's FLOPs per byte in this precision: from there on arithmetic is the limit; None: not known
+    #: the device's FLOPs per byte in this precision, of several calls that of the one that takes the most time: from there on
+    #: arithmetic is the limit; None: not known
     ridge: float | None
+    #: of several calls what most of the time is lost to
     limiter: Limiter
     #: what nothing can be faster than, by the data sheet
     time_bound: float
@@ -40,31 +37,47 @@ class OperatorLoad:
     time_estimate: float
 
 
-@dataclass(frozen=True, slots=True)
-class GroupLoad:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorLoad(_Load):
+    """One call of an operator on the device."""
+
+    operator: str
+    #: path of the module whose own operator it is
+    layer: str
+    phase: Phase
+    #: what its products are computed in
+    precision: Format
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return _plain(self, "operator", "layer", "phase", "precision", *_FIGURES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLoad(_Load):
     """Several calls: of one kind of operator, or all in a layer."""
 
     #: the operator, or the path of the layer; "" is the model
     name: str
     calls: int
-    macs: int
-    flops: int
-    elements_read: int
-    elements_written: int
-    bytes_read: int
-    bytes_written: int
-    intensity: float | None
-    #: of the operator that takes most of the time
-    ridge: float | None
+    #: of the operator that takes the most time
     precision: Format | None
-    #: what most of the time is lost to
-    limiter: Limiter
-    time_bound: float
-    time_estimate: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        before = _FIGURES.index("limiter")
+        return _plain(self, "name", "calls", *_FIGURES[:before], "precision", *_FIGURES[before:])
 
 
-@dataclass(frozen=True, slots=True)
-class Roofline:
+_FIGURES = tuple(each.name for each in fields(_Load))
+
+
+def _plain(load: _Load, *names: str) -> dict[str, Any]:
+    return {name: getattr(load, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofline(Result):
     """Which limit each operator of a pass runs into on a device, and how long all takes."""
 
     device: str
@@ -82,15 +95,15 @@ class Roofline:
     peak_flops: Mapping[str, float]
     #: bytes per second to and from memory
     bandwidth: float
-    #: of the time that is estimated, the share that products would take at their peak
+    #: the share of the estimated time that products would take at their peak rate
     compute_utilisation: float
-    #: of the time that is estimated, the share that traffic of memory would take at full bandwidth
+    #: the share of the estimated time that memory traffic would take at full bandwidth
     memory_utilisation: float
     operators: tuple[OperatorLoad, ...]
     layers: tuple[GroupLoad, ...]
     by_kind: Mapping[str, GroupLoad]
     assumptions: tuple[str, ...]
-    #: what is wrong with the question, a batch that does not fit the device, say
+    #: what is wrong with the question: that the batch does not fit the device, say
     warnings: tuple[str, ...]
 
     @property
@@ -112,9 +125,9 @@ class Roofline:
             "peak_flops": dict(self.peak_flops),
             "compute_utilisation": self.compute_utilisation,
             "memory_utilisation": self.memory_utilisation,
-            "operators": [asdict(each) for each in self.operators],
-            "layers": [asdict(each) for each in self.layers],
-            "by_kind": {name: asdict(each) for name, each in self.by_kind.items()},
+            "operators": [each.as_dict() for each in self.operators],
+            "layers": [each.as_dict() for each in self.layers],
+            "by_kind": {name: each.as_dict() for name, each in self.by_kind.items()},
             "assumptions": list(self.assumptions),
             "warnings": list(self.warnings),
         }

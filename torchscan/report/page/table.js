@@ -1,4 +1,4 @@
-// Makes each table of layers open, close and sort. Without this script all rows are there, in the order of the calls.
+// Makes each table open, close and sort; sums stay last. Without this script all rows are there, in their first order.
 (() => {
   "use strict";
   const MOST_OPEN = 60;
@@ -8,11 +8,10 @@
     const body = root.querySelector("table.layers tbody");
     const rows = Array.from(body.rows);
     const headings = Array.from(root.querySelectorAll("table.layers thead th"));
-    const isTree = root.dataset.tree === "yes";
     let order = { column: null, direction: null };
 
     const depth = (row) => Number(row.dataset.depth);
-    const isParent = (index) => isTree && index + 1 < rows.length && depth(rows[index + 1]) > depth(rows[index]);
+    const isParent = (index) => index + 1 < rows.length && depth(rows[index + 1]) > depth(rows[index]);
     const isClosed = (row) => row.classList.contains("closed");
 
     // A closed row speaks for all that it hides.
@@ -32,7 +31,7 @@
 
     function refresh() {
       const sorted = order.direction !== null;
-      root.classList.toggle("listed", sorted || !isTree);
+      root.classList.toggle("listed", sorted);
       let hiddenBelow = Infinity;
       for (const row of rows) {
         const hidden = !sorted && depth(row) > hiddenBelow;
@@ -82,7 +81,7 @@
 
     headings.forEach((heading, column) => {
       const button = tool(heading.textContent, () => sortBy(column));
-      button.title = "sort: once, the other way, as called";
+      button.title = "sort: once, the other way, as before";
       heading.replaceChildren(button);
       heading.setAttribute("aria-sort", "none");
     });

@@ -1,0 +1,160 @@
+"""Results show themselves: printed, in a notebook, and as tables in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from torch import nn
+
+import torchscan
+from tests.report.samples import HOSTILE, UNPRINTABLE, Chain, block
+from torchscan.hardware.devices import device_named
+from torchscan.report.info import Info
+from torchscan.report.table import FORMATS, Table
+from torchscan.results import Result, shows
+
+SHAPE = (3, 8, 8)
+
+
+def _info() -> Info:
+    return torchscan.crawl_module(block(), SHAPE)
+
+
+RESULTS: Mapping[str, Callable[[], Any]] = {
+    "info": _info,
+    "memory": lambda: torchscan.estimate_memory(block(), SHAPE, training=True, optimizer="SGD", device="RTX 3090"),
+    "roofline": lambda: torchscan.analyze_roofline(block(), SHAPE, device="RTX 3090"),
+    "fields": lambda: torchscan.receptive_field(block(), SHAPE),
+    "field": lambda: torchscan.receptive_field(block(), SHAPE)["conv"],
+    "comparison": lambda: torchscan.compare_info(_info(), torchscan.crawl_module(block(), SHAPE, batch_size=2)),
+    "trace": lambda: torchscan.record(block(), SHAPE),
+    "device": lambda: device_named("RTX 3090"),
+    "table": lambda: torchscan.cost_table(torchscan.record(block(), SHAPE)),
+}
+TABLES: Mapping[str, Callable[[Any], Table]] = {
+    "info": torchscan.info_table,
+    "memory": torchscan.memory_table,
+    "roofline": torchscan.roofline_table,
+    "fields": torchscan.field_table,
+    "comparison": torchscan.comparison_table,
+    "trace": torchscan.cost_table,
+}
+#: a word of each
+SAYS = {
+    "info": "Total parameters",
+    "memory": "Peak memory",
+    "roofline": "Expected time",
+    "fields": "Sees everything by",
+    "field": "Starts by phase",
+    "comparison": "before",
+    "trace": "Operator",
+    "device": "936.0 GB/s",
+    "table": "Operator",
+}
+
+
+def test_no_kind_of_result_is_forgotten_here() -> None:
+    assert {kind.__name__ for kind in Result.__subclasses__()} == {type(result()).__name__ for result in RESULTS.values()}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_result_shows_itself(name: str) -> None:
+    result = RESULTS[name]()
+    assert SAYS[name] in str(result)
+    assert max(map(len, str(result).splitlines())) <= 80
+    part = result._repr_html_()
+    assert part.startswith('<div class="torchscan"')
+    assert SAYS[name] in part
+    assert result._repr_mimebundle_() == {"text/plain": str(result), "text/html": part}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_what_was_unpickled_shows_itself_too(name: str) -> None:
+    result = RESULTS[name]()
+    assert str(pickle.loads(pickle.dumps(result))) == str(result)  # noqa: S301 - our own
+
+
+def test_printing_needs_no_more_than_the_result(tmp_path: Any) -> None:
+    """Not even the front door: whoever unpickles a result imports the module of its class alone."""
+    file = tmp_path / "roofline"
+    roofline = RESULTS["roofline"]()
+    file.write_bytes(pickle.dumps(roofline))
+    code = f"import pickle, pathlib, torchscan.analyses.roofline; print(pickle.loads(pathlib.Path({str(file)!r}).read_bytes()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout == f"{roofline}\n"
+
+
+def test_the_repr_stays_short() -> None:
+    assert repr(RESULTS["trace"]()).startswith("<Trace of Chain: 7 module calls")
+    assert repr(RESULTS["table"]()) == "<Table 'Cost of one pass by operator': 6 operators>"
+    assert repr(RESULTS["info"]()).startswith("{'overheads':")
+
+
+def test_a_type_is_shown_in_one_way() -> None:
+    str(RESULTS["table"]())
+    with pytest.raises(ValueError, match="Table is shown already"):
+        shows(Table, str, str)
+
+
+@pytest.mark.parametrize("style", FORMATS)
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_in_every_format(name: str, style: str) -> None:
+    result = RESULTS[name]()
+    table = TABLES[name](result)
+    text = table.write(style)
+    if style == "csv":
+        keys, *rows = csv.reader(io.StringIO(text))
+        assert keys == [column.key for column in table.columns]
+        assert len(rows) == len(table.rows)
+    if style == "json":
+        data = json.loads(text)
+        assert [len(each["rows"]) for each in data["totals"]] == [len(each.rows) for each in table.totals]
+        assert [list(row) for row in data["rows"]] == [[column.key for column in table.columns]] * len(table.rows)
+    if style in ("markdown", "github", "latex", "html"):
+        plain = " ".join(text.split())
+        assert all(row.cells[1].text.split(" ")[0] in plain for each in table.totals for row in each.rows)
+
+
+def test_figures_of_memory_are_in_the_table() -> None:
+    estimate = RESULTS["memory"]()
+    data = json.loads(torchscan.memory_table(estimate).write("json"))
+    by_kind, verdict = ({row["name"]: row["value"] for row in each["rows"]} for each in data["totals"])
+    assert by_kind == {kind: size for kind, size in estimate.by_kind.items() if size}
+    assert verdict["reserved_bytes"] == estimate.verdict.reserved_bytes
+    assert verdict["left_bytes"] == estimate.verdict.left_bytes
+    largest = {layer.path: layer.activation_bytes for layer in estimate.layers}
+    assert all(row["activation_bytes"] == largest[row["path"]] for row in data["rows"])
+
+
+def test_figures_of_a_roofline_add_up_in_the_table() -> None:
+    roofline = RESULTS["roofline"]()
+    for by in ("layer", "kind", "operator"):
+        table = torchscan.roofline_table(roofline, by, rows=2)
+        rows = json.loads(table.write("json"))["rows"]
+        assert sum(row["time_estimate"] for row in rows) == pytest.approx(roofline.time_estimate)
+        assert sum(row["flops"] for row in rows) == roofline.total.flops
+
+
+def test_names_are_text_in_every_table() -> None:
+    """A terminal, a page and a document get no control codes and no markup from names of modules."""
+    model = Chain({name: nn.Linear(4, 4) for name in (*HOSTILE, *UNPRINTABLE)})
+    fields, trace = torchscan.receptive_field(model, (4,)), torchscan.record(model, (4,))
+    memory, roofline = torchscan.estimate_memory(model, (4,)), torchscan.analyze_roofline(model, (4,), device="RTX 3090")
+    before, after = torchscan.crawl_module(model, (4,)), torchscan.crawl_module(model, (4,), batch_size=2)
+    tables = [
+        *(torchscan.field_table(fields), torchscan.cost_table(trace, "module"), torchscan.memory_table(memory)),
+        *(torchscan.roofline_table(roofline, rows=99), torchscan.comparison_table(torchscan.compare_info(before, after))),
+    ]
+    for table in tables:
+        for style in ("text", "markdown", "latex", "html"):
+            assert all(line.isprintable() for line in table.write(style).split("\n"))
+        assert "<script>window" not in table.write("html") + table.write("markdown")
+        assert "<img" not in table.write("html") + table.write("markdown")

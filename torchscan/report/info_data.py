@@ -1,0 +1,154 @@
+"""The types of the info dict. ``info.schema.json`` says the same to other programs; a test compares the two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
+
+Shape = list[int]
+Shapes = Shape | list[Shape] | None
+#: a number for all axes, or one for each
+ShortData = float | str | list[float | str | None] | None
+#: by input, where there are several
+FieldData = ShortData | dict[str, ShortData]
+
+ParameterKey = Literal["grad_params", "nograd_params", "param_size", "num_buffers", "buffer_size"]
+CostKey = Literal["flops", "macs", "dmas", "bytes_read", "bytes_written"]
+FigureKey = Literal[ParameterKey, CostKey]
+#: the figures of a layer that add up
+PARAMETER_SUMS: tuple[ParameterKey, ...] = get_args(ParameterKey)
+COST_SUMS: tuple[CostKey, ...] = get_args(CostKey)
+SUMS: tuple[FigureKey, ...] = (*PARAMETER_SUMS, *COST_SUMS)
+
+
+class Sums(TypedDict):
+    """Figures that add up."""
+
+    grad_params: int
+    nograd_params: int
+    param_size: int
+    num_buffers: int
+    buffer_size: int
+    flops: int
+    macs: int
+    dmas: int
+    bytes_read: int
+    bytes_written: int
+
+
+class ReasonData(TypedDict):
+    """An operator that sees everything, and the layer that calls it."""
+
+    operator: str
+    path: str
+
+
+class AxisData(TypedDict):
+    """The part of ``AxisField.as_dict()`` that reports need."""
+
+    input: str
+    axis: int
+    status: str
+    reasons: list[ReasonData]
+    notes: list[str]
+
+
+class Layer(Sums):
+    """One call of one module."""
+
+    name: str
+    path: str
+    depth: int
+    type: str
+    call: int
+    input_shape: Shapes
+    output_shape: Shapes
+    rf: FieldData
+    s: FieldData
+    p: FieldData
+    receptive_field: list[list[AxisData]] | None
+    is_shared: bool
+    is_leaf: bool
+    complete: bool
+
+
+class Overall(Sums):
+    """The whole model."""
+
+    complete: bool
+
+
+class OverheadData(TypedDict):
+    """MiB before the forward pass and after it; None: not known."""
+
+    pre: float | None
+    fwd: float | None
+
+
+class Overheads(TypedDict):
+    """What the process holds on the GPU beside the model."""
+
+    cuda: OverheadData
+    framework: OverheadData
+
+
+class InputData(TypedDict):
+    """One input tensor."""
+
+    name: str
+    shape: Shape
+    dtype: str
+
+
+class ProvenanceData(TypedDict):
+    """How the pass ran, and what counted it."""
+
+    execution: Literal["abstract", "real"]
+    reason: str
+    mode: Literal["eval", "train", "same"]
+    backward: bool
+    batch_size: int | None
+    inputs: list[InputData]
+    assumptions: list[str]
+    missed: list[str]
+    torchscan_version: str
+    torch_version: str
+    convention: str
+
+
+class Selection(TypedDict):
+    """How the layers were selected, and how many there were."""
+
+    match: str | None
+    sort: str | None
+    layers: int
+
+
+class InfoData(TypedDict):
+    """What :func:`torchscan.crawl_module` returns."""
+
+    overheads: Overheads
+    layers: list[Layer]
+    overall: Overall
+    #: operator -> calls
+    unpriced: dict[str, int]
+    #: path -> elements
+    unused_parameters: dict[str, int]
+    provenance: ProvenanceData
+    selection: NotRequired[Selection]
+    max_depth: NotRequired[int]
+
+
+#: made here, or read from a file
+InfoDict = Mapping[str, Any]
+
+
+def data_of(info: InfoDict) -> InfoData:
+    """The same object, with its types."""
+    return cast("InfoData", info)
+
+
+def summed(layer: Layer, keys: Iterable[str]) -> int:
+    """The sum of these figures of one layer."""
+    figures = cast("Mapping[str, int]", layer)
+    return sum(figures[key] for key in keys)

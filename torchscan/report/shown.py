@@ -1,0 +1,42 @@
+"""How each result is shown, printed and in a notebook. The front door loads this when a result is first shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from torchscan.analyses.memory_estimate import MemoryEstimate
+from torchscan.analyses.receptive_field import LayerField, ReceptiveField
+from torchscan.analyses.roofline import Roofline
+from torchscan.hardware.devices import Device
+from torchscan.report import csv, html, json, latex, markdown, text  # noqa: F401 - each registers the format that it writes
+from torchscan.report.compare import Comparison, comparison_table, format_comparison
+from torchscan.report.costs import cost_table
+from torchscan.report.devices import device_table
+from torchscan.report.export import format_info, to_html
+from torchscan.report.fields import field_table, layer_table
+from torchscan.report.html import part_of
+from torchscan.report.info import Info
+from torchscan.report.memory import format_memory, memory_table
+from torchscan.report.roofline import format_roofline, roofline_table
+from torchscan.report.table import Table
+from torchscan.results import shows
+from torchscan.trace.trace import Trace
+
+R = TypeVar("R")
+
+
+def _shows_as(kind: type[R], table: Callable[[R], Table], words: Callable[[R], str] | None = None) -> None:
+    """As its table; as text, perhaps with more."""
+    shows(kind, words or (lambda result: table(result).write("text")), lambda result: part_of(table(result)))
+
+
+shows(Info, format_info, to_html)
+_shows_as(Table, lambda table: table)
+_shows_as(Trace, cost_table)
+_shows_as(Device, device_table)
+_shows_as(ReceptiveField, field_table)
+_shows_as(LayerField, layer_table)
+_shows_as(MemoryEstimate, memory_table, format_memory)
+_shows_as(Roofline, roofline_table, format_roofline)
+_shows_as(Comparison, comparison_table, format_comparison)

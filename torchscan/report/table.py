@@ -1,0 +1,135 @@
+"""The one table: every report is laid out as one, and every format is written from one. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args
+
+from torchscan.errors import InputError
+from torchscan.results import Result, load_writers
+
+Format = Literal["text", "markdown", "github", "latex", "csv", "json", "html"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+#: where a text that does not fit is cut
+Cut = Literal["head", "mid", "tail"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column: its key in data, and its heading."""
+
+    key: str
+    heading: str
+    is_number: bool = True
+    #: what the values in data are counted in: "B", "s"; "" where the heading says it, or there is nothing to say
+    unit: str = ""
+    #: how short its texts may be cut; None: never, since part of a shape or a number says nothing
+    narrowest: int | None = None
+    cut: Cut = "mid"
+    #: whether the figures of several rows have a sum
+    adds_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value, and how it reads."""
+
+    value: Any
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row. The first cell is its name; deeper rows that follow hang below it."""
+
+    cells: Sequence[Cell]
+    depth: int = 0
+    #: the name outside the tree, in a sorted list; "": the same
+    full_name: str = ""
+    #: beside each cell its sum over this row and all below it; None, or none at all, where there is none
+    sums: Sequence[Cell | None] = ()
+    #: how many equal rows this one stands for; its figures are the sums of all
+    repeats: int = 1
+    #: how many deeper rows were summed into this one
+    folded: int = 0
+    #: whether it sums the others; it stays last however they are sorted
+    is_total: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name as it reads in the tree."""
+        return printable(self.cells[0].text) + (f" ×{self.repeats}" if self.repeats > 1 else "")
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the cells."""
+        return [self.name, *(printable(cell.text) for cell in self.cells[1:])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table(Result):
+    """What a report shows: ``str()`` of it is text, ``write("latex")`` what a paper takes."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    #: said first: what is shown
+    summary: Sequence[str] = ()
+    #: figures of the whole: small tables of their own
+    totals: Sequence[Table] = ()
+    #: whether they stand above the rows
+    totals_first: bool = False
+    #: what a reader must know to interpret the figures
+    remarks: Sequence[str] = ()
+    #: what counted, for print
+    source: str = ""
+    #: what a row is, in the plural
+    noun: str = "rows"
+
+    @property
+    def has_headings(self) -> bool:
+        """Whether totals show their headings; a name and its figure need none."""
+        return len(self.columns) > 2 and any(column.heading for column in self.columns)
+
+    def __repr__(self) -> str:
+        """Short: there may be thousands of rows."""
+        return f"<Table {self.title!r}: {len(self.rows)} {self.noun}>"
+
+    def write(self, style: str, *, width: int = 80) -> str:
+        """The table in a format: one of ``FORMATS``. ``width`` is that of text, in characters."""
+        load_writers()
+        for name in FORMATS:
+            if name == style:
+                return _writers[name](self, width)
+        raise InputError(f"{style!r} is not a format of tables: choose one of {', '.join(FORMATS)}")
+
+
+Writer = Callable[[Table, int], str]
+W = TypeVar("W", bound=Writer)
+_writers: dict[Format, Writer] = {}
+
+
+def writes(style: Format) -> Callable[[W], W]:
+    """Register a function that writes tables in this format; it takes the width for text."""
+
+    def register(writer: W) -> W:
+        if style in _writers:
+            raise ValueError(f"{style} is written already")
+        _writers[style] = writer
+        return writer
+
+    return register
+
+
+def totals_table(rows: Sequence[Sequence[Cell]], headings: Sequence[str] = ("", ""), title: str = "") -> Table:
+    """Figures of the whole: in each row a name, its figure, and what else there is to say."""
+    keys = ("name", "value", *(f"value_{number}" for number in range(2, len(headings))))
+    columns = [Column(key=key, heading=heading, is_number=key != "name") for key, heading in zip(keys, headings, strict=True)]
+    return Table(title=title, columns=columns, rows=[Row(cells=row) for row in rows])
+
+
+def printable(text: str) -> str:
+    """A module can have any name, so line breaks and control codes are replaced before they reach a terminal or a table."""
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else "�" for sign in text)

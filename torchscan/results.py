@@ -1,0 +1,57 @@
+"""What all results share: they show themselves, printed and in a notebook.
+
+A result stands left of the writers and cannot import them. Writers register here for the types that they show; the front door
+says how they are loaded, and the first result that is shown asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+
+
+class Result:
+    """Shows itself as the writers registered for its type do. Its ``repr`` is its own."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        """As text."""
+        return _writers_of(self)[0](self)
+
+    def _repr_html_(self) -> str:
+        return _writers_of(self)[1](self)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:  # noqa: ARG002 - IPython's
+        """Both for a notebook. ``_repr_pretty_`` would not do: IPython prefers the ``repr`` of a class further down."""
+        return {"text/plain": str(self), "text/html": self._repr_html_()}
+
+
+#: by type of result: as text, and as a part of a page
+_registered: dict[type, tuple[Callable[[Any], str], Callable[[Any], str]]] = {}
+_loaders: list[Callable[[], object]] = []
+
+
+def shows(kind: type[R], text: Callable[[R], str], page_part: Callable[[R], str]) -> None:
+    """Register how results of this type are shown: as text, and as a part of a page."""
+    if kind in _registered:
+        raise ValueError(f"{kind.__name__} is shown already")
+    _registered[kind] = (text, page_part)
+
+
+def load_writers_by(loader: Callable[[], object]) -> None:
+    """Say how the writers are loaded, the first time that one is needed."""
+    _loaders[:] = [loader]
+
+
+def load_writers() -> None:
+    """Load them, if that was not done."""
+    while _loaders:
+        _loaders.pop()()
+
+
+def _writers_of(result: object) -> tuple[Callable[[Any], str], Callable[[Any], str]]:
+    load_writers()
+    return next(_registered[kind] for kind in type(result).__mro__ if kind in _registered)
