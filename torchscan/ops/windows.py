@@ -1,6 +1,6 @@
 """How a result looks at its operands: the words in which window rules are written.
 
-A rule (:func:`torchscan.ops.registry.window_of`) says for each operand which of its elements one element of the result is made
+A rule (:func:`torchscan.window_of`) says for each operand which of its elements one element of the result is made
 from, as a chain of steps from the operand to the result::
 
     @window_of(aten.conv1d)
