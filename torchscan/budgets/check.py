@@ -168,17 +168,10 @@ def check_model(budget: Budget, scan: Scan, *, update: bool = False) -> Outcome:
 
 def scan_for(budget: Budget, built: Built, **given: Any) -> Scan:
     """What a budget asks of a model; what is ``given`` besides goes before."""
-    asked: StepArguments = {
-        "batch_size": budget.batch_size,
-        "mode": budget.mode,
-        "training": budget.training,
-        "optimizer": budget.optimizer,
-        "precision": budget.precision,
-        "device": budget.device,
-    }
+    names = ("batch_size", "mode", "training", "optimizer", "precision", "device")
     has_inputs = not {"input_shape", "args", "kwargs"}.isdisjoint(given)
     inputs = {} if has_inputs else inputs_of(str(budget.target or budget.place), built, budget.inputs, budget.dtype)
-    return Scan(built.module, **{**asked, **inputs, **given})
+    return Scan(built.module, **{**{name: getattr(budget, name) for name in names}, **inputs, **given})
 
 
 def _refuse_bounds(budget: Budget, scan: Scan, bounds: Sequence[str]) -> None:

@@ -226,7 +226,7 @@ class _Reader:
         return float(value)
 
 
-_KEYS = (
+_KEYS = [
     "target",
     "input",
     "dtype",
@@ -239,4 +239,4 @@ _KEYS = (
     "strict",
     "baseline",
     "tolerance",
-)
+]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +15,7 @@ from torchscan.cli.progress import progress
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError
 from torchscan.files import write_text
+from torchscan.report.table import FORMATS, Table
 
 if TYPE_CHECKING:
     from torchscan.scan import Scan
@@ -37,8 +39,6 @@ INPUTS = """\
 An --input is the shape of one sample, without the batch: 3,224,224. A type may follow,
 128:long, and the name of the argument stand before, input_ids=128:long."""
 
-#: all that a table can be written in
-FORMATS = ("text", "markdown", "github", "latex", "csv", "json", "html")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed")
 
 
@@ -55,34 +55,33 @@ def add_command(commands: Any, name: str, help_: str, *explained: str, run: Any)
     return parser
 
 
-def add_model(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
-    """The model, and what it is given."""
+def model_command(
+    commands: Any, name: str, help_: str, *explained: str, run: Any, several: bool = False, step: bool = False
+) -> argparse.ArgumentParser:
+    """A command about a model, or several: which, what it is given, and for a ``step`` what runs."""
+    parser = add_command(commands, name, help_, TARGETS, INPUTS, *explained, run=run)
     parser.add_argument("target", metavar="TARGET", nargs="+" if several else None, help="which model; see below")
     group = parser.add_argument_group("inputs")
     group.add_argument("--input", metavar="SHAPE", action="append", default=[], help="one input; repeat for several; see below")
     group.add_argument("--dtype", metavar="TYPE", help="type of the inputs; a floating-point type also converts the model")
     group.add_argument("--batch-size", metavar="N", type=positive, default=1, help="samples in the batch (default 1)")
-    group.add_argument(
-        "--mode", choices=("eval", "train", "same"), help="mode of the modules (default: train with --training, else eval)"
-    )
+    modes = "mode of the modules (default: train with --training, else eval)" if step else "mode of the modules (default eval)"
+    group.add_argument("--mode", choices=("eval", "train", "same"), help=modes)
+    if step:
+        group = parser.add_argument_group("what runs")
+        group.add_argument("--training", action="store_true", help="a training step instead of an inference")
+        group.add_argument("--optimizer", metavar="NAME", help="the optimizer that steps: AdamW, SGD, … of torch.optim")
+        group.add_argument("--precision", choices=PRECISIONS, help="convert the model to it, or autocast (…-mixed)")
+    return parser
 
 
-def add_step(parser: argparse.ArgumentParser) -> None:
-    """What is estimated: an inference or a training step, in which precision."""
-    group = parser.add_argument_group("what runs")
-    group.add_argument("--training", action="store_true", help="a training step instead of an inference")
-    group.add_argument("--optimizer", metavar="NAME", help="the optimizer that steps: AdamW, SGD, … of torch.optim")
-    group.add_argument("--precision", choices=PRECISIONS, help="convert the model to it, or autocast (…-mixed)")
-
-
-def add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+def add_output(parser: argparse.ArgumentParser) -> None:
     """Where the answer goes, and in which format."""
     group = parser.add_argument_group("output")
-    group.add_argument("--format", choices=formats, default=formats[0], help=f"default {formats[0]}")
+    group.add_argument("--format", choices=FORMATS, default="text", help="default text")
     group.add_argument("--output", metavar="FILE", type=Path, help="write to this file instead of standard output")
-    group.add_argument(
-        "--width", metavar="N", type=positive, default=terminal_width(), help="width of text (default: the terminal's)"
-    )
+    width = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+    group.add_argument("--width", metavar="N", type=positive, default=width, help="width of text (default: the terminal's)")
 
 
 def positive(text: str) -> int:
@@ -98,21 +97,19 @@ def names(text: str) -> list[str]:
     return [name for name in (part.strip() for part in text.split(",")) if name]
 
 
-def terminal_width() -> int:
-    """Of the terminal; 80 where text goes to a file or a pipe."""
-    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
-
-
 def on_model(options: argparse.Namespace, target: str, verb: Callable[[Built, Scan], Result]) -> Result:
     """What ``verb`` says of the model that was named, given the model and the scan that the options ask for."""
     from torchscan.scan import Scan
     from torchscan.targets import inputs_of, parse_input, parse_target, with_model
 
+    if getattr(options, "optimizer", None) is not None and not options.training:
+        raise InputError("--optimizer belongs to a training step: add --training")
     specs = [parse_input(text) for text in options.input]
+    asked = {name: value for name, value in vars(options).items() if name in _ASKED}
 
     def ask(found: Built) -> Result:
         built = found.converted(options.dtype)
-        return verb(built, Scan(built.module, **inputs_of(target, built, specs, options.dtype), **asked_by(options)))
+        return verb(built, Scan(built.module, **inputs_of(target, built, specs, options.dtype), **asked))
 
     # what a model prints while it is built is not part of the answer
     with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
@@ -121,24 +118,19 @@ def on_model(options: argparse.Namespace, target: str, verb: Callable[[Built, Sc
 
 def on_scan(options: argparse.Namespace, verb: Callable[[Scan], Result]) -> Result:
     """What ``verb`` says of the one model that was named."""
-    require_step(options)
     return on_model(options, options.target, lambda _, scan: verb(scan))
 
 
-def asked_by(options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of a scan that this command has options for."""
-    return {name: value for name, value in vars(options).items() if name in _ASKED}
-
-
-def require_step(options: argparse.Namespace) -> None:
-    """Say what is wrong before a model is built."""
-    if getattr(options, "optimizer", None) is not None and not options.training:
-        raise InputError("--optimizer belongs to a training step: add --training")
-
-
-def put(text: str, options: argparse.Namespace) -> None:
-    """Print the answer, or write it to the file that was named."""
+def put_table(table: Table, options: argparse.Namespace, **special: Callable[[], str]) -> None:
+    """Print a table, or write it to the file that was named; ``special`` formats are written otherwise."""
+    write = special.get(options.format)
+    text = table.write(options.format, width=options.width) if write is None else write()
     if options.output is None:
         answer(text, is_document=options.format != "text")
     else:
         write_text(options.output, text if text.endswith("\n") else f"{text}\n")
+
+
+def in_full(result: Any) -> str:
+    """As JSON with all that it holds, which is more than its table shows."""
+    return json.dumps(result.as_dict(), indent=2)

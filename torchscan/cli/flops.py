@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import FORMATS, INPUTS, TARGETS, add_command, add_model, add_output, on_scan, positive, put
+from torchscan.cli.arguments import add_output, model_command, on_scan, positive, put_table
 
 _EXAMPLES = """\
 examples
@@ -16,19 +16,16 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = add_command(
-        commands, "flops", "what a pass costs in total, by operator or by module", TARGETS, INPUTS, _EXAMPLES, run=_run
-    )
-    add_model(parser)
+    help_ = "what a pass costs in total, by operator or by module"
+    parser = model_command(commands, "flops", help_, _EXAMPLES, run=_run)
     counting = parser.add_argument_group("counting")
     counting.add_argument("--by", choices=("operator", "module"), default="operator", help="default operator")
     counting.add_argument("--backward", action="store_true", help="count the backward pass, too")
     counting.add_argument("--top", metavar="N", type=positive, help="only the N largest")
-    add_output(parser, FORMATS)
+    add_output(parser)
 
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.report.costs import cost_table
 
-    trace = on_scan(options, lambda scan: scan.trace)
-    put(cost_table(trace, options.by, options.top).write(options.format, width=options.width), options)
+    put_table(cost_table(on_scan(options, lambda scan: scan.trace), options.by, options.top), options)

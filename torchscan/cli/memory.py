@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_output, add_step, on_scan, put
+from torchscan.cli.arguments import add_output, in_full, model_command, on_scan, put_table
 
 _EXAMPLES = """\
 examples
@@ -16,24 +17,19 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = add_command(
-        commands, "memory", "how much memory a pass peaks at, and whether it fits", TARGETS, INPUTS, _EXAMPLES, run=_run
-    )
-    add_model(parser)
-    add_step(parser)
+    help_ = "how much memory a pass peaks at, and whether it fits"
+    parser = model_command(commands, "memory", help_, _EXAMPLES, run=_run, step=True)
     parser.add_argument(
         "--device", metavar="NAME", help="does it fit there? torchscan devices lists them; or just a size, '24 GiB'"
     )
     parser.add_argument("--largest-batch", action="store_true", help="also look for the largest batch that fits there")
-    add_output(parser, ("text", "json"))
+    add_output(parser)
 
 
 def _run(options: argparse.Namespace) -> None:
-    import json
-
     from torchscan.estimator import memory_of
-    from torchscan.report.memory import format_memory
+    from torchscan.report.memory import format_memory, memory_table
 
     estimate = on_scan(options, lambda scan: memory_of(scan, largest_batch=options.largest_batch))
-    is_text = options.format == "text"
-    put(format_memory(estimate, options.width) if is_text else json.dumps(estimate.as_dict(), indent=2), options)
+    text = partial(format_memory, estimate, options.width)
+    put_table(memory_table(estimate), options, text=text, json=partial(in_full, estimate))

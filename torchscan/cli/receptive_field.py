@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import FORMATS, INPUTS, TARGETS, add_command, add_model, add_output, on_scan, put
+from torchscan.cli.arguments import add_output, model_command, on_scan, put_table
 
 _EXAMPLES = """\
 examples
@@ -16,15 +16,13 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = add_command(
-        commands, "receptive-field", "which part of the input a unit of each layer sees", TARGETS, INPUTS, _EXAMPLES, run=_run
-    )
-    add_model(parser)
+    help_ = "which part of the input a unit of each layer sees"
+    parser = model_command(commands, "receptive-field", help_, _EXAMPLES, run=_run)
     parser.add_argument("--layer", metavar="PATH", help="only this layer, axis by axis, with its phases")
     parser.add_argument(
         "--strict-norm", action="store_true", help="count what the statistics of norms are computed from as seen"
     )
-    add_output(parser, FORMATS)
+    add_output(parser)
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -32,4 +30,4 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.report.fields import field_table
 
     fields = on_scan(options, lambda scan: receptive_fields(scan.trace, strict_norm=options.strict_norm))
-    put(field_table(fields, options.layer).write(options.format, width=options.width), options)
+    put_table(field_table(fields, options.layer), options)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_model, add_step, on_model, require_step
+from torchscan.cli.arguments import model_command, on_model
 from torchscan.cli.saying import answer
 from torchscan.errors import TorchscanError
 from torchscan.files import write_text
@@ -21,16 +21,12 @@ _EXAMPLES = """\
 examples
   torchscan report torchvision:resnet50
   torchscan report timm:vit_base_patch16_224 --training --optimizer AdamW --output vit.html"""
-_WIDTH = 110
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = add_command(
-        commands, "report", "layers, costs, memory and times of a model as one page", TARGETS, INPUTS, _EXAMPLES, run=_run
-    )
-    add_model(parser)
-    add_step(parser)
+    help_ = "layers, costs, memory and times of a model as one page"
+    parser = model_command(commands, "report", help_, _EXAMPLES, run=_run, step=True)
     parser.add_argument("--device", metavar="NAME", help="does it fit there, and how long does it take?")
     parser.add_argument(
         "--output", metavar="FILE", type=Path, default=Path("torchscan.html"), help="the page (default torchscan.html)"
@@ -41,7 +37,6 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.hardware.devices import device_named
     from torchscan.report.html import page
 
-    require_step(options)
     if options.device is not None:
         device_named(options.device)
     parts = on_model(options, options.target, _sections)
@@ -50,49 +45,30 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _sections(built: Built, scan: Scan) -> list[str]:
-    """All of them from one scan."""
-    sections = [("Layers", _layers), ("Operators", _operators), ("Memory", _memory)]
-    sections += [("Time", _time)] if scan.question.device is not None else []
-    return [f"<h2>{title}</h2>\n{_part(built, scan, part)}\n" for title, part in sections]
+    """All of them from one scan. Operators of a training step are those that the device runs, whose record is there."""
+    from torchscan.report.costs import cost_table
+    from torchscan.report.export import to_html
+    from torchscan.report.html import part_of
+    from torchscan.report.memory import memory_table
+    from torchscan.report.roofline import roofline_table
+
+    sections: dict[str, Callable[[], str]] = {
+        "Layers": lambda: to_html(scan.forward.info),
+        "Operators": lambda: part_of(cost_table(scan.steps if scan.question.training else scan.trace)),
+        "Memory": lambda: part_of(memory_table(scan.memory)),
+    }
+    if scan.question.device is not None:
+        sections["Time"] = lambda: part_of(roofline_table(scan.roofline))
+    return [f"<h2>{title}</h2>\n{_part(built, title, part)}\n" for title, part in sections.items()]
 
 
-def _part(built: Built, scan: Scan, part: Callable[[Scan], str]) -> str:
+def _part(built: Built, title: str, part: Callable[[], str]) -> str:
     """One section; but for the layers it may be missing, with the reason in its place."""
     from torchscan.targets import may_need_data
 
     try:
-        return part(scan)
+        return part()
     except TorchscanError as error:
-        if part is _layers or (built.has_another_chance and may_need_data(error)):
+        if title == "Layers" or (built.has_another_chance and may_need_data(error)):
             raise
         return f"<p>Not known: {html.escape(str(error))}</p>"
-
-
-def _layers(scan: Scan) -> str:
-    from torchscan.report.export import to_html
-
-    return to_html(scan.forward.info)
-
-
-def _operators(scan: Scan) -> str:
-    """Of a training step as the device runs them, which takes no record of its own."""
-    from torchscan.report.costs import cost_table
-    from torchscan.report.html import part_of
-
-    return part_of(cost_table(scan.steps if scan.question.training else scan.trace))
-
-
-def _memory(scan: Scan) -> str:
-    from torchscan.report.memory import format_memory
-
-    return _text(format_memory(scan.memory, _WIDTH))
-
-
-def _time(scan: Scan) -> str:
-    from torchscan.report.roofline import format_roofline
-
-    return _text(format_roofline(scan.roofline, width=_WIDTH))
-
-
-def _text(text: str) -> str:
-    return f"<pre>{html.escape(text)}</pre>"

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import (
-    INPUTS,
-    TARGETS,
-    add_command,
-    add_model,
-    add_output,
-    add_step,
-    on_scan,
-    positive,
-    put,
-)
+from torchscan.cli.arguments import add_output, in_full, model_command, on_scan, positive, put_table
 
 _EXAMPLES = """\
 examples
@@ -26,27 +17,21 @@ torchscan devices lists the devices; torchscan devices --measure measures the on
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = add_command(
-        commands, "roofline", "how long a pass takes on a device, and what limits it", TARGETS, INPUTS, _EXAMPLES, run=_run
-    )
-    add_model(parser)
-    add_step(parser)
+    help_ = "how long a pass takes on a device, and what limits it"
+    parser = model_command(commands, "roofline", help_, _EXAMPLES, run=_run, step=True)
     parser.add_argument("--device", metavar="NAME", default="auto", help="which device (default: this machine's)")
     parser.add_argument("--compiled", action="store_true", help="as torch.compile runs it")
     rows = parser.add_argument_group("rows")
     rows.add_argument("--by", choices=("layer", "kind", "operator"), default="layer", help="default layer")
     rows.add_argument("--depth", metavar="N", type=int, default=2, help="fold layers deeper than this (default 2)")
     rows.add_argument("--top", metavar="N", type=positive, default=15, help="how many rows (default 15)")
-    add_output(parser, ("text", "json"))
+    add_output(parser)
 
 
 def _run(options: argparse.Namespace) -> None:
-    import json
-
-    from torchscan.report.roofline import format_roofline
+    from torchscan.report.roofline import format_roofline, roofline_table
 
     roofline = on_scan(options, lambda scan: scan.roofline)
-    if options.format == "json":
-        put(json.dumps(roofline.as_dict(), indent=2), options)
-    else:
-        put(format_roofline(roofline, options.by, max_depth=options.depth, rows=options.top, width=options.width), options)
+    shown: dict[str, Any] = {"by": options.by, "max_depth": options.depth, "rows": options.top}
+    text = partial(format_roofline, roofline, **shown, width=options.width)
+    put_table(roofline_table(roofline, **shown), options, text=text, json=partial(in_full, roofline))

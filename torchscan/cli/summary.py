@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import FORMATS, INPUTS, TARGETS, add_command, add_model, add_output, names, on_scan, positive, put
+from torchscan.cli.arguments import add_output, model_command, names, on_scan, positive, put_table
 
 _COLUMNS = """\
 Columns: type path input_shape output_shape params grad_params nograd_params param_size buffers
@@ -22,10 +22,8 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = add_command(
-        commands, "summary", "the layers of a model as a table, and the totals", TARGETS, INPUTS, _COLUMNS, _EXAMPLES, run=_run
-    )
-    add_model(parser)
+    help_ = "the layers of a model as a table, and the totals"
+    parser = model_command(commands, "summary", help_, _COLUMNS, _EXAMPLES, run=_run)
     layers = parser.add_argument_group("layers")
     layers.add_argument("--depth", metavar="N", type=int, help="fold deeper layers into their parents")
     layers.add_argument("--columns", metavar="A,B", type=names, help="what to show for each layer; see below")
@@ -43,12 +41,15 @@ def add_to(commands: Any) -> None:
         help="MACs as another tool would report them",
     )
     counting.add_argument("--strict", action="store_true", help="fail if the cost of an operator is not known")
-    add_output(parser, FORMATS)
+    add_output(parser)
 
 
 def _run(options: argparse.Namespace) -> None:
+    from torchscan.report.aggregate import folded_to
     from torchscan.report.columns import DEFAULT_COLUMNS, FIELDS, check_columns
-    from torchscan.report.export import check_layout
+    from torchscan.report.data import to_csv, to_json
+    from torchscan.report.export import check_layout, info_table, to_html
+    from torchscan.report.select import select_layers
 
     columns = options.columns
     if columns is None and options.rf:
@@ -56,28 +57,13 @@ def _run(options: argparse.Namespace) -> None:
     check_layout(columns, options.wrap, options.width)
     check_columns(None if options.sort is None else [options.sort])
     with_fields = options.rf or not FIELDS.isdisjoint([*(columns or ()), options.sort])
-    put(_written(_info(options, with_fields=with_fields), columns, options), options)
-
-
-def _info(options: argparse.Namespace, *, with_fields: bool) -> Any:
-    from torchscan.report.aggregate import folded_to
-    from torchscan.report.select import select_layers
-
     counting = {"strict": options.strict, "convention": options.convention, "receptive_field": with_fields}
     info = on_scan(options, lambda scan: scan.describe(**counting))
-    return select_layers(folded_to(info, options.depth), match=options.filter, sort=options.sort, top=options.top)
-
-
-def _written(info: Any, columns: list[str] | None, options: argparse.Namespace) -> str:
-    from torchscan.report import data, export
-
-    writers = {
-        "text": lambda: export.format_info(info, options.wrap, columns=columns, width=options.width),
-        "markdown": lambda: export.to_markdown(info, columns),
-        "github": lambda: export.to_markdown(info, columns, details=True),
-        "latex": lambda: export.to_latex(info, columns),
-        "csv": lambda: data.to_csv(info, columns).rstrip("\n"),
-        "json": lambda: data.to_json(info),
-        "html": lambda: export.to_html(info, columns, standalone=True),
-    }
-    return writers[options.format]()
+    info = select_layers(folded_to(info, options.depth), match=options.filter, sort=options.sort, top=options.top)
+    put_table(
+        info_table(info, columns, options.wrap),
+        options,
+        csv=lambda: to_csv(info, columns).rstrip("\n"),
+        json=lambda: to_json(info),
+        html=lambda: to_html(info, columns, standalone=True),
+    )

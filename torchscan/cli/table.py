@@ -5,19 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import (
-    FORMATS,
-    INPUTS,
-    TARGETS,
-    add_command,
-    add_model,
-    add_output,
-    add_step,
-    names,
-    on_model,
-    put,
-    require_step,
-)
+from torchscan.cli.arguments import add_output, model_command, names, on_model, put_table
 
 _METRICS = """\
 Metrics: params trainable_params model_size macs flops dmas activation_memory peak_memory
@@ -31,27 +19,20 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = add_command(
-        commands, "table", "several models, one in a row, for a paper", TARGETS, INPUTS, _METRICS, _EXAMPLES, run=_run
-    )
-    add_model(parser, several=True)
-    add_step(parser)
+    help_ = "several models, one in a row, for a paper"
+    parser = model_command(commands, "table", help_, _METRICS, _EXAMPLES, run=_run, several=True, step=True)
     parser.add_argument("--metrics", metavar="A,B", type=names, help="what to list for each model; see below")
     parser.add_argument("--device", metavar="NAME", help="estimate the latency on it")
-    add_output(parser, FORMATS)
+    add_output(parser)
 
 
 def _run(options: argparse.Namespace) -> None:
-    from torchscan.scan import Scan
     from torchscan.tables import chosen_metrics, read, table_of
 
-    require_step(options)
     metrics = chosen_metrics(options.metrics, options.device)
-    scans: dict[str, Scan] = {
-        _name(target, options.target): on_model(options, target, lambda _, scan: read(scan, metrics))
-        for target in options.target
-    }
-    put(table_of(scans, metrics).write(options.format, width=options.width), options)
+    called = {target: _name(target, options.target) for target in options.target}
+    scans = {name: on_model(options, target, lambda _, scan: read(scan, metrics)) for target, name in called.items()}
+    put_table(table_of(scans, metrics), options)
 
 
 def _name(target: str, others: list[str]) -> str:
