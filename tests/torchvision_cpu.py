@@ -41,7 +41,7 @@ def _nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     return torch.tensor(kept, dtype=torch.long)
 
 
-if not hasattr(torch.ops.torchvision, "nms"):
+if torch.version.cuda is None and not hasattr(torch.ops.torchvision, "nms"):  # beside CUDA's build they load by themselves
     _library = torch.library.Library("torchvision", "FRAGMENT")
     for _schema in _SCHEMAS:
         _library.define(_schema)
@@ -50,4 +50,5 @@ if not hasattr(torch.ops.torchvision, "nms"):
 import torchvision  # noqa: E402
 import torchvision.extension  # noqa: E402
 
-torchvision.extension._has_ops = lambda: True
+if torch.version.cuda is None:
+    torchvision.extension._has_ops = lambda: True
