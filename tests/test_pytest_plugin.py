@@ -116,6 +116,7 @@ def test_a_run_of_its_own_finds_the_fixture_by_its_entry_point(run: pytest.Pytes
     run.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_a_run_without_the_fixture_does_not_wait_for_torch(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("import sys\n\ndef test_it():\n    assert 'torch' not in sys.modules\n")
     pytester.runpytest_subprocess("-p", "no:randomly").assert_outcomes(passed=1)

@@ -82,6 +82,7 @@ def test_what_was_unpickled_shows_itself_too(name: str) -> None:
     assert str(pickle.loads(pickle.dumps(result))) == str(result)  # noqa: S301 - our own
 
 
+@pytest.mark.slow
 def test_printing_needs_no_more_than_the_result(tmp_path: Any) -> None:
     """Not even the front door: whoever unpickles a result imports the module of its class alone."""
     file = tmp_path / "roofline"

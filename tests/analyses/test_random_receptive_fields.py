@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
@@ -327,6 +328,7 @@ def test_random_graphs_of_signals(steps: list[Step]) -> None:
     _agrees(Graph(steps, SIGNAL_STEPS, 16), (CHANNELS, LENGTH), margin=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(steps_of(IMAGE_STEPS))
 def test_random_graphs_of_images(steps: list[Step]) -> None:

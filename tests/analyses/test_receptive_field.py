@@ -161,11 +161,13 @@ UP: dict[str, Callable[[int, int], nn.Module]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("up", [name for name in UP if name != "bilinear with aligned corners"])
 def test_u_net(up: str) -> None:
     agrees(u_net(UP[up]), [(1, 80, 80)], ("one", "two", "three", "up_three", "four", "up_two", "five", ""))
 
 
+@pytest.mark.slow
 def test_feature_pyramid() -> None:
     def forward(net: Any, x: Tensor) -> Tensor:
         two = net.two(net.one(x))

@@ -313,6 +313,7 @@ def test_interpolation_that_loops_over_samples_and_channels_takes_its_time() -> 
     assert result.time_estimate > 1024 * 160 * 0.29e-6
 
 
+@pytest.mark.slow
 def test_power_limits_small_cards_with_many_units() -> None:
     """An L4 has 72 W for 121 TFLOP/s, an RTX 3090 350 W for 71."""
 

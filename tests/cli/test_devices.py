@@ -63,6 +63,7 @@ def test_a_measured_cpu_can_be_asked_about(own_file: Path, capsys: pytest.Captur
     assert torchscan.analyze_roofline(nn.Linear(8, 8), (8,)).time_estimate > 0
 
 
+@pytest.mark.slow
 def test_the_module_runs_as_a_program() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "torchscan", "devices", "T4"], capture_output=True, text=True, check=True, timeout=120

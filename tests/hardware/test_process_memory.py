@@ -532,6 +532,7 @@ def driver(tmp_path: Path) -> Driver:
 NOT_AVAILABLE = pynvml.NVML_VALUE_NOT_AVAILABLE_ulonglong.value
 
 
+@pytest.mark.slow
 def test_through_pynvml_two_gpus_with_computing_and_drawing_processes(driver: Driver) -> None:
     driver.compile()
     lists = f"""
@@ -552,11 +553,13 @@ def test_through_pynvml_two_gpus_with_computing_and_drawing_processes(driver: Dr
     assert driver.sessions == ["init", "shutdown"] * 4
 
 
+@pytest.mark.slow
 def test_through_pynvml_a_figure_that_is_not_available(driver: Driver) -> None:
     driver.compile()
     assert driver.answers(f"0 compute ME {NOT_AVAILABLE}", "ME") == [f"0|allocator|True|{WITHHELD}"]
 
 
+@pytest.mark.slow
 def test_through_pynvml_a_driver_older_than_what_pynvml_asks_for(driver: Driver) -> None:
     driver.compile("-DOLD_DRIVER")
     (answer,) = driver.answers("0 compute ME 1000", "ME")
@@ -565,6 +568,7 @@ def test_through_pynvml_a_driver_older_than_what_pynvml_asks_for(driver: Driver)
     assert driver.sessions == ["init", "shutdown"]
 
 
+@pytest.mark.slow
 def test_through_pynvml_a_library_without_its_driver(driver: Driver) -> None:
     driver.compile()
     assert driver.answers("", "ME", NVML_NO_DRIVER="1") == ["0|none|True|NVML does not answer (Driver Not Loaded)"]

@@ -136,6 +136,7 @@ def _text_of(pdf: Path, reader: str | None) -> str:
     return done.stdout.decode()
 
 
+@pytest.mark.slow
 def test_pdflatex_sets_every_info_with_all_its_names(document: str) -> None:
     rows = {line.partition(" ReLU")[0].strip() for line in document.splitlines()}
     assert rows >= {"a|b", "100%", "{x}", "a--b---c", "&amp;", "[a](b)", "@user", "#1", "$x$", "\\begin{x}", "[1cm]", "*"}
@@ -144,6 +145,7 @@ def test_pdflatex_sets_every_info_with_all_its_names(document: str) -> None:
     assert re.search(r"ALL: .*END", document, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_pdflatex_repeats_the_headings_of_a_long_table_on_each_page(document: str) -> None:
     pages = [page for page in document.split("\f") if re.search(r"^ *(7|50|99) +ReLU", page, re.MULTILINE)]
     own = [page for page in pages if "[U+" not in page]
