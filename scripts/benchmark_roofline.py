@@ -103,7 +103,12 @@ def _recorded(row: Row) -> Trace:
         found: Trace = pickle.loads(zlib.decompress(path.read_bytes()))  # noqa: S301 - our own
         return found
     request = PassRequest(
-        _built(row.model), (3, row.size, row.size), batch_size=row.batch, execute="abstract", in_pieces=True, target="cuda"
+        module=_built(row.model),
+        input_shape=(3, row.size, row.size),
+        batch_size=row.batch,
+        execute="abstract",
+        in_pieces=True,
+        target="cuda",
     )
     trace = record_pass(in_precision(request, PRECISION))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -159,3 +159,30 @@ def test_names_are_text_in_every_table() -> None:
             assert all(line.isprintable() for line in table.write(style).split("\n"))
         assert "<script>window" not in table.write("html") + table.write("markdown")
         assert "<img" not in table.write("html") + table.write("markdown")
+
+
+@pytest.mark.slow
+def test_several_threads_may_print_first() -> None:
+    """In a process where nothing was printed before."""
+    code = (
+        "import threading, torch, torchscan\n"
+        "trace = torchscan.record(torch.nn.Linear(2, 2), (2,))\n"
+        "told = []\n"
+        "threads = [threading.Thread(target=lambda: told.append(str(trace))) for _ in range(6)]\n"
+        "[each.start() for each in threads]\n"
+        "[each.join() for each in threads]\n"
+        "print(len(set(told)), len(told))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout.split() == ["1", "6"]
+
+
+def test_what_is_left_of_an_info_is_printed_as_the_dict_that_it_is() -> None:
+    assert str(Info()) == "{}"
+    assert str(Info(overall={"macs": 3})) == "{'overall': {'macs': 3}}"
+
+
+def test_a_largest_batch_that_nobody_asked_for_is_not_mentioned() -> None:
+    asked: dict[str, Any] = {"device": "RTX 3090"}
+    assert "argest batch" not in str(torchscan.estimate_memory(block(), SHAPE, **asked))
+    assert "Largest batch size" in str(torchscan.estimate_memory(block(), SHAPE, **asked, largest_batch=True))

@@ -29,7 +29,7 @@ def estimate_memory(
     With a ``device`` also whether it fits there. Without one, kernels are those of the device that the model is on.
 
     Args:
-        largest_batch: also look for the largest batch that fits, by recording the pass at some 6 to 20 other batch sizes.
+        largest_batch: also look for the largest batch that fits, by recording the pass at some 3 to 25 other batch sizes.
     """
     return memory_of(Scan(module, input_shape, dtype, **asked), largest_batch=largest_batch)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -77,10 +77,10 @@ def activation_peak(scan: Scan) -> Moment | None:
     return max(scan.memory.timeline, key=lambda moment: moment.by_kind["activations"], default=None)
 
 
-def _latency(scan: Scan) -> float:
-    if scan.question.device is None:
+def require_device(metrics: Collection[str], device: str | None) -> None:
+    """Refuse a latency on no device before anything is recorded."""
+    if "latency" in metrics and device is None:
         raise InputError("a latency needs a device: give device='NVIDIA H200', say (torchscan devices lists them)")
-    return scan.roofline.time_estimate
 
 
 def _receptive_field(scan: Scan) -> str:
@@ -109,7 +109,7 @@ METRICS: Mapping[str, Metric] = {
     "receptive_field": Metric(heading="RF", value=_receptive_field, text=str),
     "latency": Metric(
         heading="Latency",
-        value=_latency,
+        value=lambda scan: scan.roofline.time_estimate,
         text=units.duration,
         parse=units.parse_duration,
         record="steps",

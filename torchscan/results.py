@@ -48,10 +48,14 @@ def load_writers_by(loader: Callable[[], object]) -> None:
 
 def load_writers() -> None:
     """Load them, if that was not done."""
-    while _loaders:
-        _loaders.pop()()
+    for loader in _loaders:
+        loader()  # before it is forgotten: other threads may ask meanwhile, and imports wait for one another
+    _loaders.clear()
 
 
 def _writers_of(result: object) -> tuple[Callable[[Any], str], Callable[[Any], str]]:
     load_writers()
-    return next(_registered[kind] for kind in type(result).__mro__ if kind in _registered)
+    found = next((_registered[kind] for kind in type(result).__mro__ if kind in _registered), None)
+    if found is None:
+        raise TypeError(f"no writer is registered for a {type(result).__name__}")
+    return found

@@ -63,13 +63,20 @@ class Question:
             raise InputError(f"loss is a {type(self.loss).__name__}: give a function of the model's output")
         if self.loss is not None and callable(self.backward):
             raise InputError("loss and backward were both given a function: give the loss once, as loss=")
-        if not (self.training or self.backward) and (self.loss is not None or self.optimizer is not None or self.accumulate):
+        if not self.has_backward and (self.loss is not None or self.optimizer is not None or self.accumulate):
             raise InputError("loss, optimizer and accumulate belong to a training step: pass training=True")
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether there is a backward pass; a loss may be a module that is false, having no submodules."""
+        return self.training or self.backward is not False
 
     @property
     def differentiated(self) -> Backward:
         """What the backward pass starts from; False: there is none."""
-        return (self.backward or self.training) if self.loss is None else self.loss
+        if self.loss is not None:
+            return self.loss
+        return self.training if self.backward is False else self.backward
 
     def whole(self) -> PassRequest:
         """The pass with composite operators whole, as costs and receptive fields are read from it."""
@@ -102,7 +109,7 @@ class Question:
         step = replace(
             self.whole(),
             optimizer=self.optimizer,
-            accumulates=self.accumulate,
+            accumulate=self.accumulate,
             in_pieces=True,
             device_type=kernels.device_type,
             has_flash=kernels.has_flash,
@@ -126,7 +133,7 @@ class Scan:
     """One question about a model: which pass, on which inputs, on which device. Nothing is recorded until it is asked for.
 
     ``trace`` (operators whole) and ``steps`` (operators in pieces, as a device runs them) are the records; every answer is
-    read from one of them and worked out once. The model is unchanged throughout.
+    read from one of them and worked out once: ask before you change the model, or make another scan.
     """
 
     @asking
@@ -152,7 +159,7 @@ class Scan:
 
     def __repr__(self) -> str:
         """Short: what is asked of what."""
-        what = "training step" if self.question.training else "inference"
+        what = "training step" if self.question.has_backward else "inference"
         where = "" if self.question.device is None else f" on {self.question.device}"
         return f"<Scan of {type(self.question.module).__name__}: {what}{where}>"
 
@@ -181,7 +188,7 @@ class Scan:
     @cached_property
     def forward(self) -> Scan:
         """The same question of the forward pass alone, which is what model zoos count, also where a training step is asked."""
-        if not self.question.differentiated:
+        if not self.question.has_backward:
             return self
         return Scan.of(self.question.forward_alone())
 
@@ -237,14 +244,14 @@ class Scan:
         return estimate_of(self._step.trace, self._step.timeline, self._step.on(self._card).verdict())
 
     def largest_batch(self) -> int:
-        """The largest batch size with which the pass fits on the device: the pass is recorded again at some 6 to 20 sizes."""
+        """The largest batch size with which the pass fits on the device: it is recorded again at some 3 to 25 sizes."""
         return self.batch_search().largest()
 
     def batch_search(self) -> BatchSearch:
         """The search, before it starts; what it cannot be made for is refused."""
         if self._card is None:
             raise InputError("the largest batch depends on the device: give device='NVIDIA H200', say")
-        if not self._step.request.from_shapes:
+        if self.question.input_shape is None:
             raise InputError("the largest batch needs inputs made from input_shape, and complete arguments were given")
         if self._step.trace.provenance.execution != "abstract":
             raise InputError("the largest batch is found on shapes alone, and this pass needs data")

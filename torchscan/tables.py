@@ -10,7 +10,7 @@ from torch import nn
 from torchscan import units
 from torchscan._version import __version__
 from torchscan.errors import InputError
-from torchscan.metrics import METRICS, Metric
+from torchscan.metrics import METRICS, Metric, require_device
 from torchscan.recording.arguments import StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.remarks import missed_text, unpriced_text
@@ -55,10 +55,13 @@ def read(scan: Scan, metrics: Sequence[str]) -> Scan:
 
 def chosen_metrics(metrics: Sequence[str] | None, device: str | None) -> list[str]:
     """Those asked for, by default counts, memory and receptive field, and on a device the latency."""
-    unknown = [name for name in metrics or () if name not in METRICS]
-    if unknown:
-        raise InputError(f"there is no metric {unknown[0]!r}: there are {', '.join(METRICS)}")
-    return list(metrics) if metrics is not None else [*DEFAULT_METRICS, *(["latency"] if device is not None else [])]
+    chosen = [*DEFAULT_METRICS, *(["latency"] if device is not None else [])] if metrics is None else list(metrics)
+    unknown = [name for name in chosen if name not in METRICS]
+    if unknown or not chosen:
+        problem = f"there is no metric {unknown[0]!r}" if unknown else "no metric was given"
+        raise InputError(f"{problem}: there are {', '.join(METRICS)}")
+    require_device(chosen, device)
+    return chosen
 
 
 def table_of(scans: Mapping[str, Scan], metrics: Sequence[str], *, title: str = "Models") -> Table:
@@ -82,6 +85,7 @@ def _cell(metric: Metric, scan: Scan) -> Cell:
 
 def _remarks(names: Sequence[str], scans: Sequence[Scan]) -> list[str]:
     """What the numbers are numbers of, in a sentence for each thing that must be known."""
+    names = sorted(names, key=lambda name: METRICS[name].record)  # the forward pass first, whose inputs are as given
     read = [(METRICS[name], scan) for scan in scans for name in names]
     provenances = [metric.trace(scan).provenance for metric, scan in read]
     inputs = dict.fromkeys(_inputs(METRICS[names[0]].trace(scan).provenance) for scan in scans)
@@ -89,7 +93,7 @@ def _remarks(names: Sequence[str], scans: Sequence[Scan]) -> list[str]:
     remarks = [f"Inputs: {of_what}, {provenances[0].mode} mode."]
     if not {"macs", "flops", "dmas"}.isdisjoint(names):
         remarks.append("Counts are of the forward pass: a MAC is a multiply and an add of a product, FLOPs are all arithmetic.")
-    step = "a training step" if scans[0].question.differentiated else "inference"
+    step = "a training step" if scans[0].question.has_backward else "inference"
     if not {"activation_memory", "peak_memory"}.isdisjoint(names):
         remarks.append(f"Memory: the most bytes at one time in {step}.")
     if "latency" in names:

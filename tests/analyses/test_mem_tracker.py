@@ -162,7 +162,7 @@ STEPS = [
 def test_a_step_peaks_at_the_same_bytes_of_each_kind(build: Any, optimizer: Any) -> None:
     model, x = build()
     tracked = tracked_step(model, x, optimizer)
-    request = PassRequest(model, args=(x,), mode="train", execute="abstract", backward=torch.sum, optimizer=optimizer)
+    request = PassRequest(module=model, args=(x,), mode="train", execute="abstract", backward=torch.sum, optimizer=optimizer)
     trace = record_pass(request)
     totals = [moment.total for moment in MemoryTimeline(trace, in_place_sums=False).moments]
     found = AsTracked(trace).at(totals.index(max(totals)))

@@ -130,7 +130,7 @@ CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 
 def history(model: nn.Module, x: Tensor, *, in_place_sums: bool = False, **request: Any) -> list[int]:
     """The estimate; a run under a dispatch mode does not sum gradients in place."""
-    trace = record_pass(PassRequest(model, args=(x,), execute="abstract", in_pieces=True, **request))
+    trace = record_pass(PassRequest(module=model, args=(x,), execute="abstract", in_pieces=True, **request))
     return [moment.total for moment in MemoryTimeline(trace, in_place_sums=in_place_sums).moments]
 
 

@@ -161,7 +161,7 @@ class Placement:
         return 2 if self._trace.provenance.backward else 1
 
     def _replay(self, capacity: int | None) -> CachingAllocator:
-        allocator = CachingAllocator(capacity)
+        allocator = CachingAllocator(capacity=capacity)
         begins, ends = _by_moment(self._timeline.blocks, len(self._trace.ops))
         held: dict[int, AllocatedBlock | None] = {}
         for _ in range(self._threads):

@@ -14,7 +14,7 @@ from torchscan import units
 from torchscan.budgets.file import BASELINE_METRICS, Budget
 from torchscan.errors import BudgetError, InputError, UnpricedError
 from torchscan.files import write_text
-from torchscan.metrics import METRICS, Metric, activation_peak, limits_of
+from torchscan.metrics import METRICS, Metric, activation_peak, limits_of, require_device
 from torchscan.recording.arguments import DEFINITIONS, StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.columns import full_name_of
@@ -145,6 +145,7 @@ def check_budget(budget: Budget, *, update: bool = False, is_own_process: bool =
 def check_model(budget: Budget, scan: Scan, *, update: bool = False) -> Outcome:
     """Check a model that is there. With ``update`` the baseline is recorded anew, and cannot be exceeded."""
     wanted = list(dict.fromkeys([*budget.limits, *(BASELINE_METRICS if budget.baseline is not None else ())]))
+    require_device(wanted, scan.question.device)
     bounds = {name for name in wanted if METRICS[name].doubts(scan)}
     if budget.strict and bounds:
         _refuse_bounds(budget, scan, [name for name in wanted if name in bounds])
@@ -177,7 +178,7 @@ def scan_for(budget: Budget, built: Built, **given: Any) -> Scan:
 def _refuse_bounds(budget: Budget, scan: Scan, bounds: Sequence[str]) -> None:
     doubts = dict.fromkeys(doubt for name in bounds for doubt in METRICS[name].doubts(scan))
     raise UnpricedError(
-        f"{budget.place or budget.name}: {METRICS[bounds[0]].heading} are lower bounds, because these have no "
+        f"{budget.place or budget.name}: only a lower bound is known for {METRICS[bounds[0]].heading}, because these have no "
         f"price: {', '.join(doubts)}; price them (docs/adding-operators.md), or pass strict=False to accept the bound"
     )
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-#: options that are arguments of a scan by the same name
-_ASKED = frozenset({"batch_size", "mode", "training", "backward", "optimizer", "precision", "device", "compiled"})
-
 TARGETS = """\
 A TARGET is one of
   package.module:callable(arguments)   imported, and called if it is no model yet
@@ -99,17 +96,17 @@ def names(text: str) -> list[str]:
 
 def on_model(options: argparse.Namespace, target: str, verb: Callable[[Built, Scan], Result]) -> Result:
     """What ``verb`` says of the model that was named, given the model and the scan that the options ask for."""
-    from torchscan.scan import Scan
+    from torchscan.scan import DEFAULTS, Scan
     from torchscan.targets import inputs_of, parse_input, parse_target, with_model
 
     if getattr(options, "optimizer", None) is not None and not options.training:
         raise InputError("--optimizer belongs to a training step: add --training")
     specs = [parse_input(text) for text in options.input]
-    asked = {name: value for name, value in vars(options).items() if name in _ASKED}
+    asked = {name: value for name, value in vars(options).items() if name in DEFAULTS}
 
     def ask(found: Built) -> Result:
         built = found.converted(options.dtype)
-        return verb(built, Scan(built.module, **inputs_of(target, built, specs, options.dtype), **asked))
+        return verb(built, Scan(built.module, **{**asked, **inputs_of(target, built, specs, options.dtype)}))
 
     # what a model prints while it is built is not part of the answer
     with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):

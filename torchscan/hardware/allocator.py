@@ -27,7 +27,7 @@ class OutOfMemory(Exception):  # noqa: N818 - it is no error of anybody's: the d
         self.demand = demand
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class AllocatedBlock:
     """A part of a segment."""
 
@@ -45,7 +45,7 @@ class AllocatedBlock:
         return self.size, self.number
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class CachingAllocator:
     """The allocator of one device, which has ``capacity`` bytes for it (None: as many as it takes)."""
 
@@ -121,7 +121,7 @@ class CachingAllocator:
 
     def _block(self, size: int, is_small: bool) -> AllocatedBlock:
         self._made += 1
-        return AllocatedBlock(size, is_small, number=self._made)
+        return AllocatedBlock(size=size, is_small=is_small, number=self._made)
 
     def _keep(self, block: AllocatedBlock) -> None:
         bisect.insort(self._free[block.is_small], block, key=lambda each: each.order)

@@ -32,7 +32,7 @@ from torchscan.trace.events import OpSignature, TensorSpec
 Operator = OpOverload | OpOverloadPacket | CustomOpDef | str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """What a formula says of one call. ``None`` stands for what the specs alone tell."""
 
@@ -59,7 +59,7 @@ class Work:
             object.__setattr__(self, name, int(value))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
     """The cost of one call, or of several; see docs/conventions.md for what each figure means."""
 
@@ -79,13 +79,13 @@ class OpCost:
 
     def __add__(self, other: OpCost) -> OpCost:
         return OpCost(
-            self.macs + other.macs,
-            self.flops + other.flops,
-            self.elements_read + other.elements_read,
-            self.elements_written + other.elements_written,
-            self.bytes_read + other.bytes_read,
-            self.bytes_written + other.bytes_written,
-            self.is_complete and other.is_complete,
+            macs=self.macs + other.macs,
+            flops=self.flops + other.flops,
+            elements_read=self.elements_read + other.elements_read,
+            elements_written=self.elements_written + other.elements_written,
+            bytes_read=self.bytes_read + other.bytes_read,
+            bytes_written=self.bytes_written + other.bytes_written,
+            is_complete=self.is_complete and other.is_complete,
         )
 
 

@@ -80,7 +80,7 @@ def _record(request: PassRequest) -> Trace:
 
 def _record_in(attempt: Attempt, request: PassRequest, inventory: Inventory) -> Trace:
     """In inference mode operators arrive whole; a model that differentiates inside its forward pass cannot run there."""
-    if not request.backward:
+    if not request.has_backward:
         try:
             return _record_once(attempt.without_graph(request), request, inventory)
         except RecordError as error:
@@ -127,7 +127,7 @@ def _provenance(
         execution=attempt.name,
         reason=attempt.reason,
         mode=request.mode,
-        backward=bool(request.backward),
+        backward=request.has_backward,
         batch_size=request.batch_size if request.from_shapes else None,
         inputs=tuple(inputs),
         assumptions=assumptions,
@@ -173,7 +173,7 @@ def _initialised(inventory: Inventory, request: PassRequest, attempt: Attempt) -
     if not any(slot.is_lazy for slot in inventory.slots):
         return inventory
     copied = _copy_to_initialise(inventory, attempt.device)
-    forward = replace(request, backward=False, accumulates=False, optimizer=None)
+    forward = replace(request, backward=False, accumulate=False, optimizer=None)
     # Not in inference mode: its tensors cannot become the data of a parameter on the meta device.
     attempt = replace(attempt, grad_mode=torch.no_grad)
     autocast = Autocast(request.autocast, request.device_type)

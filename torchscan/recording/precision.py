@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,7 @@ from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import meta_copy, own_copy
-
-if TYPE_CHECKING:
-    from torchscan.recording.request import PassRequest
+from torchscan.recording.request import PassRequest
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed"]
 

@@ -20,7 +20,7 @@ Mode = Literal["eval", "train", "same"]
 Execute = Literal["auto", "abstract", "real"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PassRequest:
     """What was asked for: the module, its inputs (shapes, or complete arguments), and how to run."""
 
@@ -36,7 +36,7 @@ class PassRequest:
     #: also let an optimizer step
     optimizer: OptimizerChoice | None = None
     #: a batch whose gradients are added to those of one before
-    accumulates: bool = False
+    accumulate: bool = False
     #: composite operators as what they are made of, also without gradients
     in_pieces: bool = False
     #: the type that autocast computes in
@@ -52,6 +52,11 @@ class PassRequest:
     def is_converted(self) -> bool:
         """Whether the model is a copy without data."""
         return bool(self.originals)
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether there is a backward pass; a loss may be a module that is false, having no submodules."""
+        return self.backward is not False
 
     @property
     def from_shapes(self) -> bool:

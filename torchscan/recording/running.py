@@ -91,7 +91,7 @@ class _Stage:
     def whole(self, arguments: _Arguments) -> None:
         """All that was asked for."""
         with self._recording():
-            for _ in range(2 if self._request.accumulates else 1):
+            for _ in range(2 if self._request.accumulate else 1):
                 kept: Any = None  # of the batch before
                 kept = self._batch(arguments)
             self._name_gradients(arguments)
@@ -122,8 +122,8 @@ class _Stage:
             output = self._inventory.root(*arguments.args, **arguments.kwargs)
             if isinstance(output, GeneratorType):  # nothing has run yet
                 self._exhaust(output)
-            loss = loss_of(output, self._request.backward) if self._request.backward else None
-        if self._request.backward:
+            loss = loss_of(output, self._request.backward) if self._request.has_backward else None
+        if self._request.has_backward:
             differentiate(loss, self._recorder, self._substitutes)
         return output, loss
 

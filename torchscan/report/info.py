@@ -33,6 +33,10 @@ from torchscan.trace.trace import Trace
 class Info(Result, dict[str, Any]):
     """What ``crawl_module`` returns: a dict of plain data, shown as a table, which opens and sorts in a notebook."""
 
+    def __str__(self) -> str:
+        """As its table; what is left of one without layers as the dict that it is."""
+        return super().__str__() if "layers" in self else repr(self)
+
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 - the signature that IPython calls
         """Needed because IPython prefers its own printer for dicts."""
         printer.text(str(self))

@@ -124,14 +124,13 @@ def _verdict(verdict: Verdict) -> Table:
         [Cell("allocated_bytes", "Tensors and workspaces"), _bytes(verdict.allocated_bytes)],
         [Cell("reserved_bytes", "Reserved for them"), _bytes(verdict.reserved_bytes)],
         [Cell("left_bytes", name), Cell(left, units.memory(left if verdict.fits else -left))],
-        [Cell("largest_batch_size", "Largest batch size"), _largest_batch(verdict.largest_batch_size)],
     ]
+    if verdict.largest_batch_size is not None:
+        rows.append([Cell("largest_batch_size", "Largest batch size"), _largest_batch(verdict.largest_batch_size)])
     return totals_table(rows, title=f"{verdict.device}: {'fits' if verdict.fits else 'does not fit'}")
 
 
-def _largest_batch(size: int | None) -> Cell:
-    if size is None:
-        return Cell(None, "not known")
+def _largest_batch(size: int) -> Cell:
     return Cell(size, f"{units.exact(size)}{' or more' if size == LARGEST_BATCH else ''}")
 
 

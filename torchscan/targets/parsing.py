@@ -23,7 +23,7 @@ _CONFIG = re.compile(r"hf:(?P<place>.+?)(?P<call>\([^/()]*\))?", re.DOTALL)
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """A model by name: where it is looked for, what it is called, and what it is called with."""
 
@@ -60,7 +60,7 @@ def parse_target(text: str) -> Target:
     args, kwargs = _arguments(text, call)
     if kind != "module" and kind != "file" and args:
         raise InputError(f"{_shown(text)}: pass arguments by name, {name or 'config.json'}(num_classes=10)")
-    return Target(text, kind, place, name, args, kwargs, call is not None)
+    return Target(text=text, kind=kind, place=place, name=name, args=args, kwargs=kwargs, is_call=call is not None)
 
 
 def _arguments(text: str, call: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

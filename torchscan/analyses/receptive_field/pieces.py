@@ -38,7 +38,7 @@ def united(parts: Sequence[tuple[Piece | None, Sight]], shape: Shape, length: in
     if low_is_hull or high_is_hull:
         notes |= only("hull")
     reasons = all_reasons(sight for _, sight in parts)
-    return Sight(lows, highs, reasons, notes, inside if lows else ()) if lows or reasons else None
+    return Sight(low=lows, high=highs, reasons=reasons, notes=notes, inside=inside if lows else ()) if lows or reasons else None
 
 
 def _common_inside(parts: Sequence[tuple[Piece | None, Sight]], shape: Shape) -> tuple[tuple[int, int, int], ...]:

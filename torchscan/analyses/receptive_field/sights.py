@@ -38,7 +38,7 @@ class Reason:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
     """What is seen of one axis of one input; the envelopes are empty where it is seen by the ``reasons`` only."""
 
@@ -59,7 +59,7 @@ def identity(rank: int, dim: int) -> Sight:
     """Of the input itself: each element sees its own place."""
     rising, falling = (((0, Line((0,), rise)),) for rise in (1, -1))
     low, high = (tuple(line if at == dim else None for at in range(rank)) for line in (rising, falling))
-    return Sight((Term(0, low),), (Term(0, high),))
+    return Sight(low=(Term(0, low),), high=(Term(0, high),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def follow(sight: Sight, shape: Shape, way: Way, glance: Glance) -> tuple[Piece 
         return piece, replace(seen, notes=seen.notes | only(way.note))
     if glance.strict_norm or seen.reasons == sight.reasons:
         return piece, seen
-    return piece, Sight((), (), sight.reasons, sight.notes | only(way.note))
+    return piece, Sight(low=(), high=(), reasons=sight.reasons, notes=sight.notes | only(way.note))
 
 
 def _is_concerned(sight: Sight, shape: Shape, step: Step) -> bool:
@@ -114,7 +114,7 @@ def blind(sights: Sequence[Sight | None], reason: Reason) -> Sight | None:
     """Through an operator of which nothing is known."""
     seeing = [sight for sight in sights if sight is not None]
     notes = frozenset[Note]().union(*(sight.notes for sight in seeing))
-    return Sight((), (), _with_reason(all_reasons(seeing), reason), notes) if seeing else None
+    return Sight(low=(), high=(), reasons=_with_reason(all_reasons(seeing), reason), notes=notes) if seeing else None
 
 
 def all_reasons(sights: Iterable[Sight]) -> tuple[Reason, ...]:
@@ -141,7 +141,11 @@ def _step(sight: Sight, shape: Shape, step: Step, glance: Glance, *, is_bordered
     high, high_is_hull = envelope_after(high, shape, step)
     notes = sight.notes | only("hull") if low_is_hull or high_is_hull else sight.notes
     inside = () if is_bordered else _inside_after(sight, shape, step)
-    return Sight((), (), reasons, notes) if inside is None else Sight(low, high, reasons, notes, inside)
+    return (
+        Sight(low=(), high=(), reasons=reasons, notes=notes)
+        if inside is None
+        else Sight(low=low, high=high, reasons=reasons, notes=notes, inside=inside)
+    )
 
 
 def _inside_after(sight: Sight, shape: Shape, step: Step) -> tuple[tuple[int, int, int], ...] | None:

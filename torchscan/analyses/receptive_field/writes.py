@@ -42,7 +42,11 @@ def put_back(new: Sight | None, old: Sight | None, look: Look, region: Region, s
     if old is None:
         return united(parts, shape, glance.size) if parts else None
     if single is None:
-        return united([*parts, (None, Sight(old.low, old.high, old.reasons, old.notes | only("hull")))], shape, glance.size)
+        return united(
+            [*parts, (None, Sight(low=old.low, high=old.high, reasons=old.reasons, notes=old.notes | only("hull")))],
+            shape,
+            glance.size,
+        )
     return united([*parts, *_rest(old, single, region[single], shape, glance)], shape, glance.size)
 
 

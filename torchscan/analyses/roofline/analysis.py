@@ -69,7 +69,7 @@ class _Seconds:
 _NO_TIME = _Seconds((0.0, 0.0, 0.0), 0.0, 0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
     """One call on the device."""
 
@@ -94,7 +94,7 @@ class _Device:
         cost = _in_eight_bits(op.signature, cost) if form == "fp8" else cost
         hit = min(cached[0], cost.bytes_read) + min(cached[1], cost.bytes_written)
         work = self._work(kernel, cost, form, cost.bytes_read + cost.bytes_written - hit, hit)
-        return _Run(index, cost, form, work, kernel.launches)
+        return _Run(index=index, cost=cost, form=form, work=work, launches=kernel.launches)
 
     def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
         """Each distinct call is looked at once."""

@@ -25,7 +25,7 @@ from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature, TensorSpec
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Convolution:
     source: TensorSpec
     weight: TensorSpec
@@ -93,7 +93,14 @@ class _Convolution:
 @rule("convolution", "_convolution")
 def _convolution(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
     source, weight, bias, *_, is_transposed, _padding, groups = signature.args[:9]
-    form = _Convolution(source, weight, signature.outputs[0], bias is not None, is_transposed, groups)
+    form = _Convolution(
+        source=source,
+        weight=weight,
+        out=signature.outputs[0],
+        has_bias=bias is not None,
+        is_transposed=is_transposed,
+        groups=groups,
+    )
     return _of_form(form, multiprocessors)
 
 
@@ -101,7 +108,7 @@ def _convolution(signature: OpSignature, _cost: OpCost, multiprocessors: int) ->
 def _convolution_backward(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
     """The gradients of input and weight are convolutions too, of the same three tensors; that of a bias sums up."""
     out, source, weight, _sizes, _stride, _padding, _dilation, is_transposed, _more, groups, wanted = signature.args[:11]
-    form = _Convolution(source, weight, out, False, is_transposed, groups)
+    form = _Convolution(source=source, weight=weight, out=out, has_bias=False, is_transposed=is_transposed, groups=groups)
     one = _of_form(form, multiprocessors)
     shares = [1.0] * wanted[0] + [form.filled_for_weight(multiprocessors) / form.filled(multiprocessors)] * wanted[1]
     matrices = one.matrices * len(shares) / sum(1 / share for share in shares) if shares else one.matrices
@@ -118,17 +125,22 @@ def _of_form(form: _Convolution, multiprocessors: int) -> Kernel:
     share, turned = form.filled(multiprocessors), form.bytes_turned
     if form.groups > 1:
         # Either groups padded to tiles, or one product after the other.
-        rates = share * GROUPED_ON_MATRIX_UNITS, GROUPED_ON_VECTOR_UNITS
-        cycles = form.out.numel * CYCLES_OF_GROUPED
-        return Kernel(STREAMING, *rates, "faster", form.bytes_of_bias, turned, cycles=cycles)
+        return Kernel(
+            matrices=share * GROUPED_ON_MATRIX_UNITS,
+            vectors=GROUPED_ON_VECTOR_UNITS,
+            units="faster",
+            more_bytes=form.bytes_of_bias,
+            turned_bytes=turned,
+            cycles=form.out.numel * CYCLES_OF_GROUPED,
+        )
     peak = POINTWISE_CONVOLUTIONS if form.window == 1 else MATRICES
-    return Kernel(STREAMING, peak * share, more_bytes=form.bytes_of_bias, turned_bytes=turned)
+    return Kernel(traffic=STREAMING, matrices=peak * share, more_bytes=form.bytes_of_bias, turned_bytes=turned)
 
 
 def _depthwise(form: _Convolution) -> Kernel:
     """On vector units; channels-last is better served than not."""
     if form.is_channels_last:
         rate = DEPTHWISE_CHANNELS_LAST_LARGER if form.window > 49 else 1.0
-        return Kernel(STREAMING, vectors=rate, units="vector", more_bytes=form.bytes_of_bias)
+        return Kernel(traffic=STREAMING, vectors=rate, units="vector", more_bytes=form.bytes_of_bias)
     rate = 1.0 if form.window <= 9 else DEPTHWISE_UP_TO_25 if form.window <= 25 else DEPTHWISE_LARGER
     return Kernel(vectors=rate, units="vector", cycles=form.out.numel * CYCLES_OF_DEPTHWISE)

@@ -53,17 +53,17 @@ def _product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kern
     rows, columns = math.prod(out[:-1]) // batch, out[-1]
     sums = cost.macs // max(rows * columns * batch, 1)
     traffic = STREAMING if min(rows, columns) <= SKINNY else CONTRACTIONS
-    return Kernel(traffic, MATRICES * filled(rows, columns, sums, batch, multiprocessors))
+    return Kernel(traffic=traffic, matrices=MATRICES * filled(rows, columns, sums, batch, multiprocessors))
 
 
 @rule("mv", "addmv", "dot", "vdot")
 def _with_vector(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    return Kernel(STREAMING, units="vector")
+    return Kernel(traffic=STREAMING, units="vector")
 
 
 def any_product(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     """What has no rule and multiplies."""
-    return Kernel(CONTRACTIONS, MATRICES)
+    return Kernel(traffic=CONTRACTIONS, matrices=MATRICES)
 
 
 @rule(
@@ -76,8 +76,13 @@ def _attention(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> 
     """Where each query sees only what came before it, what lies beyond is left out, block by block."""
     query, key = signature.inputs[0].shape[-2], signature.inputs[1].shape[-2]
     if not signature.arguments.get("is_causal", False) or query != key:
-        return Kernel(STREAMING, ATTENTION)
-    return Kernel(STREAMING, ATTENTION, least=(key + 1) / (2 * key), executed=min(1.0, (key + ATTENTION_BLOCK) / (2 * key)))
+        return Kernel(traffic=STREAMING, matrices=ATTENTION)
+    return Kernel(
+        traffic=STREAMING,
+        matrices=ATTENTION,
+        least=(key + 1) / (2 * key),
+        executed=min(1.0, (key + ATTENTION_BLOCK) / (2 * key)),
+    )
 
 
 @rule("_cudnn_rnn", "_cudnn_rnn_backward", "lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer")
@@ -89,4 +94,4 @@ def _recurrent(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> 
     if isinstance(packed, tuple) and packed and all(isinstance(each, int) for each in packed):
         steps = len(packed)
     weights = sum(1 for spec in signature.inputs if len(spec.shape) == 2)
-    return Kernel(CONTRACTIONS, RECURRENCE, launches=max(1, steps * weights // 2))
+    return Kernel(traffic=CONTRACTIONS, matrices=RECURRENCE, launches=max(1, steps * weights // 2))

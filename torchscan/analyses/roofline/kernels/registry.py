@@ -17,7 +17,7 @@ from torchscan.ops import OpCost
 from torchscan.trace.events import OpSignature
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
     """How a call runs."""
 

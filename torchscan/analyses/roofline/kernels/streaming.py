@@ -29,7 +29,7 @@ def any_streaming(signature: OpSignature, _cost: OpCost, _multiprocessors: int) 
     takes_lists = signature.operator.startswith(("aten._foreach", "aten._fused"))
     lists = sum(1 for _ in _specs(signature.args[:1])) if takes_lists else 1
     rate = REORDERING if _is_reordering(signature) else STREAMING
-    return Kernel(rate, launches=max(1, math.ceil(lists / LIST_LENGTH)))
+    return Kernel(traffic=rate, launches=max(1, math.ceil(lists / LIST_LENGTH)))
 
 
 def _specs(values: Any) -> Iterator[TensorSpec]:
@@ -114,13 +114,13 @@ def _unfolded(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> K
 
 @rule("index_put", "index_put_", "_index_put_impl_", "scatter_add", "scatter_add_", "index_add", "index_add_")
 def _scattering(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    return Kernel(SCATTERING)
+    return Kernel(traffic=SCATTERING)
 
 
 @rule("embedding_dense_backward")
 def _sorted_scattering(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     """Positions are sorted first."""
-    return Kernel(SCATTERING, launches=4)
+    return Kernel(traffic=SCATTERING, launches=4)
 
 
 @rule("sort", "topk", "argsort")
