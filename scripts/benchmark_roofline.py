@@ -108,7 +108,7 @@ def _recorded(row: Row) -> Trace:
         batch_size=row.batch,
         execute="abstract",
         in_pieces=True,
-        target="cuda",
+        device_type="cuda",
     )
     trace = record_pass(in_precision(request, PRECISION))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,9 @@ def _recorded(row: Row) -> Trace:
 def _state() -> str:
     """Of all code that a record depends on."""
     package = Path(__file__).parents[1] / "torchscan"
-    sources = sorted([*package.glob("trace/*.py"), *package.glob("ops/*.py"), Path(__file__)])
+    sources = sorted(
+        [*package.glob("trace/*.py"), *package.glob("recording/**/*.py"), *package.glob("ops/*.py"), Path(__file__)]
+    )
     versions = f"{torch.__version__} {metadata.version('timm')}".encode()
     return hashlib.sha256(versions + b"".join(each.read_bytes() for each in sources)).hexdigest()[:12]
 
