@@ -1,4 +1,4 @@
-"""One question about a model, the one or two records that it takes, and every answer, worked out once."""
+"""One question about a model, the one or two records it takes, and every answer, computed once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from torchscan.units import memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What was asked, as it was asked. The arguments are explained in :mod:`torchscan.recording.arguments`."""
+    """The arguments as they were given. They are explained in :mod:`torchscan.recording.arguments`."""
 
     module: nn.Module
     input_shape: Shapes | None = None
@@ -56,7 +56,7 @@ class Question:
     compiled: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself; what a pass needs is checked when it is recorded."""
+        """Refuse contradictory arguments; what a pass needs is checked when it is recorded."""
         require_module(self.module)
         checked_precision(self.precision)
         if self.loss is not None and not callable(self.loss):
@@ -68,11 +68,11 @@ class Question:
 
     @property
     def differentiated(self) -> Backward:
-        """What the backward pass starts from; False: there is none."""
+        """What the backward pass starts from, or False if there is none."""
         return (self.backward or self.training) if self.loss is None else self.loss
 
     def whole(self) -> PassRequest:
-        """The pass with composite operators whole, as costs and receptive fields are read from it."""
+        """The pass with composite operators whole, for costs and receptive fields."""
         return PassRequest(
             module=self.module,
             input_shape=self.input_shape,
@@ -86,7 +86,7 @@ class Question:
         )
 
     def forward_alone(self) -> Question:
-        """The same without a backward pass, in the same mode."""
+        """The same question without a backward pass, in the same mode."""
         return replace(
             self,
             mode=self.whole().mode,
@@ -98,7 +98,7 @@ class Question:
         )
 
     def in_pieces(self, kernels: _Kernels) -> PassRequest:
-        """The pass operator by operator, as that kind of device runs it: what memory and time are read from."""
+        """The pass with composite operators in pieces, as that kind of device runs it, for memory and time."""
         step = replace(
             self.whole(),
             optimizer=self.optimizer,
@@ -111,22 +111,22 @@ class Question:
 
 
 DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(Question)}
-#: for verbs that take the arguments of a question: shows each of them
+#: decorates verbs that take the arguments of a question, so that each argument is shown
 asking = spelled_out(DEFAULTS, DEFINITIONS)
 
 
 class _Kernels(NamedTuple):
-    """The kind of device whose kernels a pass takes."""
+    """The kind of device whose kernels a pass uses."""
 
     device_type: Literal["cpu", "cuda"]
     has_flash: bool = True
 
 
 class Scan:
-    """One question about a model: which pass, on which inputs, on which device. Nothing is recorded until it is asked for.
+    """One question about a model: which pass, on which inputs, on which device. Nothing is recorded until an answer needs it.
 
     ``trace`` (operators whole) and ``steps`` (operators in pieces, as a device runs them) are the records; every answer is
-    read from one of them and worked out once. The model is unchanged throughout.
+    read from one of them and computed once. The model never changes.
     """
 
     @asking
@@ -141,7 +141,7 @@ class Scan:
 
     @classmethod
     def of(cls, question: Question) -> Scan:
-        """That of a question which is there."""
+        """The scan of an existing question."""
         scan = cls.__new__(cls)
         scan._ask(question)
         return scan
@@ -151,7 +151,7 @@ class Scan:
         self._steps: dict[_Kernels, _Step] = {}
 
     def __repr__(self) -> str:
-        """Short: what is asked of what."""
+        """A short one: which pass of which model."""
         what = "training step" if self.question.training else "inference"
         where = "" if self.question.device is None else f" on {self.question.device}"
         return f"<Scan of {type(self.question.module).__name__}: {what}{where}>"
@@ -170,17 +170,17 @@ class Scan:
 
     @cached_property
     def unpriced(self) -> tuple[str, ...]:
-        """The operators of ``trace`` that have no price, so that its costs are lower bounds."""
+        """The unpriced operators of ``trace``. If there are any, its costs are lower bounds."""
         return tuple(unpriced_operators(self.trace, call_costs(self.trace)))
 
     @cached_property
     def unpriced_steps(self) -> tuple[str, ...]:
-        """The same of ``steps``."""
+        """The unpriced operators of ``steps``."""
         return tuple(unpriced_operators(self.steps, call_costs(self.steps)))
 
     @cached_property
     def forward(self) -> Scan:
-        """The same question of the forward pass alone, which is what model zoos count, also where a training step is asked."""
+        """The same question about the forward pass alone, which is what model zoos count."""
         if not self.question.differentiated:
             return self
         return Scan.of(self.question.forward_alone())
@@ -201,11 +201,11 @@ class Scan:
 
     @cached_property
     def counts(self) -> Info:
-        """The same without receptive fields."""
+        """The same as ``info``, without receptive fields."""
         return self.describe(receptive_field=False)
 
     def describe(self, convention: Convention = "torchscan", *, strict: bool = False, receptive_field: bool = True) -> Info:
-        """The info dict, as :func:`torchscan.crawl_module` explains it."""
+        """The info dict, as described under :func:`torchscan.crawl_module`."""
         trace, overheads = self._trace_and_overheads
         if strict:
             require_prices(trace, call_costs(trace))
@@ -218,7 +218,7 @@ class Scan:
 
     @cached_property
     def fields(self) -> ReceptiveField | None:
-        """The same, or None: a mistake of ours in following the windows must not cost the user the other figures."""
+        """The receptive fields, or None: a bug of ours in following the windows must not cost the user the other numbers."""
         try:
             return self.receptive_field
         except Exception as error:
@@ -229,7 +229,7 @@ class Scan:
 
     @cached_property
     def memory(self) -> MemoryEstimate:
-        """What the pass peaks at, where, and whether that fits on the device."""
+        """Peak memory of the pass, where it occurs, and whether it fits on the device."""
         if checked_precision(self.question.precision) in ("fp8", "fp8-mixed"):
             raise InputError("memory is not estimated for fp8, whose weights can be stored in many ways: give 'bf16', say")
         if self._card is None:
@@ -237,11 +237,11 @@ class Scan:
         return estimate_of(self._step.trace, self._step.timeline, self._step.on(self._card).verdict())
 
     def largest_batch(self) -> int:
-        """The largest batch size with which the pass fits on the device: the pass is recorded again at some 6 to 20 sizes."""
+        """The largest batch size that fits on the device, found by recording the pass at some 6 to 20 other sizes."""
         return self.batch_search().largest()
 
     def batch_search(self) -> BatchSearch:
-        """The search, before it starts; what it cannot be made for is refused."""
+        """The search, before it starts. Raises if this question allows none."""
         if self._card is None:
             raise InputError("the largest batch depends on the device: give device='NVIDIA H200', say")
         if not self._step.request.from_shapes:
@@ -252,7 +252,7 @@ class Scan:
 
     @cached_property
     def roofline(self) -> Roofline:
-        """What limits each operator on the device, by default the one in this machine, and how long the pass takes there."""
+        """What limits each operator on the device (by default this machine's), and how long the pass takes there."""
         device = self._device or device_named("auto")
         precision = checked_precision(self.question.precision)
         rates = Rates(device)
@@ -276,7 +276,7 @@ class Scan:
 
     @property
     def _card(self) -> Device | None:
-        """The device, if torch's allocator hands out its memory."""
+        """The device. Raises if its memory is not managed by torch's allocator."""
         if self._device is not None and not self._device.has_allocator:
             raise InputError(
                 f"{self._device.name} is not a CUDA device, and torch's allocator there is not known: leave out device"
@@ -290,14 +290,14 @@ class Scan:
         return self._step_for(_Kernels("cuda" if is_on_cuda(self.question.module) else "cpu"))
 
     def _step_for(self, kernels: _Kernels) -> _Step:
-        """Devices whose kernels are the same share a record."""
+        """The step for these kernels; devices with the same kernels share a record."""
         if kernels not in self._steps:
             self._steps[kernels] = _Step(self.question.in_pieces(kernels))
         return self._steps[kernels]
 
 
 class _Step:
-    """A pass recorded in pieces, and what is read from it for memory and for time alike."""
+    """A pass recorded in pieces, and what memory and time both read from it."""
 
     def __init__(self, request: PassRequest) -> None:
         self.trace, self.request = record_step(request)
@@ -305,7 +305,7 @@ class _Step:
         self._placements: dict[str, Placement] = {}
 
     def on(self, device: Device) -> Placement:
-        """The blocks of memory on a device."""
+        """The blocks of memory, placed on a device."""
         return self._placements.setdefault(device.name, Placement(self.trace, self.timeline, device))
 
 
@@ -314,7 +314,7 @@ def _kernels_of(device: Device) -> _Kernels:
 
 
 def _overflow(step: _Step, device: Device) -> list[str]:
-    """What to say where the pass needs more memory than the device has."""
+    """The warning for a pass that needs more memory than the device has, if it does."""
     if device.has_allocator:
         verdict = step.on(device).verdict()
         needed, fits = verdict.reserved_bytes + verdict.context_bytes, verdict.fits
