@@ -12,7 +12,7 @@ from torchscan.recording.request import PassRequest
 
 
 class BatchSearch:
-    """Records a pass again and again, at batch sizes that close in on the largest that fits."""
+    """Records a pass at batch sizes that close in on the largest that fits."""
 
     def __init__(self, request: PassRequest, device: Device, asked: Placement) -> None:
         self._request = request
@@ -20,7 +20,7 @@ class BatchSearch:
         self._asked = asked
 
     def largest(self) -> int:
-        """The bound by growth does not know what rounding and gaps cost: from there down in growing steps, then by halves."""
+        """The largest batch. The bound by growth ignores rounding and gaps: go down from it in growing steps, then bisect."""
         size = self._request.batch_size
         low, high = (size, LARGEST_BATCH + 1) if self._asked.fits else (0, size)
         guess = min(max(self._bound_by_growth(), low + 1), high - 1)
@@ -41,9 +41,9 @@ class BatchSearch:
         return Placement(trace, MemoryTimeline(trace), self._device)
 
     def _bound_by_growth(self) -> int:
-        """At each moment ``a + b·batch`` bytes: the largest batch for which none is more than the device has."""
+        """The largest batch for which ``a + b·batch`` bytes fit the device at every moment."""
         size = self._request.batch_size
-        sizes = (size, 2 * size) if size > 1 else (2, 4)  # a model may do something else for one
+        sizes = (size, 2 * size) if size > 1 else (2, 4)  # a model may treat a batch of one differently
         first = self._asked if size > 1 else self._placed(2)
         small, large = first.needed, self._placed(sizes[1]).needed
         if len(small) != len(large):

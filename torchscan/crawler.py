@@ -29,7 +29,7 @@ from torchscan.trace.trace import Trace
 def record(
     module: nn.Module, input_shape: Shapes | None = None, dtype: DTypes | None = None, **asked: Unpack[RunArguments]
 ) -> Trace:
-    """Run ``module`` once and return the record of what happened: modules, operators, tensors, parameters."""
+    """Run ``module`` once and return the record of the pass: modules, operators, tensors, parameters."""
     return Scan(module, input_shape, dtype, **asked).trace
 
 
@@ -49,9 +49,9 @@ def crawl_module(
     docs/info.md describes the result.
 
     Args:
-        strict: raise if the cost of an operator is not known, instead of marking totals as lower bounds.
-        convention: whose rules ``macs`` go by: torchscan's own, or those of another tool, as it would have reported them.
-        receptive_field: whether layers have theirs.
+        strict: raise if an operator is unpriced, instead of marking totals as lower bounds.
+        convention: whose rules ``macs`` follow: torchscan's own, or another tool's, as it would report them.
+        receptive_field: whether to include the receptive field of each layer.
     """
     scan = Scan(module, input_shape, dtype, **asked)
     return scan.describe(convention, strict=strict, receptive_field=receptive_field)
@@ -76,14 +76,14 @@ def summary(
     """Print the table of :func:`crawl_module`: layers as a tree, then the totals.
 
     Args:
-        wrap_mode: where names that do not fit ``width`` are cut: "head", "mid" or "tail". Shapes and numbers are never cut.
-        max_depth: fold deeper layers into their parents; a model that is less deep is shown whole.
+        wrap_mode: where to cut names that do not fit ``width``: "head", "mid" or "tail". Shapes and numbers are never cut.
+        max_depth: fold deeper layers into their parents; a shallower model is shown whole.
         receptive_field: show the receptive field of each layer.
         effective_rf_stats: show its stride and padding in terms of the input.
         columns: what to show of each layer, by name.
         width: of the table, in characters.
-        strict: raise if the cost of an operator is not known, instead of marking totals as lower bounds.
-        convention: whose rules MACs go by: torchscan's own, or those of another tool.
+        strict: raise if an operator is unpriced, instead of marking totals as lower bounds.
+        convention: whose rules MACs follow: torchscan's own, or another tool's.
     """
     check_layout(columns, wrap_mode, width)
     shown = _columns(receptive_field, effective_rf_stats) if columns is None else columns
@@ -94,7 +94,7 @@ def summary(
 
 
 def _columns(receptive_field: bool, effective_rf_stats: bool) -> list[str]:
-    """The usual ones and those asked for; all together they leave no room for the types in 80 columns."""
+    """The default columns and those asked for. With all of them, types do not fit into 80 characters."""
     asked = [*(["rf"] if receptive_field else []), *(["s", "p"] if effective_rf_stats else [])]
     return [name for name in DEFAULT_COLUMNS if name != "type" or len(asked) < 3] + asked
 
@@ -109,28 +109,28 @@ def receptive_field(
     axes: Mapping[str, Sequence[int]] | None = None,
     **asked: Unpack[RunArguments],
 ) -> ReceptiveField:
-    """Which part of each input one unit of each layer sees, per input and axis, and why where it is everything.
+    """Which part of each input one unit of each layer sees, per input and axis; where that is everything, why.
 
     Args:
-        strict_norm: count what the statistics of a normalisation are made from as seen.
-        axes: the spatial dimensions of inputs where they are not found, ``{"args[0]": (1, 2)}``: by default all but the batch
+        strict_norm: count the elements behind a normalisation's statistics as seen.
+        axes: the spatial dimensions of inputs, if detection fails: ``{"args[0]": (1, 2)}``. By default all except the batch
             and the channels, over which the first product sums.
     """
     return receptive_fields(Scan(module, input_shape, dtype, **asked).trace, strict_norm=strict_norm, axes=axes)
 
 
 def module_flops(module: nn.Module, inputs: Any, out: Any = None) -> int:  # noqa: ARG001 - a known signature
-    """FLOPs of one module on a tensor, a tuple of arguments or a dict of keywords. One that cannot run warns and gives 0."""
+    """FLOPs of one module on a tensor, a tuple of arguments or a dict of keywords. Warns and returns 0 if it cannot run."""
     return _cost_on(module, inputs).flops
 
 
 def module_macs(module: nn.Module, inp: Any, out: Any = None) -> int:  # noqa: ARG001 - a known signature
-    """Multiply-accumulates of one module on such inputs. One that cannot run warns and gives 0."""
+    """Multiply-accumulates of one module on such inputs. Warns and returns 0 if it cannot run."""
     return _cost_on(module, inp).macs
 
 
 def module_dmas(module: nn.Module, inp: Any, out: Any = None) -> int:  # noqa: ARG001 - a known signature
-    """Memory accesses, in elements, of one module on such inputs. One that cannot run warns and gives 0."""
+    """Memory accesses, in elements, of one module on such inputs. Warns and returns 0 if it cannot run."""
     return _cost_on(module, inp).dmas
 
 

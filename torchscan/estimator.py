@@ -1,4 +1,4 @@
-"""The verbs that answer whether a pass fits on a device, and how long it takes there."""
+"""Verbs that estimate whether a pass fits on a device, and how long it takes there."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def estimate_memory(
     largest_batch: bool = False,
     **asked: Unpack[StepArguments],
 ) -> MemoryEstimate:
-    """How much memory a pass of ``module`` peaks at, where, and what it holds then; worked out from shapes alone.
+    """Peak memory of a pass of ``module``, where it occurs and what it consists of, computed on shapes alone.
 
-    With a ``device`` also whether it fits there. Without one, kernels are those of the device that the model is on.
+    With a ``device``, also whether it fits there. Without one, kernels are those of the device the model is on.
 
     Args:
         largest_batch: also look for the largest batch that fits, by recording the pass at some 3 to 25 other batch sizes.
@@ -35,7 +35,7 @@ def estimate_memory(
 
 
 def memory_of(scan: Scan, *, largest_batch: bool) -> MemoryEstimate:
-    """The estimate of a scan, perhaps with the largest batch: a model that fails at other batch sizes has none."""
+    """The estimate of a scan, with the largest batch if wanted. A model that fails at other batch sizes has none."""
     if not largest_batch:
         return scan.memory
     estimate, search = scan.memory, scan.batch_search()
@@ -57,11 +57,11 @@ def analyze_roofline(
     compiled: bool = False,
     **asked: Unpack[StepArguments],
 ) -> Roofline:
-    """Which limit of a device each operator of a pass runs into, and how long the pass takes there; worked out from shapes.
+    """What limits each operator of a pass on a device, and how long the pass takes there, computed on shapes alone.
 
-    By default the device is the one in this machine; :func:`register_device` makes others known.
+    By default the device is this machine's; :func:`register_device` adds others.
 
     Args:
-        compiled: times as ``torch.compile`` runs the model: pointwise operators fused, no layouts changed.
+        compiled: estimate for ``torch.compile``: pointwise operators fused, layouts unchanged.
     """
     return Scan(module, input_shape, dtype, compiled=compiled, **asked).roofline

@@ -1,4 +1,4 @@
-"""Writing files so that nothing is lost: beside, and renamed."""
+"""Writing files so that nothing is lost: write a new file, then rename it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchscan.errors import InputError
 
 
 def read_text(path: Path, what: str) -> str:
-    """The text of a file. ``what`` it is says the error."""
+    """The text of a file. ``what`` names it in the error."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -19,7 +19,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file as a whole, or leave it as it is. A link stays one, permissions stay, and into a pipe it is written."""
+    """Replace a file completely, or leave it as it is. Links and permissions are kept; a pipe is written to directly."""
     try:
         target = path.resolve()
         if target.exists() and not target.is_file():
@@ -32,7 +32,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def _replace(target: Path, text: str) -> None:
-    """By way of a file that is new, whatever somebody may have put there."""
+    """Write by way of a new file, never through one that already exists."""
     beside = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.new")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:

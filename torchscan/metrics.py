@@ -1,4 +1,4 @@
-"""The numbers of a whole model that budgets limit and tables list: how each is found, read and written."""
+"""The numbers of a whole model that budgets limit and tables list: how to compute, parse and print each."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torchscan.errors import InputError
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
 
-#: more than anything costs
+#: more than any model costs
 _ENDLESS = 10**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One number of a model. Pulls from a scan only what it needs."""
+    """One number of a whole model. It asks a scan only for what it needs."""
 
     heading: str
     value: Callable[[Scan], Any]
     text: Callable[[Any], str]
-    #: text to number, for limits; None: it cannot be limited
+    #: text to number, for limits; None: it can't be limited
     parse: Callable[[str], float] | None = None
-    #: which of a scan's records it is read from: the forward pass with operators whole, or all of it in pieces
+    #: the record of a scan that it is read from: the forward pass with operators whole, or the whole pass in pieces
     record: Literal["forward", "steps"] = "forward"
-    #: a lower bound where an operator has no price
+    #: whether it is a lower bound if an operator is unpriced
     is_cost: bool = False
-    #: the keys of the info dict, of a layer or overall, that add up to it; none: it comes from elsewhere
+    #: the keys of the info dict (of a layer, or overall) that add up to it; empty: it comes from elsewhere
     keys: tuple[str, ...] = ()
 
     def trace(self, scan: Scan) -> Trace:
@@ -37,19 +37,19 @@ class Metric:
         return scan.forward.trace if self.record == "forward" else scan.steps
 
     def unpriced(self, scan: Scan) -> tuple[str, ...]:
-        """The operators in it that have no price."""
+        """The unpriced operators in that record."""
         return scan.forward.unpriced if self.record == "forward" else scan.unpriced_steps
 
     def doubts(self, scan: Scan) -> list[str]:
-        """Why it is a lower bound: operators without a price, and modules that the record does not follow."""
+        """Why it is a lower bound: unpriced operators, and modules that the record doesn't follow."""
         return [*self.unpriced(scan), *self.trace(scan).provenance.missed] if self.is_cost else []
 
     def of_info(self, data: Mapping[str, Any]) -> int:
-        """The sum of its keys, of a layer or overall."""
+        """The sum of its keys in the info dict, of a layer or overall."""
         return int(sum(data[key] for key in self.keys))
 
     def written(self, value: Any, *, is_bound: bool) -> str:
-        """As text; what is only known from below is marked."""
+        """As text; a lower bound is marked."""
         return f"{'≥ ' if is_bound else ''}{self.text(value)}"
 
 
@@ -73,7 +73,7 @@ def _activation_memory(scan: Scan) -> int:
 
 
 def activation_peak(scan: Scan) -> Moment | None:
-    """When activations occupy the most."""
+    """The moment when activations occupy the most memory."""
     return max(scan.memory.timeline, key=lambda moment: moment.by_kind["activations"], default=None)
 
 
@@ -84,7 +84,7 @@ def require_device(metrics: Collection[str], device: str | None) -> None:
 
 
 def _receptive_field(scan: Scan) -> str:
-    """The most that a unit sees by windows alone; and whether the output sees everything, by a pool, attention or a gate."""
+    """The most that a unit sees through windows alone, and whether the output sees everything (a pool, attention, a gate)."""
     fields = scan.forward.fields
     if fields is None:
         return "–"
@@ -130,7 +130,7 @@ def _number(name: str, value: Any) -> float:
         raise InputError(f"max_{name} is not a limit: there are {limited}")
     if isinstance(value, str):
         return parse(value)
-    is_number = hasattr(type(value), "__float__") and not isinstance(value, bool)  # NumPy's too
+    is_number = hasattr(type(value), "__float__") and not isinstance(value, bool)  # including NumPy's
     if not is_number or not 0 <= value < _ENDLESS:
         raise InputError(f"max_{name} is {str(value)[:40]}: give a number, or a text such as '25M'")
     return float(value)

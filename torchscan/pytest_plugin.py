@@ -1,6 +1,6 @@
-"""For pytest: the fixture ``model_budget``, and ``--torchscan-update``, which records baselines anew.
+"""The pytest plugin: the fixture ``model_budget``, and ``--torchscan-update``, which records new baselines.
 
-pytest loads this wherever torchscan is installed: torch is imported only when the fixture is called.
+pytest loads this wherever torchscan is installed, so torch is imported only when the fixture is called.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _REMARK = "torchscan"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that records baselines."""
     group = parser.getgroup("torchscan")
-    group.addoption("--torchscan-update", action="store_true", help="record the baselines of model budgets anew")
+    group.addoption("--torchscan-update", action="store_true", help="record new baselines for model budgets")
 
 
 @pytest.fixture
 def model_budget(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Check a model against limits, or against a budget of the budget file by its name.
+    """Check a model against limits, or against a named budget of the budget file.
 
-    ``model_budget(model, (3, 224, 224), max_params="25M")`` takes the arguments of ``torchscan.assert_budget``;
-    ``model_budget(model, (3, 224, 224), name="backbone")`` the limits and the baseline of ``[budgets.backbone]``, and
+    ``model_budget(model, (3, 224, 224), max_params="25M")`` takes the arguments of ``torchscan.assert_budget``.
+    ``model_budget(model, (3, 224, 224), name="backbone")`` uses the limits and the baseline of ``[budgets.backbone]``, and
     ``model_budget(name="backbone")`` its target, too.
     """
     return _ModelBudget(request)
@@ -54,7 +54,7 @@ class _ModelBudget:
         name: str | None = None,
         **given: Any,
     ) -> None:
-        """Fail the test if the model costs more than it may, or cannot be checked."""
+        """Fail the test if the model exceeds its budget, or cannot be checked."""
         __tracebackhide__ = True
         inputs = {key: value for key, value in (("input_shape", input_shape), ("dtype", dtype)) if value is not None}
         wrong = None
@@ -64,7 +64,7 @@ class _ModelBudget:
             wrong = None if outcome.is_fine else str(outcome)
         except TorchscanError as error:
             wrong = f"torchscan: {error}"
-        if wrong is not None:  # outside of the handler, or pytest would show both
+        if wrong is not None:  # outside the handler, or pytest would show both errors
             pytest.fail(wrong, pytrace=False)
 
     def _outcome(self, module: nn.Module | None, name: str | None, given: dict[str, Any]) -> Outcome:
@@ -95,7 +95,7 @@ class _ModelBudget:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """What was recorded, and what could be recorded anew."""
+    """Report which baselines were recorded, and which could be recorded again."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
     remarks = [text for each in reports for key, text in getattr(each, "user_properties", ()) if key == _REMARK]
     if remarks:

@@ -1,7 +1,7 @@
-"""What all results share: they show themselves, printed and in a notebook.
+"""What all results share: they display themselves, printed and in a notebook.
 
-A result stands left of the writers and cannot import them. Writers register here for the types that they show; the front door
-says how they are loaded, and the first result that is shown asks for them.
+Results must not import the writers. Writers register here for the types that they display; the package says how to load
+them, and the first result to be displayed loads them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 class Result:
-    """Shows itself as the writers registered for its type do. Its ``repr`` is its own."""
+    """Displays itself through the writers registered for its type. Its ``repr`` is its own."""
 
     __slots__ = ()
 
@@ -25,29 +25,29 @@ class Result:
         return _writers_of(self)[1](self)
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:  # noqa: ARG002 - IPython's
-        """Both for a notebook. ``_repr_pretty_`` would not do: IPython prefers the ``repr`` of a class further down."""
+        """Both forms, for a notebook. ``_repr_pretty_`` wouldn't work: IPython prefers the ``repr`` of a subclass."""
         return {"text/plain": str(self), "text/html": self._repr_html_()}
 
 
-#: by type of result: as text, and as a part of a page
+#: type of result -> its writers: as text, and as part of a page
 _registered: dict[type, tuple[Callable[[Any], str], Callable[[Any], str]]] = {}
 _loaders: list[Callable[[], object]] = []
 
 
 def shows(kind: type[R], text: Callable[[R], str], page_part: Callable[[R], str]) -> None:
-    """Register how results of this type are shown: as text, and as a part of a page."""
+    """Register how to display results of this type: as text, and as part of a page."""
     if kind in _registered:
         raise ValueError(f"{kind.__name__} is shown already")
     _registered[kind] = (text, page_part)
 
 
 def load_writers_by(loader: Callable[[], object]) -> None:
-    """Say how the writers are loaded, the first time that one is needed."""
+    """Say how to load the writers, the first time one is needed."""
     _loaders[:] = [loader]
 
 
 def load_writers() -> None:
-    """Load them, if that was not done."""
+    """Load the writers, unless that has been done."""
     for loader in _loaders:
         loader()  # before it is forgotten: other threads may ask meanwhile, and imports wait for one another
     _loaders.clear()

@@ -1,4 +1,4 @@
-"""One question about a model, the one or two records that it takes, and every answer, worked out once."""
+"""One question about a model, the one or two records it takes, and every answer, computed once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from torchscan.units import memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What was asked, as it was asked. The arguments are explained in :mod:`torchscan.recording.arguments`."""
+    """The arguments as they were given. They are explained in :mod:`torchscan.recording.arguments`."""
 
     module: nn.Module
     input_shape: Shapes | None = None
@@ -56,7 +56,7 @@ class Question:
     compiled: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself; what a pass needs is checked when it is recorded."""
+        """Refuse contradictory arguments; what a pass needs is checked when it is recorded."""
         require_module(self.module)
         checked_precision(self.precision)
         if self.loss is not None and not callable(self.loss):
@@ -73,13 +73,13 @@ class Question:
 
     @property
     def differentiated(self) -> Backward:
-        """What the backward pass starts from; False: there is none."""
+        """What the backward pass starts from, or False if there is none."""
         if self.loss is not None:
             return self.loss
         return self.training if self.backward is False else self.backward
 
     def whole(self) -> PassRequest:
-        """The pass with composite operators whole, as costs and receptive fields are read from it."""
+        """The pass with composite operators whole, for costs and receptive fields."""
         return PassRequest(
             module=self.module,
             input_shape=self.input_shape,
@@ -93,7 +93,7 @@ class Question:
         )
 
     def forward_alone(self) -> Question:
-        """The same without a backward pass, in the same mode."""
+        """The same question without a backward pass, in the same mode."""
         return replace(
             self,
             mode=self.whole().mode,
@@ -105,7 +105,7 @@ class Question:
         )
 
     def in_pieces(self, kernels: _Kernels) -> PassRequest:
-        """The pass operator by operator, as that kind of device runs it: what memory and time are read from."""
+        """The pass with composite operators in pieces, as that kind of device runs it, for memory and time."""
         step = replace(
             self.whole(),
             optimizer=self.optimizer,
@@ -118,19 +118,19 @@ class Question:
 
 
 DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(Question)}
-#: for verbs that take the arguments of a question: shows each of them
+#: decorates verbs that take the arguments of a question, so that each argument is shown
 asking = spelled_out(DEFAULTS, DEFINITIONS)
 
 
 class _Kernels(NamedTuple):
-    """The kind of device whose kernels a pass takes."""
+    """The kind of device whose kernels a pass uses."""
 
     device_type: Literal["cpu", "cuda"]
     has_flash: bool = True
 
 
 class Scan:
-    """One question about a model: which pass, on which inputs, on which device. Nothing is recorded until it is asked for.
+    """One question about a model: which pass, on which inputs, on which device. Nothing is recorded until an answer needs it.
 
     ``trace`` (operators whole) and ``steps`` (operators in pieces, as a device runs them) are the records; every answer is
     read from one of them and worked out once: ask before you change the model, or make another scan.
@@ -148,7 +148,7 @@ class Scan:
 
     @classmethod
     def of(cls, question: Question) -> Scan:
-        """That of a question which is there."""
+        """The scan of an existing question."""
         scan = cls.__new__(cls)
         scan._ask(question)
         return scan
@@ -158,7 +158,7 @@ class Scan:
         self._steps: dict[_Kernels, _Step] = {}
 
     def __repr__(self) -> str:
-        """Short: what is asked of what."""
+        """A short one: which pass of which model."""
         what = "training step" if self.question.has_backward else "inference"
         where = "" if self.question.device is None else f" on {self.question.device}"
         return f"<Scan of {type(self.question.module).__name__}: {what}{where}>"
@@ -177,17 +177,17 @@ class Scan:
 
     @cached_property
     def unpriced(self) -> tuple[str, ...]:
-        """The operators of ``trace`` that have no price, so that its costs are lower bounds."""
+        """The unpriced operators of ``trace``. If there are any, its costs are lower bounds."""
         return tuple(unpriced_operators(self.trace, call_costs(self.trace)))
 
     @cached_property
     def unpriced_steps(self) -> tuple[str, ...]:
-        """The same of ``steps``."""
+        """The unpriced operators of ``steps``."""
         return tuple(unpriced_operators(self.steps, call_costs(self.steps)))
 
     @cached_property
     def forward(self) -> Scan:
-        """The same question of the forward pass alone, which is what model zoos count, also where a training step is asked."""
+        """The same question about the forward pass alone, which is what model zoos count."""
         if not self.question.has_backward:
             return self
         return Scan.of(self.question.forward_alone())
@@ -208,11 +208,11 @@ class Scan:
 
     @cached_property
     def counts(self) -> Info:
-        """The same without receptive fields."""
+        """The same as ``info``, without receptive fields."""
         return self.describe(receptive_field=False)
 
     def describe(self, convention: Convention = "torchscan", *, strict: bool = False, receptive_field: bool = True) -> Info:
-        """The info dict, as :func:`torchscan.crawl_module` explains it."""
+        """The info dict, as described under :func:`torchscan.crawl_module`."""
         trace, overheads = self._trace_and_overheads
         if strict:
             require_prices(trace, call_costs(trace))
@@ -225,7 +225,7 @@ class Scan:
 
     @cached_property
     def fields(self) -> ReceptiveField | None:
-        """The same, or None: a mistake of ours in following the windows must not cost the user the other figures."""
+        """The receptive fields, or None: a bug of ours in following the windows must not cost the user the other numbers."""
         try:
             return self.receptive_field
         except Exception as error:
@@ -236,7 +236,7 @@ class Scan:
 
     @cached_property
     def memory(self) -> MemoryEstimate:
-        """What the pass peaks at, where, and whether that fits on the device."""
+        """Peak memory of the pass, where it occurs, and whether it fits on the device."""
         if checked_precision(self.question.precision) in ("fp8", "fp8-mixed"):
             raise InputError("memory is not estimated for fp8, whose weights can be stored in many ways: give 'bf16', say")
         if self._card is None:
@@ -244,11 +244,11 @@ class Scan:
         return estimate_of(self._step.trace, self._step.timeline, self._step.on(self._card).verdict())
 
     def largest_batch(self) -> int:
-        """The largest batch size with which the pass fits on the device: it is recorded again at some 3 to 25 sizes."""
+        """The largest batch size that fits on the device, found by recording the pass at some 3 to 25 other sizes."""
         return self.batch_search().largest()
 
     def batch_search(self) -> BatchSearch:
-        """The search, before it starts; what it cannot be made for is refused."""
+        """The search, before it starts. Raises if this question allows none."""
         if self._card is None:
             raise InputError("the largest batch depends on the device: give device='NVIDIA H200', say")
         if self.question.input_shape is None:
@@ -259,7 +259,7 @@ class Scan:
 
     @cached_property
     def roofline(self) -> Roofline:
-        """What limits each operator on the device, by default the one in this machine, and how long the pass takes there."""
+        """What limits each operator on the device (by default this machine's), and how long the pass takes there."""
         device = self._device or device_named("auto")
         precision = checked_precision(self.question.precision)
         rates = Rates(device)
@@ -283,7 +283,7 @@ class Scan:
 
     @property
     def _card(self) -> Device | None:
-        """The device, if torch's allocator hands out its memory."""
+        """The device. Raises if its memory is not managed by torch's allocator."""
         if self._device is not None and not self._device.has_allocator:
             raise InputError(
                 f"{self._device.name} is not a CUDA device, and torch's allocator there is not known: leave out device"
@@ -297,14 +297,14 @@ class Scan:
         return self._step_for(_Kernels("cuda" if is_on_cuda(self.question.module) else "cpu"))
 
     def _step_for(self, kernels: _Kernels) -> _Step:
-        """Devices whose kernels are the same share a record."""
+        """The step for these kernels; devices with the same kernels share a record."""
         if kernels not in self._steps:
             self._steps[kernels] = _Step(self.question.in_pieces(kernels))
         return self._steps[kernels]
 
 
 class _Step:
-    """A pass recorded in pieces, and what is read from it for memory and for time alike."""
+    """A pass recorded in pieces, and what memory and time both read from it."""
 
     def __init__(self, request: PassRequest) -> None:
         self.trace, self.request = record_step(request)
@@ -312,7 +312,7 @@ class _Step:
         self._placements: dict[str, Placement] = {}
 
     def on(self, device: Device) -> Placement:
-        """The blocks of memory on a device."""
+        """The blocks of memory, placed on a device."""
         return self._placements.setdefault(device.name, Placement(self.trace, self.timeline, device))
 
 
@@ -321,7 +321,7 @@ def _kernels_of(device: Device) -> _Kernels:
 
 
 def _overflow(step: _Step, device: Device) -> list[str]:
-    """What to say where the pass needs more memory than the device has."""
+    """The warning for a pass that needs more memory than the device has, if it does."""
     if device.has_allocator:
         verdict = step.on(device).verdict()
         needed, fits = verdict.reserved_bytes + verdict.context_bytes, verdict.fits

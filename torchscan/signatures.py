@@ -1,7 +1,7 @@
-"""Verbs that share arguments: defined once, as a ``TypedDict``, and shown in full wherever a verb takes them.
+"""Arguments shared by several verbs: defined once, as a ``TypedDict``, and shown in full wherever a verb takes them.
 
 A verb is declared as ``def verb(module, **asked: Unpack[SomeArguments])``, which type checkers understand. What people see
-(``?``, completion, the reference) is made from that: every argument by name, with its type, its default and its explanation.
+(``?``, completion, the reference) is generated from it: every argument with its name, type, default and explanation.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def spelled_out(
 ) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
     """Show each argument behind ``**asked: Unpack[...]``, and refuse all others.
 
-    ``definitions`` explain them, each in the ``Args:`` of its docstring: a TypedDict does not remember what it extends. An
-    argument without a default here is None.
+    ``definitions`` explain the arguments in the ``Args:`` of their docstrings (all are needed, since a TypedDict forgets what
+    it extends). An argument without a default defaults to None.
     """
     explained = {name: text for each in definitions for name, text in _entries(inspect.getdoc(each) or "").items()}
 
@@ -53,7 +53,7 @@ def spelled_out(
 
 
 def _parameters(verb: Callable[..., Any], defaults: Mapping[str, Any]) -> list[inspect.Parameter]:
-    """The verb's own arguments, and those of the definition before its keywords."""
+    """The verb's own arguments, with the definition's inserted before its keywords."""
     hints = get_type_hints(verb)
     declared = inspect.signature(verb).parameters.values()
     own = [each.replace(annotation=hints.get(each.name, each.empty)) for each in declared]
@@ -76,7 +76,7 @@ def _unknown(called: str, unknown: set[str], known: set[str]) -> str:
 
 
 def _explained(text: str, shared: Mapping[str, str], parameters: Sequence[inspect.Parameter]) -> str:
-    """The verb's docstring, with an entry for each argument: the verb's own, else the shared one."""
+    """The verb's docstring with an entry for each argument: the verb's own, or else the shared one."""
     text = inspect.cleandoc(text)
     entries = {**shared, **_entries(text)}
     lines = "\n".join(f"    {each.name}: {entries[each.name]}" for each in parameters if each.name in entries)

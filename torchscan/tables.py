@@ -1,4 +1,4 @@
-"""A table of models for a paper, one in a row: what each has and costs."""
+"""A table of models for a paper: what each has and costs, one model per row."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def model_table(
     title: str = "Models",
     **asked: Unpack[StepArguments],
 ) -> Table:
-    """Several models in a table, one in a row: ``str()`` of it is text, ``write("latex")`` what a paper takes.
+    """A table of several models, one per row: ``str()`` gives text, ``write("latex")`` gives LaTeX for a paper.
 
     Args:
-        models: the models by name, as the table shall call them.
-        metrics: what to list of each: any of ``params trainable_params model_size macs flops dmas activation_memory
+        models: the models, by the names to show in the table.
+        metrics: what to list for each model, any of ``params trainable_params model_size macs flops dmas activation_memory
             peak_memory receptive_field latency``.
-        title: what the table is of.
+        title: the caption of the table.
     """
     if not models:
         raise InputError("there are no models: give them by name, {'resnet50': model}")
@@ -47,14 +47,14 @@ def model_table(
 
 
 def read(scan: Scan, metrics: Sequence[str]) -> Scan:
-    """The scan, with these metrics worked out while its model can still be built with data."""
+    """The scan, with these metrics computed while its model can still be built with data."""
     for name in metrics:
         METRICS[name].value(scan)
     return scan
 
 
 def chosen_metrics(metrics: Sequence[str] | None, device: str | None) -> list[str]:
-    """Those asked for, by default counts, memory and receptive field, and on a device the latency."""
+    """The metrics asked for; by default counts, memory and receptive field, and with a device the latency."""
     chosen = [*DEFAULT_METRICS, *(["latency"] if device is not None else [])] if metrics is None else list(metrics)
     unknown = [name for name in chosen if name not in METRICS]
     if unknown or not chosen:
@@ -84,7 +84,7 @@ def _cell(metric: Metric, scan: Scan) -> Cell:
 
 
 def _remarks(names: Sequence[str], scans: Sequence[Scan]) -> list[str]:
-    """What the numbers are numbers of, in a sentence for each thing that must be known."""
+    """What a reader must know about the numbers, one sentence each."""
     names = sorted(names, key=lambda name: METRICS[name].record)  # the forward pass first, whose inputs are as given
     read = [(METRICS[name], scan) for scan in scans for name in names]
     provenances = [metric.trace(scan).provenance for metric, scan in read]
@@ -109,7 +109,7 @@ def _remarks(names: Sequence[str], scans: Sequence[Scan]) -> list[str]:
 
 
 def _bounds(read: Sequence[tuple[Metric, Scan]]) -> list[str]:
-    """Why some are lower bounds."""
+    """Why some numbers are lower bounds."""
     unpriced = dict.fromkeys(name for metric, scan in read for name in metric.unpriced(scan))
     missed = dict.fromkeys(name for metric, scan in read for name in metric.trace(scan).provenance.missed)
     return [write(", ".join(names)) for write, names in ((unpriced_text, unpriced), (missed_text, missed)) if names]

@@ -1,4 +1,4 @@
-"""The only place where numbers become text, and text numbers.
+"""The only place where numbers become text, and text becomes numbers.
 
 Counts are decimal (1 k = 1000), memory is binary (1 KiB = 1024 bytes).
 """
@@ -63,7 +63,7 @@ def duration(seconds: float) -> str:
 
 
 def parse_count(text: str) -> float:
-    """``"4.2G" -> 4.2e9``: a count with a decimal prefix, and perhaps with what is counted (``"4.2 GMACs"``)."""
+    """``"4.2G" -> 4.2e9``: a count with a decimal prefix, and optionally a unit (``"4.2 GMACs"``)."""
     found = _COUNT.fullmatch(text.strip())
     if found is None:
         raise InputError(f"{text!r} is not a valid count: write 25000000, 25_000_000, 25M or 4.2G (k, M, G, T, P, E)")

@@ -1,4 +1,4 @@
-"""What a pass peaks at, and whether a device has room for it."""
+"""Peak memory of a pass, and whether a device has room for it."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ LARGEST_BATCH = 2**24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a pass fits on a device. All figures in bytes."""
+    """Whether a pass fits on a device. All numbers are bytes."""
 
     device: str
-    #: what the device has for programs
+    #: what the device offers to programs
     capacity_bytes: int
-    #: what the context, torch's kernels and the libraries take of that
+    #: what the context, torch's kernels and the libraries take up
     context_bytes: int
-    #: the most in torch's blocks: tensors, rounded up to 512 bytes, and what cuBLAS and cuDNN work in
+    #: peak of torch's blocks: tensors, rounded up to 512 bytes, and workspaces of cuBLAS and cuDNN
     allocated_bytes: int
-    #: the most in the segments that torch's allocator takes from the device for them, or would at least have to take
+    #: peak of the segments that torch's allocator takes from the device for them (if they don't fit: would need at least)
     reserved_bytes: int
     fits: bool
-    #: up to ``LARGEST_BATCH``; None unless it was asked for
+    #: at most ``LARGEST_BATCH``; None unless it was asked for
     largest_batch_size: int | None = None
 
     @property
     def left_bytes(self) -> int:
-        """What is left of the device's memory; if negative, it is short by at least that much."""
+        """Device memory left over. If negative, at least that much is missing."""
         return self.capacity_bytes - self.context_bytes - self.reserved_bytes
 
 
@@ -48,15 +48,15 @@ class Verdict:
 class MemoryEstimate(Result):
     """The memory of one pass: an inference, or a whole training step."""
 
-    #: the most that the tensors of the pass occupy at once, in bytes
+    #: peak memory of the pass: the most bytes that its tensors occupy at once
     peak_bytes: int
-    #: path of the layer whose operator runs then; "" is the model itself, or its optimizer
+    #: path of the layer whose operator runs at the peak; "" is the model itself, or its optimizer
     peak_layer: str
     peak_operator: str
     peak_phase: Phase
-    #: what these bytes hold
+    #: what the peak consists of
     by_kind: Mapping[MemoryKind, int]
-    #: the most in each phase
+    #: the peak of each phase
     peak_by_phase: Mapping[Phase, int]
     #: what is alive at each operator call
     timeline: tuple[Moment, ...]
@@ -66,12 +66,12 @@ class MemoryEstimate(Result):
     verdict: Verdict | None = None
 
     def __repr__(self) -> str:
-        """Short: the timeline has thousands of entries."""
+        """A short one: the timeline has thousands of entries."""
         where = f"{self.peak_operator} of {self.peak_layer or 'the model'} ({self.peak_phase})"
         return f"<MemoryEstimate: {memory(self.peak_bytes)} at {where}>"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON-serialisable data; the timeline in columns."""
+        """Plain JSON-serialisable data, with the timeline in columns."""
         return {
             **{name: getattr(self, name) for name in ("peak_bytes", "peak_layer", "peak_operator", "peak_phase")},
             "by_kind": dict(self.by_kind),
@@ -88,7 +88,7 @@ class MemoryEstimate(Result):
 
 
 def estimate_of(trace: Trace, timeline: MemoryTimeline, verdict: Verdict | None = None) -> MemoryEstimate:
-    """The estimate that a record gives."""
+    """The estimate for a record."""
     moments = timeline.moments
     peak = max(moments, key=lambda moment: moment.total, default=_before_everything(timeline))
     by_phase: dict[Phase, int] = {}
@@ -115,7 +115,7 @@ def _before_everything(timeline: MemoryTimeline) -> Moment:
 
 
 class Placement:
-    """A pass on a device: its blocks of memory, handed to torch's allocator in the order in which they are needed."""
+    """A pass on a device: its blocks of memory, requested from torch's allocator in the order of the pass."""
 
     def __init__(self, trace: Trace, timeline: MemoryTimeline, device: Device) -> None:
         self._trace = trace
@@ -124,7 +124,7 @@ class Placement:
 
     @cached_property
     def needed(self) -> tuple[int, ...]:
-        """At each moment the bytes of tensors and workspaces, without what rounding adds."""
+        """Bytes of tensors and workspaces at each moment, before rounding."""
         fixed = self._device.cublas_workspace_bytes * self._threads
         totals = zip(self._timeline.moments, self._trace.ops, strict=True)
         return tuple(moment.total + fixed + _convolution_workspace(op) for moment, op in totals)
@@ -157,7 +157,7 @@ class Placement:
 
     @property
     def _threads(self) -> int:
-        """How many work with cuBLAS: autograd has one of its own."""
+        """The number of threads that use cuBLAS; autograd has its own."""
         return 2 if self._trace.provenance.backward else 1
 
     def _replay(self, capacity: int | None) -> CachingAllocator:
@@ -176,7 +176,7 @@ class Placement:
 
 
 def _by_moment(blocks: Sequence[Block], moments: int) -> tuple[list[list[int]], list[list[int]]]:
-    """For each moment the blocks that begin, and those that have ended."""
+    """For each moment, the blocks that begin and those that have ended."""
     begins: list[list[int]] = [[] for _ in range(moments + 2)]
     ends: list[list[int]] = [[] for _ in range(moments + 2)]
     for number, block in enumerate(blocks):
@@ -186,7 +186,7 @@ def _by_moment(blocks: Sequence[Block], moments: int) -> tuple[list[list[int]], 
 
 
 def _convolution_workspace(op: OpCall) -> int:
-    """CuDNN computes channels-last: where the input is not, it works in copies of all operands and of the result."""
+    """CuDNN computes channels-last. If the input has another layout, it copies all operands and the result."""
     signature = op.signature
     if signature.operator not in _CONVOLUTIONS or 1 in signature.inputs[0].stride[1:2]:
         return 0

@@ -1,7 +1,7 @@
-"""How much memory is alive at each moment of a recorded pass, what it holds, and which layer is to blame for the most.
+"""How much memory is alive at each moment of a recorded pass, what it consists of, and which layers cause the peak.
 
-A moment is an operator call: what is alive when it returns, its operands included. A block of memory is alive from the call
-that made it until the last tensor lets go of it, which the record has seen; views are not counted again.
+A moment is an operator call: what is alive when it returns, including its operands. A block of memory is alive from the call
+that made it until its last tensor is freed, as recorded; views are not counted again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Literal, get_args
 from torchscan.trace.events import Phase, StorageKind, StorageRecord
 from torchscan.trace.trace import Trace
 
-#: "activations" are kept for later: for the backward pass, or, without one, for other layers; "temporary" is all other
-#: memory that operators make
+#: "activations" are kept for the backward pass or, if there is none, for other layers; "temporary" is all other memory that
+#: operators allocate
 MemoryKind = Literal["parameters", "buffers", "inputs", "gradients", "optimizer", "activations", "temporary"]
 KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 
@@ -32,7 +32,7 @@ _STANDING: Mapping[StorageKind, MemoryKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block of memory: its bytes, and the moments between which it is alive: from ``first`` up to before ``end``."""
+    """One block of memory: its bytes, and when it is alive: from moment ``first`` until just before ``end``."""
 
     size: int
     first: int
@@ -42,7 +42,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is alive when an operator call has returned."""
+    """What is alive when an operator call returns."""
 
     operator: str
     #: path of the module that called it
@@ -63,22 +63,22 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerMemory:
-    """The memory of one module, with all that is inside it."""
+    """The memory of one module, including everything inside it."""
 
     path: str
     type_name: str
     depth: int
-    #: bytes that its forward pass made and that are kept: until the backward pass, or, without one, when its call has ended
+    #: bytes that its forward pass made and that are kept for the backward pass or, if there is none, after its call
     activation_bytes: int
-    #: the most that is alive, of everything, while one of its operators runs
+    #: the most bytes alive, of any kind and layer, while one of its operators runs
     peak_bytes: int
 
 
 class MemoryTimeline:
     """The memory of a recorded pass over time.
 
-    Autograd adds up the gradients of a tensor that was used twice in place where nothing else holds one of them. While
-    operators are watched it does not, so a record has a new block there. With ``in_place_sums`` it takes the old one's place.
+    If a tensor was used twice, autograd sums its gradients in place where nothing else holds one of them. It doesn't while
+    operators are being recorded, so a record has a new block there. With ``in_place_sums`` it takes the old one's place.
     """
 
     def __init__(self, trace: Trace, *, in_place_sums: bool = True) -> None:
@@ -105,7 +105,7 @@ class MemoryTimeline:
 
     @cached_property
     def layers(self) -> tuple[LayerMemory, ...]:
-        """Every module that was called, in the order of their first calls."""
+        """Every module that was called, in order of first call."""
         kept, peaks = self._kept_by_call(), self._peak_by_call()
         found: dict[str, LayerMemory] = {}
         for call in self._trace.modules:
@@ -125,7 +125,7 @@ class MemoryTimeline:
         return "activations" if storage.born is not None and self._is_kept(storage.born, end) else "temporary"
 
     def _is_kept(self, born: int, end: int) -> bool:
-        """Whether what the forward pass made, also when it runs once more, is there for more than the calls around it."""
+        """Whether a block made in the forward pass, or when that is recomputed, outlives the calls around it."""
         made_by, last_seen_by = self._trace.ops[born], self._trace.ops[min(end, len(self._trace.ops)) - 1]
         if made_by.origin == "checkpoint":
             return last_seen_by.origin != "checkpoint"
@@ -135,7 +135,7 @@ class MemoryTimeline:
 
     @cached_property
     def _ends_of_calls(self) -> list[int]:
-        """For each module call the moment after its last operator in the forward pass."""
+        """For each module call, the moment after its last operator in the forward pass."""
         ends = [0] * len(self._trace.modules)
         for call in reversed(self._trace.modules):
             own = [index + 1 for index in call.ops if self._trace.ops[index].phase == "forward"]
@@ -143,7 +143,7 @@ class MemoryTimeline:
         return ends
 
     def _kept_by_call(self) -> list[int]:
-        """For each module call the bytes that its forward pass made and left behind; of the last one, if there are several."""
+        """For each module call, the bytes that its forward pass made and kept; of several forward passes, the last one's."""
         kept = [0] * len(self._trace.modules)
         start = self._start_of_last_pass()
         for storage, block in zip(self._trace.storages, self.blocks, strict=True):
@@ -177,7 +177,7 @@ def _alive(moments: int, blocks: Sequence[Block]) -> Iterator[int]:
 
 
 def _end_where_summed(trace: Trace, ends: list[int]) -> None:
-    """Where autograd adds in place: what one operand occupied ends where the sum begins."""
+    """Where autograd adds in place, end the block of one operand where the sum begins."""
     for index, op in enumerate(trace.ops):
         if op.origin == "engine":
             replaced = next((each for each in op.inputs if _is_free_to_write(trace, each, index, ends)), None)
@@ -186,7 +186,7 @@ def _end_where_summed(trace: Trace, ends: list[int]) -> None:
 
 
 def _is_free_to_write(trace: Trace, tensor: int, sum_: int, ends: Sequence[int]) -> bool:
-    """Nobody else holds the memory: it goes with the sum, and the tensor is no view, which would hold what it looks into."""
+    """Whether nothing else holds the memory: it is freed with the sum, and the tensor is not a view into something larger."""
     record = trace.tensors[tensor]
     is_whole = trace.storages[record.storage].size == trace.tensors[trace.ops[sum_].outputs[0]].spec.stored_bytes
     is_view = record.producer is not None and trace.ops[record.producer].signature.is_view

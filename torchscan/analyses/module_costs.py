@@ -1,4 +1,4 @@
-"""What each call costs, of operators and of modules, and what could not be priced."""
+"""What each operator call and each module call costs, and which operators are unpriced."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torchscan.trace.trace import Trace
 
 
 def call_costs(trace: Trace, convention: Convention = "torchscan") -> tuple[OpCost, ...]:
-    """The cost of each call of ``trace.ops``, in their order; ``macs`` as the convention counts them.
+    """The cost of each call of ``trace.ops``, in order; ``macs`` as the convention counts them.
 
-    Calls that share a signature cost the same, and a model repeats itself.
+    Calls with the same signature cost the same, and models repeat themselves.
     """
     distinct = {id(op.signature): op.signature for op in trace.ops}
     prices = {key: price(signature).cost for key, signature in distinct.items()}
@@ -25,7 +25,7 @@ def call_costs(trace: Trace, convention: Convention = "torchscan") -> tuple[OpCo
 
 
 def module_costs(trace: Trace, costs: Sequence[OpCost]) -> tuple[OpCost, ...]:
-    """The own cost of each call of ``trace.modules``: of the operators that ran in it, but in none of its children.
+    """The own cost of each call of ``trace.modules``: of the operators that ran in it but not in its children.
 
     A call is complete if every operator in it and in the calls below it has a price.
     """

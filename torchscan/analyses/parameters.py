@@ -10,14 +10,14 @@ from torchscan.trace.trace import Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterCount:
-    """Elements of trainable and frozen parameters and of buffers, and the bytes that they are stored in."""
+    """Elements of trainable parameters, frozen parameters and buffers, and the bytes that store them."""
 
     grad_params: int = 0
     nograd_params: int = 0
     param_size: int = 0
     num_buffers: int = 0
     buffer_size: int = 0
-    #: some of it was counted before, where it appeared first
+    #: whether some of it was already counted, where it first appeared
     is_shared: bool = False
 
 
@@ -25,10 +25,10 @@ _NOTHING = ParameterCount()
 
 
 def parameters_by_call(trace: Trace) -> tuple[ParameterCount, ...]:
-    """The count of each call of ``trace.modules``, in their order; they sum to that of the model.
+    """The count of each call of ``trace.modules``, in order; they sum to the count of the model.
 
-    A tensor counts where it appears first. A module that is never called by itself (a list of parameters, an auxiliary head
-    that evaluation leaves out) is counted with the nearest module around it that is.
+    A tensor counts where it first appears. A module that is never called itself (a list of parameters, an auxiliary head
+    skipped in evaluation) counts with the nearest enclosing module that is.
     """
     slots = _slots_by_owner(trace)
     seen: set[int] = set()
@@ -36,7 +36,7 @@ def parameters_by_call(trace: Trace) -> tuple[ParameterCount, ...]:
 
 
 def unused_parameters(trace: Trace) -> dict[str, int]:
-    """Path -> elements of the parameters that no operator touched, by the outermost module that holds no other."""
+    """Path -> elements of the parameters that no operator used, by the outermost module that has only such parameters."""
     used = {prefix for each in trace.parameters if each.is_used for prefix in modules_around(each.path)}
     unused: dict[str, int] = {}
     seen: set[int] = {each.identity for each in trace.parameters if each.is_used}
@@ -79,11 +79,11 @@ def _count(slots: list[ParameterRecord], seen: set[int]) -> ParameterCount:
 
 
 def _outermost_unused(path: str, used: set[str]) -> str:
-    """The outermost module around ``path`` that holds no used parameter, else ``path`` itself."""
+    """The outermost module around ``path`` without used parameters, else ``path`` itself."""
     return next((module for module in modules_around(path) if module not in used), path)
 
 
 def modules_around(path: str) -> list[str]:
-    """``a.b.weight -> [a, a.b]``, from the outside in."""
+    """``a.b.weight -> [a, a.b]``, from the outermost in."""
     parts = path.split(".")
     return [".".join(parts[:length]) for length in range(1, len(parts))]

@@ -1,7 +1,7 @@
-"""What a pass costs: in all, per module, per operator, and per operator within each module.
+"""What a pass costs: in total, per module, per operator, and per operator within each module.
 
-``convention`` re-prices the record: ``macs`` becomes the figure of another tool, see docs/other-tools.md. ``phase`` leaves out
-all that is not of the forward, or of the backward pass.
+``convention`` re-prices the record: ``macs`` becomes another tool's number, see docs/other-tools.md. ``phase`` restricts the
+count to the forward or the backward pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchscan.trace.trace import Trace
 def total_cost(
     trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None, strict: bool = False
 ) -> OpCost:
-    """The cost of the whole pass. With ``strict``, an operator whose cost is not known raises :class:`UnpricedError`."""
+    """The cost of the whole pass. With ``strict``, an unpriced operator raises :class:`UnpricedError`."""
     costs = call_costs(trace, convention)
     if strict:
         require_prices(trace, costs)
@@ -38,7 +38,7 @@ def by_operator(trace: Trace, *, convention: Convention = "torchscan", phase: Ph
 
 
 def by_module(trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None) -> dict[str, OpCost]:
-    """Path of a module -> the cost of all its calls with all that they call; ``""`` is the model."""
+    """Path of a module -> the cost of all its calls, including what they call; ``""`` is the model."""
     around = paths_around(trace)
     costs = {call.path: OpCost() for call in trace.modules}
     for op, cost in _of_phase(trace, call_costs(trace, convention), phase):
@@ -50,7 +50,7 @@ def by_module(trace: Trace, *, convention: Convention = "torchscan", phase: Phas
 def by_module_and_operator(
     trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None
 ) -> dict[str, dict[str, OpCost]]:
-    """Path of a module -> operator -> the cost of all its calls in the module and in all that it calls."""
+    """Path of a module -> operator -> the cost of its calls in the module and in everything that it calls."""
     around = paths_around(trace)
     costs: dict[str, dict[str, OpCost]] = {call.path: {} for call in trace.modules}
     for op, cost in _of_phase(trace, call_costs(trace, convention), phase):
@@ -60,7 +60,7 @@ def by_module_and_operator(
 
 
 def require_prices(trace: Trace, costs: Sequence[OpCost]) -> None:
-    """Raise unless every operator of the pass has a price, naming those that have none and where they ran."""
+    """Raise unless every operator of the pass has a price, naming the unpriced ones and where they ran."""
     unknown = unpriced_operators(trace, costs)
     if trace.provenance.missed:
         raise UnpricedError(f"modules ran in other threads, unrecorded: {', '.join(trace.provenance.missed)}")
@@ -88,7 +88,7 @@ def _require_phase(trace: Trace, phase: Phase | None) -> None:
 
 
 def paths_around(trace: Trace) -> list[tuple[str, ...]]:
-    """For each module call the distinct paths of itself and of the calls around it."""
+    """For each module call, the distinct paths of itself and of the calls around it."""
     around: list[tuple[str, ...]] = []
     for call in trace.modules:  # parents come before their children
         outside = () if call.parent is None else around[call.parent]

@@ -1,4 +1,4 @@
-"""Whether a model stays within its limits, and which layers are to blame where it does not."""
+"""Whether a model stays within its limits, and if not, which layers are to blame."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _MOST_LAYERS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excess:
-    """One metric that is more than it may be."""
+    """One metric that exceeds its limit."""
 
     metric: str
     value: float
     allowed: float
-    #: the baseline's; None: the limit stands in the budget
+    #: the baseline's value; None: the limit is in the budget
     before: float | None
     #: the layers to look at, each with what it adds
     layers: tuple[tuple[str, str], ...]
@@ -44,7 +44,7 @@ class Excess:
     def __str__(self) -> str:
         metric = METRICS[self.metric]
         value, allowed = metric.text(self.value), metric.text(self.allowed)
-        if value == allowed:  # what is too much by less than is shown
+        if value == allowed:  # the excess is smaller than the digits shown
             value, allowed = f"{self.value:,.12g}", f"{self.allowed:,.12g}"
         before = "" if self.before is None else f"{metric.text(self.before)} before, "
         head = f"{metric.heading}: {value}, {before}at most {allowed} ({growth(self.allowed, self.value)})"
@@ -53,23 +53,23 @@ class Excess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a check found."""
+    """The result of a check."""
 
     name: str
     values: Mapping[str, float]
     excesses: tuple[Excess, ...] = ()
-    #: what is worth saying though nothing is exceeded
+    #: remarks that aren't about exceeded limits
     remarks: tuple[str, ...] = ()
     #: the metrics that are lower bounds
     bounds: frozenset[str] = frozenset()
 
     @property
     def is_fine(self) -> bool:
-        """Whether all is within its limits."""
+        """Whether every metric is within its limits."""
         return not self.excesses
 
     def __str__(self) -> str:
-        """One line where all is well; else what is too much, and the layers to look at."""
+        """One line if all is well; otherwise what exceeds its limit, and the layers to look at."""
         known = {name: METRICS[name].written(value, is_bound=name in self.bounds) for name, value in self.values.items()}
         metrics = ", ".join(f"{METRICS[name].heading} {text}" for name, text in known.items())
         head = f"{self.name}: {metrics}" if self.is_fine else f"{self.name} exceeds its budget"
@@ -78,17 +78,17 @@ class Outcome:
 
 
 class Limits(TypedDict, total=False):
-    """The most that a model may have or cost: a number, or a text with a unit.
+    """The most that a model may have or cost, as numbers or as text with a unit.
 
     Args:
         max_params: parameters: ``25e6`` or ``"25M"``.
-        max_trainable_params: those of them that require gradients.
+        max_trainable_params: parameters that require gradients.
         max_model_size: bytes of parameters and buffers: ``"100 MiB"``.
         max_macs: multiply-accumulates of the forward pass: ``"4.2G"``.
-        max_flops: its floating-point operations.
-        max_dmas: its memory accesses, in elements.
-        max_activation_memory: the most bytes of activations at one time.
-        max_peak_memory: the most bytes at one time.
+        max_flops: floating-point operations of the forward pass.
+        max_dmas: memory accesses of the forward pass, in elements.
+        max_activation_memory: peak bytes of activations.
+        max_peak_memory: peak bytes of everything.
         max_latency: the estimated time on ``device``: ``"12 ms"``.
     """
 
@@ -104,7 +104,7 @@ class Limits(TypedDict, total=False):
 
 
 class BudgetArguments(StepArguments, Limits, total=False):
-    """What is asked of a model, and what it may cost."""
+    """The arguments of a scan, and the limits."""
 
 
 @spelled_out(DEFAULTS, [*DEFINITIONS, Limits])
@@ -116,10 +116,10 @@ def assert_budget(
     strict: bool = True,
     **asked: Unpack[BudgetArguments],
 ) -> None:
-    """Raise :class:`BudgetError`, an ``AssertionError``, if a metric of ``module`` is more than it may be.
+    """Raise :class:`BudgetError`, an ``AssertionError``, if a metric of ``module`` exceeds its limit.
 
     Args:
-        strict: raise :class:`UnpricedError` where a limited cost is only known from below, since it cannot be within a limit.
+        strict: raise :class:`UnpricedError` if a limited cost is a lower bound, since it can't be shown to stay within a limit.
     """
     given: dict[str, Any] = dict(asked)
     limits = limits_of({name.removeprefix("max_"): given.pop(name, None) for name in Limits.__annotations__})
@@ -132,7 +132,7 @@ def assert_budget(
 
 
 def check_budget(budget: Budget, *, update: bool = False, is_own_process: bool = True) -> Outcome:
-    """Build the target of a budget and check it. With ``update`` its baseline is recorded anew."""
+    """Build the target of a budget and check it. With ``update``, a new baseline is recorded."""
     if budget.target is None:
         raise InputError(f"{budget.place}: there is no target to build: give one, or check the budget in a test")
 
@@ -143,7 +143,7 @@ def check_budget(budget: Budget, *, update: bool = False, is_own_process: bool =
 
 
 def check_model(budget: Budget, scan: Scan, *, update: bool = False) -> Outcome:
-    """Check a model that is there. With ``update`` the baseline is recorded anew, and cannot be exceeded."""
+    """Check an existing model. With ``update``, a new baseline is recorded, and can't be exceeded."""
     wanted = list(dict.fromkeys([*budget.limits, *(BASELINE_METRICS if budget.baseline is not None else ())]))
     require_device(wanted, scan.question.device)
     bounds = {name for name in wanted if METRICS[name].doubts(scan)}
@@ -168,7 +168,7 @@ def check_model(budget: Budget, scan: Scan, *, update: bool = False) -> Outcome:
 
 
 def scan_for(budget: Budget, built: Built, **given: Any) -> Scan:
-    """What a budget asks of a model; what is ``given`` besides goes before."""
+    """The scan that a budget asks for; ``given`` arguments take precedence."""
     names = ("batch_size", "mode", "training", "optimizer", "precision", "device")
     has_inputs = not {"input_shape", "args", "kwargs"}.isdisjoint(given)
     inputs = {} if has_inputs else inputs_of(str(budget.target or budget.place), built, budget.inputs, budget.dtype)
@@ -191,7 +191,7 @@ def _over(name: str, value: float, limit: float, scan: Scan) -> Excess:
 
 
 def _largest(name: str, scan: Scan) -> list[tuple[str, str]]:
-    """The layers that have the most of it; of memory and times those of the estimates."""
+    """The layers that have the most of a metric; for memory and times, those of the estimates."""
     if METRICS[name].keys:
         return _largest_layers(METRICS[name], scan)
     if name == "activation_memory" and (moment := activation_peak(scan)) is not None:
@@ -248,17 +248,17 @@ def _against_baseline(budget: Budget, info: Info, values: Mapping[str, float]) -
 
 
 def _from_here(path: Path) -> str:
-    """As one would write it here."""
+    """The path, relative to the current folder if possible."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _more(value: float, share: float) -> float:
-    """Without the rounding of binary fractions: 15 % more than 100 is 115, and not a little less."""
+    """``value`` and ``share`` more, without binary rounding: 15 % more than 100 is 115, not slightly less."""
     return float(Fraction(value) * (1 + Fraction(str(share))))
 
 
 def _require_same_question(budget: Budget, comparison: Comparison) -> None:
-    """Figures for other inputs say nothing about the model. Another torch or torchscan may count otherwise: that is growth."""
+    """Refuse a baseline for other inputs, which can't be compared. What another torch or torchscan counts more is growth."""
     differ = [key for key in ("inputs", "batch_size", "mode", "convention", "backward") if key in comparison.passes]
     if differ:
         raise InputError(

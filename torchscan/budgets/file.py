@@ -18,7 +18,7 @@ from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
 from torchscan.targets.parsing import Target, parse_target
 from torchscan.units import parse_share
 
-#: what a baseline is compared in, and what may have a tolerance
+#: the metrics compared with a baseline, which may have a tolerance
 BASELINE_METRICS = ("params", "model_size", "macs", "flops")
 
 _LIMITS = {f"max_{name}": name for name, metric in METRICS.items() if metric.parse is not None}
@@ -27,10 +27,10 @@ _NAMES = ("torchscan.toml", "pyproject.toml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What one model may cost."""
+    """The budget of one model."""
 
     name: str
-    #: None: a test gives the model
+    #: None: a test provides the model
     target: Target | None = None
     inputs: tuple[InputSpec, ...] = ()
     dtype: str | None = None
@@ -40,20 +40,20 @@ class Budget:
     optimizer: str | None = None
     precision: Precision | None = None
     device: str | None = None
-    #: a model with operators that have no price is refused, where costs are limited
+    #: whether to refuse unpriced operators if costs are limited
     strict: bool = True
-    #: metric -> the most that it may be
+    #: metric -> its limit
     limits: Mapping[str, float] = field(default_factory=dict)
     baseline: Path | None = None
-    #: metric -> the share that it may be more than the baseline
+    #: metric -> the share by which it may exceed the baseline
     tolerance: Mapping[str, float] = field(default_factory=dict)
-    #: where it stands, for messages, and for the paths in it
+    #: where it is defined: for messages, and for relative paths
     place: str = ""
     folder: Path | None = None
 
 
 def find_budget_file(start: Path) -> Path:
-    """``torchscan.toml``, or ``pyproject.toml`` with budgets in it, in this folder or the next one above that has any."""
+    """``torchscan.toml``, or a ``pyproject.toml`` with budgets, in this folder or the nearest one above that has either."""
     for folder in (start, *start.parents):
         for name in _NAMES:
             path = folder / name
@@ -66,7 +66,7 @@ def find_budget_file(start: Path) -> Path:
 
 
 def read_budgets(path: Path) -> dict[str, Budget]:
-    """The budgets of a file by their names. What is wrong is said with its place."""
+    """The budgets of a file by name. Errors say where in the file they are."""
     settings = _settings(path, _content(path))
     budgets = settings.get("budgets")
     unknown = [key for key in settings if key != "budgets"]
@@ -78,7 +78,7 @@ def read_budgets(path: Path) -> dict[str, Budget]:
 
 
 def require_budget(budgets: Mapping[str, Budget], name: str) -> Budget:
-    """The budget of that name."""
+    """The budget with this name."""
     if name in budgets:
         return budgets[name]
     near = difflib.get_close_matches(name, budgets, 1)
@@ -90,12 +90,12 @@ def require_budget(budgets: Mapping[str, Budget], name: str) -> Budget:
 def _content(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_text(path, "the budget file"))
-    except (ValueError, RecursionError) as error:  # broken, or a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # invalid, or a number with thousands of digits
         raise InputError(f"{path} is not valid TOML: {str(error)[:200]}") from error
 
 
 def _has_budgets(path: Path) -> bool:
-    """A broken ``pyproject.toml`` on the way up is somebody else's to mend, unless it speaks of torchscan."""
+    """Whether it has budgets. A broken ``pyproject.toml`` on the way up is skipped, unless it mentions torchscan."""
     try:
         tool = _content(path).get("tool")
     except InputError:
@@ -124,7 +124,7 @@ class _Reader:
         self._table = table
 
     def budget(self) -> Budget:
-        """The budget; every key is known, and every value what it should be."""
+        """The budget, with every key and value checked."""
         self._require_known(self._table, [*_KEYS, *_LIMITS], "")
         limits = {_LIMITS[key]: self._limit(key) for key in self._table if key in _LIMITS}
         baseline = self._text("baseline")

@@ -1,4 +1,4 @@
-"""What commands have in common: naming a model and its inputs, and saying where the answer goes."""
+"""What commands share: options that name a model and its inputs, and options for output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 TARGETS = """\
 A TARGET is one of
-  package.module:callable(arguments)   imported, and called if it is no model yet
+  package.module:callable(arguments)   imported, and called unless it is a model
   path/to/file.py:name(arguments)      the same, from a file
   torchvision:resnet50                 any model of torchvision
   timm:vit_base_patch16_224            any model of timm
@@ -34,13 +34,13 @@ Arguments are Python literals; quote a TARGET with parentheses. Models are built
 data where they can be, with random weights, and nothing is downloaded."""
 INPUTS = """\
 An --input is the shape of one sample, without the batch: 3,224,224. A type may follow,
-128:long, and the name of the argument stand before, input_ids=128:long."""
+128:long, and the name of the argument may precede it, input_ids=128:long."""
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed")
 
 
 def add_command(commands: Any, name: str, help_: str, *explained: str, run: Any) -> argparse.ArgumentParser:
-    """A command with a help text that explains and shows examples."""
+    """Add a command whose help text has an explanation and examples."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=help_,
@@ -55,7 +55,7 @@ def add_command(commands: Any, name: str, help_: str, *explained: str, run: Any)
 def model_command(
     commands: Any, name: str, help_: str, *explained: str, run: Any, several: bool = False, step: bool = False
 ) -> argparse.ArgumentParser:
-    """A command about a model, or several: which, what it is given, and for a ``step`` what runs."""
+    """Options of a command about one or several models: which, with what inputs, and for a ``step``, what runs."""
     parser = add_command(commands, name, help_, TARGETS, INPUTS, *explained, run=run)
     parser.add_argument("target", metavar="TARGET", nargs="+" if several else None, help="which model; see below")
     group = parser.add_argument_group("inputs")
@@ -73,7 +73,7 @@ def model_command(
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Where the answer goes, and in which format."""
+    """Options for where the answer goes, and in which format."""
     group = parser.add_argument_group("output")
     group.add_argument("--format", choices=FORMATS, default="text", help="default text")
     group.add_argument("--output", metavar="FILE", type=Path, help="write to this file instead of standard output")
@@ -82,7 +82,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """A whole number from one up."""
+    """A whole number of at least one."""
     value = int(text) if text.isdecimal() and len(text) < 19 else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
@@ -95,7 +95,7 @@ def names(text: str) -> list[str]:
 
 
 def on_model(options: argparse.Namespace, target: str, verb: Callable[[Built, Scan], Result]) -> Result:
-    """What ``verb`` says of the model that was named, given the model and the scan that the options ask for."""
+    """What ``verb`` says about the named model, given that model and the scan that the options ask for."""
     from torchscan.scan import DEFAULTS, Scan
     from torchscan.targets import inputs_of, parse_input, parse_target, with_model
 
@@ -108,18 +108,18 @@ def on_model(options: argparse.Namespace, target: str, verb: Callable[[Built, Sc
         built = found.converted(options.dtype)
         return verb(built, Scan(built.module, **{**asked, **inputs_of(target, built, specs, options.dtype)}))
 
-    # what a model prints while it is built is not part of the answer
+    # what a model prints while being built is not part of the answer
     with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
         return with_model(parse_target(target), ask)
 
 
 def on_scan(options: argparse.Namespace, verb: Callable[[Scan], Result]) -> Result:
-    """What ``verb`` says of the one model that was named."""
+    """What ``verb`` says about the one named model."""
     return on_model(options, options.target, lambda _, scan: verb(scan))
 
 
 def put_table(table: Table, options: argparse.Namespace, **special: Callable[[], str]) -> None:
-    """Print a table, or write it to the file that was named; ``special`` formats are written otherwise."""
+    """Print a table, or write it to the named file; ``special`` formats have writers of their own."""
     write = special.get(options.format)
     text = table.write(options.format, width=options.width) if write is None else write()
     if options.output is None:
@@ -129,5 +129,5 @@ def put_table(table: Table, options: argparse.Namespace, **special: Callable[[],
 
 
 def in_full(result: Any) -> str:
-    """As JSON with all that it holds, which is more than its table shows."""
+    """A writer of complete JSON, which holds more than the table shows."""
     return json.dumps(result.as_dict(), indent=2)

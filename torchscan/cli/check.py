@@ -1,4 +1,4 @@
-"""``torchscan check``: whether models stay within the budgets of the budget file."""
+"""``torchscan check``: check models against the budget file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Limits: max_params max_trainable_params max_model_size max_macs max_flops max_dm
 max_activation_memory max_peak_memory max_latency. More keys: dtype batch_size mode training
 optimizer precision device strict.
 
-Exit status: 0 all is within its budget, 1 something is not, 2 something could not be checked."""
+Exit status: 0 all models are within budget, 1 some are not, 2 some could not be checked."""
 _EXAMPLES = """\
 examples
   torchscan check
@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _checked(budget: Any, options: argparse.Namespace) -> int:
-    """Check one; what is wrong with it must not keep the others from being checked."""
+    """Check one budget. Its errors must not keep the others from being checked."""
     from torchscan.budgets import check_budget
     from torchscan.errors import TorchscanError
 

@@ -14,7 +14,7 @@ _SETUP = """\
   zsh    eval "$(torchscan completion zsh)"         in ~/.zshrc, after compinit
   fish   torchscan completion fish | source         in ~/.config/fish/config.fish"""
 
-#: what completes as words by its option, beside those with choices
+#: options that take a file
 _FILES = ("--output", "--config")
 _COLLECTIONS = "torchvision: timm: hf:"
 
@@ -38,7 +38,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[list[str], argpa
 
 
 def _choices(parser: argparse.ArgumentParser) -> Mapping[str, str]:
-    """Option, or "" for what stands by itself, -> the words that it takes."""
+    """Option ("" for positional arguments) -> the words that complete it."""
     named = {name: " ".join(map(str, action.choices)) for names, action in _options(parser) if action.choices for name in names}
     bare = [action for action in parser._actions if not action.option_strings]
     words = [" ".join(map(str, action.choices)) if action.choices else _COLLECTIONS for action in bare if _completes(action)]

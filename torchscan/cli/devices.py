@@ -1,4 +1,4 @@
-"""``torchscan devices``: the devices that are known, one in full, or what the one at hand can do."""
+"""``torchscan devices``: list known devices, show one in full, or measure this machine's."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from torchscan.cli import (
 from torchscan.cli.saying import FINE, WRONG_USE, report_mistake, say
 from torchscan.errors import TorchscanError
 
-INTERRUPTED, UNREAD = 130, 141  # as a shell says it of the signals
+INTERRUPTED, UNREAD = 130, 141  # as shells report these signals
 
 _COMMANDS = (summary, flops, roofline, memory, receptive_field, table, report, compare, check, devices, completion)
 _EPILOG = """\
@@ -41,12 +41,12 @@ examples
   torchscan table torchvision:resnet18 torchvision:resnet50 --format latex
   torchscan check
 
-torchscan COMMAND --help says more. Exit status: 0 fine, 1 a budget is exceeded, 2 wrong use,
+torchscan COMMAND --help explains each. Exit status: 0 fine, 1 a budget is exceeded, 2 wrong use,
 3 torchscan itself failed."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in a line what is wrong."""
+    """Reports errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         found = re.match(r"argument COMMAND: invalid choice: '(.*)' \(choose from (.*)\)", message)
@@ -72,12 +72,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit status; what is wrong goes to standard error."""
-    if sys.stdout is None or sys.stderr is None:  # closed by whoever called us
+    """Run a command and return the exit status. Errors go to standard error."""
+    if sys.stdout is None or sys.stderr is None:  # closed by the caller
         sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # rules and signs, where they cannot be shown
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # lines and symbols that can't be shown
     options = parser().parse_args(arguments)
     try:
         with _notes():
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TorchscanError as error:
         say(str(error))
         return WRONG_USE
-    except BrokenPipeError:  # whoever reads has seen enough; what would have come of it is not known
+    except BrokenPipeError:  # the reader has closed the pipe; how the rest would have gone is not known
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     except KeyboardInterrupt:
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
             return report_mistake(error)
         say(f"the answer cannot be written: {error.strerror}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again at exit
         return WRONG_USE
     except Exception as error:
         return report_mistake(error)
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _notes() -> Iterator[None]:
-    """Warnings as a person reads them, each once."""
+    """Show warnings in plain words, each once."""
     told: set[str] = set()
 
     def show(message: Any, *_: Any, **__: Any) -> None:
@@ -115,6 +115,6 @@ def _notes() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         for kind in (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning, ResourceWarning):
-            warnings.simplefilter("ignore", kind)  # which are for the authors of what the model is made of
+            warnings.simplefilter("ignore", kind)  # meant for authors of libraries
         warnings.showwarning = show
         yield

@@ -1,4 +1,4 @@
-"""``torchscan memory``: what a pass peaks at, and whether it fits."""
+"""``torchscan memory``: peak memory of a pass, and whether it fits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--device", metavar="NAME", help="does it fit there? torchscan devices lists them; or just a size, '24 GiB'"
     )
-    parser.add_argument("--largest-batch", action="store_true", help="also look for the largest batch that fits there")
+    parser.add_argument("--largest-batch", action="store_true", help="also find the largest batch that fits there")
     add_output(parser)
 
 

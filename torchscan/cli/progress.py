@@ -1,4 +1,4 @@
-"""A line on standard error for what takes more than a second; none where nobody sits in front of it."""
+"""A progress line on standard error for anything that takes more than a second; only in a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PATIENCE, _TICK = 1.0, 0.5
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
-    """Say what is being done, and for how long, until it is done; then the line is gone."""
+    """Show what is being done, and for how long, until it is done; then remove the line."""
     if not sys.stderr.isatty():
         yield
         return

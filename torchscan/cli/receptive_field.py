@@ -19,9 +19,7 @@ def add_to(commands: Any) -> None:
     help_ = "which part of the input a unit of each layer sees"
     parser = model_command(commands, "receptive-field", help_, _EXAMPLES, run=_run)
     parser.add_argument("--layer", metavar="PATH", help="only this layer, axis by axis, with its phases")
-    parser.add_argument(
-        "--strict-norm", action="store_true", help="count what the statistics of norms are computed from as seen"
-    )
+    parser.add_argument("--strict-norm", action="store_true", help="count the elements behind the statistics of norms as seen")
     add_output(parser)
 
 

@@ -1,4 +1,4 @@
-"""``torchscan report``: all that is known of a model, on one page."""
+"""``torchscan report``: everything about a model on one page."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _sections(built: Built, scan: Scan) -> list[str]:
-    """All of them from one scan. Operators of a training step are those that the device runs, whose record is there."""
+    """All sections, from one scan. For a training step, operators are those in pieces, whose record exists anyway."""
     from torchscan.report.costs import cost_table
     from torchscan.report.export import to_html
     from torchscan.report.html import part_of
@@ -63,7 +63,7 @@ def _sections(built: Built, scan: Scan) -> list[str]:
 
 
 def _part(built: Built, title: str, part: Callable[[], str]) -> str:
-    """One section; but for the layers it may be missing, with the reason in its place."""
+    """One section. Any section except the layers may be missing; then the reason takes its place."""
     from torchscan.targets import may_need_data
 
     try:

@@ -12,7 +12,7 @@ _EXAMPLES = """\
 examples
   torchscan roofline torchvision:resnet50 --batch-size 64 --device "RTX 4090" --precision fp16
   torchscan roofline timm:vit_base_patch16_224 --training --device H200 --precision bf16-mixed
-torchscan devices lists the devices; torchscan devices --measure measures the one at hand."""
+torchscan devices lists the devices; torchscan devices --measure measures this machine's."""
 
 
 def add_to(commands: Any) -> None:
@@ -20,7 +20,7 @@ def add_to(commands: Any) -> None:
     help_ = "how long a pass takes on a device, and what limits it"
     parser = model_command(commands, "roofline", help_, _EXAMPLES, run=_run, step=True)
     parser.add_argument("--device", metavar="NAME", default="auto", help="which device (default: this machine's)")
-    parser.add_argument("--compiled", action="store_true", help="as torch.compile runs it")
+    parser.add_argument("--compiled", action="store_true", help="estimate for torch.compile")
     rows = parser.add_argument_group("rows")
     rows.add_argument("--by", choices=("layer", "kind", "operator"), default="layer", help="default layer")
     rows.add_argument("--depth", metavar="N", type=int, default=2, help="fold layers deeper than this (default 2)")

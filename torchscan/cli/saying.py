@@ -1,4 +1,4 @@
-"""What a command says: its answer on standard output, what is wrong on standard error, and the exit status."""
+"""What a command says: its answer on standard output, errors on standard error, and the exit status."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import traceback
 
 FINE, EXCEEDED, WRONG_USE, FAILED = 0, 1, 2, 3
 
-#: signs for terminals that have no others
+#: replacements for symbols that a terminal can't show
 _ASCII = str.maketrans(
     {"─": "-", "│": "|", "├": "|", "└": "`", "–": "-", "−": "-", "×": "x", "µ": "u"}
     | {"≥": ">=", "…": "...", "→": "->", "✓": "ok", "✗": "exceeded:"}
@@ -16,12 +16,12 @@ _ASCII = str.maketrans(
 
 
 def say(text: str) -> None:
-    """Something about the run, on standard error."""
+    """Print a remark on standard error."""
     print(f"torchscan: {_in(sys.stderr.encoding, text)}", file=sys.stderr)  # noqa: T201 - printing is what it is for
 
 
 def answer(text: str, *, is_document: bool = False) -> None:
-    """The answer. Text takes the signs that the terminal has; a document, to be read by a program, is always UTF-8."""
+    """Print the answer. Text uses the symbols that the terminal has; a document for programs is always UTF-8."""
     buffer = getattr(sys.stdout, "buffer", None)
     if is_document and buffer is not None:
         sys.stdout.flush()
@@ -32,7 +32,7 @@ def answer(text: str, *, is_document: bool = False) -> None:
 
 
 def report_mistake(error: Exception) -> int:
-    """Say what should not have happened, and return the status for it."""
+    """Report a bug of torchscan's, and return its exit status."""
     if "TORCHSCAN_DEBUG" in os.environ:
         traceback.print_exception(error)
     say(f"this is a mistake of torchscan's, please report it: {error!r} (TORCHSCAN_DEBUG=1 shows where)")

@@ -9,7 +9,7 @@ from torchscan.cli.arguments import add_output, model_command, names, on_scan, p
 
 _COLUMNS = """\
 Columns: type path input_shape output_shape params grad_params nograd_params param_size buffers
-buffer_size macs flops dmas bytes_read bytes_written rf s p. Figures are a layer's own, without
+buffer_size macs flops dmas bytes_read bytes_written rf s p. Numbers are a layer's own, without
 those of the layers that it calls."""
 _EXAMPLES = """\
 examples
@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
     layers.add_argument("--depth", metavar="N", type=int, help="fold deeper layers into their parents")
     layers.add_argument("--columns", metavar="A,B", type=names, help="what to show for each layer; see below")
     layers.add_argument("--rf", action="store_true", help="receptive field, stride and padding of each layer")
-    layers.add_argument("--filter", metavar="GLOB", help="layers whose path or type matches: 'layer4.*', Conv2d")
+    layers.add_argument("--filter", metavar="GLOB", help="only layers whose path or type matches: 'layer4.*', Conv2d")
     layers.add_argument("--sort", metavar="COLUMN", help="sort by a column, largest first")
     layers.add_argument("--top", metavar="N", type=positive, help="only the first N layers")
     layers.add_argument("--wrap", choices=("head", "mid", "tail"), default="mid", help="where long names are cut")
@@ -40,7 +40,7 @@ def add_to(commands: Any) -> None:
         default="torchscan",
         help="MACs as another tool would report them",
     )
-    counting.add_argument("--strict", action="store_true", help="fail if the cost of an operator is not known")
+    counting.add_argument("--strict", action="store_true", help="fail if an operator is unpriced")
     add_output(parser)
 
 

@@ -1,4 +1,4 @@
-"""``torchscan table``: several models, one in a row, for a paper or a page."""
+"""``torchscan table``: several models, one per row, for a paper or a page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    help_ = "several models, one in a row, for a paper"
+    help_ = "several models, one per row, for a paper"
     parser = model_command(commands, "table", help_, _METRICS, _EXAMPLES, run=_run, several=True, step=True)
     parser.add_argument("--metrics", metavar="A,B", type=names, help="what to list for each model; see below")
     parser.add_argument("--device", metavar="NAME", help="estimate the latency on it")
@@ -36,6 +36,6 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _name(target: str, others: list[str]) -> str:
-    """Without the collection or the module that it comes from, unless another is called the same."""
+    """The name without its collection or module, unless another model has the same name."""
     name = target.rpartition(":")[2]
     return name if sum(other.endswith(f":{name}") for other in others) == 1 else target

@@ -1,1 +1,1 @@
-"""What the machine is and has: GPU memory of processes, measured through NVML."""
+"""Devices: what they have, how fast they are, torch's allocator on them, and the GPU memory that processes hold."""

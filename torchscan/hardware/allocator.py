@@ -1,8 +1,8 @@
 """torch's caching allocator for CUDA, replayed: how much it reserves for given allocations, and whether they fit.
 
 A request is rounded up to 512 bytes. Up to 1 MiB it comes from segments of 2 MiB, below 10 MiB from segments of 20 MiB, above
-from a segment of its own, rounded up to 2 MiB. The smallest free block that is large enough is taken and split if the rest is
-worth keeping; freed neighbours grow together. When the device is full, segments that are free as a whole are given back first.
+that from a segment of its own, rounded up to 2 MiB. The smallest free block that is large enough is taken, and split if the
+rest is worth keeping; free neighbours are merged. When the device is full, entirely free segments are released first.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ LARGE_SEGMENT = 20 * _MIB
 SEGMENT_ROUNDING = 2 * _MIB
 
 
-class OutOfMemory(Exception):  # noqa: N818 - it is no error of anybody's: the device is too small
-    """A request that the device cannot serve; it would have ``demand`` bytes in segments."""
+class OutOfMemory(Exception):  # noqa: N818 - not a mistake: the device is too small
+    """A request that the device cannot serve, because segments would then take ``demand`` bytes."""
 
     def __init__(self, demand: int) -> None:
         super().__init__(f"{demand} bytes in segments are more than the device has")
@@ -41,26 +41,26 @@ class AllocatedBlock:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Small ones first, among equals the older."""
+        """Smaller blocks first; of equal ones, the older."""
         return self.size, self.number
 
 
 @dataclass(slots=True, kw_only=True)
 class CachingAllocator:
-    """The allocator of one device, which has ``capacity`` bytes for it (None: as many as it takes)."""
+    """The allocator of one device, with ``capacity`` bytes for it (None: unlimited)."""
 
     capacity: int | None = None
-    #: bytes in segments, and the most so far
+    #: bytes in segments, and their peak
     reserved: int = 0
     peak_reserved: int = 0
-    #: bytes in blocks that are in use, rounding included, and the most so far
+    #: bytes in blocks in use, including rounding, and their peak
     allocated: int = 0
     peak_allocated: int = 0
     _free: dict[bool, list[AllocatedBlock]] = field(default_factory=lambda: {True: [], False: []})
     _made: int = 0
 
     def allocate(self, size: int) -> AllocatedBlock | None:
-        """Serve a request; nothing is needed for nothing."""
+        """Serve a request; one for zero bytes takes no block."""
         if size == 0:
             return None
         rounded = _up(size, ROUNDING)
@@ -71,7 +71,7 @@ class CachingAllocator:
         return block
 
     def free(self, block: AllocatedBlock | None) -> None:
-        """Keep what is not in use any more for later requests."""
+        """Keep a block that is no longer in use for later requests."""
         if block is None:
             return
         self.allocated -= block.size
@@ -132,7 +132,7 @@ class CachingAllocator:
 
 
 def _merge(block: AllocatedBlock, neighbour: AllocatedBlock) -> None:
-    """Let ``block`` swallow a neighbour."""
+    """Merge a neighbour into ``block``."""
     block.size += neighbour.size
     if neighbour is block.before:
         block.before = neighbour.before

@@ -1,4 +1,4 @@
-"""Accelerators by name: what they have and how fast they are, as data sheets say or as somebody measured."""
+"""Devices by name: what they have and how fast they are, from data sheets or measurements."""
 
 from __future__ import annotations
 
@@ -20,53 +20,53 @@ from torchscan.results import Result
 
 _MIB, _GIB = 2**20, 2**30
 
-#: of the memory on the data sheet, what a driver leaves to programs; less where GDDR memory corrects errors
+#: the share of the data sheet's memory that the driver leaves to programs; less where GDDR memory corrects errors
 USABLE, USABLE_WITH_GDDR_ECC = 0.975, 0.92
-#: what a process holds for its context, torch's kernels and the libraries, once they are loaded
+#: what a process holds for its context, torch's kernels and the libraries once they are loaded
 CONTEXT = 512 * _MIB
-#: what cuBLAS works in, once for the forward and once for the backward pass: torch's defaults, before Hopper and since
+#: cuBLAS's workspace, once for the forward and once for the backward pass: torch's defaults, before Hopper and since
 CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = 8320 * 1024, 32 * _MIB
-#: bytes that one multiprocessor gets from the second-level cache in a cycle, at most
+#: bytes that one multiprocessor can read from the second-level cache per cycle, at most
 L2_BYTES_PER_CYCLE = 64
 
-#: where users keep entries of their own
+#: the environment variable that names the user's device file
 USER_FILE = "TORCHSCAN_DEVICES"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device(Result):
-    """One accelerator. Rates are per second; None: not known."""
+    """One device. Rates are per second; None means not known."""
 
     name: str
     #: bytes that programs can use
     memory_bytes: int
-    #: as the data sheet counts, in 2^30 bytes
+    #: memory on the data sheet, in 2^30 bytes
     data_sheet_memory_gib: float = 0.0
-    #: compute capability: 9.0; None where the device is none of CUDA's
+    #: compute capability, such as 9.0; None if it is not a CUDA device
     capability: float | None = None
     vendor: str = ""
     arch: str = ""
     multiprocessors: int | None = None
-    #: cycles per second
+    #: clock rate, in cycles per second
     clock_hz: float | None = None
-    #: operations per second without sparsity, by the type of the operands
+    #: operations per second without sparsity, by operand type
     flops_per_second: Mapping[str, float] = field(default_factory=dict)
-    #: bytes per second to and from memory
+    #: memory bandwidth, in bytes per second
     bytes_per_second: float | None = None
-    #: bytes of the second-level cache
+    #: size of the second-level cache, in bytes
     l2_bytes: int | None = None
-    #: bytes per second to other devices, all links in both directions
+    #: bytes per second to other devices, over all links in both directions
     link_bytes_per_second: float | None = None
-    #: limit of the board in watts
+    #: power limit of the board, in watts
     power_watts: float | None = None
-    #: figure -> where it was read
+    #: key of a number -> its source
     source: Mapping[str, str] = field(default_factory=dict)
-    #: figures that no data sheet at hand confirms
+    #: keys of the numbers that no data sheet we have confirms
     unverified: tuple[str, ...] = ()
     note: str = ""
-    #: other names of it
+    #: its other names
     aliases: tuple[str, ...] = ()
-    #: whether the rates were measured, so that they are what can be had
+    #: whether the rates were measured, and so are attainable
     is_measured: bool = False
 
     @property
@@ -76,35 +76,35 @@ class Device(Result):
 
     @property
     def has_allocator(self) -> bool:
-        """Whether torch's caching allocator hands out its memory, as far as is known: CUDA's, and AMD's under that name."""
+        """Whether torch's caching allocator manages its memory, as far as we know: on CUDA, and on AMD under that name."""
         return self.vendor in ("", "NVIDIA", "AMD")
 
     @property
     def has_flash(self) -> bool:
-        """Whether torch has flash attention for it."""
+        """Whether torch has a flash attention kernel for it."""
         return self.capability is None or self.capability >= 8
 
     @property
     def cublas_workspace_bytes(self) -> int:
-        """Bytes that cuBLAS works in, for each thread that calls it."""
+        """Bytes of cuBLAS's workspace, for each thread that calls it."""
         return CUBLAS_WORKSPACE_HOPPER if (self.capability or 0) >= 9 else CUBLAS_WORKSPACE
 
     @property
     def l2_bytes_per_second(self) -> float | None:
-        """Bytes per second from the second-level cache, at most: 64 per cycle and multiprocessor."""
+        """Peak bytes per second from the second-level cache: 64 per cycle and multiprocessor."""
         if self.multiprocessors is None or self.clock_hz is None:
             return None
         return L2_BYTES_PER_CYCLE * self.multiprocessors * self.clock_hz
 
     def is_unverified(self, figure: str) -> bool:
-        """Whether a figure, "bandwidth_gbs" or "fp16", say, is unverified: no data sheet at hand confirms it."""
+        """Whether a number, such as "bandwidth_gbs" or "fp16", is unverified: no data sheet we have confirms it."""
         return figure in self.unverified or (figure in self.flops_per_second and "dense_tflops" in self.unverified)
 
 
 def device_named(name: str) -> Device:
-    """The accelerator of that name, in any case, also in part where that is clear ("H200", "RTX 4090").
+    """The device of that name. Case doesn't matter, and an unambiguous part is enough ("H200", "RTX 4090").
 
-    "cuda" is the one at hand; "auto" too, or without one the CPU, if it was measured; "24 GiB" some card with as much memory.
+    "cuda" is this machine's card; so is "auto", or else the CPU, if measured; "24 GiB" is a card with that much memory.
     """
     if not isinstance(name, str):
         raise InputError(f"device is {name!r}: give its name ('NVIDIA H200'), its memory ('24 GiB') or 'cuda'")
@@ -136,7 +136,7 @@ def device_named(name: str) -> Device:
 
 
 def known_devices() -> dict[str, Device]:
-    """All devices: those of the package, of the user's file and those that were registered, of which later ones win."""
+    """All devices: the package's, those in the user's file and registered ones. Later ones replace earlier ones."""
     return {**_of_package(), **_of_user(user_file()), **_registered}
 
 
@@ -157,20 +157,20 @@ def register_device(
     power_w: float | None = None,
     arch: str | None = None,
 ) -> Device:
-    """Make a device known for as long as this process lives; torchscan's user file keeps it for longer.
+    """Make a device known to this process; the user's device file makes it known to all.
 
     Args:
-        name: as ``torch.cuda.get_device_name()`` has it. Replaces a device of that name.
-        memory_gb: its memory, in 2^30 bytes.
-        bandwidth_gbs: of its memory, in 10^9 bytes per second.
+        name: as ``torch.cuda.get_device_name()`` returns it. Replaces any device of that name.
+        memory_gb: memory, in 2^30 bytes.
+        bandwidth_gbs: memory bandwidth, in 10^9 bytes per second.
         dense_tflops: peak rates in 10^12 operations per second, without sparsity: ``{"fp32": 35.6, "fp16": 71.2}``.
-        capability: CUDA's compute capability, 8.6, say.
-        multiprocessors: how many it has, from which follows how much of it small kernels use.
-        boost_mhz: its clock.
-        l2_mb: size of the second-level cache.
-        link_gbs: NVLink and the like, in both directions.
-        power_w: limit of the board.
-        arch: "Ada", "Hopper", …: what an operation costs in power, see docs/roofline.md.
+        capability: CUDA's compute capability, such as 8.6.
+        multiprocessors: their number, which determines how much of the device small kernels use.
+        boost_mhz: boost clock, in MHz.
+        l2_mb: size of the second-level cache, in 2^20 bytes.
+        link_gbs: NVLink and the like, in both directions, in 10^9 bytes per second.
+        power_w: power limit of the board, in watts.
+        arch: "Ada", "Hopper", …: decides how much power an operation takes, see docs/roofline.md.
 
     """
     if not name:
@@ -193,7 +193,7 @@ def register_device(
 
 
 def user_file() -> Path:
-    """Where entries of the user are kept: ``$TORCHSCAN_DEVICES``, or ``torchscan/devices.json`` where configurations are."""
+    """The user's device file: ``$TORCHSCAN_DEVICES``, or ``torchscan/devices.json`` in the configuration folder."""
     if USER_FILE in os.environ:
         return Path(os.environ[USER_FILE])
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
@@ -201,7 +201,7 @@ def user_file() -> Path:
 
 
 def save_entry(name: str, entry: Mapping[str, Any]) -> Path:
-    """Put an entry into the user's file, beside what is there. Written beside and renamed, so that nothing is lost."""
+    """Add an entry to the user's device file. A new file replaces the old one, so that nothing is lost."""
     path = user_file()
     _device(name, entry, str(path))
     entries = {**_read(path), name: dict(entry)}
@@ -211,7 +211,7 @@ def save_entry(name: str, entry: Mapping[str, Any]) -> Path:
 
 
 def require_writable(path: Path) -> None:
-    """Raise unless the file can be written, or be made."""
+    """Raise unless the file can be written or created."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -221,13 +221,13 @@ def require_writable(path: Path) -> None:
 
 
 def known_entry(name: str) -> dict[str, Any]:
-    """The package's entry of a device as it is in the file; empty where it has none."""
+    """The package's entry for a device, as in its file; empty if there is none."""
     return dict(_content()["devices"].get(name, {}))
 
 
 def at_hand() -> Device:
-    """The card of this machine, or its CPU, if it was measured."""
-    import torch  # the list of devices does not wait for it
+    """This machine's card, or else its CPU, if it was measured."""
+    import torch  # here, so that listing devices needn't wait for it
 
     if torch.cuda.is_available():
         return _cuda("cuda")
@@ -242,7 +242,7 @@ def at_hand() -> Device:
 
 
 def cpu_name() -> str:
-    """What the CPU of this machine calls itself."""
+    """The model name of this machine's CPU."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -264,18 +264,21 @@ def _cuda(name: str) -> Device:
     )
 
 
-#: words that tell one model from another, so that they are not left out
+#: words that tell one model from another, so a name must not leave them out
 _DISTINGUISHING = {"ti", "super", "max", "nvl", "s", "g", "q", "pro"}
 
 
 def _is_part(name: str, full: str) -> bool:
-    """Word by word: "A100 80GB SXM" is part of "NVIDIA A100-SXM4-80GB"; "A10" is not, nor "GTX 1650" of a "GTX 1650 Ti"."""
+    """Whether ``full`` contains the words of ``name``.
+
+    "A100 80GB SXM" is part of "NVIDIA A100-SXM4-80GB"; "A10" is not, nor is "GTX 1650" part of "GTX 1650 Ti".
+    """
     given, words = _words(name), _words(full)
     return bool(given) and given <= words and not (words - given) & _DISTINGUISHING
 
 
 def _words(name: str) -> set[str]:
-    """Letters and numbers apart: "RTX4090" is "rtx", "4090"."""
+    """The words of a name, letters apart from numbers: "RTX4090" is "rtx", "4090"."""
     return set(re.findall(r"[a-z]+|[0-9]+", name.lower()))
 
 
@@ -312,7 +315,7 @@ def _read(path: Path) -> dict[str, Any]:
     return entries
 
 
-#: the formats that rates are known of
+#: the formats that can have rates
 RATES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
 _REQUIRED = ("memory_gb", "bandwidth_gbs", "dense_tflops")
 _NUMBERS = ("memory_gb", "bandwidth_gbs", "boost_mhz", "l2_mb", "link_gbs", "power_w", "multiprocessors")

@@ -1,4 +1,4 @@
-"""Measures what the device at hand can do: how fast it copies, and how fast it multiplies matrices in each format."""
+"""Measures this machine's device: how fast it copies, and how fast it multiplies matrices in each format."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 from torchscan.hardware.devices import cpu_name, known_entry
 
 _MIB, _GIB = 2**20, 2**30
-#: seconds that each figure is measured for
+#: seconds spent on each measurement
 _LONG_ENOUGH = 0.5
-#: name -> type of the operands, whether products of single precision may be shortened
+#: name -> type of the operands, whether single precision may be reduced to TF32
 _FORMATS: dict[str, tuple[torch.dtype, bool]] = {
     "fp64": (torch.float64, False),
     "fp32": (torch.float32, False),
@@ -26,7 +26,7 @@ _FORMATS: dict[str, tuple[torch.dtype, bool]] = {
 
 
 def measure() -> tuple[str, dict[str, Any]]:
-    """The name of the device at hand and its entry for a file of devices. Measured is the best of many runs."""
+    """The name of this machine's device, and its entry for a device file. Each rate is the best of many runs."""
     on_cuda = torch.cuda.is_available()
     device = torch.device("cuda" if on_cuda else "cpu")
     formats = _formats()
@@ -49,7 +49,7 @@ def measure() -> tuple[str, dict[str, Any]]:
 
 
 def _formats() -> list[str]:
-    """Those that the device computes in, and not only pretends to."""
+    """The formats that the device really computes in, not just accepts."""
     if not torch.cuda.is_available():
         return [name for name, (_, shortened) in _FORMATS.items() if not shortened]
     recent = torch.cuda.get_device_capability()[0] >= 8
@@ -63,7 +63,7 @@ def _memory(on_cuda: bool) -> int:
 
 
 def _copies(device: torch.device) -> float:
-    """Bytes per second, read and written: of a tensor that no cache has room for."""
+    """Bytes per second read and written, for a tensor too large for any cache."""
     size = (1024 if device.type == "cuda" else 256) * _MIB
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -71,7 +71,7 @@ def _copies(device: torch.device) -> float:
 
 
 def _products(device: torch.device, dtype: torch.dtype, shortened: bool) -> float:
-    """Operations per second: of square matrices that fill the device."""
+    """Operations per second, for square matrices that fill the device."""
     size = 8192 if device.type == "cuda" else 1024
     generator = torch.Generator(device).manual_seed(0)
     first, second = (torch.rand(size, size, device=device, generator=generator).to(dtype) for _ in range(2))
@@ -91,7 +91,7 @@ def _shortened(wanted: bool) -> Iterator[None]:
 
 
 def _best(run: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the shortest run. The first ones load kernels and raise clocks."""
+    """Seconds of the shortest run. The first runs load kernels and raise clocks."""
     run()
     best, end = float("inf"), time.perf_counter() + _LONG_ENOUGH
     while time.perf_counter() < end:

@@ -1,7 +1,7 @@
 """What a process holds on GPUs, and which part of it is overhead.
 
-torch's allocator knows of its own blocks only; contexts, kernels and libraries show in NVML (``nvidia-ml-py``), the driver's
-own books. These are kept by process, and not everywhere can be read: what they withhold is said, not guessed.
+torch's allocator knows of its own blocks only; contexts, kernels and libraries show in NVML (``nvidia-ml-py``), which
+reports what the driver counts per process. Where it can't be read, that is said, and nothing is guessed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchscan.errors import warn_user
 
 MIB = 2**20
 
-#: by process what it holds on one GPU; None where NVML withholds the figure
+#: process -> bytes that it holds on one GPU; None where NVML withholds the number
 _Listing = Mapping[int, int | None]
 
 _WITHHELD = "NVML does not tell how much the process holds"
@@ -34,16 +34,16 @@ _reasons_said: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """What a process holds on all GPUs together, in bytes, and who says so.
+    """What a process holds on all GPUs together, in bytes, and the source of that number.
 
-    ``"nvml"``: the driver. ``"allocator"``: torch, which does not see contexts, kernels and libraries. ``"none"``: nobody,
-    ``size`` is 0. ``reason`` tells what is not plain about the figure; it is empty where it is NVML's own for this process.
+    ``"nvml"``: the driver. ``"allocator"``: torch, which does not see contexts, kernels and libraries. ``"none"``: there is
+    none, and ``size`` is 0. ``reason`` explains any reservation; it is empty where NVML itself reports this process.
     """
 
     size: int
     source: Literal["nvml", "allocator", "none"]
     reason: str = ""
-    #: something that the process may hold is not in ``size``
+    #: whether the process may hold more than ``size``
     lower_bound: bool = False
 
 
@@ -51,8 +51,8 @@ class ProcessMemory:
 class Overhead:
     """What this process holds on all GPUs beyond its live tensors, in MiB.
 
-    ``cuda`` = process - reserved: contexts, kernels, libraries; None where what the process holds is not known in full.
-    ``framework`` = reserved - allocated: what torch's allocator keeps for later.
+    ``cuda`` = process - reserved: contexts, kernels, libraries; None if not everything the process holds is known.
+    ``framework`` = reserved - allocated: what torch's allocator caches.
     """
 
     cuda: float | None
@@ -65,7 +65,7 @@ NO_OVERHEAD = Overhead(0.0, 0.0)
 def get_process_gpu_ram(pid: int | None = None) -> float:
     """MiB that a process, by default this one, holds on all GPUs.
 
-    Where NVML cannot tell, a warning says once what is given instead: what torch's allocator holds, or 0.0.
+    If NVML cannot tell, this warns once and returns what torch's allocator holds, or 0.0.
     """
     memory = process_memory(pid)
     if memory.source != "nvml" and memory.reason not in _reasons_said:
@@ -78,9 +78,9 @@ def get_process_gpu_ram(pid: int | None = None) -> float:
 def process_memory(pid: int | None = None) -> ProcessMemory:
     """What a process, by default this one, holds on all GPUs.
 
-    NVML counts processes by the host's numbers. A container has numbers of its own, so there this process may be listed under
-    another one: it is taken to be the only listed process that the container does not have, if there is just one. A process of
-    the host whose number is by coincidence this one's cannot be told from it, unless it holds less than torch has reserved.
+    NVML lists processes by the host's numbers. A container has its own numbers, so there this process may be listed under
+    another one: if exactly one listed process is not of this container, it is taken to be this one. A process of the host that
+    happens to have this one's number can't be told apart from it, unless it holds less than torch has reserved.
     """
     if pid is None or pid == os.getpid():
         return _own_memory()
@@ -95,7 +95,7 @@ def cuda_overhead() -> Overhead:
         return NO_OVERHEAD
     memory = process_memory()
     reserved, allocated = _on_all_devices(torch.cuda.memory_reserved), _on_all_devices(torch.cuda.memory_allocated)
-    # Read one after the other: what is allocated or freed between them must not show as less than nothing.
+    # These are read one after the other: what is allocated or freed in between must not make a difference negative.
     cuda = None if memory.lower_bound else max(memory.size - reserved, 0) / MIB
     return Overhead(cuda, max(reserved - allocated, 0) / MIB)
 
@@ -104,7 +104,7 @@ def cuda_overhead() -> Overhead:
 
 
 def _own_memory() -> ProcessMemory:
-    reserved = _on_all_devices(torch.cuda.memory_reserved)  # first, so that what grows meanwhile is no contradiction
+    reserved = _on_all_devices(torch.cuda.memory_reserved)  # read first: it may grow before NVML answers
     survey = _ask_gpus()
     if not torch.cuda.is_initialized() and os.getpid() not in survey.pids:
         return survey.memory_of(os.getpid())
@@ -116,7 +116,7 @@ def _own_memory() -> ProcessMemory:
 
 
 def _own_entry(survey: _Survey) -> ProcessMemory:
-    """What the lists say of this process, which uses CUDA, under whichever number it stands there."""
+    """What the lists say about this process, which uses CUDA, under whichever number they have it."""
     if not survey.listings or os.getpid() in survey.pids:
         return survey.memory_of(os.getpid())
     if survey.mps_servers:
@@ -129,7 +129,7 @@ def _own_entry(survey: _Survey) -> ProcessMemory:
 
 
 def _of_other_containers(pids: Iterable[int]) -> list[int]:
-    if not os.path.exists("/proc/self"):  # no Linux, where nothing of a process can be seen there
+    if not os.path.exists("/proc/self"):  # not Linux: processes can't be looked up there
         return []
     return [pid for pid in pids if not os.path.exists(f"/proc/{pid}")]
 
@@ -145,7 +145,7 @@ def _on_all_devices(bytes_of: Callable[[int], int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Survey:
-    """The lists of all GPUs, or of their MIG instances, and why some are missing."""
+    """The process lists of all GPUs, or of their MIG instances, and why some are missing."""
 
     listings: tuple[_Listing, ...]
     failures: tuple[str, ...]
@@ -156,7 +156,7 @@ class _Survey:
         return frozenset().union(*self.listings)
 
     def memory_of(self, pid: int, remark: str = "") -> ProcessMemory:
-        """What is put down to a process; nothing if it stands on no list, provided that there are lists."""
+        """What the lists attribute to a process: nothing if it is on none of them, unknown if there are no lists."""
         if not self.listings:
             return self.unknown("" if self.failures else _NO_GPU)
         sizes = [listing[pid] for listing in self.listings if pid in listing]
@@ -194,11 +194,11 @@ def _session(nvml: ModuleType) -> Iterator[None]:
 
 
 class _Inquiry:
-    """The lists as they come in."""
+    """Collects the lists."""
 
     def __init__(self, nvml: ModuleType) -> None:
         self._nvml = nvml
-        # The second is no NVMLError: the driver is too old for what pynvml calls.
+        # The second is not an NVMLError: it means that the driver is too old for a function that pynvml calls.
         self._errors: tuple[type[Exception], ...] = (nvml.NVMLError, nvml.NVMLLibraryMismatchError)
         self.listings: list[_Listing] = []
         self.failures: list[str] = []
@@ -214,7 +214,7 @@ class _Inquiry:
 
     @contextlib.contextmanager
     def noting_failure_of(self, what: str) -> Iterator[None]:
-        """Go on after the body when NVML refuses: one lost GPU does not hide the others."""
+        """Note a failure of NVML in the body and go on: one lost GPU must not hide the others."""
         try:
             yield
         except self._errors as error:
@@ -224,7 +224,7 @@ class _Inquiry:
         if not self._has_mig(gpu):
             self._ask(name, gpu)
             return
-        # The GPU's own list has the processes of its instances once more. Not every index is that of an instance.
+        # The GPU's own list repeats the processes of its instances. Not every index belongs to an instance.
         for index in range(self._nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
             instance = f"{name}, MIG instance {index}"
             with self.noting_failure_of(instance), contextlib.suppress(self._nvml.NVMLError_NotFound):
@@ -247,17 +247,17 @@ class _Inquiry:
 
     @property
     def _does_not_apply(self) -> tuple[type[Exception], ...]:
-        """A device that knows no such processes has none."""
+        """Errors which mean that the device has no processes of that kind."""
         nvml = self._nvml
         return (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument, nvml.NVMLLibraryMismatchError)
 
     def _enter(self, processes: Iterable[Any], listing: dict[int, int | None]) -> None:
-        """A process of two kinds stands on two lists, on both with all that it holds: not the sum, but the larger figure."""
+        """Add processes to a listing. One of two kinds is on two lists, each time with all it holds: take the larger number."""
         for process in processes:
             sizes = (listing.get(process.pid), process.usedGpuMemory)
             listing[process.pid] = max((size for size in sizes if size is not None), default=None)
 
     def _is_mps_server(self, pid: int) -> bool:
-        with contextlib.suppress(*self._errors, UnicodeDecodeError):  # gone, of the host, or named in bytes that are no text
+        with contextlib.suppress(*self._errors, UnicodeDecodeError):  # it is gone or of the host, or its name is not text
             return "mps-server" in self._nvml.nvmlSystemGetProcessName(pid)
         return False

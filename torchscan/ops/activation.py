@@ -52,13 +52,13 @@ pointwise(aten.native_dropout, aten._fused_dropout)
 
 @window_of(aten.softmax, aten._softmax, aten._safe_softmax, aten.log_softmax, aten._log_softmax)
 def softmax_window(self: TensorSpec, dim: int, *_: object, out: TensorSpec) -> Looks:
-    """Each element is made from all along the dimension."""
+    """Each element is made from all elements along the dimension."""
     return (mixed(self, dim, out),)
 
 
 @window_of(aten.prelu)
 def prelu_window(self: TensorSpec, weight: TensorSpec, *, out: TensorSpec) -> Looks:
-    """At its place, with some weight."""
+    """The input at the same place, and the weight as a whole."""
     return (broadcast(self, out),)
 
 
@@ -74,7 +74,7 @@ def glu_window(self: TensorSpec, dim: int = -1, *, out: TensorSpec) -> Looks:
 
 _GELU = {"none": 5, "tanh": 14}
 # cdf = ½ (1 + erf(x/√2)), 4; pdf = c · exp(−½ x²), 4; g · (cdf + x · pdf), 3
-# by tanh: its argument, 5; tanh, 6; its derivative and that of the argument, 6; the rest of the product rule, 6
+# by tanh: its argument, 5; tanh, 6; the derivatives of both, 6; the rest of the product rule, 6
 _GELU_BACKWARD = {"none": 11, "tanh": 23}
 
 
@@ -92,7 +92,7 @@ def gelu_backward(grad: TensorSpec, self: TensorSpec, *, approximate: str = "non
 
 @cost_of(aten._prelu_kernel_backward)
 def prelu_backward(grad: TensorSpec, self: TensorSpec, weight: TensorSpec, *, out: Output) -> Work:
-    """Compare and two products, of which one is selected for the input and one for the weight: 5 per element."""
+    """A comparison, two products, and a selection each for the input and the weight: 5 per element."""
     return Work(other_flops=5 * self.numel)
 
 
@@ -104,7 +104,7 @@ def glu_backward(grad: TensorSpec, self: TensorSpec, dim: int, *, out: TensorSpe
 
 @cost_of(aten.dropout, aten.feature_dropout, aten.alpha_dropout, aten.feature_alpha_dropout)
 def dropout(input: TensorSpec, p: float, train: bool, *, out: TensorSpec) -> Work:
-    """FLOPs = 2 per element in training (draw, scale); in evaluation it does not run."""
+    """FLOPs = 2 per element in training (draw, scale); it does not run in evaluation."""
     return Work(other_flops=2 * out.numel if train else 0)
 
 

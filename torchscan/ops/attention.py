@@ -1,9 +1,9 @@
-"""Attention as one operator, whichever kernel runs it. It is counted dense: a causal mask does not halve it.
+"""Attention as one operator, whichever kernel runs it. It is counted as dense: a causal mask does not halve it.
 
 With S = samples · query heads · L queries · M keys scores, E wide queries and E_v wide values:
 
-forward   MACs = S · (E + E_v)        scores, weighed values
-backward  MACs = S · (3·E + 2·E_v)    scores once more; ∂V = Pᵀ·∂O, ∂P = ∂O·Vᵀ, ∂Q = ∂S·K, ∂K = ∂Sᵀ·Q
+forward   MACs = S · (E + E_v)        scores, weighted values
+backward  MACs = S · (3·E + 2·E_v)    scores again; ∂V = Pᵀ·∂O, ∂P = ∂O·Vᵀ, ∂Q = ∂S·K, ∂K = ∂Sᵀ·Q
 
 Other FLOPs per score: forward 1 to scale, 5 of softmax, 1 to add a mask, 2 of dropout. Backward 1 to scale and 2 for the
 softmax from its saved logarithm, 2 for ∂S = P·(∂P − D), 1 to scale, 1 with a mask, 2 with dropout; D = Σ O·∂O takes 2·E_v per
@@ -42,7 +42,7 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     out: Output,
 ) -> Work:
-    """The operator that picks a kernel, and what it picks. Operands are (…, heads, length, width)."""
+    """The operator that picks a kernel, and the kernels that it picks. Operands are (…, heads, length, width)."""
     return _forward(_scores(query, key), query, value, attn_mask or attn_bias, dropout_p)
 
 
@@ -59,7 +59,7 @@ def attention_window(
     attn_bias: TensorSpec | None = None,
     out: TensorSpec | tuple[TensorSpec, ...],
 ) -> Looks:
-    """Its own query with all keys and values, also where they are masked; of a mask its own row."""
+    """Its own query, all keys and values (even if masked), and its own row of a mask."""
     result, mask = first(out), attn_mask if attn_mask is not None else attn_bias
     batch = len(result.shape) - 2
     masked: list[Ways] = [] if mask is None else [look(result, *broadcast_dims(mask.shape[:-1], result.shape[:-1]), WHOLE)]
@@ -72,7 +72,7 @@ def attention_window(
 
 
 def _heads(spec: TensorSpec, out: TensorSpec) -> list[Dim]:
-    """Heads that several queries share are taken together."""
+    """Dimensions before length and width; heads shared by several queries are looked at as a whole."""
     sizes = zip(spec.shape[:-2], out.shape[:-2], strict=True)
     return [here(dim) if size == full else WHOLE for dim, (size, full) in enumerate(sizes)]
 
@@ -97,7 +97,7 @@ def fused_attention_backward(
 
 @cost_of("torchscan::flex_attention")
 def flex_attention(query: TensorSpec, key: TensorSpec, value: TensorSpec, score_operators: int, *, out: Output) -> Work:
-    """Attention whose scores a function changes: 1 per score for each of its operators. Blocks that are left out count."""
+    """Attention whose scores a function modifies: 1 per score for each of its operators. Skipped blocks count, too."""
     work = _forward(_scores(query, key), query, value, None, 0.0)
     return replace(work, other_flops=work.other_flops + score_operators * _scores(query, key))
 
@@ -112,7 +112,7 @@ def flex_attention_backward(
 
 
 # -- the kernels below them: (samples, length, heads, width), or all samples in a row and where each begins --------------
-# How long each of the latter is, a record does not know: all count as long as the longest.
+# In the latter case a record doesn't know the length of each sample: all count as if as long as the longest.
 
 
 @cost_of(aten._flash_attention_forward)
@@ -134,7 +134,7 @@ def flash_attention(
 
 @cost_of("aten::_flash_attention_forward_no_dropout_inplace")
 def flash_attention_in_place(target: TensorSpec, *args: Any, out: Output) -> Work:
-    """The flash kernel, into a tensor that is there."""
+    """The flash kernel, into an existing tensor."""
     return flash_attention(*args[:7], out=out)
 
 
@@ -171,7 +171,7 @@ def cudnn_attention(
     dropout_p: float = 0.0,
     out: Output,
 ) -> Work:
-    """The kernel of cuDNN, which takes (samples, heads, length, width)."""
+    """CuDNN's kernel, which takes (samples, heads, length, width)."""
     scores = _scores(query, key) if cum_seq_q is None else _kernel_scores(query, key, cum_seq_q, max_q, max_k)
     return _forward(scores, query, value, attn_bias, dropout_p)
 
@@ -274,7 +274,7 @@ def transformer_encoder_layer(
     mask: TensorSpec | None = None,
     out: Output,
 ) -> Work:
-    """The above on one sequence of L, and a feed-forward part F wide: MACs = N·L·(4·D² + 2·D·F) + N·L²·2·D.
+    """The above on sequences of length L, and a feed-forward part of width F: MACs = N·L·(4·D² + 2·D·F) + N·L²·2·D.
 
     Other FLOPs: those of attention, two layer norms (8 per element, 2 per row each), two sums, the activation (relu 1, gelu 5).
     """
@@ -286,7 +286,7 @@ def transformer_encoder_layer(
 
 @cost_of(aten._transform_bias_rescale_qkv)
 def split_projections(qkv: TensorSpec, qkv_bias: TensorSpec, num_heads: int, *, out: Output) -> Work:
-    """Add the bias to queries, keys and values, scale the queries: 1 per element, 1 more per query element."""
+    """Add the bias to queries, keys and values, and scale the queries: 1 per element, 1 more per query element."""
     return Work(other_flops=qkv.numel + qkv.numel // 3)
 
 

@@ -1,8 +1,8 @@
 """Convolutions of any dimension, grouped, dilated, transposed, deformable, quantised, and their gradients.
 
 Each output element of a convolution is a sum over its window: ``k = kernel elements · C_in / groups`` products. In a transposed
-convolution it is each *input* element that meets ``kernel elements · C_out / groups`` weights. Of complex numbers it is done as
-three convolutions of real ones.
+convolution, each *input* element is multiplied by ``kernel elements · C_out / groups`` weights. A complex convolution is
+computed as three real ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def convolution(input: TensorSpec, weight: TensorSpec, *_: object, out: Output, 
 
 @cost_of(aten.cudnn_convolution_relu, aten.miopen_convolution_relu)
 def convolution_and_relu(input: TensorSpec, weight: TensorSpec, *_: object, out: TensorSpec) -> Work:
-    """The same, and a comparison per output."""
+    """A convolution, and a comparison per output."""
     return _windowed(out.numel * math.prod(weight.shape[1:]), weight, *_biases(_), other_flops=out.numel)
 
 
@@ -41,7 +41,7 @@ def convolution_and_relu(input: TensorSpec, weight: TensorSpec, *_: object, out:
 def convolution_addition_and_relu(
     self: TensorSpec, weight: TensorSpec, z: TensorSpec, alpha: float | None = None, *_: object, out: TensorSpec
 ) -> Work:
-    """The same, a sum and a comparison per output, and a product if ``alpha`` ≠ 1."""
+    """A convolution, a sum and a comparison per output, and a product if ``alpha`` ≠ 1."""
     per_output = 2 + (alpha not in (None, 1))
     products = out.numel * math.prod(weight.shape[1:])
     return _windowed(products, weight, *_biases(_), z, other_flops=per_output * out.numel)
@@ -104,7 +104,7 @@ def convolution_window(
     """Place j looks at ``s·j − p + d·t`` for the taps t, of the channels of its group."""
     kernel = weight.shape[2:]
     steps, spacing = (per_axis(value, len(kernel)) for value in (stride, dilation))
-    if isinstance(padding, str):  # of an odd number the larger half is behind
+    if isinstance(padding, str):  # the larger half of an odd number goes behind
         padding = [d * (k - 1) // 2 if padding == "same" else 0 for k, d in zip(kernel, spacing, strict=True)]
     each = zip(kernel, steps, per_axis(padding, len(kernel)), spacing, strict=True)
     per_group = max(weight.shape[1], 1)
@@ -168,10 +168,10 @@ def convolution_backward(
     out: tuple[TensorSpec, ...],
     **_kwargs: object,
 ) -> Work:
-    """The gradients of the input and of the weight take the products of the forward pass each; that of the bias sums.
+    """The gradients of the input and of the weight take as many products as the forward pass, each; the bias takes sums.
 
     With P the MACs of the forward pass: MACs = P · (input wanted + weight wanted); FLOPs + numel(grad) − C_out for the bias.
-    Each of them reads P elements and the tensors beside it.
+    Each reads P elements, besides the other tensors.
     """
     products = (input if transposed else grad_output).numel * math.prod(weight.shape[1:])
     for_input, for_weight, for_bias = (bool(each) for each in output_mask)
@@ -191,7 +191,7 @@ def slow_convolution_backward(
     out: Output,
     **_kwargs: object,
 ) -> Work:
-    """As convolution_backward: the MACs of the forward pass for each of the two gradients, sums for the bias."""
+    """As convolution_backward: the MACs of the forward pass for each of the two gradients, and sums for the bias."""
     results = out if isinstance(out, tuple) else (out,)
     return convolution_backward(grad_output, self, weight, output_mask=output_mask, out=results)
 
@@ -215,7 +215,7 @@ def convolution_double_backward(
     *_: object,
     out: Output,
 ) -> Work:
-    """A convolution each for ggI with the weight, the input with ggW, and for each of their two gradients."""
+    """A convolution of ggI with the weight, one of the input with ggW, and one for each of their two gradients."""
     given = (ggI is not None) + (ggW is not None)
     return Work(macs=2 * given * gO.numel * math.prod(weight.shape[1:]))
 
@@ -233,7 +233,7 @@ def deformable_convolution(
 ) -> Work:
     """MACs = numel(out) · k. Each sample of each input channel is interpolated between four neighbours.
 
-    A position takes 14 (its distances and the weights of the neighbours), a sample 7, and 1 more with a mask.
+    A position takes 14 (its distances and the neighbours' weights); a sample takes 7, with a mask 1 more.
     """
     samples = out.shape[0] * input.shape[1] * math.prod(weight.shape[2:]) * math.prod(out.shape[2:])
     positions = offset.numel // 2
@@ -249,7 +249,7 @@ def deformable_convolution(
 def deformable_convolution_backward(
     grad: TensorSpec, input: TensorSpec, weight: TensorSpec, offset: TensorSpec, *_: object, out: tuple[TensorSpec, ...]
 ) -> Work:
-    """Twice the MACs of the forward pass; each sample is interpolated again, spread over four neighbours and to its offset."""
+    """Twice the MACs of the forward pass; each sample is interpolated again, spread to four neighbours and its offset."""
     samples = grad.shape[0] * input.shape[1] * math.prod(weight.shape[2:]) * math.prod(grad.shape[2:])
     return Work(macs=2 * grad.numel * math.prod(weight.shape[1:]), other_flops=(7 + 8 + 14) * samples + 14 * offset.numel // 2)
 
@@ -277,7 +277,7 @@ def _unpacked(packed: object) -> list[TensorSpec]:
 
 
 def _biases(rest: Sequence[object]) -> list[TensorSpec]:
-    """Among an operator's other arguments, which differ from kernel to kernel, the vector that is the bias."""
+    """The bias: the only vector among the other arguments, which differ from kernel to kernel."""
     return [each for each in rest if isinstance(each, TensorSpec) and len(each.shape) == 1]
 
 

@@ -1,7 +1,7 @@
-"""Einstein sums: the pairs of operands are multiplied one after the other, and an index that is done with is summed.
+"""Einstein sums: operands are multiplied pair by pair, and an index that is no longer needed is summed.
 
-A pair costs a multiply-accumulate for each combination of the indices of both. What occurs in one operand only, and not in the
-result, is summed up beforehand.
+A pair costs a multiply-accumulate for each combination of the indices of both. An index that occurs in one operand only, and
+not in the result, is summed beforehand.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def einsum(equation: str, tensors: Sequence[TensorSpec], *, path: Sequence[int] 
 
 @window_of(aten.einsum.default)
 def einsum_window(equation: str, tensors: Sequence[TensorSpec], *, out: TensorSpec) -> Looks:
-    """An index of the result is that of the operand; over the others all is summed up."""
+    """Indices of the result are followed in the operands; all others are summed."""
     terms, result = _spelt(equation, [spec.shape for spec in tensors])
     where = {index: position for position, index in enumerate(result)}
     return tuple(
@@ -73,7 +73,7 @@ def _spelt(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[str], s
 
 
 def _digits(count: int) -> str:
-    return "".join(chr(0x0660 + position) for position in reversed(range(count)))  # no letter that an equation may use
+    return "".join(chr(0x0660 + position) for position in reversed(range(count)))  # not a letter, which an equation may use
 
 
 def _spell_out(term: str, hidden: int) -> str:
@@ -88,7 +88,7 @@ def _sizes(term: str, shape: Sequence[int]) -> Sizes:
 
 
 def _order(operands: int, path: Sequence[int] | None) -> list[tuple[int, int]]:
-    """The positions of the operands of each step; a result goes to the end."""
+    """The positions of each step's operands; its result goes to the end."""
     if operands == 1:
         return [(0, 0)]
     if path:
@@ -97,7 +97,7 @@ def _order(operands: int, path: Sequence[int] | None) -> list[tuple[int, int]]:
 
 
 def _real_indices(sizes: Sizes) -> set[str]:
-    """An index of one element is none."""
+    """An index of size one doesn't count."""
     return {index for index, size in sizes.items() if size != 1}
 
 
@@ -114,7 +114,7 @@ def _merge(operands: Sequence[Sizes]) -> Sizes:
 
 
 def _together(size: int, other: int) -> int:
-    """A size of one is repeated to fit the other, which may be none."""
+    """A size of one is broadcast to the other, which may be missing."""
     return size if other == 1 else other
 
 

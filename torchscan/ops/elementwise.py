@@ -12,10 +12,10 @@ Output = TensorSpec | tuple[TensorSpec, ...]
 
 
 def per_element(flops: int, *operators: Operator, complex_flops: int | None = None, mixes: bool = False) -> None:
-    """Declare operators that spend ``flops`` on each element that they return: FLOPs = flops · numel(out).
+    """Declare operators that spend ``flops`` on each element of their result: FLOPs = flops · numel(out).
 
-    On complex numbers they spend ``complex_flops``; by default twice as much, once for each part. An element is made from the
-    operands at its place, unless the operator ``mixes`` them.
+    On complex numbers they spend ``complex_flops``, by default twice as much, for the two parts. An element is made from the
+    operands' elements at the same place, unless the operator ``mixes`` them.
     """
     cost_of(*operators)(_formula(flops, 2 * flops if complex_flops is None else complex_flops))
     if not mixes:

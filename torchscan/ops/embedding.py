@@ -1,4 +1,4 @@
-"""Embeddings and bags of them: rows of a table are read; a bag adds them up."""
+"""Embeddings and bags of them: rows of a table are read, and a bag adds them up."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from torchscan.ops.windows import Looks, here, look
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
-_SUM, _MEAN, _MAX = 0, 1, 2  # as torch numbers what a bag does
+_SUM, _MEAN, _MAX = 0, 1, 2  # torch's numbers for the modes of a bag
 
 
 @traffic_of(aten.embedding)
 def embedding(weight: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
-    """Reads the indices and one row for each, at most the whole table."""
+    """Reads the indices and one row for each of them, at most the whole table."""
     return Work(elements_read=indices.numel + out.numel, bytes_read=_rows_read(weight, out.numel) + indices.stored_bytes)
 
 
 @window_of(aten.embedding)
 def embedding_window(weight: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Looks:
-    """A row for each index."""
+    """One row for each index."""
     return (None, look(out, *map(here, range(len(indices.shape)))))
 
 
@@ -41,7 +41,7 @@ def embedding_bag(
     read = indices.numel * weight.shape[1]
     results = first(out).numel
     flops = max(read - results, 0) + (results if mode == _MEAN else 0) + (read if per_sample_weights is not None else 0)
-    bags = first(out)  # what it returns besides is for the backward pass, and differs from kernel to kernel
+    bags = first(out)  # the other results are for the backward pass, and differ from kernel to kernel
     others = [indices, offsets] + ([] if per_sample_weights is None else [per_sample_weights])
     return Work(
         other_flops=flops,
@@ -60,13 +60,13 @@ def embedding_backward(grad_output: TensorSpec, indices: TensorSpec, *_: object,
 
 @traffic_of(aten.embedding_sparse_backward)
 def sparse_embedding_backward(*_: object, out: Output) -> Work:
-    """The gradients themselves are the result, beside their indices."""
+    """The gradients themselves are the result, together with their indices."""
     return Work()
 
 
 @cost_of(aten._embedding_bag_dense_backward, aten._embedding_bag_backward)
 def embedding_bag_backward(grad: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
-    """The gradient of its bag is added to each row."""
+    """The gradient of a bag is added to each of its rows."""
     return Work(other_flops=indices.numel * grad.shape[-1])
 
 
@@ -74,7 +74,7 @@ def embedding_bag_backward(grad: TensorSpec, indices: TensorSpec, *_: object, ou
 def embedding_bag_weights_backward(
     grad: TensorSpec, weight: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec
 ) -> Work:
-    """The gradient of its bag times each row: MACs = indices · width."""
+    """The gradient of a bag times each of its rows: MACs = indices · width."""
     return Work(macs=indices.numel * grad.shape[-1])
 
 

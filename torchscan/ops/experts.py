@@ -1,4 +1,4 @@
-"""Products of many matrices at once: the experts of a mixture, each with the tokens that were sent to it."""
+"""Products of many matrices at once: the experts of a mixture, each with the tokens routed to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchscan.trace.events import TensorSpec
 
 @cost_of("aten::_grouped_mm")
 def grouped_mm(self: TensorSpec, mat2: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
-    """One product per group: MACs = numel(out) · k; where the groups divide k itself, each product sums over its share."""
+    """One product per group: MACs = numel(out) · k; if the groups divide k itself, each product sums over its share."""
     return Work(macs=_grouped(self, mat2, out))
 
 
@@ -22,7 +22,7 @@ def scaled_grouped_mm(self: TensorSpec, mat2: TensorSpec, *_: object, out: Tenso
 
 @cost_of("aten::_foreach_mm")
 def foreach_mm(self: Sequence[TensorSpec], *_: object, out: TensorSpec | tuple[TensorSpec, ...]) -> Work:
-    """One product for each of a list: MACs = Σ numel(out_i) · k_i."""
+    """One product for each entry of a list: MACs = Σ numel(out_i) · k_i."""
     results = out if isinstance(out, tuple) else (out,)
     return Work(macs=sum(result.numel * left.shape[-1] for left, result in zip(self, results, strict=True)))
 

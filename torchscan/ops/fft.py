@@ -1,7 +1,7 @@
 """Fourier transforms: 5·n·log2(n) for a complex transform of length n, half of that for a real one.
 
-Along several dimensions one transform follows the other; of a real signal only the last dimension is transformed as real
-numbers, the others are what is left of it, n/2 + 1 complex numbers long.
+Along several dimensions, one transform follows another. For a real signal, only the last dimension is transformed as real
+numbers; it leaves n/2 + 1 complex numbers, which the other dimensions then transform.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def transform_of_real(self: TensorSpec, dim: Sequence[int], normalization: int, 
 
 @cost_of(aten._fft_c2r)
 def transform_to_real(self: TensorSpec, dim: Sequence[int], *_: object, out: TensorSpec) -> Work:
-    """The same, backwards."""
+    """The same in reverse."""
     return Work(other_flops=_real(out, dim) + _transforms(self, dim[:-1]))
 
 

@@ -1,4 +1,4 @@
-"""Picking elements by their indices and putting them: traffic, and a sum where elements are added to what is there."""
+"""Reading and writing elements by index: traffic, and a sum where they are added to existing elements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
 
-# -- picking elements ----------------------------------------------------------------------------------------------------
+# -- reading elements ----------------------------------------------------------------------------------------------------
 
 
 @traffic_of(aten.take_along_dim, aten.take)
@@ -37,7 +37,7 @@ def index(self: TensorSpec, indices: Sequence[TensorSpec | None], *, out: Tensor
 
 @window_of(aten.index, aten._unsafe_index)
 def index_window(self: TensorSpec, indices: Sequence[TensorSpec | None], *, out: TensorSpec) -> Looks:
-    """Any place along the dimensions that have indices: a record does not keep which."""
+    """Any place along the indexed dimensions: a record doesn't keep the indices."""
     given = list(indices) + [None] * len(self.shape)
     dims: list[Dim] = []
     for index in given:
@@ -59,7 +59,7 @@ def gather_window(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out
 
 @window_of(aten.take_along_dim)
 def take_along_window(self: TensorSpec, indices: TensorSpec, dim: int | None = None, *, out: TensorSpec) -> Looks:
-    """The same; without a dimension, any place at all."""
+    """Any place along the dimension; without a dimension, any place at all."""
     if dim is None or len(self.shape) != len(indices.shape):
         return ()
     dims = broadcast_dims(self.shape, out.shape)
@@ -77,14 +77,14 @@ def index_select_window(self: TensorSpec, dim: int, *_: object, out: TensorSpec)
 @window_of(aten.index_copy, aten.index_add, aten.index_fill, aten.index_reduce, aten.scatter, aten.scatter_add)
 @window_of(aten.scatter_reduce)
 def put_along_window(self: TensorSpec, dim: int, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks:
-    """What was there, and any place along the dimension of what is put."""
+    """The previous elements, and any place along the dimension of the new ones."""
     others = (_anywhere(spec, dim, out) if len(spec.shape) == len(out.shape) else None for spec in inputs[1:])
     return (look(out, *map(here, range(len(self.shape)))), *others)
 
 
 @window_of(aten.index_put, "aten::_index_put_impl", "aten::_unsafe_index_put")
 def index_put_window(self: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks:
-    """What was there, and everything that is put."""
+    """The previous elements, and all of the new ones."""
     others = (way(Look((WHOLE,) * len(spec.shape), out.shape), note="hull") for spec in inputs[1:])
     return (look(out, *map(here, range(len(self.shape)))), *others)
 
@@ -96,7 +96,7 @@ def _anywhere(spec: TensorSpec, dim: int, out: TensorSpec) -> Ways:
 
 @cost_of("aten::_unsafe_masked_index")
 def masked_index(self: TensorSpec, mask: TensorSpec, indices: Sequence[TensorSpec | None], *_: object, out: TensorSpec) -> Work:
-    """Likewise, with a selection per output."""
+    """The same, and a selection per output."""
     return replace(_picked(self, [mask, *_given(indices)], out), other_flops=out.numel)
 
 
@@ -107,9 +107,9 @@ def _picked(source: TensorSpec, indices: Sequence[TensorSpec], out: TensorSpec) 
     )
 
 
-# -- putting elements ----------------------------------------------------------------------------------------------------
-# The operators that return a new tensor read and write all of it. Those that work in place read the indices and what is put,
-# and write as many elements; where they add to what is there, that is read too, and each element costs a sum.
+# -- writing elements ----------------------------------------------------------------------------------------------------
+# The operators that return a new tensor read and write all of it. Those that work in place read the indices and the new
+# elements, and write as many; if they add to existing elements, those are read too, and each costs a sum.
 
 free(aten.masked_scatter, aten.index_put, aten.index_copy, aten.index_fill, aten.put, aten.scatter)
 
@@ -137,7 +137,7 @@ def index_put(
     *_: object,
     out: TensorSpec,
 ) -> Work:
-    """As many elements as the indices, broadcast together, name, times the dimensions that they leave whole."""
+    """The number of elements that the indices select, broadcast together, times the dimensions without an index."""
     count = _named(self.shape, indices, values)
     return _put(self, values, _given(indices), count, accumulate, count if accumulate else 0)
 
@@ -146,7 +146,7 @@ def index_put(
 def scatter_in_place(
     self: TensorSpec, dim: int, index: TensorSpec, src: object, *_: object, out: TensorSpec, **_kw: object
 ) -> Work:
-    """As many elements as the index names."""
+    """As many elements as the index selects."""
     return _put(self, src if isinstance(src, TensorSpec) else None, [index], index.numel, False, 0)
 
 
@@ -154,13 +154,13 @@ def scatter_in_place(
 def scatter_add_in_place(
     self: TensorSpec, dim: int, index: TensorSpec, src: object, *_: object, out: TensorSpec, **_kwargs: object
 ) -> Work:
-    """A sum (or product, or comparison) for each element that the index names."""
+    """A sum (or product, or comparison) for each element that the index selects."""
     return _put(self, src if isinstance(src, TensorSpec) else None, [index], index.numel, True, index.numel)
 
 
 @cost_of(aten.scatter_add, aten.scatter_reduce, aten.scatter.reduce, aten.scatter.value_reduce)
 def scatter_add(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
-    """FLOPs = numel(index), into a copy."""
+    """FLOPs = numel(index), on a copy."""
     return Work(other_flops=index.numel)
 
 
@@ -177,7 +177,7 @@ def index_add_in_place(
 def index_add(
     self: TensorSpec, dim: int, index: TensorSpec, source: TensorSpec, *_: object, alpha: float = 1, out: TensorSpec
 ) -> Work:
-    """FLOPs = numel(source), twice that if alpha ≠ 1, into a copy."""
+    """FLOPs = numel(source), twice that if alpha ≠ 1, on a copy."""
     return Work(other_flops=source.numel * (2 if alpha != 1 else 1))
 
 
@@ -189,18 +189,18 @@ def index_copy_in_place(self: TensorSpec, dim: int, index: TensorSpec, source: T
 
 @traffic_of("aten::index_fill_")
 def index_fill_in_place(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec) -> Work:
-    """The slices that the index names."""
+    """The slices that the index selects."""
     return _put(self, None, [index], self.numel // max(self.shape[dim], 1) * index.numel, False, 0)
 
 
 @cost_of("aten::put_")
 def put_in_place(self: TensorSpec, index: TensorSpec, source: TensorSpec, accumulate: bool = False, *, out: TensorSpec) -> Work:
-    """As many elements as the index names."""
+    """As many elements as the index selects."""
     return _put(self, source, [index], index.numel, accumulate, index.numel if accumulate else 0)
 
 
 def _named(shape: Sequence[int], indices: Sequence[TensorSpec | None], values: TensorSpec) -> int:
-    """How many elements indices name; of masks the values tell how many, else at most all that they go over."""
+    """How many elements indices select. For masks, the values tell how many; otherwise at most all that they cover."""
     masks = [each for each in _given(indices) if _is_mask(each)]
     others = [each.shape for each in _given(indices) if not _is_mask(each)]
     whole, position = [], 0
@@ -211,7 +211,7 @@ def _named(shape: Sequence[int], indices: Sequence[TensorSpec | None], values: T
     beside = torch.broadcast_shapes(*others) if others else ()
     named = math.prod(beside)
     if masks and (not beside or beside[-1] == 1):
-        told = not others and values.shape[:1] not in ((), (1,)) and list(values.shape[1:]) == rest  # one value goes to all
+        told = not others and values.shape[:1] not in ((), (1,)) and list(values.shape[1:]) == rest  # one value for all
         named *= values.shape[0] if told else max(each.numel for each in masks)
     return named * math.prod(rest)
 

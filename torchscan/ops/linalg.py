@@ -1,7 +1,7 @@
-"""Factorisations and what is solved with them: no contractions in the sense of papers, so FLOPs only, of n × n matrices.
+"""Factorisations of n × n matrices, and solving with them. Not contractions in the sense of papers: FLOPs only.
 
-The counts are those of the textbook algorithms (Golub & Van Loan), leading terms; what iterates until it has converged is
-counted with its customary number of iterations.
+Counts are the leading terms of the textbook algorithms (Golub & Van Loan); algorithms that iterate until they converge are
+counted with their customary number of iterations.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _cubic(thirds: int) -> Formula:
 
 cost_of(aten.linalg_cholesky_ex, aten.linalg_cholesky, aten.cholesky)(_cubic(1))
 cost_of(aten.cholesky_inverse)(_cubic(2))
-cost_of(aten._linalg_det, aten._linalg_slogdet)(_cubic(2))  # a factorisation LU
+cost_of(aten._linalg_det, aten._linalg_slogdet)(_cubic(2))  # an LU factorisation
 cost_of(aten.linalg_inv_ex, aten.inverse)(_cubic(6))  # LU and n solutions
 cost_of(aten.linalg_ldl_factor_ex)(_cubic(1))
 
@@ -43,7 +43,7 @@ def lu_factorisation(A: TensorSpec, *_: object, out: Output, **_kwargs: object) 
 
 @cost_of(aten._linalg_solve_ex)
 def solve(A: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:  # noqa: N803
-    """A factorisation LU, 2n³/3, and two triangular systems, 2n² per right-hand side."""
+    """An LU factorisation, 2n³/3, and two triangular systems, 2n² per right-hand side."""
     matrices, _rows, size = _sizes(A)
     return Work(other_flops=matrices * 2 * size**3 // 3 + 2 * size * first(out).numel)
 
@@ -62,7 +62,7 @@ def solve_factorised(*_: object, out: Output, **_kwargs: object) -> Work:
 
 @cost_of(aten.linalg_qr)
 def qr(A: TensorSpec, mode: str = "reduced", *, out: Output) -> Work:  # noqa: N803
-    """FLOPs = 2n²(m − n/3) for R, as many again for Q unless only R is wanted (m ≥ n)."""
+    """FLOPs = 2n²(m − n/3) for R, and as many for Q, unless only R is wanted (m ≥ n)."""
     return Work(other_flops=_householder(A) * (1 if mode == "r" else 2))
 
 
@@ -83,7 +83,7 @@ def singular_values(A: TensorSpec, full_matrices: bool = False, compute_uv: bool
 
 @cost_of(aten.linalg_pinv)
 def pseudo_inverse(A: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:  # noqa: N803
-    """The singular values and vectors, as above, and their product the other way round: 2·m·n² more."""
+    """The singular values and vectors, as above, and their product in reverse order: 2·m·n² more."""
     matrices, rows, columns = _sizes(A)
     product = 2 * matrices * rows * columns * min(rows, columns)
     return Work(other_flops=singular_values(A, out=out).other_flops + product)
@@ -91,7 +91,7 @@ def pseudo_inverse(A: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
 
 @cost_of(aten.linalg_lstsq)
 def least_squares(self: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:  # noqa: N803
-    """By QR: 2n²(m − n/3), then for each right-hand side 4·m·n − 2n² to turn it and n² to solve (m ≥ n)."""
+    """By QR: 2n²(m − n/3), then for each right-hand side 4·m·n − 2n² to apply Q and n² to solve (m ≥ n)."""
     matrices, rows, columns = _sizes(self)
     tall, narrow = max(rows, columns), min(rows, columns)
     sides = B.shape[-1] if len(B.shape) > 1 else 1
@@ -129,7 +129,7 @@ free(aten.lu_unpack, aten._linalg_check_errors)
 
 
 def _sizes(matrix: TensorSpec) -> tuple[int, int, int]:
-    """How many matrices, their rows and columns. One of complex numbers takes what four of real ones take."""
+    """The number of matrices, their rows and columns. A complex matrix counts as four real ones."""
     parts = 4 if matrix.dtype.is_complex else 1
     return parts * math.prod(matrix.shape[:-2]), matrix.shape[-2], matrix.shape[-1]
 

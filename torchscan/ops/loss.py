@@ -1,4 +1,4 @@
-"""Losses: what each element costs, and the sum or mean of all."""
+"""Losses: a price per element, and the sum or mean of all elements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchscan.ops.windows import Looks, elementwise
 from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
-_NONE, _MEAN, _SUM = 0, 1, 2  # as torch numbers the reductions
+_NONE, _MEAN, _SUM = 0, 1, 2  # torch's numbers for the reductions
 
 
 def _reduction(count: int, reduction: int) -> int:
@@ -24,7 +24,7 @@ def _declare(per_element: int, *operators: Operator) -> None:
 
 
 def loss_window(self: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks:
-    """Element by element, if there is no reduction."""
+    """Element by element if there is no reduction."""
     return elementwise(inputs=inputs, out=out) if out.shape == self.shape else ()
 
 
@@ -91,7 +91,7 @@ def connectionist_temporal_classification(log_probs: TensorSpec, targets: Tensor
 
 @cost_of(aten._ctc_loss_backward)
 def connectionist_backward(grad: TensorSpec, log_probs: TensorSpec, targets: TensorSpec, *_: object, out: Output) -> Work:
-    """The same backwards in time, and 5 per class and step for the gradient."""
+    """The same backward in time, and 5 per class and step for the gradient."""
     steps, samples = log_probs.shape[0], log_probs.shape[1]
     labels = targets.shape[1] if len(targets.shape) == 2 else targets.numel // max(samples, 1)
     return Work(other_flops=13 * steps * samples * (2 * labels + 1) + 5 * log_probs.numel)

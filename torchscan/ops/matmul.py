@@ -1,8 +1,8 @@
-"""Matrix products and everything that is one in disguise.
+"""Matrix products, and everything that is one in disguise.
 
-A product of an (m, k) and a (k, n) matrix takes ``m·n·k`` multiply-accumulates, of complex numbers four times as many. A bias
-is what the accumulator starts from and costs nothing, but a scale (``alpha``, ``beta``) other than one costs a multiplication
-per element that it scales. Of a sparse operand only what it stores is multiplied.
+A product of an (m, k) and a (k, n) matrix takes ``m·n·k`` multiply-accumulates, for complex numbers four times as many. A
+bias initialises the accumulator and costs nothing, but a scale (``alpha``, ``beta``) other than one costs a multiplication
+per element that it scales. Only the stored elements of a sparse operand are multiplied.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ aten = torch.ops.aten
 
 
 def real_products(spec: TensorSpec) -> int:
-    """Multiply-accumulates of real numbers in one of such numbers: a product of complex ones takes 4."""
+    """Real multiply-accumulates in one multiply-accumulate of such numbers: complex ones take 4."""
     return 4 if spec.dtype.is_complex else 1
 
 
 @cost_of(aten.linear)
 def linear(input: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None, *, out: TensorSpec) -> Work:
-    """MACs = numel(out) · in_features; a sparse weight meets each row with the elements that it stores."""
+    """MACs = numel(out) · in_features; a sparse weight multiplies each row by the elements that it stores."""
     if weight.sparsity is not None:
         return Work(macs=input.numel // max(input.shape[-1], 1) * weight.sparsity.stored)
     return Work(macs=real_products(out) * out.numel * weight.shape[-1])
@@ -35,13 +35,13 @@ def linear(input: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None
 
 @window_of(aten.linear, aten.mkldnn_linear, "quantized::linear", "quantized::linear_relu", "quantized::linear_dynamic")
 def linear_window(input: TensorSpec, *_: object, out: TensorSpec) -> Looks:
-    """All along the last dimension."""
+    """All elements along the last dimension."""
     return (look(out, *map(here, range(len(input.shape) - 1)), WHOLE),)
 
 
 @window_of(aten.mm, aten.bmm, aten.matmul, aten.mv, aten.dot, aten.vdot, aten._int_mm)
 def matmul_window(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Looks:
-    """A row of the one and a column of the other."""
+    """A row of one and a column of the other."""
     rows, columns = len(self.shape) > 1, len(other.shape) > 1
     batch = out.shape[: len(out.shape) - rows - columns]
     left: list[Dim] = [*broadcast_dims(self.shape[:-2], batch), *([here(len(batch))] if rows else []), WHOLE]
@@ -51,19 +51,19 @@ def matmul_window(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Lo
 
 @window_of(aten.addmm, aten.baddbmm, aten.addmv, aten._addmm_activation)
 def addmm_window(self: TensorSpec, left: TensorSpec, right: TensorSpec, *, out: TensorSpec) -> Looks:
-    """As above, and what is added."""
+    """As above, and the added tensor."""
     return (broadcast(self, out), *matmul_window(left, right, out=out))
 
 
 @window_of(aten.linalg_vecdot)
 def dot_along_window(x: TensorSpec, y: TensorSpec, *, dim: int = -1, out: TensorSpec) -> Looks | None:
-    """All along the dimension."""
+    """All elements along the dimension."""
     return (reduced(x, dim, out), reduced(y, dim, out)) if x.shape == y.shape else None
 
 
 @window_of(aten.outer, aten.ger)
 def outer_window(self: TensorSpec, vec2: TensorSpec, *, out: TensorSpec) -> Looks:
-    """An element of each."""
+    """One element of each."""
     return (look(out, here(0)), look(out, here(1)))
 
 
@@ -71,7 +71,7 @@ def outer_window(self: TensorSpec, vec2: TensorSpec, *, out: TensorSpec) -> Look
 def matmul(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Work | None:
     """MACs = numel(out) · k, with k the dimension that is summed over; stored elements · columns if ``self`` is sparse."""
     if other.sparsity is not None and self.sparsity is not None:
-        return None  # depends on where their elements meet
+        return None  # depends on where stored elements coincide
     return Work(macs=real_products(out) * _products(self, other, out))
 
 
@@ -98,7 +98,7 @@ def addmm(
 
 
 def _scaling(added: TensorSpec, out: TensorSpec, beta: float, alpha: float) -> int:
-    """A product per element that is scaled, 6 operations of complex numbers."""
+    """A product per scaled element; a complex one is 6 operations."""
     scaled = (out.numel if alpha != 1 else 0) + (added.numel if beta not in (0, 1) else 0)
     return scaled * (6 if out.dtype.is_complex else 1)
 
@@ -121,7 +121,7 @@ def addbmm(
     alpha: float = 1,
     out: TensorSpec,
 ) -> Work:
-    """MACs = b · numel(out) · k, the products of the batch summed up; scaling as in addmm."""
+    """MACs = b · numel(out) · k, summed over the batch; scaling as in addmm."""
     products = batch1.shape[0] * out.numel * batch1.shape[-1]
     return Work(macs=real_products(out) * products, other_flops=_scaling(self, out, beta, alpha))
 
@@ -134,7 +134,7 @@ def addr(self: TensorSpec, vec1: TensorSpec, vec2: TensorSpec, *, beta: float = 
 
 @cost_of("aten::sparse_sampled_addmm")
 def sampled_addmm(self: TensorSpec, mat1: TensorSpec, mat2: TensorSpec, *, out: TensorSpec) -> Work | None:
-    """Only where ``self`` stores an element: MACs = stored elements · k."""
+    """Computed only where ``self`` stores an element: MACs = stored elements · k."""
     return None if self.sparsity is None else Work(macs=self.sparsity.stored * mat1.shape[-1])
 
 
@@ -183,9 +183,9 @@ def trilinear(
     *,
     out: TensorSpec,
 ) -> Work:
-    """What bilinear and its gradients are made of: ``Σ i1·i2·i3`` over ``sumdim``, one slice of ``unroll_dim`` after the other.
+    """What bilinear and its gradients are made of: ``Σ i1·i2·i3`` over ``sumdim``, slice by slice of ``unroll_dim``.
 
-    First i1·i2, summed over what i3 has no part in: a MAC for each combination of their dimensions. Then the result and i3.
+    First i1·i2, summed over the dimensions that i3 lacks: a MAC for each combination of dimensions. Then the result times i3.
     """
     left, middle, right = (_expanded(spec.shape, where) for spec, where in ((i1, expand1), (i2, expand2), (i3, expand3)))
     slices = max(left[unroll_dim], middle[unroll_dim], right[unroll_dim])
@@ -198,7 +198,7 @@ def trilinear(
 
 
 def _expanded(shape: Sequence[int], dims: Sequence[int]) -> list[int]:
-    """With a size of one put in at each of ``dims``, which count in the result."""
+    """The shape with a size of one inserted at each of ``dims``, which are positions in the result."""
     expanded = list(shape)
     for dim in sorted(dims):
         expanded.insert(dim, 1)
@@ -232,7 +232,7 @@ def _cheapest_chain(sizes: list[int]) -> int:
 
 @cost_of(aten.cdist, aten._cdist_forward, aten._euclidean_dist)
 def pairwise_distances(x1: TensorSpec, x2: TensorSpec, p: float = 2.0, *_: object, out: TensorSpec) -> Work:
-    """Of each of the pairs M differences. Euclidean: their squares are multiply-accumulates, M per pair, and a root.
+    """M differences per pair. Euclidean: their squares are multiply-accumulates, M per pair, and a root.
 
     Other norms only add: |d| summed or compared (p = 1, ∞: 2M per pair), d ≠ 0 counted (p = 0: 2M), or |d|^p summed and a
     root (3M + 1).
@@ -242,7 +242,7 @@ def pairwise_distances(x1: TensorSpec, x2: TensorSpec, p: float = 2.0, *_: objec
 
 @cost_of(aten.pdist, aten._pdist_forward)
 def distances_within(self: TensorSpec, p: float = 2.0, *, out: TensorSpec) -> Work:
-    """The distances of each pair of rows: as above, for n (n − 1) / 2 pairs."""
+    """The distance of each pair of rows: as above, for n (n − 1) / 2 pairs."""
     return _distances(out.numel, self.shape[-1], p)
 
 
@@ -312,12 +312,12 @@ def semi_structured_linear(input: TensorSpec, weight: TensorSpec, *_: object, ou
 
 @cost_of("aten::_sparse_semi_structured_mm", "aten::_sparse_semi_structured_addmm")
 def semi_structured_product(*operands: TensorSpec, out: TensorSpec, **_kwargs: object) -> Work:
-    """As above; the stored matrix comes just before what says where its elements belong."""
+    """As above; the stored matrix comes just before the metadata that says where its elements belong."""
     stored = operands[-3]
     return Work(macs=out.numel * stored.shape[-1])
 
 
-# (input, packed weights, …): a packed weight counts as the tensors in it, the weight first
+# (input, packed weights, …): a packed weight counts as the tensors inside it, with the weight first
 @cost_of("quantized::linear", "quantized::linear_relu", "quantized::linear_leaky_relu", "quantized::linear_tanh")
 @cost_of("quantized::linear_dynamic", "quantized::linear_relu_dynamic", "quantized::linear_dynamic_fp16")
 @cost_of("quantized::linear_relu_dynamic_fp16", "quantized::linear_with_input_q_dq_qweight_dq_output_fp32")
@@ -333,7 +333,7 @@ def prepacked_linear(x: TensorSpec, *_: object, out: TensorSpec, **_kwargs: obje
 
 
 per_element(4, "aten::quantize_per_tensor", "aten::quantize_per_channel")  # scale, round, two comparisons
-per_element(5, "aten::quantize_per_tensor_dynamic")  # and the extremes of all, one comparison each
+per_element(5, "aten::quantize_per_tensor_dynamic")  # and the extremes of all elements, one comparison each
 per_element(2, "aten::dequantize")  # zero point, scale
 per_element(6, "aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine")  # both
 per_element(6, "aten::fake_quantize_per_tensor_affine_cachemask", "aten::fake_quantize_per_channel_affine_cachemask")

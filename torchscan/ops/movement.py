@@ -1,4 +1,4 @@
-"""Copies, joins, paddings, allocations: no arithmetic. What is moved counts as traffic."""
+"""Copies, joins, padding, allocations: no arithmetic; whatever is moved counts as traffic."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ free(
 )
 free(aten._resize_output, aten._lazy_clone, aten._fused_sdp_choice)
 
-# Gradients of views: what was not looked at is zero. Of padding the copies are added up.
+# Gradients of views: elements that were not read get zero. The gradient of padding adds up the copies.
 free(aten.select_backward, aten.slice_backward, aten.diagonal_backward, aten.index_select_backward)
 free(aten.masked_scatter_backward, aten.trace_backward, aten.masked_select_backward)
 per_input(1, aten.unfold_backward, aten.reflection_pad1d_backward, aten.reflection_pad2d_backward)
@@ -104,7 +104,7 @@ free(aten._has_same_storage_numel, aten._new_zeros_with_same_feature_meta)
 
 @traffic_of(aten.empty, aten.empty_like, aten.new_empty, aten.empty_strided, aten.new_empty_strided, aten.empty_permuted)
 def allocation(*, out: TensorSpec) -> Work:
-    """Nothing is read; writing is left to whoever fills it."""
+    """Reads and writes nothing; the operator that fills it writes."""
     return Work(elements_read=0, bytes_read=0, elements_written=0, bytes_written=0)
 
 
@@ -117,13 +117,13 @@ def allocation(*, out: TensorSpec) -> Work:
 @traffic_of(aten.hann_window, aten.hamming_window, aten.bartlett_window, aten.blackman_window, aten.kaiser_window)
 @traffic_of(aten.fill_diagonal_, aten.fft_fftfreq, aten.fft_rfftfreq, aten._philox_normal, aten._philox_uniform)
 def filling(*, out: TensorSpec) -> Work:
-    """Written, from no operand's values; random numbers count as made, not computed."""
+    """Reads no operand and writes the result; making random numbers isn't arithmetic."""
     return Work(elements_read=0, bytes_read=0)
 
 
 @traffic_of(aten.copy)
 def copy(self: TensorSpec, src: TensorSpec, *, out: TensorSpec) -> Work:
-    """Reads the source only; the target is written."""
+    """Reads the source only and writes the target."""
     return Work(elements_read=self.numel, bytes_read=src.stored_bytes)
 
 
@@ -142,19 +142,19 @@ pointwise(aten._lazy_clone, aten.pin_memory, aten._pin_memory)
 @window_of(aten.normal_, aten.random, aten.exponential, aten.cauchy, aten.geometric, aten.log_normal, aten.fill.Scalar)
 @window_of(aten._has_same_storage_numel, aten._new_zeros_with_same_feature_meta, aten.bernoulli_.float)
 def nothing_is_read(*, inputs: tuple[TensorSpec, ...], out: Output) -> Looks:
-    """A shape is taken over, and nothing else."""
+    """Takes the shape of an operand, and no values."""
     return (NOT_READ,) * len(inputs)
 
 
 @window_of(aten.fill.Tensor, aten.copy, aten.new_full, aten.full)
 def overwritten_window(*, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks:
-    """Of what is written to nothing is left; what is written is the last operand."""
+    """Nothing of the overwritten operand remains; what is written is the last operand."""
     return (*[NOT_READ] * (len(inputs) - 1), broadcast(inputs[-1], out)) if len(inputs) > 1 else (NOT_READ,) * len(inputs)
 
 
 @window_of(aten.meshgrid)
 def meshgrid_window(tensors: Sequence[TensorSpec], *, indexing: str = "ij", out: Output) -> EachOutput:
-    """Each result follows one operand along one dimension; by "xy" the first two change places."""
+    """Each result follows one operand along one dimension; "xy" swaps the first two."""
     results = out if isinstance(out, tuple) else (out,)
     others: list[Ways] = [NOT_READ] * len(tensors)
     dims = list(range(len(tensors)))
@@ -166,7 +166,7 @@ def meshgrid_window(tensors: Sequence[TensorSpec], *, indexing: str = "ij", out:
 
 @window_of(aten.broadcast_tensors)
 def broadcast_window(tensors: Sequence[TensorSpec], *, out: Output) -> EachOutput:
-    """Each result is its operand."""
+    """Each result is one operand, broadcast."""
     results = out if isinstance(out, tuple) else (out,)
     others: list[Ways] = [NOT_READ] * len(tensors)
     looks = (broadcast(spec, each) for spec, each in zip(tensors, results, strict=True))
@@ -175,7 +175,7 @@ def broadcast_window(tensors: Sequence[TensorSpec], *, out: Output) -> EachOutpu
 
 @window_of(aten.rot90)
 def rotation_window(self: TensorSpec, k: int = 1, dims: Sequence[int] = (0, 1), *, out: TensorSpec) -> Looks:
-    """By quarter turns: the two dimensions change places, or are read backwards, or both."""
+    """By quarter turns: the two dimensions are swapped, or read backwards, or both."""
     first_dim, second = (wrapped(dim, len(self.shape)) for dim in dims)
     backwards = [Taps(((self.shape[dim] - 1,),), -1) for dim in (first_dim, second)]
     turns: list[tuple[Dim, Dim]] = [
@@ -190,7 +190,7 @@ def rotation_window(self: TensorSpec, k: int = 1, dims: Sequence[int] = (0, 1), 
 
 @window_of(aten.roll)
 def roll_window(self: TensorSpec, shifts: Sizes, dims: Sizes = (), *, out: TensorSpec) -> Looks:
-    """Shifted, what leaves at one side coming in at the other: by the shorter way."""
+    """Shifted in the shorter direction; what leaves on one side enters on the other."""
     at = [dims] if isinstance(dims, int) else dims
     by = [shifts] if isinstance(shifts, int) else shifts
     if not at:
@@ -210,7 +210,7 @@ def _shorter_way(shift: int, size: int) -> int:
 
 @window_of(aten.flip, aten.fliplr, aten.flipud)
 def flip_window(self: TensorSpec, dims: Sequence[int] = (), *, out: TensorSpec) -> Looks | None:
-    """From the last place to the first."""
+    """From last place to first."""
     rank = len(self.shape)
     named = {wrapped(dim, rank) for dim in dims}
     return (moved(self, {dim: Taps(((self.shape[dim] - 1,),), -1) for dim in named}, out),) if named else None
@@ -218,39 +218,39 @@ def flip_window(self: TensorSpec, dims: Sequence[int] = (), *, out: TensorSpec) 
 
 @window_of(aten.constant_pad_nd)
 def constant_pad_window(self: TensorSpec, pad: Sequence[int], *_: object, out: TensorSpec) -> Looks:
-    """Shifted by what is put before it."""
+    """Shifted by the padding in front."""
     return (_padded(self, pad, out, None),)
 
 
 @window_of(aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d)
 @window_of(aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d)
 def mirrored_pad_window(self: TensorSpec, padding: Sequence[int], *, out: TensorSpec) -> Looks:
-    """Shifted likewise; the border itself is put around it."""
+    """Shifted by the padding in front, which is made from the border."""
     return (_padded(self, padding, out, "padded"),)
 
 
 @window_of(aten._pad_circular)
 def circular_pad_window(self: TensorSpec, pad: Sequence[int], *, out: TensorSpec) -> Looks:
-    """Shifted likewise; the far side is put around it."""
+    """Shifted by the padding in front, which is made from the opposite side."""
     return (_padded(self, pad, out, "wraps"),)
 
 
 @window_of(aten.pad)
 def pad_window(self: TensorSpec, pad: Sequence[int], mode: str = "constant", *_: object, out: TensorSpec) -> Looks:
-    """One of the three."""
+    """One of the three above."""
     notes: dict[str, Note | None] = {"constant": None, "circular": "wraps"}
     return (_padded(self, pad, out, notes.get(mode, "padded")),)
 
 
 def _padded(self: TensorSpec, pad: Sequence[int], out: TensorSpec, note: Note | None) -> Ways:
-    """The numbers are for the last dimension first: before, behind."""
+    """``pad`` starts with the last dimension: before, behind."""
     last = len(self.shape) - 1
     return moved(self, {last - at: shifted(-before) for at, before in enumerate(pad[::2])}, out, note)
 
 
 @window_of(aten.cat, aten.concat, aten.concatenate, "quantized::cat")
 def cat_window(tensors: Sequence[TensorSpec], dim: int = 0, *_: object, out: TensorSpec, **_kwargs: object) -> Looks:
-    """One piece after the other; an empty vector is none."""
+    """One operand after another; an empty vector adds nothing."""
     at = wrapped(dim, len(out.shape))
     joined = [len(each.shape) == len(out.shape) for each in tensors]
     sizes = (each.shape[at] if is_joined else 0 for each, is_joined in zip(tensors, joined, strict=True))
@@ -262,7 +262,7 @@ def cat_window(tensors: Sequence[TensorSpec], dim: int = 0, *_: object, out: Ten
 
 @window_of(aten.stack)
 def stack_window(tensors: Sequence[TensorSpec], dim: int = 0, *, out: TensorSpec) -> Looks:
-    """A place each in a new dimension."""
+    """Each operand at one place of a new dimension."""
     at = wrapped(dim, len(out.shape))
     shape = tuple(1 if place == at else size for place, size in enumerate(out.shape))
     added = Look(tuple(here(place + (place >= at)) for place in range(len(shape) - 1)), shape)
@@ -271,7 +271,7 @@ def stack_window(tensors: Sequence[TensorSpec], dim: int = 0, *, out: TensorSpec
 
 @window_of(aten.hstack, aten.vstack)
 def joined_window(tensors: Sequence[TensorSpec], *, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks | None:
-    """Along the one dimension that grows, if they have as many."""
+    """Along the only dimension that grows, if operands and result have equally many dimensions."""
     ranks = {len(each.shape) for each in tensors}
     grown = [at for at, size in enumerate(out.shape) if ranks == {len(out.shape)} and size != tensors[0].shape[at]]
     return cat_window(tensors, grown[0], out=out) if len(grown) == 1 else None
@@ -279,7 +279,7 @@ def joined_window(tensors: Sequence[TensorSpec], *, inputs: tuple[TensorSpec, ..
 
 @window_of(aten.repeat, aten.tile)
 def repeat_window(self: TensorSpec, *_: object, out: TensorSpec) -> Looks:
-    """The same places over and over again."""
+    """All places, repeatedly."""
     missing = len(out.shape) - len(self.shape)
     sizes = zip(self.shape, out.shape[missing:], strict=True)
     return (look(out, *(_repeated(at + missing, size, full) for at, (size, full) in enumerate(sizes))),)
@@ -291,7 +291,7 @@ def _repeated(dim: int, size: int, full: int) -> Dim:
 
 @window_of(aten.repeat_interleave.self_int)
 def repeat_interleave_window(self: TensorSpec, repeats: int, dim: int | None = None, *, out: TensorSpec) -> Looks:
-    """Each place several times."""
+    """Each place, repeatedly."""
     if dim is None:
         return (way(Reshape((self.numel,)), Look((Along(0, drawn_out(repeats)),), out.shape)),)
     return (moved(self, {wrapped(dim, len(self.shape)): drawn_out(repeats)}, out),)
@@ -309,7 +309,7 @@ def pixel_shuffle_window(self: TensorSpec, upscale_factor: int, *, out: TensorSp
 
 @window_of(aten.pixel_unshuffle)
 def pixel_unshuffle_window(self: TensorSpec, downscale_factor: int, *, out: TensorSpec) -> Looks:
-    """The same the other way round."""
+    """Pixels (h, y) and (w, x) become channels (c, y, x)."""
     *batch, channels, height, width = self.shape
     factor, rank = downscale_factor, len(batch)
     split = (*batch, channels, height // factor, factor, width // factor, factor)

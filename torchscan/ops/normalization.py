@@ -1,6 +1,6 @@
 """Normalisation layers. Per element: subtract the mean and multiply by the inverse deviation; statistics cost extra.
 
-The one division of a mean or a variance by its count is neglected.
+The single division of a mean or a variance by its count is neglected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def _normalised(input: TensorSpec, *statistics: Dim) -> Ways:
-    """Each element by itself, and the statistics of what is normalised together."""
+    """Each element by itself, and the statistics of the elements normalised together."""
     return (_by_itself(input), Way((Look(statistics, input.shape),), note="norm-stats"))
 
 
@@ -38,7 +38,7 @@ def batch_norm_window(
     bias: TensorSpec | None = None,
     out: Output,
 ) -> Looks:
-    """By itself in evaluation; in training with the statistics of its channel, and running ones are not read."""
+    """By itself in evaluation; in training with the statistics of its channel, and running statistics are not read."""
     if not training:
         return ((_by_itself(input),),)
     affine: list[Ways] = [None] * ((weight is not None) + (bias is not None))
@@ -59,7 +59,7 @@ def batch_norm_with_statistics_window(input: TensorSpec, *_: object, out: Output
 
 @window_of(aten.instance_norm)
 def instance_norm_window(input: TensorSpec, *_: object, use_input_stats: bool, out: TensorSpec) -> Looks:
-    """With the statistics of its channel in its sample, unless running ones are used."""
+    """With the statistics of its channel in its sample, unless running statistics are used."""
     if not use_input_stats:
         return ((_by_itself(input),),)
     return (_normalised(input, here(0), *_per_channel(input, HERE)[1:]),)
@@ -80,7 +80,7 @@ def layer_norm_window(input: TensorSpec, normalized_shape: Sequence[int], *_: ob
 
 
 def _per_channel(input: TensorSpec, channels: Taps) -> list[Dim]:
-    """All of a sample along its dimensions but the channels."""
+    """A sample as a whole along every dimension except the channels."""
     return [Along(1, channels) if dim == 1 else WHOLE for dim in range(len(input.shape))]
 
 
@@ -97,9 +97,9 @@ def batch_norm(
 ) -> Work:
     """Eval: 2 per element, 2 per channel (add eps, inverse root), 2 more per element if affine.
 
-    Training: 4 more per element for the statistics, 6 per channel to update the running ones.
+    Training: 4 more per element for the statistics, 6 per channel to update the running statistics.
     """
-    channels = input.shape[1] if len(input.shape) > 1 else 0  # without any there is nothing
+    channels = input.shape[1] if len(input.shape) > 1 else 0  # there may be no channels
     flops = 2 * input.numel + 2 * channels + _affine(input, weight, bias)
     if training:
         flops += 4 * input.numel + (6 * channels if running_mean is not None else 0)
@@ -115,7 +115,7 @@ def batch_norm_without_statistics(
     *,
     out: Output,
 ) -> Work:
-    """The kernel below batch_norm where there are no running statistics to update."""
+    """The kernel below batch_norm if there are no running statistics to update."""
     return batch_norm(input, weight, bias, None, None, training, out=first(out))
 
 
@@ -224,7 +224,7 @@ def instance_norm(
     *_: object,
     out: TensorSpec,
 ) -> Work:
-    """A group norm with one group per channel, 6 more per channel to update running statistics.
+    """A group norm with one group per channel, and 6 per channel to update running statistics.
 
     With stored statistics, a batch norm in evaluation.
     """
@@ -243,7 +243,7 @@ def rms_norm(
     *_: object,
     out: TensorSpec,
 ) -> Work:
-    """3 per element (square, sum, scale), 2 per row, 1 per element if it has a weight."""
+    """3 per element (square, sum, scale), 2 per row, 1 per element with a weight."""
     rows = input.numel // max(math.prod(normalized_shape), 1)
     return Work(other_flops=3 * input.numel + 2 * rows + _affine(input, weight, None))
 

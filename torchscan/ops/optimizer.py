@@ -28,7 +28,7 @@ free("aten::_foreach_copy", "aten::_foreach_clone")
 
 @traffic_of("aten::_foreach_zero")
 def foreach_zero(*_: object, out: object) -> Work:
-    """Written, from no operand's values."""
+    """Reads no operand and writes the result."""
     return Work(elements_read=0, bytes_read=0)
 
 
@@ -60,7 +60,7 @@ def fused_adam(
 def fused_adamw(
     self: Tensors, *_: object, weight_decay: float, amsgrad: bool, maximize: bool, grad_scale: object = None, out: object
 ) -> Work:
-    """As Adam; weight decay shrinks the parameter: 1."""
+    """As Adam, but weight decay shrinks the parameter: 1."""
     per_element = 13 + (weight_decay != 0) + _options(amsgrad, maximize, grad_scale)
     return Work(other_flops=per_element * elements(self))
 
@@ -77,7 +77,7 @@ def fused_sgd(
     grad_scale: object = None,
     out: object,
 ) -> Work:
-    """``p −= lr·g`` 2 per element; weight decay 2; momentum ``b = μ·b + (1−τ)·g`` 3, but 0 in the first step; nesterov 2."""
+    """``p −= lr·g`` 2 per element; weight decay 2; momentum ``b = μ·b + (1−τ)·g`` 3, 0 in the first step; nesterov 2."""
     moving = 3 if momentum != 0 and not is_first_step else 0
     per_element = 2 + 2 * (weight_decay != 0) + moving + 2 * bool(nesterov) + _options(False, maximize, grad_scale)
     return Work(other_flops=per_element * elements(self))

@@ -1,6 +1,6 @@
-"""Arithmetic element by element: one operation for each add, multiply, compare, root, exponential.
+"""Elementwise arithmetic: one operation for each add, multiply, compare, root, exponential.
 
-A complex number takes what its two parts take: 2 for a sum, 4 products and 2 sums for a product.
+A complex number costs what its two parts cost: 2 for a sum, 4 products and 2 sums for a product.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ pointwise(aten.bitwise_left_shift, aten.bitwise_right_shift)
 
 @window_of(aten.view_as_real, aten.view_as_complex)
 def complex_parts_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
-    """The last dimension of the real tensor has the two parts."""
+    """The last dimension of the real tensor holds the two parts."""
     both = min(len(self.shape), len(out.shape))
     return (look(out, *map(here, range(both)), *[WHOLE] * (len(self.shape) - both)),)
 
 
 @cost_of(aten.addcmul, aten.addcdiv)
 def addcmul(self: TensorSpec, *, value: float = 1, out: TensorSpec) -> Work:
-    """``self + value · t1 · t2`` (or t1 / t2): 2 per element, 3 if value ≠ 1; of complex numbers a sum is 2, a product 6."""
+    """``self + value · t1 · t2`` (or t1 / t2): 2 per element, 3 if value ≠ 1; for complex numbers a sum is 2, a product 6."""
     products = 2 if value != 1 else 1
     per_element = 2 + 6 * products if out.dtype.is_complex else 1 + products
     return Work(other_flops=per_element * out.numel)
@@ -76,6 +76,6 @@ def addcmul(self: TensorSpec, *, value: float = 1, out: TensorSpec) -> Work:
 
 @cost_of(aten.add, aten.sub, aten.subtract, aten.rsub)
 def add(self: TensorSpec, other: object, *, alpha: float = 1, out: TensorSpec) -> Work:
-    """``self ± alpha · other``: FLOPs = numel(out), and once more numel(other) if alpha ≠ 1; complex numbers have two parts."""
+    """``self ± alpha · other``: FLOPs = numel(out), and numel(other) more if alpha ≠ 1; complex numbers have two parts."""
     scaled = other.numel if isinstance(other, TensorSpec) else 1
     return Work(other_flops=real_parts(out) * (out.numel + (scaled if alpha != 1 else 0)))

@@ -1,4 +1,4 @@
-"""Pooling: the largest or the mean of each window, of boxes, and their gradients."""
+"""Pooling: the maximum or mean of windows or boxes, and the gradients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _avg_pool(axes: int) -> Formula:
 
 def _adaptive_pool(axes: int, flops_saved: int) -> Formula:
     def adaptive_pool(self: TensorSpec, output_size: Sizes, *_: object, out: Output, **_kwargs: object) -> Work:
-        """As above, with windows from ``⌊i·in/out⌋`` to ``⌈(i+1)·in/out⌉``, which are not all of one size."""
+        """As above, with windows from ``⌊i·in/out⌋`` to ``⌈(i+1)·in/out⌉``, whose sizes vary."""
         reads = _total_of_windows(self, first(out), axes)
         return Work(other_flops=reads - flops_saved * first(out).numel, elements_read=reads)
 
@@ -92,7 +92,7 @@ def _declare_windows(axes: int, *operators: Operator) -> None:
         out: Output,
         **_kwargs: object,
     ) -> Looks:
-        """Place j looks at ``s·j − p + d·t`` for the taps t; the stride is the window's size, if none is given."""
+        """Place j looks at ``s·j − p + d·t`` for the taps t; the default stride is the window's size."""
         steps = stride if isinstance(stride, int) or stride else kernel_size
         each = zip(*(per_axis(value, axes) for value in (kernel_size, steps, padding, dilation)), strict=True)
         return (along_last(self, [window(*numbers) for numbers in each], first(out)),)
@@ -101,7 +101,7 @@ def _declare_windows(axes: int, *operators: Operator) -> None:
 def _declare_bins(axes: int, *operators: Operator) -> None:
     @window_of(*operators)
     def adaptive_pool_window(self: TensorSpec, *_: object, out: Output) -> Looks:
-        """Place j looks at its bin; a single one holds everything."""
+        """Place j looks at its bin; a single bin holds everything."""
         result, outer = first(out), len(self.shape) - axes
         sizes = zip(self.shape[outer:], result.shape[outer:], strict=True)
         dims: list[Dim] = [
@@ -123,7 +123,7 @@ for _axes in (2, 3):
 @cost_of(aten.adaptive_max_pool2d_backward, aten.adaptive_max_pool3d_backward)
 @cost_of(aten.fractional_max_pool2d_backward, aten.fractional_max_pool3d_backward)
 def max_pool_backward(grad_output: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
-    """Each gradient is added where its largest element was."""
+    """Each gradient is added at the place of the maximum."""
     return Work(other_flops=grad_output.numel)
 
 
@@ -143,8 +143,8 @@ def roi_align(
 ) -> Work | None:
     """The mean of r² samples per output, each interpolated between four neighbours: 7 each, r² − 1 sums, a division.
 
-    A sample's place and the weights of its neighbours take 14, for all channels that it has (position-sensitive: each part of a
-    box has channels of its own). Without a ratio (r ≤ 0) the number of samples depends on how large the boxes are.
+    A sample's place and its neighbours' weights take 14, once for all its channels (position-sensitive: each part of a box has
+    its own channels). Without a ratio (r ≤ 0), the number of samples depends on the size of the boxes.
     """
     if sampling_ratio <= 0:
         return None
@@ -169,7 +169,7 @@ def roi_align_backward(
     *_: object,
     out: TensorSpec,
 ) -> Work | None:
-    """Each gradient is divided, and added to four neighbours of each sample by their weights: 1 + 8·r² per output."""
+    """Each gradient is divided, weighted and added to the four neighbours of each sample: 1 + 8·r² per output."""
     if sampling_ratio <= 0:
         return None
     samples = sampling_ratio**2
@@ -177,7 +177,7 @@ def roi_align_backward(
 
 
 def _total_of_windows(full: TensorSpec, pooled: TensorSpec, axes: int) -> int:
-    """The sizes of the windows of all outputs, summed up."""
+    """Sum of the window sizes of all outputs."""
     sizes = zip(full.shape[-axes:], pooled.shape[-axes:], strict=True)
     positions = max(math.prod(pooled.shape[-axes:]), 1)
     return pooled.numel // positions * math.prod(_total_of_bins(size, bins) for size, bins in sizes)

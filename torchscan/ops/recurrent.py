@@ -1,9 +1,10 @@
-"""Recurrent layers and cells, as one operator. Each weight matrix meets each time step of each sample once.
+"""Recurrent layers and cells, as one operator. Each weight matrix is multiplied once with each time step of each sample.
 
 MACs = rows · Σ numel(weight matrices), with rows = batch · time, or the rows of a packed sequence. The gradients take twice
-that: each matrix meets each row once for what came in and once for itself.
+as many: per matrix and row, once for the gradient of the input and once for that of the matrix.
 
-Other FLOPs per unit and row: the sum of the input's and the state's part of each gate, its activation, the update of the state:
+Other FLOPs per unit and row: for each gate the sum of the input's and the state's part, and its activation; then the update
+of the state:
 LSTM 4 + (3·4 + 2·6) + (2 products + 1 sum + 1 product) = 32 · GRU 3 + (2·4 + 6) + (1 product + 3 to interpolate) = 21 ·
 tanh cell 1 + 6 = 7 · relu cell 1 + 1 = 2. Dropout between layers, in training, 2 per element.
 
@@ -29,7 +30,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """Gates of a cell and other FLOPs per unit and row, forward and backward."""
+    """The gates of a cell, and other FLOPs per unit and row, forward and backward."""
 
     gates: int
     forward: int
@@ -37,12 +38,12 @@ class _Cell:
 
 
 _RELU, _TANH, _LSTM, _GRU = _Cell(1, 2, 2), _Cell(1, 7, 3), _Cell(4, 32, 24), _Cell(3, 21, 20)
-_BY_MODE = (_RELU, _TANH, _LSTM, _GRU)  # as the kernels of cuDNN and MKL number them
+_BY_MODE = (_RELU, _TANH, _LSTM, _GRU)  # in the numbering of cuDNN's and MKL's kernels
 
 
 def _layers(cell: _Cell, *, packed: bool) -> Formula:
     def recurrent(input: TensorSpec, *args: Any, out: Output) -> Work:
-        """See the module's text."""
+        """The cost, see the module's docstring."""
         _state, weights, _has_biases, num_layers, dropout, train, bidirectional = args[packed : packed + 7]
         cells = num_layers * (2 if bidirectional else 1)
         dropped = 2 * first(out).numel * (num_layers - 1) if train and dropout else 0
@@ -64,7 +65,7 @@ _declare(_RELU, aten.rnn_relu.input, aten.rnn_relu.data)
 
 @window_of(aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
 def recurrent_window(input: TensorSpec, *_: object, batch_first: bool, out: Output) -> Windows:
-    """All steps and channels of its sample, though in one direction it looks only back; states come after all steps."""
+    """All steps and channels of its sample, even in one direction, where it only looks back; states come after all steps."""
     steps, *states = out if isinstance(out, tuple) else (out,)
     batch = 0 if batch_first else 1
     over_time = look(steps, *(here(batch) if dim == batch else WHOLE for dim in range(3)))
@@ -74,7 +75,7 @@ def recurrent_window(input: TensorSpec, *_: object, batch_first: bool, out: Outp
 
 @window_of(aten.lstm_cell, aten.gru_cell, aten.rnn_tanh_cell, aten.rnn_relu_cell)
 def cell_window(input: TensorSpec, *_: object, inputs: tuple[TensorSpec, ...], out: Output) -> Looks:
-    """All channels of its row, of the input and of the state."""
+    """All channels of its row, in the input and in the state."""
     result = first(out)
     rows = [spec for spec in inputs if len(spec.shape) == 2 and spec.shape[0] == result.shape[0]]
     return tuple(look(result, here(0), WHOLE) for _ in rows[: 1 + len(out if isinstance(out, tuple) else (out,))])
@@ -95,7 +96,7 @@ _declare_cell(_RELU, aten.rnn_relu_cell)
 
 
 def _declare_gates(cell: _Cell, forward: Operator, backward: Operator) -> None:
-    """What is left of a step when its products are operators of their own."""
+    """The rest of a step whose products are operators of their own."""
 
     def gates(input_gates: TensorSpec, *_: object, out: Output) -> Work:
         return Work(other_flops=cell.forward * (input_gates.numel // cell.gates))
@@ -171,7 +172,7 @@ def layer_of_mkldnn_backward(
 
 def _declare_quantised(cell: _Cell, operator: Operator) -> None:
     def quantised(input: TensorSpec, *args: Any, num_layers: int, bidirectional: bool, out: Output) -> Work:
-        """As the layers above; the weights come packed."""
+        """As the layers above, with packed weights."""
         params = next(each for each in args if isinstance(each, tuple) and each and not isinstance(each[0], TensorSpec))
         matrices = [spec for spec in _specs_in(params) if len(spec.shape) == 2]
         return _work(cell, _rows(input), matrices, num_layers * (2 if bidirectional else 1))
@@ -202,7 +203,7 @@ def _products(weights: Sequence[TensorSpec]) -> int:
 
 
 def _units(cell: _Cell, weights: Sequence[TensorSpec], cells: int) -> int:
-    """The first weight of each cell, in each layer and direction, has a row per gate and unit."""
+    """The first weight of each cell, in each layer and direction, has one row per gate and unit."""
     per_cell = len(weights) // cells
     return sum(weights[index * per_cell].shape[0] // cell.gates for index in range(cells))
 

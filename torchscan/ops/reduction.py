@@ -31,7 +31,7 @@ def _declare(per_input: int, per_output: int, *operators: Operator) -> None:
 
 
 def reduction_window(self: TensorSpec, *_: object, dim: Sequence[int] | int | None = None, out: Output) -> Looks:
-    """All along the named dimensions; along all, if none are named."""
+    """All elements along the named dimensions, or along all if none are named."""
     return (reduced(self, dim, first(out)),)
 
 
@@ -42,7 +42,7 @@ _declare(1, -1, aten.count_nonzero, aten._is_all_true, aten._is_any_true, aten.s
 _declare(2, -1, aten.nansum)
 # both ends
 _declare(2, -2, aten.aminmax, aten._aminmax)
-# of complex numbers a product takes 3 times what a sum takes
+# a complex product costs 3 times as much as a complex sum
 cost_of(aten.prod)(_reduction(1, -1, of_complex=6))
 window_of(aten.prod, aten.median, aten.nanmedian, aten.kthvalue, aten.mode)(reduction_window)
 # n − 1 additions and a division
@@ -52,7 +52,7 @@ _declare(4, 0, aten.var, aten.var_mean)
 _declare(4, 1, aten.std, aten.std_mean)
 # square or absolute value, n − 1 additions, a root
 _declare(2, 0, aten.linalg_vector_norm, aten.norm, aten.frobenius_norm, aten.native_norm)
-# differences besides
+# and the differences
 cost_of(aten.dist)(_reduction(3, 0))
 # the norm of each slice, and a product
 cost_of(aten.renorm)(_reduction(3, 0))
@@ -81,25 +81,25 @@ def extreme_window(self: TensorSpec, *others: Any, inputs: tuple[TensorSpec, ...
 @window_of(aten.cumsum, aten.cumprod, aten.cummax, aten.cummin, aten.logcumsumexp, aten._logcumsumexp)
 @window_of(aten.sort, aten.argsort, aten.topk)
 def along_dimension_window(self: TensorSpec, *_: object, dim: int = -1, out: Output) -> Looks:
-    """All along the dimension, though a running sum looks only back."""
+    """All elements along the dimension, although a running sum only looks back."""
     return (mixed(self, dim, first(out)) if self.shape else None,)
 
 
 @window_of(aten.renorm)
 def renorm_window(self: TensorSpec, p: float, dim: int, *_: object, out: TensorSpec) -> Looks:
-    """All of the slice at its place along the dimension."""
+    """All of the slice at the same place along the dimension."""
     return (mixed(self, [each for each in range(len(self.shape)) if each != dim % len(self.shape)], out),)
 
 
 @window_of(aten.msort)
 def sort_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
-    """All along the first dimension."""
+    """All elements along the first dimension."""
     return (mixed(self, 0, out) if self.shape else None,)
 
 
 @cost_of(aten.cumprod)
 def running_product(self: TensorSpec, dim: int, *_: Any, out: Output, **_kwargs: Any) -> Work:
-    """N − 1 products in each row of n, of complex numbers 6 operations each."""
+    """N − 1 products in each row of n; a complex one is 6 operations."""
     return Work(other_flops=(6 if self.dtype.is_complex else 1) * _steps(self, dim))
 
 
@@ -111,7 +111,7 @@ def scan(self: TensorSpec, dim: int, *_: Any, out: Output, **_kwargs: Any) -> Wo
 
 @cost_of(aten._cummax_helper, aten._cummin_helper)
 def scan_into(self: TensorSpec, values: TensorSpec, indices: TensorSpec, dim: int, *, out: object) -> Work:
-    """N − 1 steps in each row of n, into tensors that are there."""
+    """N − 1 steps in each row of n, into existing tensors."""
     return Work(other_flops=_steps(self, dim), elements_read=self.numel, bytes_read=self.stored_bytes)
 
 
@@ -142,11 +142,11 @@ def topk(self: TensorSpec, k: int, *_: Any, out: Output) -> Work:
 
 @cost_of(aten.mode, aten._unique2, aten._unique, aten.unique_dim)
 def sorting(self: TensorSpec, *_: Any, out: Output, **_kwargs: Any) -> Work:
-    """All is sorted: ⌈log2 n⌉ comparisons per element."""
+    """Everything is sorted: ⌈log2 n⌉ comparisons per element."""
     return Work(other_flops=self.numel * math.ceil(math.log2(max(self.numel, 1))))
 
 
-# quickselect looks at a half of what is left each time: 2n comparisons
+# quickselect halves what is left each time: 2n comparisons
 per_input(2, aten.median, aten.nanmedian, aten.kthvalue)
 per_input(6, aten.allclose)  # |x − y| ≤ a + r·|y|
 per_input(1, aten.unique_consecutive, aten.unique_dim_consecutive, aten.trace)
@@ -168,7 +168,7 @@ def bucketize(self: TensorSpec | float, boundaries: TensorSpec, *_: Any, out: Te
 def membership(
     elements: TensorSpec | float, test_elements: TensorSpec | float, *_: Any, out: TensorSpec, **_kwargs: Any
 ) -> Work:
-    """Few are compared with all; more than 10·n^0.145, as the kernel has it, are sorted: ⌈log2 n⌉ comparisons each."""
+    """A few are compared with all. More than 10·n^0.145, the kernel's threshold, are sorted: ⌈log2 n⌉ comparisons each."""
     sought, known = (each.numel if isinstance(each, TensorSpec) else 1 for each in (elements, test_elements))
     if known < 10 * sought**0.145:
         return Work(other_flops=sought * known)

@@ -1,7 +1,7 @@
-"""Which operator costs what and looks where: formulas and window rules are registered here and looked up here.
+"""What each operator costs and where it looks: the registry of formulas and window rules.
 
-A formula is a function of the operator's arguments, as its schema names them, with a :class:`TensorSpec` for each tensor,
-and of ``out``, the spec (or specs) of what it returned::
+A formula is a function of the operator's arguments, named as in its schema, with a :class:`TensorSpec` for each tensor, and
+of ``out``, the spec (or specs) of its result::
 
     @cost_of(aten.linear)
     def linear(input: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None, *, out: TensorSpec) -> Work:
@@ -9,7 +9,7 @@ and of ``out``, the spec (or specs) of what it returned::
         return Work(macs=out.numel * weight.shape[-1])
 
 Whatever a formula leaves out follows from the specs: see :class:`Work`. A window rule takes the same arguments and says
-which elements of the operands a result is made from: see :mod:`torchscan.ops.windows`.
+from which elements of the operands a result is made: see :mod:`torchscan.ops.windows`.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from torchscan.errors import InputError, warn_user
 from torchscan.ops.windows import Windows, checked, elementwise
 from torchscan.trace.events import OpSignature, TensorSpec
 
-#: an overload, all overloads of a packet, the name of either, or what ``torch.library.custom_op`` made
+#: an overload, a packet (all its overloads), the name of either, or the result of ``torch.library.custom_op``
 Operator = OpOverload | OpOverloadPacket | CustomOpDef | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a formula says of one call. ``None`` stands for what the specs alone tell."""
+    """What a formula says about one call. ``None``: it follows from the specs alone."""
 
     macs: int = 0
-    #: floating-point operations besides the two of each multiply-accumulate
+    #: floating-point operations other than the two of each multiply-accumulate
     other_flops: int = 0
     #: elements read without a cache; None: every element of every operand once
     elements_read: int | None = None
-    #: bytes that have to be read at least; None: the distinct elements of every distinct operand
+    #: bytes that must at least be read; None: the distinct elements of every distinct operand
     bytes_read: int | None = None
-    #: elements written; None: every element of every result, and of every operand that is written to
+    #: elements written; None: every element of every result and of every operand that is written to
     elements_written: int | None = None
-    #: bytes written; None: likewise
+    #: bytes written; None: those of the same elements
     bytes_written: int | None = None
 
     def __post_init__(self) -> None:
-        """Counts are whole numbers, of whatever type."""
+        """Check that counts are whole numbers, of any type."""
         for name in self.__slots__:
             value = getattr(self, name)
             if value is None and name not in ("macs", "other_flops"):
@@ -61,7 +61,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
-    """The cost of one call, or of several; see docs/conventions.md for what each figure means."""
+    """The cost of one or more calls; docs/conventions.md explains each number."""
 
     macs: int = 0
     flops: int = 0
@@ -69,12 +69,12 @@ class OpCost:
     elements_written: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
-    #: False: an operator in it has no price, so that every figure is a lower bound
+    #: False: it includes an unpriced operator, so that every number is a lower bound
     is_complete: bool = True
 
     @property
     def dmas(self) -> int:
-        """Memory accesses without a cache: elements read + elements written."""
+        """Memory accesses without a cache: elements read plus elements written."""
         return self.elements_read + self.elements_written
 
     def __add__(self, other: OpCost) -> OpCost:
@@ -91,15 +91,15 @@ class OpCost:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The cost of a call and how it is known: by a formula, because it does no arithmetic, or not at all."""
+    """The cost of a call, and whether the call is priced, free or unpriced."""
 
     state: Literal["priced", "free", "unpriced"]
     cost: OpCost
 
 
-#: None: what this call costs cannot be told from shapes
+#: returns None if the cost of a call can't be known from shapes
 Formula = Callable[..., Work | None]
-#: where an operator looks; None: this call cannot be told
+#: says where an operator looks; returns None if that can't be known for a call
 WindowRule = Callable[..., Windows | None]
 F = TypeVar("F", bound=Formula)
 W = TypeVar("W", bound=WindowRule)
@@ -111,11 +111,11 @@ _UNPRICED = Price("unpriced", OpCost(is_complete=False))
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What is registered under the name of an operator."""
+    """What is registered for the name of an operator."""
 
     formula: Formula
     state: Literal["priced", "free"]
-    #: whether its integer arithmetic counts
+    #: whether integer arithmetic counts
     of_integers: bool = False
 
 
@@ -127,11 +127,11 @@ def cost_of(*operators: Operator, of_integers: bool = False, replace: bool = Fal
     """Register a formula for operators.
 
     Args:
-        operators: an overload (``torch.ops.aten.add.Tensor``), all overloads of a packet (``torch.ops.aten.add``), or the name
-            of either (``"mylib::add"``), which need not be loaded yet; or what ``torch.library.custom_op`` returned.
-        of_integers: integer arithmetic is positions and masks, and free, unless the formula says that it counts, as that
-            of quantised weights does.
-        replace: take the place of the formula that there is; without it a second formula is an error.
+        operators: an overload (``torch.ops.aten.add.Tensor``), a packet for all its overloads (``torch.ops.aten.add``), the
+            name of either (``"mylib::add"``), which need not be loaded yet, or the result of ``torch.library.custom_op``.
+        of_integers: count integer arithmetic, as for quantised weights. By default it is taken to
+            compute positions and masks, and is free.
+        replace: replace an existing formula; otherwise a second formula is an error.
 
     """
 
@@ -143,7 +143,7 @@ def cost_of(*operators: Operator, of_integers: bool = False, replace: bool = Fal
 
 
 def traffic_of(*operators: Operator) -> Callable[[F], F]:
-    """Register a formula for operators that do no arithmetic, but move other data than their operands and results."""
+    """Register a formula for operators that do no arithmetic, but whose traffic differs from their operands and results."""
 
     def register(formula: F) -> F:
         _register(_entries, operators, _Entry(formula, "free"), replace=False)
@@ -153,12 +153,12 @@ def traffic_of(*operators: Operator) -> Callable[[F], F]:
 
 
 def free(*operators: Operator) -> None:
-    """Declare operators that do no arithmetic: views, copies. Whatever is no view reads its operands and writes its result."""
+    """Declare operators that do no arithmetic: views and copies. All but views read their operands and write their result."""
     traffic_of(*operators)(_copies)
 
 
 def window_of(*operators: Operator, replace: bool = False) -> Callable[[W], W]:
-    """Register a window rule for operators, which are named as for :func:`cost_of`."""
+    """Register a window rule for operators, given as in :func:`cost_of`."""
 
     def register(rule: W) -> W:
         any_rule: WindowRule = rule
@@ -169,7 +169,7 @@ def window_of(*operators: Operator, replace: bool = False) -> Callable[[W], W]:
 
 
 def pointwise(*operators: Operator) -> None:
-    """Declare operators whose result at a place is made from the operands at that place."""
+    """Declare operators that make each element of the result from the operands at the same place."""
     window_of(*operators)(elementwise)
 
 
@@ -179,7 +179,7 @@ def is_known(operator: OpOverload) -> bool:
 
 
 def windows(signature: OpSignature) -> Windows | None:
-    """Where a call looks at its operands; None: not known. A rule that fails must not cost the user the other figures."""
+    """Where a call looks at its operands; None: not known. A failing rule must not cost the user the other numbers."""
     rule = _find(_window_rules, signature.op)
     if rule is None:
         return None
@@ -192,7 +192,7 @@ def windows(signature: OpSignature) -> Windows | None:
 
 
 def price(signature: OpSignature) -> Price:
-    """What a call costs. Views cost nothing; integer arithmetic counts for traffic only."""
+    """What a call costs. Views cost nothing; integer arithmetic counts only as traffic."""
     if signature.is_view:
         return Price("free", _NOTHING)
     entry = _find(_entries, signature.op)
@@ -208,7 +208,7 @@ def _without_arithmetic(priced: Price) -> Price:
 
 
 def _priced(entry: _Entry, signature: OpSignature) -> Price:
-    """A formula that fails must not cost the user the other figures: then the call counts as unpriced."""
+    """The price from a formula. A failing formula must not cost the user the other numbers: the call counts as unpriced."""
     try:
         work = _apply(entry.formula, signature)
         return _UNPRICED if work is None else Price(entry.state, _complete(work, signature))
@@ -219,16 +219,16 @@ def _priced(entry: _Entry, signature: OpSignature) -> Price:
 
 
 def _is_integer_arithmetic(signature: OpSignature) -> bool:
-    """Operators of torch itself on integers and booleans; what others do with integers is not known."""
+    """Whether it is an operator of torch's own on integers or booleans; what others do with integers is not known."""
     is_torchs = signature.op.namespace in ("aten", "prims")
     return is_torchs and not any(spec.is_arithmetic for spec in (*signature.inputs, *signature.outputs))
 
 
 def _apply(formula: Callable[..., T], signature: OpSignature) -> T:
-    """Call a formula or a rule with what it has parameters for.
+    """Call a formula or a rule with the arguments that it has parameters for.
 
-    Its positional parameters are the operator's first arguments, whatever the overload calls them; keyword parameters go by
-    the schema's names, wherever an overload has them; ``inputs`` are all operands.
+    Its positional parameters are the operator's first arguments, whatever the overload calls them; keyword parameters are
+    matched by name with the schema, where the overload has them; ``inputs`` are all operands.
     """
     layout = _layout(formula)
     names = [argument.name for argument in signature.op._schema.arguments]
@@ -266,12 +266,12 @@ def _layout(formula: Callable[..., object]) -> _Layout:
 
 
 def elements(specs: Iterable[TensorSpec]) -> int:
-    """The elements that one use of several tensors touches."""
+    """The number of elements touched by using each of these tensors once."""
     return sum(spec.accessed_numel for spec in specs)
 
 
 def stored_bytes(specs: Iterable[TensorSpec]) -> int:
-    """The bytes of the distinct elements of several tensors."""
+    """The bytes of the distinct elements of these tensors."""
     return sum(spec.stored_bytes for spec in specs)
 
 
@@ -280,7 +280,7 @@ def _copies(**_kwargs: object) -> Work:
 
 
 def _complete(work: Work, signature: OpSignature) -> OpCost:
-    """``FLOPs = 2·MACs + the rest``; what a formula leaves open follows from the specs."""
+    """``FLOPs = 2·MACs + the rest``; what a formula leaves out follows from the specs."""
     written = signature.all_written
     return OpCost(
         macs=work.macs,
@@ -297,7 +297,7 @@ def _given(figure: int | None, count: Callable[[Iterable[TensorSpec]], int], spe
 
 
 def _name_of(operator: Operator) -> str:
-    """As torch prints an operator: ``aten.add`` or ``aten.add.Tensor``."""
+    """The name of an operator, as torch prints it: ``aten.add`` or ``aten.add.Tensor``."""
     if isinstance(operator, CustomOpDef):
         operator = operator._qualname
     if isinstance(operator, OpOverload | OpOverloadPacket):
@@ -322,10 +322,10 @@ def _register(entries: dict[str, T], operators: tuple[Operator, ...], entry: T, 
 
 
 def _find(entries: Mapping[str, T], operator: OpOverload) -> T | None:
-    """By overload, then by packet; an in-place operator is what its functional twin is."""
+    """Look up the overload, then the packet; an in-place operator falls back on its functional counterpart."""
     packet = str(operator.overloadpacket)
-    twin = packet.removesuffix("_")
-    for name in (str(operator), packet, f"{twin}.{operator._overloadname}", twin):
+    functional = packet.removesuffix("_")
+    for name in (str(operator), packet, f"{functional}.{operator._overloadname}", functional):
         entry = entries.get(name)
         if entry is not None:
             return entry

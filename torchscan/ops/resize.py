@@ -1,8 +1,8 @@
 """Resizing and sampling: each output element is a weighted sum of its neighbours in the input.
 
-Along one axis: two products and a sum (linear); the axes follow one another, so 3, 7, 15 for one, two and three of them.
-Cubic in two axes takes 31. The nearest neighbour is copied. A gradient goes the same way back: each neighbour gets a product
-added (and in several axes the weights are multiplied before).
+Along one axis: two products and a sum (linear). The axes follow one another, so one, two and three axes take 3, 7 and 15.
+Cubic in two axes takes 31. The nearest neighbour is copied. A gradient takes the same way back: a product is added to each
+neighbour (with several axes, the weights are multiplied first).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ per_input(48, aten.upsample_bicubic2d_backward)
 
 def _antialiased(reach: int) -> Formula:
     def antialiased_resize(self: TensorSpec, *_: object, out: TensorSpec) -> Work:
-        """One axis after the other, the last first: t products and t − 1 sums for each result, of t neighbours in reach."""
+        """One axis after another, the last first: t products and t − 1 sums for each result with t neighbours in reach."""
         rows, columns = self.numel // max(self.shape[-1], 1), out.numel // max(out.shape[-2], 1)
         across, down = (_taps(self.shape[axis], out.shape[axis], reach) for axis in (-1, -2))
         return Work(other_flops=rows * (2 * across - out.shape[-1]) + columns * (2 * down - out.shape[-2]))
@@ -50,7 +50,7 @@ def _antialiased(reach: int) -> Formula:
 
 def _antialiased_backward(reach: int) -> Formula:
     def antialiased_backward(grad_output: TensorSpec, *_: object, out: TensorSpec) -> Work:
-        """Each gradient is added to its neighbours in reach, by the product of two weights: 3 each."""
+        """Each gradient is added to its neighbours in reach, times the product of two weights: 3 each."""
         images = grad_output.numel // max(math.prod(grad_output.shape[-2:]), 1)
         taps = [_taps(out.shape[axis], grad_output.shape[axis], reach) for axis in (-1, -2)]
         return Work(other_flops=3 * images * math.prod(taps))
@@ -64,7 +64,7 @@ for _name, _reach in (("bilinear", 1), ("bicubic", 2), ("lanczos", 3)):
 
 
 def _taps(size: int, resized: int, reach: int) -> int:
-    """Neighbours of all results along one axis: of i those up to ``reach·max(s, 1)`` away from ``s·(i + ½)``, s = in / out."""
+    """Count neighbours along one axis: for i, those up to ``reach·max(s, 1)`` away from ``s·(i + ½)``, s = in / out."""
     scale = size / max(resized, 1)
     support = reach * max(scale, 1.0)
     centres = (scale * (index + 0.5) for index in range(resized))
@@ -84,14 +84,14 @@ def _declare_interpolation(axes: int, kernel: str, antialias: bool, *operators: 
     def interpolation_window(
         self: TensorSpec, output_size: object, align_corners: bool, *scales: Factors, out: TensorSpec
     ) -> Looks:
-        """The neighbours of ``(j + ½)·s − ½``, with aligned corners of ``j·s``, that have a weight."""
+        """The neighbours of ``(j + ½)·s − ½`` (of ``j·s`` with aligned corners) that have a weight."""
         each = zip(self.shape[-axes:], out.shape[-axes:], _factors(scales, axes), strict=True)
         taps = [interpolated(*sizes, kernel, aligned=align_corners, antialias=antialias) for sizes in each]
         return (along_last(self, taps, out),)
 
 
 def _factors(scales: Sequence[Factors], axes: int) -> Sequence[float | None]:
-    """Given as a list, one by one, or not at all."""
+    """The factors, given as a list, one by one, or not at all."""
     if scales and isinstance(scales[0], Sequence):
         return scales[0]
     given = [each for each in scales if not isinstance(each, Sequence)]
@@ -110,7 +110,7 @@ _declare_interpolation(2, "lanczos", True, "aten::_upsample_lanczos2d_aa")
 
 # -- sampling at given places --------------------------------------------------------------------------------------------
 
-_BILINEAR, _NEAREST, _BICUBIC = 0, 1, 2  # as torch numbers them
+_BILINEAR, _NEAREST, _BICUBIC = 0, 1, 2  # torch's numbers for them
 
 
 def _grid_sampler(axes: int) -> Formula:
@@ -118,9 +118,9 @@ def _grid_sampler(axes: int) -> Formula:
     neighbours = 2**axes
 
     def grid_sampler(input: TensorSpec, grid: TensorSpec, interpolation_mode: int, *_: object, out: TensorSpec) -> Work:
-        """Per output as a resize; a place takes 3 per axis to find in pixels, and the weights of its neighbours.
+        """Each output as in a resize. Each place takes 3 per axis to convert to pixels, and its neighbours' weights.
 
-        Linear: the distance to each side, 2 per axis, and a product of them per neighbour and further axis. Nearest: 1 per axis
+        Linear: the distance to each side, 2 per axis, and a product per neighbour and additional axis. Nearest: 1 per axis
         to round. Bicubic: 16 per axis.
         """
         places = grid.numel // axes
@@ -139,7 +139,7 @@ def _grid_sampler_backward(axes: int) -> Formula:
     def grid_sampler_backward(
         grad_output: TensorSpec, input: TensorSpec, grid: TensorSpec, interpolation_mode: int, *_: object, out: object
     ) -> Work:
-        """Per gradient and neighbour: a product and a sum for the input, 3 per axis for the place; nearest: a sum only."""
+        """Per gradient and neighbour: a product and a sum for the input, 3 per axis for the place. Nearest: only a sum."""
         places = grid.numel // axes
         taps = {_BILINEAR: neighbours, _NEAREST: 1, _BICUBIC: 16}[interpolation_mode]
         per_gradient = 1 if interpolation_mode == _NEAREST else taps * (2 + 3 * axes)

@@ -1,4 +1,4 @@
-"""Views: other shapes, orders and parts of the same memory. They cost nothing; some of them copy where a view cannot be had."""
+"""Views: other shapes, orders and parts of the same memory. They cost nothing; some copy if a view is impossible."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ free(aten.hsplit, aten.vsplit, aten.dsplit, aten.unsafe_split_with_sizes)
 free(aten._conj, aten.conj, aten.resolve_conj, aten.resolve_neg, aten._neg_view)
 free(aten.detach, aten.alias, aten.lift_fresh, aten.lift, aten.lift_fresh_copy, aten.positive, aten.data)
 
-# The same as copies.
+# Operators that copy instead.
 free(
     "aten::view_copy",
     "aten::expand_copy",
@@ -67,25 +67,25 @@ free(
 @window_of(aten.reshape_as, aten.view_as, aten.squeeze, aten.unsqueeze, "aten::view_copy", "aten::squeeze_copy")
 @window_of("aten::unsqueeze_copy", "aten::_reshape_copy")
 def reshape_window(self: TensorSpec, *others: object, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks | None:
-    """The same elements in the same order; seen as another type of another size they are not."""
+    """The same elements in the same order, unless they are viewed as a type of another size."""
     return (way(Reshape(out.shape)), *[NOT_READ] * (len(inputs) - 1)) if self.numel == out.numel else None
 
 
 @window_of(aten.expand, aten.expand_as, aten.type_as, "aten::expand_copy")
 def expand_window(self: TensorSpec, *, inputs: tuple[TensorSpec, ...], out: TensorSpec) -> Looks:
-    """What has one place along a dimension is read there."""
+    """A dimension with a single place is read there."""
     return (broadcast(self, out), *[NOT_READ] * (len(inputs) - 1))
 
 
 @window_of(aten.permute, "aten::permute_copy")
 def permute_window(self: TensorSpec, dims: Sequence[int], *, out: TensorSpec) -> Looks:
-    """The dimensions in another order."""
+    """The dimensions permuted."""
     return (way(permuted(self.shape, dims)),)
 
 
 @window_of("aten::transpose_", aten.transpose.int, aten.swapaxes, aten.swapdims, "aten::transpose_copy")
 def transpose_window(self: TensorSpec, dim0: int, dim1: int, *, out: TensorSpec) -> Looks:
-    """Two dimensions change places."""
+    """Two dimensions swapped."""
     rank = len(self.shape)
     order = list(range(rank))
     one, other = wrapped(dim0, rank), wrapped(dim1, rank)
@@ -96,19 +96,19 @@ def transpose_window(self: TensorSpec, dim0: int, dim1: int, *, out: TensorSpec)
 
 @window_of(aten.t, aten.mT, aten.mH, aten.adjoint, "aten::t_copy")
 def matrix_transpose_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
-    """The last two dimensions change places."""
+    """The last two dimensions swapped."""
     return transpose_window(self, -1, -2, out=out) if len(self.shape) > 1 else (look(out, *map(here, range(len(self.shape)))),)
 
 
 @window_of(aten.numpy_T)
 def reverse_dims_window(self: TensorSpec, *, out: TensorSpec) -> Looks:
-    """The dimensions the other way round."""
+    """The dimensions in reverse order."""
     return (way(permuted(self.shape, range(len(self.shape))[::-1])),)
 
 
 @window_of(aten.movedim.intlist, aten.moveaxis.intlist)
 def movedim_window(self: TensorSpec, source: Sequence[int], destination: Sequence[int], *, out: TensorSpec) -> Looks:
-    """Some dimensions go to other places; the others keep their order."""
+    """Some dimensions move; the others keep their order."""
     rank = len(self.shape)
     moved = {wrapped(to, rank): wrapped(of, rank) for of, to in zip(source, destination, strict=True)}
     others = (dim for dim in range(rank) if dim not in moved.values())
@@ -138,7 +138,7 @@ def _selected(self: TensorSpec, dim: int, index: int, out: TensorSpec) -> Ways:
 def slice_window(
     self: TensorSpec, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1, *, out: TensorSpec
 ) -> Looks:
-    """From a place on, in steps."""
+    """From one place on, in steps."""
     at = wrapped(dim, len(self.shape))
     first_place, _, _ = slice(start, end).indices(self.shape[at])
     return (moved(self, {at: shifted(first_place, step)}, out),)
@@ -146,14 +146,14 @@ def slice_window(
 
 @window_of(aten.narrow, "aten::narrow_copy")
 def narrow_window(self: TensorSpec, dim: int, start: int, length: int, *, out: TensorSpec) -> Looks:
-    """From a place on."""
+    """From one place on."""
     return slice_window(self, dim, start, None, out=out)
 
 
 @window_of(aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split, aten.unsafe_split, aten.unsafe_chunk)
 @window_of(aten.unsafe_split_with_sizes, "aten::split_copy", "aten::split_with_sizes_copy")
 def split_window(self: TensorSpec, *_: object, dim: int = 0, out: Output) -> EachOutput:
-    """Each piece from where the one before it ends."""
+    """Each piece starts where the previous one ends."""
     results = out if isinstance(out, tuple) else (out,)
     at = wrapped(dim, len(self.shape))
     starts = itertools.accumulate((each.shape[at] for each in results[:-1]), initial=0)
@@ -162,7 +162,7 @@ def split_window(self: TensorSpec, *_: object, dim: int = 0, out: Output) -> Eac
 
 @window_of(aten.diagonal, "aten::diagonal_copy")
 def diagonal_window(self: TensorSpec, offset: int = 0, dim1: int = 0, dim2: int = 1, *, out: TensorSpec) -> Looks:
-    """The same place of two dimensions, one of them shifted."""
+    """The same place in two dimensions, one of them shifted."""
     rank = len(self.shape)
     last = len(out.shape) - 1
     starts = {wrapped(dim1, rank): max(-offset, 0), wrapped(dim2, rank): max(offset, 0)}
@@ -173,13 +173,13 @@ def diagonal_window(self: TensorSpec, offset: int = 0, dim1: int = 0, dim2: int 
 
 @window_of(aten.unfold, "aten::unfold_copy")
 def unfold_window(self: TensorSpec, dimension: int, size: int, step: int, *, out: TensorSpec) -> Looks:
-    """The windows of a dimension, which come last."""
+    """The windows of a dimension, as a new last dimension."""
     return (way(Unfold(wrapped(dimension, len(self.shape)), size, step)),) if self.shape else (None,)
 
 
 @window_of(aten.hsplit, aten.vsplit, aten.dsplit)
 def split_along_window(self: TensorSpec, *_: object, out: Output) -> EachOutput:
-    """The same along the dimension in which the pieces are not as large as the whole."""
+    """Pieces along the dimension in which they are smaller than the whole."""
     pieces = out if isinstance(out, tuple) else (out,)
     dims = (dim for dim, size in enumerate(self.shape) if any(each.shape[dim] != size for each in pieces))
     return split_window(self, dim=next(dims, 0), out=out)

@@ -1,4 +1,4 @@
-"""What torchvision adds and is no pooling or convolution; it need not be installed."""
+"""Operators of torchvision other than pooling and convolutions. It need not be installed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torchscan.trace.events import TensorSpec
 def non_maximum_suppression(dets: TensorSpec, scores: TensorSpec, *_: object, out: TensorSpec) -> Work:
     """Sort n boxes, their areas (3 each), and the overlap of each pair, as if none had been suppressed before.
 
-    A pair takes 4 extremes, 2 differences, 2 comparisons with zero and a product for what they share, 2 sums for what they
-    cover together, a quotient, a comparison: 13.
+    A pair takes 4 extremes, 2 differences, 2 comparisons with zero and a product for the intersection, 2 sums for the union,
+    a quotient, a comparison: 13.
     """
     boxes = dets.shape[0]
     sorting = boxes * math.ceil(math.log2(max(boxes, 1)))

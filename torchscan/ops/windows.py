@@ -1,14 +1,14 @@
-"""How a result looks at its operands: the words in which window rules are written.
+"""How a result looks at its operands: the building blocks of window rules.
 
-A rule (:func:`torchscan.window_of`) says for each operand which of its elements one element of the result is made
-from, as a chain of steps from the operand to the result::
+A rule (:func:`torchscan.window_of`) says for each operand from which of its elements an element of the result is made, as a
+chain of steps from the operand to the result::
 
     @window_of(aten.conv1d)
     def conv1d(input, weight, bias=None, stride=(1,), padding=(0,), dilation=(1,), groups=1, *, out):
         along = window(weight.shape[-1], stride[0], padding[0], dilation[0])
         return (look(out, here(0), WHOLE, Along(2, along)),)
 
-What a rule leaves out is taken to be looked at as a whole, so that it can be too large, never too small.
+Operands that a rule leaves out count as looked at as a whole: the answer may be too large, but never too small.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torchscan.trace.events import OpSignature, TensorSpec
 class Taps:
     """The places i that place j looks at: ``table[j mod P] + (j div P) · rise``, for P entries in the table.
 
-    A convolution is one entry, ``−p + d·t`` for its taps t, and rises by the stride; a transposed one has an entry per phase.
+    A convolution has one entry, ``−p + d·t`` for its taps t, and rises by the stride; a transposed one has an entry per phase.
     """
 
     table: tuple[tuple[int, ...], ...]
@@ -37,7 +37,7 @@ class Taps:
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """A dimension of the operand that is read as a dimension of the result tells."""
+    """A dimension of the operand that is read along a dimension of the result."""
 
     dim: int
     taps: Taps
@@ -62,21 +62,21 @@ Dim = Along | At | Whole
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One step: how each dimension of what was there is read, and the shape of what comes of it."""
+    """One step: how each dimension so far is read, and the shape after the step."""
 
     dims: tuple[Dim, ...]
     shape: tuple[int, ...]
     is_identity: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Whether nothing is moved or mixed, if the shape stays, too."""
+        """``is_identity``: nothing is moved or mixed, provided that the shape stays the same."""
         same = all(isinstance(each, Along) and each.dim == dim and each.taps is HERE for dim, each in enumerate(self.dims))
         object.__setattr__(self, "is_identity", same and len(self.dims) == len(self.shape))
 
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """One step: the same elements in the same order, in other dimensions."""
+    """One step: the same elements in the same order, in a different shape."""
 
     shape: tuple[int, ...]
 
@@ -93,7 +93,7 @@ class Unfold:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Last step: only the places from ``start`` to ``stop`` of a dimension of the result come from here."""
+    """Last step: only places ``start`` to ``stop`` of a dimension of the result come from this operand."""
 
     dim: int
     start: int
@@ -101,8 +101,8 @@ class Piece:
 
 
 Step = Look | Reshape | Unfold | Piece
-#: what a way may say of itself: a normalisation's statistics; a border that continues at the other side, or is made otherwise;
-#: a box that may be larger than what is seen
+#: remarks on a way: a normalisation's statistics; a border that wraps around, or is made in another way; a hull, which may be
+#: larger than what is seen
 Note = Literal["norm-stats", "wraps", "padded", "hull"]
 
 
@@ -115,20 +115,20 @@ class Way:
     is_identity: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Whether nothing happens on the way, if the shape stays."""
+        """``is_identity``: nothing happens on the way, provided that the shape stays the same."""
         same = all(isinstance(step, Look) and step.is_identity for step in self.steps)
         object.__setattr__(self, "is_identity", same and self.note is None)
 
 
-#: the ways from one operand; none where its values are not read; None: as a whole
+#: the ways from one operand; empty if its values are not read; None if it is looked at as a whole
 Ways = tuple[Way, ...] | None
-#: by operand, in the order of ``signature.inputs``; operands that are left out are looked at as a whole
+#: for each operand, in the order of ``signature.inputs``; operands left out are looked at as a whole
 Looks = tuple[Ways, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EachOutput:
-    """What a rule returns where its results look differently at the operands."""
+    """What a rule returns if each result looks at the operands in its own way."""
 
     looks: tuple[Looks, ...]
 
@@ -138,12 +138,12 @@ NOT_READ: Ways = ()
 
 
 def way(*steps: Step, note: Note | None = None) -> Ways:
-    """The only way from an operand."""
+    """One way from an operand, as the only one."""
     return (Way(steps, note),)
 
 
 def checked(windows: Windows | None, signature: OpSignature) -> Windows | None:
-    """What a rule returned, if it can be followed."""
+    """What a rule returned. Raises if it can't be followed."""
     every = windows.looks if isinstance(windows, EachOutput) else (windows,)
     for looks in every:
         if looks is not None and not isinstance(looks, tuple):
@@ -173,38 +173,38 @@ def _check_step(step: Step, spec: TensorSpec) -> None:
 
 @cache
 def window(size: int, step: int = 1, padding: int = 0, spacing: int = 1) -> Taps:
-    """A convolution's or a pool's: ``i = step·j − padding + spacing·t`` for t < size."""
+    """A convolution or a pool: ``i = step·j − padding + spacing·t`` for t < size."""
     return Taps((tuple(spacing * tap - padding for tap in range(size)),), step)
 
 
 @cache
 def spread(size: int, step: int, padding: int, spacing: int) -> Taps:
-    """A transposed convolution's: the whole numbers among ``i = (j + padding − spacing·t) / step``."""
+    """A transposed convolution: the whole numbers among ``i = (j + padding − spacing·t) / step``."""
     places = ([(phase + padding - spacing * tap) for tap in range(size)] for phase in range(step))
     return Taps(tuple(tuple(place // step for place in each if place % step == 0) for each in places), 1)
 
 
 @cache
 def shifted(start: int, step: int = 1) -> Taps:
-    """A slice's or a padding's: ``i = step·j + start``."""
+    """A slice or a padding: ``i = step·j + start``."""
     return HERE if (start, step) == (0, 1) else Taps(((start,),), step)
 
 
 @cache
 def repeated(size: int) -> Taps:
-    """The dimension over and over again: ``i = j mod size``."""
+    """The dimension repeated as a whole: ``i = j mod size``."""
     return Taps(tuple((place,) for place in range(size)), 0)
 
 
 @cache
 def drawn_out(times: int) -> Taps:
-    """Each element several times: ``i = j div times``."""
+    """Each element repeated several times: ``i = j div times``."""
     return Taps(((0,),) * times, 1)
 
 
 @cache
 def bins(size: int, count: int) -> Taps:
-    """An adaptive pool's: from ``⌊j·size/count⌋`` to before ``⌈(j + 1)·size/count⌉``."""
+    """An adaptive pool: from ``⌊j·size/count⌋`` until just before ``⌈(j + 1)·size/count⌉``."""
     common = math.gcd(size, count)
     size, count = size // common, count // common
     return Taps(tuple(tuple(range(j * size // count, -(-(j + 1) * size // count))) for j in range(count)), size)
@@ -219,15 +219,15 @@ def groups(inside: int, outside: int, count: int) -> Taps:
     return Taps((tuple(range(size)),) * per_group, size)
 
 
-#: the largest distance at which a kernel of interpolation is not zero
+#: the distance from which on an interpolation kernel is zero
 _REACH = {"linear": 1, "cubic": 2, "lanczos": 3}
 
 
 @cache
 def nearest(size: int, resized: int, factor: float | None, centre: float) -> Taps:
-    """The nearest neighbour: ``i = ⌊(j + centre) · scale⌋``, rounded as the kernels do it, in 32 bits.
+    """The nearest neighbour: ``i = ⌊(j + centre) · scale⌋``, rounded as torch's kernels do it, in 32 bits.
 
-    Where a quotient is a whole number they may so come out one lower. If they do not, the places repeat themselves.
+    Where the quotient is a whole number, that may give one less. If it doesn't, the places follow a period.
     """
     exact = _scale(size, resized, factor)
     scale = _single(1 / factor if factor else size / resized)
@@ -246,7 +246,7 @@ def _single(number: float) -> float:
 
 @cache
 def interpolated(size: int, resized: int, factor: float | None, kernel: str, *, aligned: bool, antialias: bool) -> Taps:
-    """The neighbours of ``(j + ½) · scale − ½``, with aligned corners of ``j · scale``, whose weight is not zero."""
+    """The neighbours of ``(j + ½) · scale − ½`` (of ``j · scale`` with aligned corners) whose weight is not zero."""
     scale, centre = _scale(size, resized, factor), Fraction(1, 2)
     if aligned:
         scale, centre = Fraction(size - 1, resized - 1) if resized > 1 else Fraction(0), Fraction(0)
@@ -257,7 +257,7 @@ def interpolated(size: int, resized: int, factor: float | None, kernel: str, *, 
 
 
 def _scale(size: int, resized: int, factor: float | None) -> Fraction:
-    """By the factor, if there is one; one such as 1.3 is meant as 13/10, if that makes no difference."""
+    """The scale, from the factor if there is one. A factor such as 1.3 is taken as 13/10 if that makes no difference."""
     if not factor:
         return Fraction(size, resized)
     exact = 1 / Fraction(factor)
@@ -266,7 +266,7 @@ def _scale(size: int, resized: int, factor: float | None) -> Fraction:
 
 
 def _neighbours(place: Fraction, kernel: str, stretch: Fraction) -> tuple[int, ...]:
-    """Kernels are zero from their reach on, and the cubic and Lanczos ones at whole distances but 0."""
+    """Kernels are zero from their reach on; cubic and Lanczos kernels also at whole distances other than 0."""
     reach = _REACH[kernel] * stretch
     near = range(math.floor(place - reach) + 1, math.ceil(place + reach))
     distances = {at: abs(at - place) / stretch for at in near}
@@ -277,22 +277,22 @@ def _neighbours(place: Fraction, kernel: str, stretch: Fraction) -> tuple[int, .
 
 
 def look(out: TensorSpec, *dims: Dim) -> Ways:
-    """One step to the result."""
+    """A way of one step to the result."""
     return way(Look(dims, out.shape))
 
 
 def here(dim: int) -> Along:
-    """Read at the place of a dimension of the result."""
+    """A dimension read at the same place as a dimension of the result."""
     return Along(dim, HERE)
 
 
 def broadcast(spec: TensorSpec, out: TensorSpec) -> Ways:
-    """Element by element: what has one place along a dimension is read there."""
+    """Element by element; a dimension with a single place is read there."""
     return way(Look(broadcast_dims(spec.shape, out.shape), out.shape))
 
 
 def broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> tuple[Dim, ...]:
-    """Dimensions from the right, each along its own or read at its one place."""
+    """Dimensions aligned at the right, each read along the result's, or at its only place."""
     missing = len(out) - len(shape)
     sizes = zip(shape, out[missing:], strict=True)
     return tuple(
@@ -301,7 +301,7 @@ def broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> tuple[Dim, ...]:
 
 
 def elementwise(*, inputs: tuple[TensorSpec, ...], out: TensorSpec | tuple[TensorSpec, ...]) -> Looks:
-    """Each element of the result is made from those at its place."""
+    """Each element of the result is made from the operands' elements at the same place."""
     result = out[0] if isinstance(out, tuple) else out
     return tuple(broadcast(spec, result) if len(spec.shape) <= len(result.shape) else None for spec in inputs)
 
@@ -312,7 +312,7 @@ def wrapped(dim: int, rank: int) -> int:
 
 
 def reduced(spec: TensorSpec, dims: Sequence[int] | int | None, out: TensorSpec) -> Ways:
-    """Some dimensions as a whole (all, if none are named); the result keeps them with one place, or goes without them."""
+    """Some dimensions as a whole (all, if none are named); the result keeps them with size one, or drops them."""
     rank = len(spec.shape)
     named = [dims] if isinstance(dims, int) else dims
     over = {wrapped(dim, rank) for dim in named} if named else set(range(rank))
@@ -323,14 +323,14 @@ def reduced(spec: TensorSpec, dims: Sequence[int] | int | None, out: TensorSpec)
 
 
 def mixed(spec: TensorSpec, dims: Sequence[int] | int, out: TensorSpec) -> Ways:
-    """Some dimensions as a whole, for each place along them: softmax, a normalisation, an attention."""
+    """Some dimensions as a whole, for each place along them: softmax, normalisation, attention."""
     rank = len(spec.shape)
     over = {wrapped(dim, rank) for dim in ([dims] if isinstance(dims, int) else dims)}
     return look(out, *(WHOLE if dim in over else here(dim) for dim in range(rank)))
 
 
 def along_last(spec: TensorSpec, taps: Sequence[Taps], out: TensorSpec, channels: Dim | None = None) -> Ways:
-    """The last dimensions by taps each, the one before them as told, the others as they are."""
+    """The last dimensions by their taps, the one before them as given, the others unchanged."""
     first = len(spec.shape) - len(taps)
     dims: list[Dim] = [here(dim) for dim in range(first)]
     if channels is not None:
@@ -339,20 +339,20 @@ def along_last(spec: TensorSpec, taps: Sequence[Taps], out: TensorSpec, channels
 
 
 def permuted(shape: Sequence[int], order: Sequence[int]) -> Look:
-    """The dimensions in another order: dimension k of the result is ``order[k]``."""
+    """The dimensions permuted: dimension k of the result is ``order[k]``."""
     rank = len(shape)
     order = [wrapped(dim, rank) for dim in order]
     return Look(tuple(here(order.index(dim)) for dim in range(rank)), tuple(shape[dim] for dim in order))
 
 
 def moved(spec: TensorSpec, taps: Mapping[int, Taps], out: TensorSpec, note: Note | None = None) -> Ways:
-    """Some dimensions by taps, the others as they are."""
+    """Some dimensions by their taps, the others unchanged."""
     dims = tuple(Along(dim, taps[dim]) if dim in taps else here(dim) for dim in range(len(spec.shape)))
     return way(Look(dims, out.shape), note=note)
 
 
 def per_axis(value: Sequence[int] | int, axes: int) -> tuple[int, ...]:
-    """One number for each axis, where one may stand for all."""
+    """One number per axis, from one for all or one for each."""
     if isinstance(value, int):
         return (value,) * axes
     return tuple(value) * axes if len(value) == 1 else tuple(value)

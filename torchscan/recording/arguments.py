@@ -1,4 +1,4 @@
-"""The arguments that the front verbs share: each is named, typed and explained here and nowhere else."""
+"""The arguments that the front verbs share. Each is named, typed and explained only here."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class InputArguments(TypedDict, total=False):
     """What the model is called with.
 
     Args:
-        module: the model. It is unchanged afterwards, also when its forward pass raises; it may be on the meta device.
+        module: the model. It is left unchanged, even if its forward pass raises; it may be on the meta device.
         input_shape: the shape of one sample, without the batch dimension; a list of shapes for several inputs, or a dict of
             shapes by argument name.
-        dtype: the type of the inputs made from ``input_shape``: one, or one per input (a list, or a dict by argument name); by
-            default the model's own.
-        args: real positional arguments, for anything that ``input_shape`` can't express.
+        dtype: the type of inputs made from ``input_shape``: one for all, or one per input (a list, or a dict by argument name);
+            by default the model's own.
+        args: positional arguments themselves, for anything that ``input_shape`` can't express.
         kwargs: keyword arguments of the forward pass.
-        batch_size: the batch dimension of the inputs made from ``input_shape``.
+        batch_size: the batch dimension of inputs made from ``input_shape``.
     """
 
     args: Sequence[Any] | None
@@ -36,10 +36,10 @@ class PassArguments(InputArguments, total=False):
     """What runs: an inference, or a training step.
 
     Args:
-        mode: "eval", "train" or "same" (each module as it is set); by default "train" for a training step, else "eval".
-        training: a training step instead of an inference without gradients: the forward and backward passes, and the optimizer
-            where one is given. No ``.grad`` is touched.
-        loss: what to differentiate, as a function of the model's output; by default every output, from gradients of ones.
+        mode: "eval", "train" or "same" (leave each module as it is); by default "train" for a training step, else "eval".
+        training: a training step (forward and backward pass, and the optimizer's step if one is given) instead of an inference
+            without gradients. No ``.grad`` is touched.
+        loss: a function of the model's output to differentiate; by default every output, starting from gradients of ones.
     """
 
     mode: Mode | None
@@ -51,9 +51,9 @@ class RunArguments(PassArguments, total=False):
     """How a pass is recorded.
 
     Args:
-        execute: "abstract" works on shapes alone; "real" computes on the model's own device; "auto" computes only where the
-            model is on CUDA or shapes are not enough. ``trace.provenance`` says which it was, and why.
-        backward: also run the backward pass, in whatever ``mode``; ``backward=loss`` is short for
+        execute: "abstract" works on shapes alone; "real" computes on the model's own device; "auto" computes only if the
+            model is on CUDA or shapes are not enough. ``trace.provenance`` says which was used, and why.
+        backward: also run the backward pass, in any ``mode``; ``backward=loss`` is short for
             ``training=True, loss=loss, mode="eval"``.
     """
 
@@ -66,12 +66,12 @@ class StepArguments(PassArguments, total=False):
 
     Args:
         optimizer: the name of a class in ``torch.optim``, the class itself, a function that makes an optimizer from a list of
-            parameters, or an optimizer. Its second step is the one estimated, when its state exists. None: gradients only.
-        accumulate: add this batch's gradients to those of a batch before it.
+            parameters, or an optimizer. The estimate is for its second step, when its state exists. None: gradients only.
+        accumulate: add this batch's gradients to those of an earlier batch.
         precision: "fp32", "tf32", "fp16", "bf16": the model and its inputs are converted; "fp16-mixed", "bf16-mixed": autocast.
-            For times also "fp8" (converted to bf16, with linear layers in 8 bits) and "fp8-mixed". None: as the model is.
-        device: the card to run on: its name ("NVIDIA H200", "RTX 4090"), or "cuda" for the one in this machine; for memory
-            also just a size, "24 GiB". ``torchscan devices`` lists those that are known.
+            For times also "fp8" (converted to bf16, linear layers in 8 bits) and "fp8-mixed". None: the model as it is.
+        device: the card to run on: its name ("NVIDIA H200", "RTX 4090"), or "cuda" for this machine's; for memory
+            also just a size, "24 GiB". ``torchscan devices`` lists all known ones.
     """
 
     optimizer: OptimizerChoice | None
@@ -81,14 +81,14 @@ class StepArguments(PassArguments, total=False):
 
 
 class ScanArguments(RunArguments, StepArguments, total=False):
-    """All of them.
+    """All arguments of a scan.
 
     Args:
-        compiled: times as ``torch.compile`` runs the model: pointwise operators fused, no layouts changed.
+        compiled: estimate for ``torch.compile``: pointwise operators fused, layouts unchanged.
     """
 
     compiled: bool
 
 
-#: what explains them
+#: the classes that define and explain the arguments
 DEFINITIONS = (InputArguments, PassArguments, RunArguments, StepArguments, ScanArguments)

@@ -1,4 +1,4 @@
-"""What was asked for: which pass of which module, on which inputs, and how to run it."""
+"""A request for a pass: of which module, on which inputs, and how to run it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Execute = Literal["auto", "abstract", "real"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRequest:
-    """What was asked for: the module, its inputs (shapes, or complete arguments), and how to run."""
+    """A pass as requested: the module, its inputs (shapes, or complete arguments), and how to run it."""
 
     module: nn.Module
     input_shape: Shapes | None = None
@@ -33,19 +33,19 @@ class PassRequest:
     mode: Mode = "eval"
     execute: Execute = "auto"
     backward: Backward = False
-    #: also let an optimizer step
+    #: also run the optimizer's step
     optimizer: OptimizerChoice | None = None
-    #: a batch whose gradients are added to those of one before
+    #: add the gradients to those of an earlier batch
     accumulate: bool = False
-    #: composite operators as what they are made of, also without gradients
+    #: record composite operators in pieces, even without gradients
     in_pieces: bool = False
-    #: the type that autocast computes in
+    #: the type in which autocast computes
     autocast: torch.dtype | None = None
-    #: by the identity of a parameter that of the one which it is a twin of, where the model is a copy
+    #: if the model is a copy: identity of each of its parameters -> identity of the original
     originals: Mapping[int, int] = field(default_factory=dict)
     #: the kind of device whose kernels to assume where they differ
     device_type: Literal["cpu", "cuda"] = "cpu"
-    #: whether that device has flash attention, as CUDA devices since 8.0 have
+    #: whether that device has flash attention, as CUDA devices have from capability 8.0 on
     has_flash: bool = True
 
     @property
@@ -60,13 +60,13 @@ class PassRequest:
 
     @property
     def from_shapes(self) -> bool:
-        """Whether torchscan makes the inputs."""
+        """Whether torchscan makes the inputs from shapes."""
         return self.input_shape is not None
 
     def inputs(self, device: torch.device, kept: Collection[int]) -> tuple[tuple[Any, ...], dict[str, Any], set[int]]:
-        """The arguments of the forward pass, and which of their tensors are our own.
+        """The arguments of the forward pass, and which of their tensors torchscan made.
 
-        Tensors are copies, on ``device`` (on ``meta`` integers keep their values), but for those ``kept``, by identity.
+        Tensors are copied to ``device`` (on ``meta``, integers keep their values), except those whose identity is in ``kept``.
         """
         owned: list[Tensor] = []
 
@@ -85,14 +85,14 @@ class PassRequest:
 
 
 def require_module(given: object) -> None:
-    """Say what was given where a module is needed."""
+    """Refuse anything that is not a module, saying what it is."""
     if not isinstance(given, nn.Module):
         what = "a class: create an instance of it" if isinstance(given, type) else "not a torch.nn.Module"
         raise InputError(f"module is {given!r}, which is {what}")
 
 
 def check_request(request: PassRequest) -> None:
-    """Refuse what contradicts itself or cannot be run."""
+    """Refuse a request that contradicts itself or cannot be run."""
     require_module(request.module)
     if not (isinstance(request.backward, bool) or callable(request.backward)):
         raise InputError(f"backward is {request.backward!r}: give True, or a function that makes a loss of the output")

@@ -1,4 +1,4 @@
-"""From a target to a model: called, and built without data where that can be."""
+"""From a target to a model, built without data where possible."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from torchscan.targets.parsing import Target
 Result = TypeVar("Result")
 Factory = Callable[[], Built]
 
-#: what torch says of tensors that have no data, where they would be needed, or of those that have it beside them
+#: what torch says if data is needed and tensors have none, or if only some of them have it
 _NO_DATA = ("meta tensor", "out of meta", "on meta", "device meta", "meta device", "device='meta'", "and meta", "meta and")
 
 
 def with_model(
     target: Target, verb: Callable[[Built], Result], *, folder: Path | None = None, is_own_process: bool = True
 ) -> Result:
-    """What ``verb`` says of the model: built on the meta device, and with data where its constructor or its pass needs them.
+    """What ``verb`` says about the model, built on the meta device, or with data if its constructor or its pass needs it.
 
-    Paths and modules are looked for in the ``folder``, by default that at hand. Where this process is not our own
-    (``is_own_process``), code of the user's is built with data at once: it may keep what it makes, for others to find. The
-    random state and the path of modules stay as they are.
+    Paths and modules are looked for in the ``folder``, by default the current one. If this process is not our own
+    (``is_own_process``), the user's code is run with data at once: it may keep what it makes, where other code finds it. The
+    random state and the module search path are left unchanged.
     """
     folder = Path.cwd() if folder is None else folder
     with torch.random.fork_rng(devices=[]), first_on_the_path(folder):
         try:
             return _with_factory(target, _factory(target, folder), verb, is_own_process or target.kind in HUBS)
-        except SystemExit as error:  # which would end us as if all were well
+        except SystemExit as error:  # which would end torchscan as if all were well
             raise InputError(f"{target}: its code calls sys.exit({error.code!r})") from error
 
 
-def _with_factory(target: Target, factory: Factory | Built, verb: Callable[[Built], Result], may_be_hollow: bool) -> Result:
+def _with_factory(target: Target, factory: Factory | Built, verb: Callable[[Built], Result], may_be_meta: bool) -> Result:
     if isinstance(factory, Built):
         return verb(factory)
-    hollow = _built_without_data(target, factory) if may_be_hollow else None
-    if hollow is not None:
+    on_meta = _built_without_data(target, factory) if may_be_meta else None
+    if on_meta is not None:
         try:
-            return verb(hollow)
+            return verb(on_meta)
         except TorchscanError as error:
             if not may_need_data(error):
                 raise
@@ -54,7 +54,7 @@ def _with_factory(target: Target, factory: Factory | Built, verb: Callable[[Buil
 
 
 def may_need_data(error: TorchscanError) -> bool:
-    """A pass that read what a model on the meta device does not have, rather than one that is wrong."""
+    """Whether a pass failed because it read data, which a model on the meta device lacks, rather than because it is wrong."""
     said = f"{error} {error.__cause__}".lower()
     return isinstance(error, NeedsValuesError) or (isinstance(error, RecordError) and any(words in said for words in _NO_DATA))
 
@@ -63,7 +63,7 @@ def _built_without_data(target: Target, factory: Factory) -> Built | None:
     try:
         with torch.device("meta"):
             return replace(_built(target, factory), has_another_chance=True)
-    except Exception:  # whatever a constructor does with values: it gets them then
+    except Exception:  # the constructor may have needed data: then it gets some
         return None
 
 

@@ -1,4 +1,4 @@
-"""A model that was built, and what it is asked with."""
+"""A model that was built, and its inputs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from torchscan.targets.inputs import InputSpec, arguments_of, checked_dtype, tor
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A model, and the inputs that it is known to take, if any."""
+    """A model, and its known inputs, if any."""
 
     module: nn.Module
     inputs: tuple[InputSpec, ...] = ()
-    #: whether it is built once more, with data, should its pass ask for values
+    #: whether it is built again with data if its pass asks for values
     has_another_chance: bool = False
 
     def converted(self, dtype: str | None) -> Built:
-        """In another floating type. One that has data is copied: it may be somebody's."""
+        """The model in another floating-point type. One with data is copied, since others may use it."""
         if dtype is None or not torch_dtype(checked_dtype(dtype)).is_floating_point:
             return self
-        is_hollow = all(parameter.is_meta for parameter in self.module.parameters())
-        module = self.module if is_hollow else _copy(self.module)
+        is_meta = all(parameter.is_meta for parameter in self.module.parameters())
+        module = self.module if is_meta else _copy(self.module)
         return replace(self, module=module.to(torch_dtype(checked_dtype(dtype))))
 
 
@@ -39,7 +39,7 @@ def _copy(module: nn.Module) -> nn.Module:
 
 
 def inputs_of(what: str, built: Built, specs: Sequence[InputSpec], dtype: str | None) -> dict[str, Any]:
-    """``input_shape`` and ``dtype`` as :func:`torchscan.record` takes them: of the inputs named, else of those known."""
+    """``input_shape`` and ``dtype`` as :func:`torchscan.record` takes them: from the given inputs, or else the known ones."""
     inputs = specs or built.inputs
     if not inputs:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Models of torchvision, timm and transformers by their names and configs, with the inputs that they are known to take."""
+"""Models of torchvision, timm and transformers by name or config, with their known inputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _require_nothing_to_download(target: Target, *names: str) -> None:
 
 
 def _image(models: Any, name: str, builder: Any) -> tuple[InputSpec, ...]:
-    """The size that its weights were made for; nothing of videos, boxes and flows."""
+    """The image size that its weights were trained for; nothing for models of videos, boxes and optical flow."""
     try:
         crop = models.get_model_weights(name).DEFAULT.transforms().crop_size[-1]
     except (AttributeError, ValueError, TypeError, IndexError):
@@ -59,7 +59,7 @@ def _timm(target: Target, _: Path) -> Callable[[], Built]:
 
 
 def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
-    """By the config's architecture, in the config's type. Code that a config brings along is not run."""
+    """The config's architecture, in the config's type. Code that comes with a config is not run."""
     path = path_of(target.place, folder, target)
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
@@ -98,7 +98,7 @@ def _with_known_inputs(model: Any) -> Built:
 
 
 def _known_inputs(model: Any) -> tuple[InputSpec, ...]:
-    """Token ids, 512 of them or as many as it takes, or an image. What takes both is not known."""
+    """Token ids (512, or fewer if the model is limited), or an image. The inputs of models that take both are not known."""
     config = model.config
     if hasattr(config, "text_config") and hasattr(config, "vision_config"):
         return ()

@@ -1,4 +1,4 @@
-"""Modules and files that targets name, and what is called so in them."""
+"""Imports the modules and files that targets name, and finds names in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchscan.targets.parsing import Target
 
 @contextlib.contextmanager
 def first_on_the_path(folder: Path) -> Iterator[None]:
-    """Modules of this folder are found, as ``python -m`` would find them there; the path is as before afterwards."""
+    """Let modules of this folder be found, as by ``python -m`` there; afterwards the path is restored."""
     before = list(sys.path)
     sys.path.insert(0, str(folder))
     try:
@@ -27,7 +27,7 @@ def first_on_the_path(folder: Path) -> Iterator[None]:
 
 
 def named(target: Target, folder: Path) -> Any:
-    """What the target names in its module or file."""
+    """The object that the target names in its module or file."""
     found = _file(target, folder) if target.kind == "file" else imported(target.place, target)
     for name in target.name.split("."):
         try:
@@ -50,7 +50,7 @@ def imported(name: str, target: Target) -> Any:
 
 
 def path_of(text: str, folder: Path, target: Target) -> Path:
-    """The path that is meant, seen from a folder."""
+    """The path, relative to a folder."""
     try:
         path = (folder / Path(text).expanduser()).resolve()
         path.exists()
@@ -60,20 +60,20 @@ def path_of(text: str, folder: Path, target: Target) -> Path:
 
 
 def near(name: str, known: Collection[str]) -> str:
-    """Names that look like it, as a question."""
+    """A question that suggests similar names."""
     alike = difflib.get_close_matches(name, [each for each in known if not each.startswith("_")], 3)
     return f": did you mean {' or '.join(alike)}?" if alike else ""
 
 
 def _file(target: Target, folder: Path) -> Any:
-    """The file as a module of its own, run once; like a script, it can import what stands beside it."""
+    """The file as a module of its own, run once; like a script, it can import its neighbours."""
     path = path_of(target.place, folder, target)
     if not path.is_file():
         raise InputError(f"{target}: there is no file {target.place!r}")
     name = f"_torchscan_target_{abs(hash(path)):x}"
     if name in sys.modules:
         return sys.modules[name]
-    sys.path.insert(0, str(path.parent))  # until the path is put back as it was
+    sys.path.insert(0, str(path.parent))  # until the path is restored
     specification: Any = importlib.util.spec_from_file_location(name, path)
     module = sys.modules[name] = importlib.util.module_from_spec(specification)
     try:
@@ -85,7 +85,7 @@ def _file(target: Target, folder: Path) -> Any:
 
 
 def _said(error: BaseException) -> str:
-    """In a line; of what happens most often also what to do."""
+    """The error in one line, with advice for the most common one."""
     said = f"{type(error).__name__}: {error}".partition("\n")[0]
     hint = "; this torchvision was built for another torch: install the one that belongs to yours"
     return f"{said}{hint if 'operator torchvision::' in said else ''}"

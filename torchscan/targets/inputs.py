@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SIZES = r"\d+(?:(?:, ?|x)\d+)*,?|\((?:\d+(?:, ?\d+)*,?)?\)"
 _SPEC = re.compile(rf"(?:(?P<name>[^\W\d]\w*)=)?(?P<sizes>{_SIZES})(?::(?P<dtype>\w+))?", re.ASCII)
-_LONGEST = 18  # digits: what fits 64 bits
+_LONGEST = 18  # digits: as many as always fit 64 bits
 _SHORT = {"fp16": "float16", "fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "i64": "int64", "i32": "int32"}
 _FLOATS = ("float16", "bfloat16", "float32", "float64", "half", "float", "double", "complex64", "complex128")
 _INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "short", "int", "long", "bool")
@@ -25,7 +25,7 @@ _TYPES = (*_FLOATS, *_INTEGERS)
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """One input of a model: the shape of a sample, perhaps its type, perhaps the name of the argument."""
+    """One input of a model: the shape of a sample, and optionally its type and the name of the argument."""
 
     shape: tuple[int, ...]
     dtype: str | None = None
@@ -45,7 +45,7 @@ def parse_input(text: str) -> InputSpec:
 
 
 def checked_dtype(text: str) -> str:
-    """The name that torch has for a type."""
+    """Torch's name for a type."""
     name = _SHORT.get(text, text)
     if name not in _TYPES:
         raise InputError(f"{text[:40]!r} is not a type: there are {', '.join([*_TYPES, *_SHORT])}")
@@ -53,7 +53,7 @@ def checked_dtype(text: str) -> str:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The type of that name."""
+    """The type with this name."""
     import torch
 
     dtype: torch.dtype = getattr(torch, name)
@@ -61,9 +61,9 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def arguments_of(specs: Sequence[InputSpec], default: str | None) -> tuple[Shapes, DTypes]:
-    """``input_shape`` and ``dtype`` of :func:`torchscan.record`: one after the other, or all by name.
+    """``input_shape`` and ``dtype`` of :func:`torchscan.record`: all in order, or all by name.
 
-    Inputs without a type have the ``default``; None is the model's own.
+    Inputs without a type get the ``default``; None means the model's own.
     """
     chosen = [spec.dtype or default for spec in specs]
     dtypes = [None if name is None else torch_dtype(name) for name in chosen]

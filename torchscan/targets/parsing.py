@@ -1,4 +1,4 @@
-"""What a target is: ``package.module:callable(args)``, ``path/file.py:name``, ``timm:…``, ``torchvision:…``, ``hf:…``."""
+"""Parses targets: ``package.module:callable(args)``, ``path/file.py:name``, ``timm:…``, ``torchvision:…``, ``hf:…``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOW = (
     "write package.module:callable(arguments), path/to/file.py:name, torchvision:resnet50, "
     "timm:vit_base_patch16_224 or hf:path/to/config.json"
 )
-#: the first colon after which there is nothing but a name and its arguments
+#: splits at the first colon that is followed only by a name and its arguments
 _NAMED = re.compile(r"(?P<place>.+?):(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?P<call>\(.*\))?", re.DOTALL)
 _HUB = re.compile(r"(?P<kind>torchvision|timm):(?P<name>[\w.\-]+)(?P<call>\(.*\))?", re.DOTALL)
 _CONFIG = re.compile(r"hf:(?P<place>.+?)(?P<call>\([^/()]*\))?", re.DOTALL)
@@ -25,11 +25,11 @@ _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A model by name: where it is looked for, what it is called, and what it is called with."""
+    """A model by name: where to look for it, its name, and its arguments."""
 
     text: str
     kind: Kind
-    #: a module's name, a file's path; empty for the collections
+    #: a module's name or a file's path; empty for the collections
     place: str
     name: str
     args: tuple[Any, ...] = ()
@@ -41,7 +41,7 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Take a target apart. Arguments are Python literals, and nothing is evaluated."""
+    """Parse a target. Arguments are Python literals; nothing is evaluated."""
     if text.startswith("hf:"):
         found = _CONFIG.fullmatch(text)
         kind: Kind = "hf"
@@ -70,7 +70,7 @@ def _arguments(text: str, call: str | None) -> tuple[tuple[Any, ...], dict[str, 
         parsed = ast.parse(f"_{call}", mode="eval").body
         if not isinstance(parsed, ast.Call) or not isinstance(parsed.func, ast.Name):
             raise ValueError("there should be one pair of parentheses")
-        compile(ast.Expression(parsed), "arguments", "eval")  # which finds keywords that are there twice
+        compile(ast.Expression(parsed), "arguments", "eval")  # finds repeated keywords
         if any(keyword.arg is None for keyword in parsed.keywords):
             raise ValueError("** is not understood")
         keywords = {str(keyword.arg): _literal(keyword.value) for keyword in parsed.keywords}

@@ -15,7 +15,7 @@ from torchscan.trace.trace import Trace
 
 #: what a tool reports for one operator call
 OperatorRule = Callable[[OpSignature], int]
-#: by the name of the operator without its overload; an in-place operator goes by the name of its functional twin
+#: by the name of the operator without its overload; an in-place operator goes by the name of its functional counterpart
 OperatorRules = Mapping[str, OperatorRule]
 
 CONVOLUTIONS = tuple(f"aten.conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3))
