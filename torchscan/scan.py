@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Unpack
@@ -25,7 +25,7 @@ from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.passes import record_pass, record_step
 from torchscan.recording.precision import Precision, checked_precision, in_precision
-from torchscan.recording.request import Execute, Mode, PassRequest, require_module
+from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
 from torchscan.recording.training.gradients import Backward
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.report.info import Info, info_of
@@ -35,15 +35,9 @@ from torchscan.units import memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class Question(Inputs):
     """The arguments as they were given. They are explained in :mod:`torchscan.recording.arguments`."""
 
-    module: nn.Module
-    input_shape: Shapes | None = None
-    dtype: DTypes | None = None
-    args: Sequence[Any] | None = None
-    kwargs: Mapping[str, Any] | None = None
-    batch_size: int = 1
     mode: Mode | None = None
     training: bool = False
     loss: Callable[[Any], Tensor] | None = None
@@ -81,12 +75,7 @@ class Question:
     def whole(self) -> PassRequest:
         """The pass with composite operators whole, for costs and receptive fields."""
         return PassRequest(
-            module=self.module,
-            input_shape=self.input_shape,
-            dtype=self.dtype,
-            args=self.args,
-            kwargs=self.kwargs,
-            batch_size=self.batch_size,
+            **{field.name: getattr(self, field.name) for field in fields(Inputs)},
             mode=self.mode or ("train" if self.training else "eval"),
             execute=self.execute,
             backward=self.differentiated,

@@ -21,8 +21,8 @@ Execute = Literal["auto", "abstract", "real"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassRequest:
-    """A pass as requested: the module, its inputs (shapes, or complete arguments), and how to run it."""
+class Inputs:
+    """A module, and what it is called with."""
 
     module: nn.Module
     input_shape: Shapes | None = None
@@ -30,6 +30,12 @@ class PassRequest:
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
     batch_size: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRequest(Inputs):
+    """A pass as requested: the module, its inputs (shapes, or complete arguments), and how to run it."""
+
     mode: Mode = "eval"
     execute: Execute = "auto"
     backward: Backward = False
