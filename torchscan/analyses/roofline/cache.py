@@ -1,4 +1,4 @@
-"""What a call finds in the second-level cache, because it was used shortly before."""
+"""What a call finds in the second-level cache because it was recently used."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def piece_of(trace: Trace, tensor: int) -> Piece:
 
 
 def bytes_in_cache(trace: Trace, size: int | None) -> list[tuple[int, int]]:
-    """For each call the bytes that it reads from the cache, and those that it writes and that never leave it.
+    """For each call, the bytes that it reads from the cache, and those that it writes and that never leave the cache.
 
-    What was used stays until as many bytes were used since as there is room for. What is written has to go to memory unless it
-    is let go of before that. Of two equal passes this is the second, so that a model that fits into the cache is found there.
+    Data stay until as many other bytes have been used as the cache has room for. What is written must go to memory unless it is
+    freed before that. This models the second of two equal passes, so that a model that fits into the cache is found there.
     """
     if not size:
         return [(0, 0)] * len(trace.ops)
@@ -34,7 +34,7 @@ def bytes_in_cache(trace: Trace, size: int | None) -> list[tuple[int, int]]:
 
 
 class _Walk:
-    """Counts the bytes that are used, and remembers for each piece of memory when it was used last."""
+    """Counts the bytes used, and remembers when each piece of memory was last used."""
 
     def __init__(self, trace: Trace, room: int) -> None:
         self._trace = trace

@@ -1,7 +1,7 @@
-"""What a compiler makes one kernel of: chains of pointwise operators and of the reductions of rows among them.
+"""What a compiler fuses into one kernel: chains of pointwise operators, including reductions of rows.
 
-Contractions stay kernels of their own. Within a kernel values are handed on in registers: only what comes from outside is read,
-and only what is needed outside is written.
+Contractions stay kernels of their own. Within a kernel, values are passed in registers: it reads only what comes from outside,
+and writes only what is needed outside.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_fusible(op: OpCall, cost: OpCost) -> bool:
 
 
 def fused_kernels(trace: Trace, costs: tuple[OpCost, ...]) -> list[int | None]:
-    """For each call the number of the kernel that it is part of: the index of the first call in it. Views are in none."""
+    """For each call, the number of its kernel: the index of the first call in it. Views are in none."""
     fusion = _Fusion(trace)
     for index, cost in enumerate(costs):
         fusion.add(index, cost)
@@ -38,7 +38,7 @@ def fused_kernels(trace: Trace, costs: tuple[OpCost, ...]) -> list[int | None]:
 
 
 class _Fusion:
-    """Goes through the calls, and lets each join the kernel of a producer if it can."""
+    """Goes through the calls, joining each to the kernel of a producer if possible."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -124,6 +124,6 @@ def _outside(trace: Trace, op: OpCall, cost: OpCost, known: set[Piece], inner: M
 
 
 def _is_kept(trace: Trace, storage: int, results: set[int]) -> bool:
-    """Whether it outlives the pass, or was there before."""
+    """Whether it outlives the pass, or existed before."""
     record = trace.storages[storage]
     return storage in results or record.died is None or record.born is None or record.kind != "intermediate"

@@ -1,4 +1,4 @@
-"""What a device can do in a second, for one number format, at most and for as long as its power lasts."""
+"""What a device can do per second in a number format: at its peak, and within its power limit."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ class Rates:
             )
         self.device = device
         self.bandwidth: float = device.bytes_per_second
-        #: whether it computes where it is called from, without a queue
+        #: whether it computes synchronously, without a queue
         self.is_host = device.vendor == "CPU"
-        #: figures that had to be assumed
+        #: rates that had to be assumed
         self.assumed: list[str] = []
 
     def peak(self, form: Format) -> float:
@@ -137,7 +137,7 @@ class Rates:
 
     @property
     def cache_bound(self) -> float:
-        """Bytes per second from the cache that nothing can exceed."""
+        """Peak bytes per second from the cache."""
         return self.device.l2_bytes_per_second or self.bandwidth
 
     @property

@@ -1,4 +1,4 @@
-"""Convolutions: the layout that they work in, groups, and their gradients."""
+"""Convolutions: their layout, groups, and gradients."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _of_form(form: _Convolution, multiprocessors: int) -> Kernel:
         return _depthwise(form)
     share, turned = form.filled(multiprocessors), form.bytes_turned
     if form.groups > 1:
-        # Either groups padded to tiles, or one product after the other.
+        # Either groups padded to tiles, or one product after another.
         rates = share * GROUPED_ON_MATRIX_UNITS, GROUPED_ON_VECTOR_UNITS
         cycles = form.out.numel * CYCLES_OF_GROUPED
         return Kernel(STREAMING, *rates, "faster", form.bytes_of_bias, turned, cycles=cycles)

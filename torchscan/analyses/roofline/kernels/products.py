@@ -62,7 +62,7 @@ def _with_vector(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) 
 
 
 def any_product(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    """What has no rule and multiplies."""
+    """Products without a rule of their own."""
     return Kernel(CONTRACTIONS, MATRICES)
 
 
@@ -73,7 +73,7 @@ def any_product(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -
     "scaled_dot_product_attention",
 )
 def _attention(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    """Where each query sees only what came before it, what lies beyond is left out, block by block."""
+    """If each query sees only what came before it, blocks beyond that are skipped."""
     query, key = signature.inputs[0].shape[-2], signature.inputs[1].shape[-2]
     if not signature.arguments.get("is_causal", False) or query != key:
         return Kernel(STREAMING, ATTENTION)
@@ -82,7 +82,7 @@ def _attention(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> 
 
 @rule("_cudnn_rnn", "_cudnn_rnn_backward", "lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer")
 def _recurrent(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    """A step waits for the one before, whatever the batch."""
+    """Each step waits for the previous one, whatever the batch."""
     source = signature.inputs[0].shape
     packed = signature.arguments.get("batch_sizes", None)
     steps = source[1 if signature.arguments.get("batch_first", False) and len(source) > 2 else 0]
