@@ -64,7 +64,7 @@ def identity(rank: int, dim: int) -> Sight:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """How one operator call looks: of which size the axis is, who looks, and whether statistics count."""
+    """How one operator call looks: the size of the axis, the reason to give, and whether statistics count."""
 
     size: int
     reason: Reason

@@ -137,7 +137,7 @@ class Walk:
         )
 
     def _blinded(self, states: Sequence[State], reason: Reason) -> State:
-        """All of several tensors, by a way of which nothing is known."""
+        """All of several tensors, in an unknown way."""
         state = tuple(blind(sights, reason) for sights in zip(*states, strict=True))
         return state if any(state) else self._blind
 
@@ -156,7 +156,7 @@ class Walk:
             self._write_silently(op, written, operands, returned)
 
     def _enter(self, op: OpCall, results: Sequence[State], written: Sequence[int]) -> set[int]:
-        """Enter what an operator returned: memory of its own, views, or what it wrote to, of which it returns the memory.
+        """Enter what an operator returned: new memory, views, or an operand that it wrote to, whose memory it returns.
 
         Views that see nothing are kept, too, because what they look into may be written later.
         """
@@ -278,7 +278,7 @@ class Walk:
 
 
 def _looks_of(rule: Windows | None, output: int, op: OpCall) -> Looks:
-    """How one result looks at the operands; what is said of one result holds for those of the same shape."""
+    """How one result looks at the operands; a rule for one result holds for all results of the same shape."""
     if rule is None:
         return (None,)
     if isinstance(rule, EachOutput):

@@ -13,7 +13,7 @@ Piece = tuple[int, int | None]
 
 
 def piece_of(trace: Trace, tensor: int) -> Piece:
-    """The whole block, if the tensor fills it; else what this tensor is of it, of which no other tensor is known to be part."""
+    """The whole block if the tensor fills it; else this tensor's part, which is assumed to share nothing with other tensors."""
     record = trace.tensors[tensor]
     is_whole = record.spec.stored_bytes >= trace.storages[record.storage].size
     return record.storage, None if is_whole else tensor
@@ -41,7 +41,7 @@ class _Walk:
         self._room = room
         self._pieces = [piece_of(trace, tensor) for tensor in range(len(trace.tensors))]
         sizes = (sum(self._size(each) for each in _used(op)) for op in trace.ops)
-        #: how many bytes had been used when so many calls were made
+        #: how many bytes had been used after this many calls
         self._used_until = [0, *accumulate(sizes)]
         self._used = 0
         self._last: dict[Piece, int] = {}

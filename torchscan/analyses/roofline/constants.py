@@ -68,7 +68,7 @@ OVERLAP = 3.0
 
 # -- layout --------------------------------------------------------------------------------------------------------------
 
-#: cuDNN's half-precision convolutions work channels-last: of turning operands and results around, what is not hidden
+#: cuDNN's half-precision convolutions work channels-last: the share of converting operands and results that isn't hidden
 TURNING_AROUND = 0.52
 
 # -- launches ------------------------------------------------------------------------------------------------------------

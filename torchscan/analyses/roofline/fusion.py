@@ -16,7 +16,7 @@ from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
 
-#: streaming operators of which a compiler makes a kernel of its own, or calls torch's
+#: streaming operators that a compiler puts into kernels of their own, or leaves to torch's
 _SEARCHING = ("sort", "topk", "unique", "nonzero", "cumsum", "multinomial", "bernoulli")
 _PLACING = ("index_put", "_index_put", "scatter", "embedding_dense_backward", "im2col", "col2im", "max_pool", "grid_sampler")
 _APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudnn", "native_group_norm")
@@ -81,7 +81,7 @@ class _Fusion:
         return max((self._trace.tensors[tensor].spec.numel for tensor in (*op.inputs, *op.outputs)), default=0)
 
     def _needs_all(self, op: OpCall) -> bool:
-        """Whether its result is there only when all places were gone through: a reduction of more than rows."""
+        """Whether its result is complete only after all places have been visited: a reduction over more than rows."""
         if not op.outputs or self._trace.tensors[op.outputs[0]].spec.numel == self._size(op):
             return False
         dims = op.signature.arguments.get("dim", None)

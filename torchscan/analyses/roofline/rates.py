@@ -49,14 +49,14 @@ _DOUBLE_OF_SINGLE = 1 / 64
 class Numbers:
     """How the arithmetic of a pass is done where the types of its tensors do not tell."""
 
-    #: what is done of single precision on matrix units, with shortened operands
+    #: the products that use matrix units for single precision, with shortened operands
     tf32: frozenset[Products] = frozenset()
     #: whether linear layers in 16 bits have operands in 8
     fp8: bool = False
 
 
 def format_of(signature: OpSignature, cost: OpCost, numbers: Numbers) -> Format:
-    """The format that a call computes in: that of its first operand that is a number."""
+    """The format that a call computes in, given by its first operand that is a number."""
     dtypes = [spec.dtype for spec in (*signature.inputs, *signature.outputs)]
     known = [each for each in dtypes if each in _FORMATS]
     found: Format = _FORMATS[next((each for each in known if each.is_floating_point), known[0] if known else torch.float32)]

@@ -22,7 +22,7 @@ from torchscan.trace.events import OpSignature
 
 
 def filled(rows: int, columns: int, sums: int, batch: int, multiprocessors: int) -> float:
-    """Of what the device computes for ``batch`` products, the share that was asked for.
+    """The useful share of what the device computes for ``batch`` products.
 
     ``rows·columns·sums / min over tiles of (waves · multiprocessors · tile · padded sums / share of the peak)``: a tile is
     computed whole, and a wave takes as long whether all multiprocessors have a tile or one.
@@ -38,13 +38,13 @@ def filled(rows: int, columns: int, sums: int, batch: int, multiprocessors: int)
 
 
 def padded_to(count: int, step: int) -> int:
-    """The next multiple of ``step``, one at least."""
+    """The next multiple of ``step``, at least one of them."""
     return -(-max(count, 1) // step) * step
 
 
 @rule("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_scaled_mm", "_int_mm")
 def _product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kernel:
-    """The last two operands but for ``linear``, whose weight is the other way round."""
+    """The last two operands, except for ``linear``, whose weight is transposed."""
     operands = [spec for spec in signature.inputs if len(spec.shape) >= 2]
     if len(operands) < 2 or not cost.macs:
         return any_product(signature, cost, multiprocessors)
