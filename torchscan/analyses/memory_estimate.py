@@ -135,7 +135,7 @@ class Placement:
         return isinstance(self._on_device, CachingAllocator)
 
     def verdict(self) -> Verdict:
-        """The figures."""
+        """The numbers of the estimate."""
         on_device = self._on_device
         used = on_device if isinstance(on_device, CachingAllocator) else self._replay(None)
         needed = max(used.peak_allocated, on_device.demand) if isinstance(on_device, OutOfMemory) else used.peak_reserved

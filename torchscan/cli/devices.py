@@ -21,7 +21,7 @@ def add_to(commands: Any) -> None:
     help_ = "list devices with their peak rates, or measure this machine's"
     parser = add_command(commands, "devices", help_, _EXAMPLES, run=_run)
     parser.add_argument("name", nargs="?", help="show everything known about this device, with sources")
-    parser.add_argument("--measure", action="store_true", help="measure this machine's card or CPU and keep the figures")
+    parser.add_argument("--measure", action="store_true", help="measure this machine's card or CPU and save the results")
 
 
 def _run(options: argparse.Namespace) -> None:

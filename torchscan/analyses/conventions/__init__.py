@@ -22,7 +22,7 @@ Convention = Literal["torchscan", "flop_counter", "fvcore", "thop", "ptflops", "
 
 
 def convention_macs(trace: Trace, convention: Convention) -> tuple[int, ...]:
-    """For each of ``trace.ops`` the figure of a tool: their sum is what it would have reported for the whole pass."""
+    """For each of ``trace.ops``, a tool's number; their sum is what it would have reported for the whole pass."""
     tool = _TOOLS.get(convention)
     if tool is None:
         raise InputError(f"convention is {convention!r}: give one of {', '.join(map(repr, get_args(Convention)))}")

@@ -1,7 +1,7 @@
 """torch.utils.flop_counter.FlopCounterMode, on CUDA or the meta device: two FLOPs for each product of a contraction.
 
-It takes composite operators apart until it meets a matrix product, a convolution or an attention kernel. On the CPU the kernels
-of attention and of the LSTM are none of those that it knows, and it reports nothing for them.
+It takes composite operators apart until it meets a matrix product, a convolution or an attention kernel. On the CPU, it doesn't
+know the kernels of attention and of the LSTM, and reports nothing for them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PRODUCTS = (
 
 
 def flop_counter(trace: Trace) -> list[int]:
-    """The figures of FlopCounterMode."""
+    """The numbers of FlopCounterMode."""
     return by_operator(trace, _RULES)
 
 

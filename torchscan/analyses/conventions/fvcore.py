@@ -1,8 +1,8 @@
 """fvcore's FlopCountAnalysis: one "flop" for each product of a contraction, and its own factors for norms, pools and resizing.
 
-What it does not know counts nothing: convolutions with ``padding="same"``, recurrent layers (cells it knows, as linear layers),
-``baddbmm``, fused attention. The last is counted here nevertheless, as the two products that it is: published tables (timm's)
-are of runs in which it was not fused.
+Operators that it does not know count nothing: convolutions with ``padding="same"``, recurrent layers (cells it knows, as
+linear layers), ``baddbmm``, fused attention. Fused attention is counted here nevertheless, as its two products: published
+tables (timm's) come from runs in which it was not fused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OTHER_NORMS = ("layer_norm", "native_layer_norm", "group_norm", "native_group_n
 
 
 def fvcore(trace: Trace) -> list[int]:
-    """The figures of FlopCountAnalysis."""
+    """The numbers of FlopCountAnalysis."""
     return by_operator(trace, _RULES)
 
 

@@ -30,7 +30,7 @@ from torchscan.trace.trace import Trace
 
 
 def ptflops(trace: Trace) -> list[int]:
-    """The figures of get_model_complexity_info: of modules per sample, of functions for the whole batch."""
+    """The numbers of get_model_complexity_info: modules per sample, functions for the whole batch."""
     samples = _samples(trace)
     rule = of_class(_MODULES)
     modules = by_module(trace, lambda layer: rule(layer) // samples)

@@ -1,4 +1,4 @@
-"""What the rules of all tools are made of: a figure for an operator call, or a figure for a module call."""
+"""What the rules of all tools are made of: a number for an operator call, or for a module call."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def argument(signature: OpSignature, name: str) -> Any:
 
 
 def by_operator(trace: Trace, rules: OperatorRules) -> list[int]:
-    """The figure of each operator call by itself. Calls that share a signature share the figure."""
+    """The number of each operator call by itself. Calls with the same signature have the same number."""
     distinct = {id(op.signature): op.signature for op in trace.ops}
     figures = {key: figure_of(signature, rules) for key, signature in distinct.items()}
     return [figures[id(op.signature)] for op in trace.ops]
 
 
 def figure_of(signature: OpSignature, rules: OperatorRules) -> int:
-    """The figure of one operator call; zero without a rule."""
+    """The number of one operator call; zero without a rule."""
     name = signature.operator
     rule = rules.get(name) or rules.get(name.removesuffix("_"))
     return 0 if rule is None else rule(signature)
@@ -77,7 +77,7 @@ def figure_of(signature: OpSignature, rules: OperatorRules) -> int:
 
 @dataclass(frozen=True)
 class Layer:
-    """A call of a module with what tools that count modules ask about it."""
+    """A module call, with what tools that count modules ask about it."""
 
     trace: Trace
     call: ModuleCall
@@ -141,7 +141,7 @@ def elements_out(layer: Layer) -> int:
 
 
 def of_class(rules: Mapping[str, ModuleRule]) -> ModuleRule:
-    """The rule of rules by the name of a class of torch's; zero without one, and for somebody else's class of that name."""
+    """The rule of rules by the name of a class of torch's; zero without one, and for other classes of that name."""
     return lambda layer: rules[layer.type_name](layer) if layer.is_of_torch and layer.type_name in rules else 0
 
 

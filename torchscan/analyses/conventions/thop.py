@@ -26,7 +26,7 @@ _PER_RESIZED = {"nearest": 1, "linear": 5, "bilinear": 11, "bicubic": 259}
 
 
 def thop(trace: Trace) -> list[int]:
-    """The figures of thop.profile."""
+    """The numbers of thop.profile."""
     return by_module(trace, of_class(_RULES))
 
 

@@ -9,7 +9,7 @@ from torchscan.trace.trace import Trace
 
 
 def torchinfo(trace: Trace) -> list[int]:
-    """The figures of torchinfo: modules that own other modules count nothing themselves."""
+    """The numbers of torchinfo: modules that own other modules count nothing themselves."""
     return by_module(trace, _module)
 
 

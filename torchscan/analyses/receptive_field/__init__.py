@@ -1,7 +1,8 @@
 """The receptive field of the graph that ran: which part of each input one unit of each layer sees.
 
-Every operator call says how its result looks at its operands (:mod:`torchscan.ops.windows`); here what the operands see is
-followed through that, along each spatial axis of each input (:mod:`~torchscan.analyses.receptive_field.sights`).
+Window rules say how the result of an operator call looks at its operands (:mod:`torchscan.ops.windows`). Here, what the
+operands see is followed through these rules, along each spatial axis of each input
+(:mod:`~torchscan.analyses.receptive_field.sights`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def receptive_fields(
     """The receptive field of each module call of a record.
 
     ``strict_norm`` counts the statistics of group and instance norms as seen, and ``axes`` names the spatial dimensions of
-    inputs. By default they are all but the batch and the channels, which are the dimension that the first product sums over.
+    inputs. By default, they are all except the batch and the channels; the first product sums over the channels.
     """
     inputs = _inputs(trace)
     given = _checked(axes or {}, {trace.tensors[index].name: len(trace.tensors[index].spec.shape) for index in inputs})
@@ -62,7 +63,7 @@ def _checked(axes: Mapping[str, Sequence[int]], ranks: Mapping[str, int]) -> dic
 
 
 def _is_spatial(trace: Trace, axis: Axis, channels: Mapping[int, int | None], given: Mapping[str, Sequence[int]]) -> bool:
-    """Not told and not seen, the channels are dimension 1 of an input that has more."""
+    """The channels, if neither given nor found: dimension 1 of an input that has more than that."""
     tensor, dim = axis
     record = trace.tensors[tensor]
     if record.name in given or not record.spec.is_arithmetic:

@@ -141,7 +141,7 @@ def _reshaped(term: Term, shape: Shape, new: Shape, loss: _Loss) -> list[Term]:
 
 
 def blocks(shape: Shape, new: Shape) -> Iterable[tuple[list[int], list[int]]]:
-    """Runs of old and new dimensions of equal product, as short as can be; what is left over has one element."""
+    """The shortest possible runs of old and new dimensions of equal product; leftover dimensions have one element."""
     old = new_at = 0
     while old < len(shape) and new_at < len(new):
         olds, news = [old], [new_at]
@@ -186,7 +186,7 @@ def _last_digits(digits: Digits, size: int, loss: _Loss) -> list[tuple[Digits, D
 
 
 def fused(terms: Iterable[Term], shape: Shape) -> tuple[Envelope, bool]:
-    """Fewer terms of the same least value; if they stay too many, one that is nowhere above them, which is a hull."""
+    """Fewer terms with the same minimum; if they remain too many, a single one that is nowhere above them, a hull."""
     by_dims: dict[tuple[Digits | None, ...], int] = {}
     for term in terms:
         by_dims[term.dims] = min(term.base, by_dims.get(term.dims, NOTHING))

@@ -16,7 +16,7 @@ from torchscan.ops.windows import Taps
 
 #: larger than any place: the value of a minimum over nothing
 NOTHING = 1 << 60
-#: what is at least this is nothing, also after some numbers were added to it
+#: values from this one on stand for nothing, even after numbers have been added to them
 LEAST_NOTHING = NOTHING >> 1
 
 

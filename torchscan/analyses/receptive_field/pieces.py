@@ -1,4 +1,4 @@
-"""All that is seen along several ways, also where each leads to a piece of the result only."""
+"""Everything that is seen along several ways, even if some lead only to a piece of the result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchscan.ops.windows import Note, Piece, shifted
 
 
 def united(parts: Sequence[tuple[Piece | None, Sight]], shape: Shape, length: int) -> Sight | None:
-    """All that is seen along several ways of an axis of this length, some of them leading to a piece of the result only."""
+    """Everything that is seen of an axis of this length along several ways, some of them only to a piece of the result."""
     if len(parts) == 1 and parts[0][0] is None:
         return parts[0][1] if parts[0][1].low or parts[0][1].reasons else None
     pieces = [(piece, sight) for piece, sight in parts if piece is not None and sight.low]

@@ -1,4 +1,4 @@
-"""What there is to say of the receptive field of a layer: per input and per axis a box that moves from unit to unit."""
+"""The receptive field of a layer: per input and axis, a box that moves from unit to unit."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from torchscan.analyses.receptive_field.sights import Reason, Sight
 from torchscan.errors import InputError
 from torchscan.results import Result
 
-#: one number for all axes; one per axis; by input, where there are several
+#: one number for all axes; one per axis; by input, if there are several
 Short = int | Fraction | str | tuple[Any, ...] | dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisField:
-    """What the units of a layer see of one axis of one input.
+    """What the units of a layer see along one axis of one input.
 
     Unit i sees ``sizes[i mod P]`` places from ``starts[i mod P] + (i div P) · rise`` on, for P entries in ``starts``.
-    Places outside the input are padding. Where ``status`` is "global", everything is seen, for the ``reasons``; what is seen
-    besides, along the other ways, is still told.
+    Places outside the input are padding. If ``status`` is "global", everything is seen, for the given ``reasons``; what is
+    seen locally, along other ways, is reported as well.
     """
 
     input: str
     axis: int
-    #: of the input along the axis
+    #: the size of the input along the axis
     length: int
     status: Literal["local", "global", "none"]
-    #: the dimension of the layer's output that follows it; None where several do, or none
+    #: the dimension of the layer's output that follows the axis; None if several do, or none
     dim: int | None = None
-    #: how many units there are along that dimension
+    #: the number of units along that dimension
     units: int | None = None
-    #: the most that a unit sees; None: nothing, or nothing but what is seen as a whole
+    #: the most that a unit sees locally; None: nothing
     size: int | None = None
-    #: from unit to unit, on the average; None: it is the same for all
+    #: the average step from unit to unit; None: all units see the same
     stride: int | Fraction | None = None
-    #: how far a unit reaches ahead of its place, ``stride · i − start``; the most of all phases
+    #: how far a unit reaches ahead of its place, ``stride · i − start``; the largest over all phases
     padding: int | Fraction | None = None
-    #: how much further the starts are after all of them
+    #: how far the starts move in one period
     rise: int = 0
-    #: by phase, or for each unit where nothing repeats; empty where more than one dimension of the output follows the axis
+    #: by phase, or by unit if nothing repeats; empty if more than one dimension of the output follows the axis
     starts: tuple[int | None, ...] = ()
-    #: by phase; one number where all are of one size
+    #: by phase; one number if all sizes are equal
     sizes: tuple[int, ...] = ()
-    #: the first unit that sees anything, and the one after the last; None: all do
+    #: the first unit that sees anything, and the one after the last; None: all units do
     inside: tuple[int, int] | None = None
     reasons: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
 
     def interval(self, unit: int) -> tuple[int, int] | None:
-        """The first and the last place that a unit sees along its ways that are local; None: it sees nothing there."""
+        """The first and the last place that a unit sees locally; None: it sees nothing locally."""
         if not self.starts or (self.inside is not None and not self.inside[0] <= unit < self.inside[1]):
             return None
         blocks, phase = divmod(unit, len(self.starts))
@@ -93,28 +93,28 @@ class LayerField(Result):
     path: str
     type_name: str
     call: int
-    #: of each output tensor, its axes
+    #: for each output tensor, its axes
     outputs: tuple[tuple[AxisField, ...], ...]
 
     @property
     def axes(self) -> tuple[AxisField, ...]:
-        """Of the first output that sees anything of an input: one per input and spatial axis."""
+        """The axes of the first output that sees any input: one per input and spatial axis."""
         seeing = (axes for axes in self.outputs if any(axis.status != "none" for axis in axes))
         return next(seeing, self.outputs[0] if self.outputs else ())
 
     @property
     def rf(self) -> Short:
-        """The size: a number where all axes agree, else one per axis; "global" in words."""
+        """The size: one number if all axes agree, else one per axis; or the word "global"."""
         return self._short(lambda axis: "global" if axis.status == "global" else axis.size)
 
     @property
     def stride(self) -> Short:
-        """The effective stride, likewise."""
+        """The effective stride, in the same form."""
         return self._short(lambda axis: axis.stride)
 
     @property
     def padding(self) -> Short:
-        """The effective padding, likewise."""
+        """The effective padding, in the same form."""
         return self._short(lambda axis: axis.padding)
 
     def _short(self, value: Callable[[AxisField], int | Fraction | str | None]) -> Short:
@@ -137,7 +137,7 @@ class ReceptiveField(Result):
 
     @property
     def output(self) -> LayerField:
-        """That of the model's own output."""
+        """The receptive field of the model's output."""
         return self.layers[0]
 
     def __getitem__(self, key: str | tuple[str, int]) -> LayerField:
@@ -174,7 +174,7 @@ class ReceptiveField(Result):
 
 
 def _whole(number: Fraction | int | None) -> int | Fraction | None:
-    """Whole numbers as such."""
+    """A fraction; a whole number as an integer."""
     return int(number) if number is not None and number.denominator == 1 else number
 
 
@@ -192,15 +192,15 @@ def plain_short(value: Short) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The dimensions of an output that are places along an axis; over the others all is taken."""
+    """The dimensions of an output that are places along an axis; the others are taken as a whole."""
 
     dims: set[int]
-    #: whether places along other axes are in the same dimensions
+    #: whether places along other axes share these dimensions
     are_shared: bool
 
 
 def axis_field(name: str, axis: int, length: int, sight: Sight | None, shape: Shape, places: Places) -> AxisField:
-    """What is said of one axis of an output of this shape."""
+    """The result for one axis of an output of this shape."""
     if sight is None:
         return AxisField(input=name, axis=axis, length=length, status="none")
     status: Literal["local", "global"] = "global" if sight.reasons else "local"
@@ -223,14 +223,14 @@ def axis_field(name: str, axis: int, length: int, sight: Sight | None, shape: Sh
 
 
 def _with_slope(said: AxisField, stride: Fraction) -> AxisField:
-    """``padding = stride · i − start``, the most of all phases."""
+    """``padding = stride · i − start``, the largest over all phases."""
     by, per = stride.numerator, stride.denominator
     ahead = [by * phase - per * start for phase, start in enumerate(said.starts) if start is not None]
     return replace(said, stride=_whole(stride), padding=_whole(Fraction(max(ahead), per)) if ahead else None)
 
 
 def _with_steps(said: AxisField) -> AxisField:
-    """Where places of several axes lie one after the other, the stride is the least step from one to another."""
+    """If a dimension holds places of several axes, the stride is the smallest step between two of them."""
     units = range(*(said.inside or (0, said.units or 0)))
     starts = [interval[0] for unit in units if (interval := said.interval(unit))]
     steps = {abs(later - start) for start, later in itertools.pairwise(starts)} - {0}
@@ -242,7 +242,7 @@ _Flat = tuple[int, tuple[tuple[int, int, Line], ...]]
 
 
 def _over_the_rest(envelope: Envelope, shape: Shape, places: Places) -> list[_Flat]:
-    """Terms as they are along places, and with the least along all other dimensions."""
+    """Terms along places, reduced to the least along all other dimensions."""
     flat: list[_Flat] = []
     for term in envelope:
         base, lines = term.base, []
@@ -259,7 +259,7 @@ def _over_the_rest(envelope: Envelope, shape: Shape, places: Places) -> list[_Fl
 
 @dataclass(frozen=True, slots=True)
 class _Phases:
-    """Starts and sizes by phase, how much further the starts are after the period, and how long that is."""
+    """Starts and sizes by phase, how far the starts move in one period, and the length of the period."""
 
     starts: tuple[int | None, ...]
     sizes: tuple[int, ...]
@@ -268,7 +268,7 @@ class _Phases:
 
 
 def _along_one(low: Sequence[_Flat], high: Sequence[_Flat]) -> _Phases | None:
-    """Where one dimension decides, and all terms rise alike with it."""
+    """The case in which one dimension decides and all terms rise equally along it."""
     flats = (*low, *high)
     if any(len(lines) > 1 for _, lines in flats) or len({lines[0][0] for _, lines in flats if lines}) > 1:
         return None
@@ -295,12 +295,12 @@ def _by_phase(
 
 
 def _least_slope(low: Sequence[_Flat]) -> Fraction | None:
-    """Where several dimensions decide, or ways that rise differently meet."""
+    """The case in which several dimensions decide, or ways that rise differently meet."""
     return min((abs(line.slope) for _, lines in low for *_, line in lines if line.slope), default=None)
 
 
 def _widest(low: Sequence[_Flat], high: Sequence[_Flat]) -> int:
-    """An upper bound of what a unit sees: for each pair of terms the greatest sum over the digits."""
+    """An upper bound of what a unit sees: for each pair of terms, the greatest sum over the digits."""
     return max(_span(one, other) for one in low for other in high)
 
 
@@ -312,7 +312,7 @@ def _span(one: _Flat, other: _Flat) -> int:
 
 
 def _greatest_negated(parts: Sequence[tuple[int, Line]]) -> int:
-    """The most of −(f + g) over an index; opposite lines cancel."""
+    """The maximum of −(f + g) over an index; opposite lines cancel."""
     size = parts[0][0]
     period = math.lcm(*(len(line.table) for _, line in parts))
     units = {*range(min(period, size)), *range(max(size - period, 0), size)}

@@ -40,7 +40,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What is seen of one axis of one input; the envelopes are empty where it is seen by the ``reasons`` only."""
+    """What is seen of one axis of one input; the envelopes are empty if it is seen only for the ``reasons``."""
 
     low: Envelope
     high: Envelope
@@ -51,12 +51,12 @@ class Sight:
 
     @property
     def is_local(self) -> bool:
-        """Whether there is an interval besides what is seen as a whole."""
+        """Whether anything is seen locally."""
         return bool(self.low)
 
 
 def identity(rank: int, dim: int) -> Sight:
-    """Of the input itself: each element sees its own place."""
+    """The sight of the input itself: each element sees its own place."""
     rising, falling = (((0, Line((0,), rise)),) for rise in (1, -1))
     low, high = (tuple(line if at == dim else None for at in range(rank)) for line in (rising, falling))
     return Sight(low=(Term(0, low),), high=(Term(0, high),))
@@ -64,7 +64,7 @@ def identity(rank: int, dim: int) -> Sight:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """How one operator call looks: of which size the axis is, who looks, and whether statistics count."""
+    """How one operator call looks: the size of the axis, the reason to give, and whether statistics count."""
 
     size: int
     reason: Reason
@@ -111,14 +111,14 @@ def everything(sight: Sight, shape: Shape, result: Shape, glance: Glance) -> Sig
 
 
 def blind(sights: Sequence[Sight | None], reason: Reason) -> Sight | None:
-    """Through an operator of which nothing is known."""
+    """Through an operator without a window rule."""
     seeing = [sight for sight in sights if sight is not None]
     notes = frozenset[Note]().union(*(sight.notes for sight in seeing))
     return Sight(low=(), high=(), reasons=_with_reason(all_reasons(seeing), reason), notes=notes) if seeing else None
 
 
 def all_reasons(sights: Iterable[Sight]) -> tuple[Reason, ...]:
-    """The reasons of several, each operator once."""
+    """The reasons of several sights, each operator once."""
     reasons: tuple[Reason, ...] = ()
     for sight in sights:
         for reason in sight.reasons:
@@ -204,7 +204,7 @@ def _sees_all(low: Envelope, high: Envelope, shape: Shape, step: Step, glance: G
 
 
 def _with_reason(reasons: tuple[Reason, ...], reason: Reason) -> tuple[Reason, ...]:
-    """An operator is named once, where it was first."""
+    """Name each operator once, where it first occurred."""
     return reasons if any(each.operator == reason.operator for each in reasons) else (*reasons, reason)
 
 

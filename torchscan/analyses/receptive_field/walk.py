@@ -1,4 +1,4 @@
-"""Following what is seen of the inputs through the record, call by call, also through memory that is shared."""
+"""Follows what is seen of the inputs through the record, call by call, including through shared memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNKNOWN_WRITE = "a write through another tensor"
 
 
 class Walk:
-    """One way through a record. What a view sees is derived again from what it looks into, if that was written to."""
+    """One walk through a record. If the memory behind a view is written to, what the view sees is derived again."""
 
     def __init__(self, trace: Trace, axes: Sequence[Axis], undecided: set[int], *, strict_norm: bool) -> None:
         #: by input the dimension that turned out to be its channels, which is not followed any further; None: it has none
@@ -100,7 +100,7 @@ class Walk:
         self._stamps[tensor] = self._writes.get(storage, 0)
 
     def _write(self, target: int, written: int, state: State) -> None:
-        """``target`` is written to, and from then on is ``written``: what shares its memory sees what it sees."""
+        """``target`` is written to, and is ``written`` from then on: tensors that share its memory see the same."""
         storage = self._trace.tensors[target].storage
         whole = state
         tensor = target
@@ -137,7 +137,7 @@ class Walk:
         )
 
     def _blinded(self, states: Sequence[State], reason: Reason) -> State:
-        """All of several tensors, by a way of which nothing is known."""
+        """All of several tensors, in an unknown way."""
         state = tuple(blind(sights, reason) for sights in zip(*states, strict=True))
         return state if any(state) else self._blind
 
@@ -156,7 +156,7 @@ class Walk:
             self._write_silently(op, written, operands, returned)
 
     def _enter(self, op: OpCall, results: Sequence[State], written: Sequence[int]) -> set[int]:
-        """Enter what an operator returned: memory of its own, views, or what it wrote to, of which it returns the memory.
+        """Enter what an operator returned: new memory, views, or an operand that it wrote to, whose memory it returns.
 
         Views that see nothing are kept, too, because what they look into may be written later.
         """
@@ -176,7 +176,7 @@ class Walk:
         return returned
 
     def _write_silently(self, op: OpCall, written: Sequence[int], operands: Mapping[int, State], returned: set[int]) -> None:
-        """Operands that are written to and not returned may see all that the operator looks at."""
+        """Operands that are written to but not returned may see everything that the operator looks at."""
         for tensor in written:
             if self._trace.tensors[tensor].storage not in returned:
                 self._write(tensor, tensor, self._blinded(list(operands.values()), self._reason(op)))
@@ -247,7 +247,7 @@ class Walk:
         shapes: Sequence[Shape],
         shape: Shape,
     ) -> Sight | None:
-        """What a result sees of one axis."""
+        """What a result sees along one axis."""
         glance: Glance | None = None
         parts: list[tuple[Piece | None, Sight]] = []
         for position, sight in seeing:
@@ -278,7 +278,7 @@ class Walk:
 
 
 def _looks_of(rule: Windows | None, output: int, op: OpCall) -> Looks:
-    """How one result looks at the operands; what is said of one result holds for those of the same shape."""
+    """How one result looks at the operands; a rule for one result holds for all results of the same shape."""
     if rule is None:
         return (None,)
     if isinstance(rule, EachOutput):
@@ -295,7 +295,7 @@ def _is_alone(term: Term, dim: int) -> bool:
 
 
 def _last_operators(trace: Trace) -> dict[int, int]:
-    """The position of the last operator of each module call that has any."""
+    """For each module call with operators, the position of its last one."""
     last: dict[int, int] = {}
     for call in reversed(trace.modules):
         forward = [op for op in call.ops if trace.ops[op].phase == "forward"]
@@ -306,7 +306,7 @@ def _last_operators(trace: Trace) -> dict[int, int]:
 
 
 def _written(op: OpCall) -> list[int]:
-    """The operands that an operator writes to, as its schema says."""
+    """The operands that an operator writes to, according to its schema."""
     signature = op.signature
     if not signature.op._schema.is_mutable:
         return []

@@ -12,7 +12,7 @@ Region = tuple[tuple[int, int, int], ...]
 
 
 def region_of(look: Look) -> Region | None:
-    """Which part of a tensor a view of it shows; None if it is more than slices and single places."""
+    """The part of a tensor that a view shows; None if it isn't just slices and single places."""
     region: list[tuple[int, int, int]] = []
     for how in look.dims:
         if isinstance(how, At):
@@ -51,7 +51,7 @@ def put_back(new: Sight | None, old: Sight | None, look: Look, region: Region, s
 
 
 def _back(look: Look, region: Region, shape: Shape, aligned: set[int]) -> Look:
-    """From the view to what it is a view of."""
+    """From the view to its base."""
     sources: dict[int, Along] = {}
     for dim, (how, (start, _, step)) in enumerate(zip(look.dims, region, strict=True)):
         if isinstance(how, Along):

@@ -1,9 +1,9 @@
 """The roofline of a pass on a device: which limit each operator runs into, and how long it takes.
 
-The *bound* is the data sheet's: products at the peak of their format, other arithmetic at that of vector units, what has to be
-moved at full bandwidth; no operator can be faster than the slowest of the three. The *estimate* adds what kernels do besides
+The *bound* is the data sheet's: products at the peak of their format, other arithmetic at that of vector units, necessary
+traffic at full bandwidth; no operator can be faster than the slowest of the three. The *estimate* adds what else kernels do
 (:mod:`~torchscan.analyses.roofline.kernels`), at the shares of the data sheet that kernels of their class reach
-(:mod:`~torchscan.analyses.roofline.constants`), and what it takes to launch them.
+(:mod:`~torchscan.analyses.roofline.constants`), and the time to launch them.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from torchscan.trace.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class _Seconds:
-    """Seconds that calls need for each of what they do; of several in one kernel they add up."""
+    """Seconds that a call needs for each kind of work; calls in one kernel add up."""
 
     #: at the rates of the data sheet: arithmetic, bytes of memory, bytes of the cache
     least: tuple[float, float, float]
@@ -49,7 +49,7 @@ class _Seconds:
 
     @property
     def bound(self) -> float:
-        """They overlap at best."""
+        """The bound: at best, all of them overlap."""
         return max(self.least)
 
     @property
@@ -81,7 +81,7 @@ class _Run:
 
 
 class _Device:
-    """Says what calls take on a device."""
+    """Times calls on a device."""
 
     def __init__(self, rates: Rates, numbers: Numbers, *, compiled: bool) -> None:
         self._rates = rates
@@ -97,7 +97,7 @@ class _Device:
         return _Run(index=index, cost=cost, form=form, work=work, launches=kernel.launches)
 
     def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
-        """Each distinct call is looked at once."""
+        """Each distinct call is timed once."""
         key = id(op.signature)
         if key not in self._kernels:
             is_plain = self._rates.is_host or (self._compiled and is_fusible(op, cost))
@@ -208,7 +208,7 @@ def _host_time(op: OpCall, *, compiled: bool, is_first: bool) -> float:
 
 
 class _Queue:
-    """Kernels run one after the other, each as soon as the host has launched it."""
+    """Kernels run one after another, each as soon as the host has launched it."""
 
     def __init__(self) -> None:
         self._launched = self._done = 0.0
@@ -218,7 +218,7 @@ class _Queue:
         self._launched += seconds
 
     def take(self, host: float, device: float) -> float:
-        """How much longer all takes with this call."""
+        """How much this call adds to the total time."""
         self._launched += host
         before = self._done
         self._done = max(self._done, self._launched) + device
@@ -284,7 +284,7 @@ def _result(
     )
 
 
-#: whose kernels go over their operands nobody knows how often
+#: operators whose kernels go over their operands an unknown number of times
 _DECOMPOSITIONS = ("linalg_", "_linalg_", "cholesky", "qr", "svd", "geqrf", "triangular_solve", "lu_", "_sparse", "sparse_")
 
 
@@ -309,7 +309,7 @@ def _kinds(loads: Sequence[OperatorLoad]) -> dict[str, GroupLoad]:
 
 
 def _layers(trace: Trace, loads: Sequence[OperatorLoad], places: Sequence[int]) -> tuple[GroupLoad, ...]:
-    """Each layer with all that it calls, in the order of the first calls."""
+    """Each layer with everything that it calls, in order of first call."""
     around = paths_around(trace)
     members: dict[str, list[OperatorLoad]] = {call.path: [] for call in trace.modules}
     for load, place in zip(loads, places, strict=True):

@@ -1,4 +1,4 @@
-"""What a call finds in the second-level cache, because it was used shortly before."""
+"""What a call finds in the second-level cache because it was recently used."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Piece = tuple[int, int | None]
 
 
 def piece_of(trace: Trace, tensor: int) -> Piece:
-    """The whole block, if the tensor fills it; else what this tensor is of it, of which no other tensor is known to be part."""
+    """The whole block if the tensor fills it; else this tensor's part, which is assumed to share nothing with other tensors."""
     record = trace.tensors[tensor]
     is_whole = record.spec.stored_bytes >= trace.storages[record.storage].size
     return record.storage, None if is_whole else tensor
 
 
 def bytes_in_cache(trace: Trace, size: int | None) -> list[tuple[int, int]]:
-    """For each call the bytes that it reads from the cache, and those that it writes and that never leave it.
+    """For each call, the bytes that it reads from the cache, and those that it writes and that never leave the cache.
 
-    What was used stays until as many bytes were used since as there is room for. What is written has to go to memory unless it
-    is let go of before that. Of two equal passes this is the second, so that a model that fits into the cache is found there.
+    Data stay until as many other bytes have been used as the cache has room for. What is written must go to memory unless it is
+    freed before that. This models the second of two equal passes, so that a model that fits into the cache is found there.
     """
     if not size:
         return [(0, 0)] * len(trace.ops)
@@ -34,14 +34,14 @@ def bytes_in_cache(trace: Trace, size: int | None) -> list[tuple[int, int]]:
 
 
 class _Walk:
-    """Counts the bytes that are used, and remembers for each piece of memory when it was used last."""
+    """Counts the bytes used, and remembers when each piece of memory was last used."""
 
     def __init__(self, trace: Trace, room: int) -> None:
         self._trace = trace
         self._room = room
         self._pieces = [piece_of(trace, tensor) for tensor in range(len(trace.tensors))]
         sizes = (sum(self._size(each) for each in _used(op)) for op in trace.ops)
-        #: how many bytes had been used when so many calls were made
+        #: how many bytes had been used after this many calls
         self._used_until = [0, *accumulate(sizes)]
         self._used = 0
         self._last: dict[Piece, int] = {}

@@ -1,7 +1,7 @@
-"""What the estimate assumes of kernels and hosts: every constant, with what it stands for. docs/roofline.md says more of them.
+"""What the estimate assumes about kernels and hosts: every constant and its meaning. docs/roofline.md explains them further.
 
-They were fitted once, to step times of some 1,400 models on one card, as figures that mean something on any other. Rates are
-shares of what the data sheet says.
+They were fitted once, to step times of some 1,400 models on one card, as numbers that have a meaning on any other. Rates are
+shares of the data sheet's.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Mapping
 STREAMING = 0.90
 #: where operands lie in another order than results, so that one of the two is not read or written in whole lines
 REORDERING = 0.80
-#: adding to places that an index names, with atomic operations
+#: adding at indexed places, with atomic operations
 SCATTERING = 0.30
-#: contractions: loads wait for tiles, stores for sums; with so many rows or columns at the most they stream
+#: contractions: loads wait for tiles, stores for sums; with at most this many rows or columns they stream
 CONTRACTIONS, SKINNY = 0.50, 64
 #: of 64 bytes per cycle and multiprocessor, what the second-level cache gives
 CACHE = 0.30
-#: of the cache, what stays while as much streams by
+#: the share of the cache that survives while as much data streams by
 CACHE_KEPT = 0.75
 
 # -- arithmetic ----------------------------------------------------------------------------------------------------------
@@ -59,16 +59,16 @@ TILES: Mapping[tuple[int, int], float] = {
     (64, 64): 0.7,
     (32, 32): 0.4,
 }
-#: products are summed in steps of so many; channels of convolutions are padded to so many
+#: products are summed in steps of this many; channels of convolutions are padded to multiples of this many
 SUM_STEP, CHANNEL_STEP = 32, 8
-#: a product with fewer tiles than multiprocessors is split along the sum, into pieces of so many at the least
+#: a product with fewer tiles than multiprocessors is split along the sum, into pieces of at least this many
 SPLIT_STEP = 256
 #: arithmetic and traffic overlap: time = (arithmetic^p + traffic^p)^(1/p)
 OVERLAP = 3.0
 
 # -- layout --------------------------------------------------------------------------------------------------------------
 
-#: cuDNN's half-precision convolutions work channels-last: of turning operands and results around, what is not hidden
+#: cuDNN's half-precision convolutions work channels-last: the share of converting operands and results that isn't hidden
 TURNING_AROUND = 0.52
 
 # -- launches ------------------------------------------------------------------------------------------------------------
@@ -87,12 +87,12 @@ HOST_LOOP = 20e-6
 SERIAL_TURN = 0.29e-6
 #: threads of such kernels that a multiprocessor runs at once
 SERIAL_THREADS = 512
-#: tensors that a kernel for lists of tensors takes at once
+#: tensors that a kernel for lists of tensors processes at once
 LIST_LENGTH = 64
 
 # -- power ---------------------------------------------------------------------------------------------------------------
 
-#: of the board's power, what is left to arithmetic beside memory, links and leakage
+#: the share of the board's power left for arithmetic after memory, links and leakage
 POWER_SHARE = 0.65
 #: picojoules for one operation of matrix units on 16 bits at boost clock, by architecture. Where the power that the data
 #: sheet's rate takes is more than there is, clocks and voltage go down, and the rate with the square root of the ratio.

@@ -1,7 +1,7 @@
-"""What a compiler makes one kernel of: chains of pointwise operators and of the reductions of rows among them.
+"""What a compiler fuses into one kernel: chains of pointwise operators, including reductions of rows.
 
-Contractions stay kernels of their own. Within a kernel values are handed on in registers: only what comes from outside is read,
-and only what is needed outside is written.
+Contractions stay kernels of their own. Within a kernel, values are passed in registers: it reads only what comes from outside,
+and writes only what is needed outside.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
 
-#: streaming operators of which a compiler makes a kernel of its own, or calls torch's
+#: streaming operators that a compiler puts into kernels of their own, or leaves to torch's
 _SEARCHING = ("sort", "topk", "unique", "nonzero", "cumsum", "multinomial", "bernoulli")
 _PLACING = ("index_put", "_index_put", "scatter", "embedding_dense_backward", "im2col", "col2im", "max_pool", "grid_sampler")
 _APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudnn", "native_group_norm")
@@ -30,7 +30,7 @@ def is_fusible(op: OpCall, cost: OpCost) -> bool:
 
 
 def fused_kernels(trace: Trace, costs: tuple[OpCost, ...]) -> list[int | None]:
-    """For each call the number of the kernel that it is part of: the index of the first call in it. Views are in none."""
+    """For each call, the number of its kernel: the index of the first call in it. Views are in none."""
     fusion = _Fusion(trace)
     for index, cost in enumerate(costs):
         fusion.add(index, cost)
@@ -38,7 +38,7 @@ def fused_kernels(trace: Trace, costs: tuple[OpCost, ...]) -> list[int | None]:
 
 
 class _Fusion:
-    """Goes through the calls, and lets each join the kernel of a producer if it can."""
+    """Goes through the calls, joining each to the kernel of a producer if possible."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -81,7 +81,7 @@ class _Fusion:
         return max((self._trace.tensors[tensor].spec.numel for tensor in (*op.inputs, *op.outputs)), default=0)
 
     def _needs_all(self, op: OpCall) -> bool:
-        """Whether its result is there only when all places were gone through: a reduction of more than rows."""
+        """Whether its result is complete only after all places have been visited: a reduction over more than rows."""
         if not op.outputs or self._trace.tensors[op.outputs[0]].spec.numel == self._size(op):
             return False
         dims = op.signature.arguments.get("dim", None)
@@ -124,6 +124,6 @@ def _outside(trace: Trace, op: OpCall, cost: OpCost, known: set[Piece], inner: M
 
 
 def _is_kept(trace: Trace, storage: int, results: set[int]) -> bool:
-    """Whether it outlives the pass, or was there before."""
+    """Whether it outlives the pass, or existed before."""
     record = trace.storages[storage]
     return storage in results or record.died is None or record.born is None or record.kind != "intermediate"

@@ -1,4 +1,4 @@
-"""In which formats a device computes what was asked for in some precision."""
+"""The formats in which a device computes a requested precision."""
 
 from __future__ import annotations
 

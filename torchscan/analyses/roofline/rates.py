@@ -1,4 +1,4 @@
-"""What a device can do in a second, for one number format, at most and for as long as its power lasts."""
+"""What a device can do per second in a number format: at its peak, and within its power limit."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ _DOUBLE_OF_SINGLE = 1 / 64
 class Numbers:
     """How the arithmetic of a pass is done where the types of its tensors do not tell."""
 
-    #: what is done of single precision on matrix units, with shortened operands
+    #: the products that use matrix units for single precision, with shortened operands
     tf32: frozenset[Products] = frozenset()
     #: whether linear layers in 16 bits have operands in 8
     fp8: bool = False
 
 
 def format_of(signature: OpSignature, cost: OpCost, numbers: Numbers) -> Format:
-    """The format that a call computes in: that of its first operand that is a number."""
+    """The format that a call computes in, given by its first operand that is a number."""
     dtypes = [spec.dtype for spec in (*signature.inputs, *signature.outputs)]
     known = [each for each in dtypes if each in _FORMATS]
     found: Format = _FORMATS[next((each for each in known if each.is_floating_point), known[0] if known else torch.float32)]
@@ -90,9 +90,9 @@ class Rates:
             )
         self.device = device
         self.bandwidth: float = device.bytes_per_second
-        #: whether it computes where it is called from, without a queue
+        #: whether it computes synchronously, without a queue
         self.is_host = device.vendor == "CPU"
-        #: figures that had to be assumed
+        #: rates that had to be assumed
         self.assumed: list[str] = []
 
     def peak(self, form: Format) -> float:
@@ -137,7 +137,7 @@ class Rates:
 
     @property
     def cache_bound(self) -> float:
-        """Bytes per second from the cache that nothing can exceed."""
+        """Peak bytes per second from the cache."""
         return self.device.l2_bytes_per_second or self.bandwidth
 
     @property

@@ -1,4 +1,4 @@
-"""What the roofline of a pass says."""
+"""The roofline of a pass: results."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torchscan.analyses.roofline.rates import Format
 from torchscan.results import Result
 from torchscan.trace.events import Phase
 
-#: what keeps an operator from being faster: arithmetic, memory, the second-level cache, or that it has to be launched
+#: what keeps an operator from being faster: arithmetic, memory, the second-level cache, or its launch
 Limiter = Literal["compute", "memory", "cache", "launch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Load:
-    """What runs on the device. Times in seconds."""
+    """Something that runs on the device. Times are in seconds."""
 
     macs: int
     flops: int
@@ -24,16 +24,16 @@ class _Load:
     elements_written: int
     bytes_read: int
     bytes_written: int
-    #: FLOPs per byte that has to be moved; None: nothing is
+    #: FLOPs per byte of necessary traffic; None: there is no traffic
     intensity: float | None
-    #: the device's FLOPs per byte in this precision, of several calls that of the one that takes the most time: from there on
-    #: arithmetic is the limit; None: not known
+    #: the intensity from which on arithmetic is the limit: the device's FLOPs per byte in this precision (for several calls,
+    #: that of the slowest one); None: not known
     ridge: float | None
-    #: of several calls what most of the time is lost to
+    #: for several calls, what most of the time is lost to
     limiter: Limiter
-    #: what nothing can be faster than, by the data sheet
+    #: the shortest time that the data sheet allows
     time_bound: float
-    #: what to expect
+    #: the time to expect
     time_estimate: float
 
 
@@ -42,10 +42,10 @@ class OperatorLoad(_Load):
     """One call of an operator on the device."""
 
     operator: str
-    #: path of the module whose own operator it is
+    #: path of the module that called it
     layer: str
     phase: Phase
-    #: what its products are computed in
+    #: the format in which its products are computed
     precision: Format
 
     def as_dict(self) -> dict[str, Any]:
@@ -55,12 +55,12 @@ class OperatorLoad(_Load):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLoad(_Load):
-    """Several calls: of one kind of operator, or all in a layer."""
+    """Several calls: all of one operator, or all in a layer."""
 
     #: the operator, or the path of the layer; "" is the model
     name: str
     calls: int
-    #: of the operator that takes the most time
+    #: the format of the operator that takes the most time
     precision: Format | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,22 +78,22 @@ def _plain(load: _Load, *names: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline(Result):
-    """Which limit each operator of a pass runs into on a device, and how long all takes."""
+    """What limits each operator of a pass on a device, and how long the pass takes."""
 
     device: str
-    #: as asked for; None: as the model is
+    #: the requested precision; None: the model as it is
     precision: str | None
     batch_size: int | None
     compiled: bool
-    #: seconds that nothing can be faster than, by the data sheet
+    #: the shortest time that the data sheet allows, in seconds
     time_bound: float
-    #: seconds to expect
+    #: the time to expect, in seconds
     time_estimate: float
     #: the estimate of each phase
     time_by_phase: Mapping[Phase, float]
-    #: operations per second of products, by the formats that the pass computes in
+    #: operations per second of products, for each format that the pass computes in
     peak_flops: Mapping[str, float]
-    #: bytes per second to and from memory
+    #: memory bandwidth, in bytes per second
     bandwidth: float
     #: the share of the estimated time that products would take at their peak rate
     compute_utilisation: float
@@ -103,7 +103,7 @@ class Roofline(Result):
     layers: tuple[GroupLoad, ...]
     by_kind: Mapping[str, GroupLoad]
     assumptions: tuple[str, ...]
-    #: what is wrong with the question: that the batch does not fit the device, say
+    #: problems with the question, such as a batch that does not fit the device
     warnings: tuple[str, ...]
 
     @property
@@ -112,7 +112,7 @@ class Roofline(Result):
         return self.layers[0]
 
     def __repr__(self) -> str:
-        """Short: there are thousands of operators."""
+        """A short one: there are thousands of operators."""
         times = f"{1000 * self.time_estimate:.3g} ms, at least {1000 * self.time_bound:.3g} ms"
         return f"<Roofline on {self.device}: {times}, {self.total.limiter}>"
 

@@ -1,4 +1,4 @@
-"""How the operators of torch's run on a device."""
+"""How torch's operators run on a device."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ __all__ = ["Kernel", "is_launched", "kernel_of"]
 
 
 def kernel_of(signature: OpSignature, cost: OpCost, multiprocessors: int | None) -> Kernel:
-    """The kernel of one call on a device with so many multiprocessors."""
+    """The kernel of one call on a device with this many multiprocessors."""
     rule = rules.get(signature.operator, any_product if cost.macs else any_streaming)
     return rule(signature, cost, multiprocessors or 1)

@@ -1,4 +1,4 @@
-"""Convolutions: the layout that they work in, groups, and their gradients."""
+"""Convolutions: their layout, groups, and gradients."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Convolution:
         return 1 in self.source.stride[1:2] and self.source.shape[1] > 1 and math.prod(self.source.shape[2:]) > 1
 
     def filled(self, multiprocessors: int) -> float:
-        """Of what is computed for the result, the share that was asked for."""
+        """The useful share of what is computed for the result."""
         rows, channels = self.source.shape[0] * self.places, padded_to(self.channels, CHANNEL_STEP)
         share = filled(rows, self.columns, channels * self.window, self.groups, multiprocessors)
         return share * self.channels / channels
@@ -106,7 +106,7 @@ def _convolution(signature: OpSignature, _cost: OpCost, multiprocessors: int) ->
 
 @rule("convolution_backward")
 def _convolution_backward(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
-    """The gradients of input and weight are convolutions too, of the same three tensors; that of a bias sums up."""
+    """The gradients of input and weight are convolutions of the same three tensors; the gradient of the bias is a sum."""
     out, source, weight, _sizes, _stride, _padding, _dilation, is_transposed, _more, groups, wanted = signature.args[:11]
     form = _Convolution(source=source, weight=weight, out=out, has_bias=False, is_transposed=is_transposed, groups=groups)
     one = _of_form(form, multiprocessors)
@@ -138,7 +138,7 @@ def _of_form(form: _Convolution, multiprocessors: int) -> Kernel:
 
 
 def _depthwise(form: _Convolution) -> Kernel:
-    """On vector units; channels-last is better served than not."""
+    """On vector units, which do better channels-last."""
     if form.is_channels_last:
         rate = DEPTHWISE_CHANNELS_LAST_LARGER if form.window > 49 else 1.0
         return Kernel(traffic=STREAMING, vectors=rate, units="vector", more_bytes=form.bytes_of_bias)

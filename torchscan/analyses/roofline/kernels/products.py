@@ -22,7 +22,7 @@ from torchscan.trace.events import OpSignature
 
 
 def filled(rows: int, columns: int, sums: int, batch: int, multiprocessors: int) -> float:
-    """Of what the device computes for ``batch`` products, the share that was asked for.
+    """The useful share of what the device computes for ``batch`` products.
 
     ``rows·columns·sums / min over tiles of (waves · multiprocessors · tile · padded sums / share of the peak)``: a tile is
     computed whole, and a wave takes as long whether all multiprocessors have a tile or one.
@@ -38,13 +38,13 @@ def filled(rows: int, columns: int, sums: int, batch: int, multiprocessors: int)
 
 
 def padded_to(count: int, step: int) -> int:
-    """The next multiple of ``step``, one at least."""
+    """The next multiple of ``step``, at least one of them."""
     return -(-max(count, 1) // step) * step
 
 
 @rule("mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "_scaled_mm", "_int_mm")
 def _product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kernel:
-    """The last two operands but for ``linear``, whose weight is the other way round."""
+    """The last two operands, except for ``linear``, whose weight is transposed."""
     operands = [spec for spec in signature.inputs if len(spec.shape) >= 2]
     if len(operands) < 2 or not cost.macs:
         return any_product(signature, cost, multiprocessors)
@@ -62,7 +62,7 @@ def _with_vector(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) 
 
 
 def any_product(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    """What has no rule and multiplies."""
+    """Products without a rule of their own."""
     return Kernel(traffic=CONTRACTIONS, matrices=MATRICES)
 
 
@@ -73,7 +73,7 @@ def any_product(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -
     "scaled_dot_product_attention",
 )
 def _attention(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    """Where each query sees only what came before it, what lies beyond is left out, block by block."""
+    """If each query sees only what came before it, blocks beyond that are skipped."""
     query, key = signature.inputs[0].shape[-2], signature.inputs[1].shape[-2]
     if not signature.arguments.get("is_causal", False) or query != key:
         return Kernel(traffic=STREAMING, matrices=ATTENTION)
@@ -87,7 +87,7 @@ def _attention(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> 
 
 @rule("_cudnn_rnn", "_cudnn_rnn_backward", "lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer")
 def _recurrent(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    """A step waits for the one before, whatever the batch."""
+    """Each step waits for the previous one, whatever the batch."""
     source = signature.inputs[0].shape
     packed = signature.arguments.get("batch_sizes", None)
     steps = source[1 if signature.arguments.get("batch_first", False) and len(source) > 2 else 0]

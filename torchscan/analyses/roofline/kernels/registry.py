@@ -1,7 +1,7 @@
-"""What the kernel of a call does besides the arithmetic and the traffic that it has to: tiles, layouts, loops.
+"""What the kernel of a call does beyond the necessary arithmetic and traffic: tiles, layouts, loops.
 
-A rule is a function of the signature of a call, of its cost and of how many multiprocessors the device has, registered for the
-operators that it is of.
+A rule is a function of a call's signature, its cost and the number of multiprocessors, registered for the operators that it
+describes.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from torchscan.trace.events import OpSignature
 class Kernel:
     """How a call runs."""
 
-    #: of the device's bandwidth, what it gets
+    #: the share of the device's bandwidth that it reaches
     traffic: float = STREAMING
-    #: of the peak of matrix units, what it gets of its products
+    #: the share of the matrix units' peak that its products reach
     matrices: float = MATRICES
-    #: of the peak of vector units, what it gets of all other arithmetic
+    #: the share of the vector units' peak that all other arithmetic reaches
     vectors: float = VECTORS
     #: where its products run
     units: Literal["matrix", "vector", "faster"] = "matrix"
-    #: bytes that pass through memory besides those that have to
+    #: bytes of memory traffic beyond the necessary ones
     more_bytes: float = 0.0
     #: and those that pass because operands lie in another layout, which compiled code avoids
     turned_bytes: float = 0.0
-    #: seconds that nothing else hides
+    #: seconds that overlap with nothing else
     alone: float = 0.0
-    #: how many kernels are launched
+    #: the number of kernels launched
     launches: int = 1
     #: cycles of all multiprocessors together
     cycles: float = 0.0

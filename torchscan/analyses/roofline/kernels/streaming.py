@@ -25,7 +25,7 @@ from torchscan.trace.events import OpSignature, TensorSpec
 
 
 def any_streaming(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    """What has no rule: each element is read once and written once, lists a number of tensors at a time."""
+    """Operators without a rule: each element is read and written once; lists are processed several tensors at a time."""
     takes_lists = signature.operator.startswith(("aten._foreach", "aten._fused"))
     lists = sum(1 for _ in _specs(signature.args[:1])) if takes_lists else 1
     rate = REORDERING if _is_reordering(signature) else STREAMING
@@ -56,7 +56,7 @@ def _order(spec: TensorSpec) -> tuple[int, ...]:
 
 @rule("native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward")
 def _row_norm(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    """What does not lie row by row is copied first."""
+    """Operands that do not lie row by row are copied first."""
     source = signature.inputs[0]
     length = math.prod(next(each for each in signature.args if isinstance(each, tuple)))
     rows = source.numel / max(length, 1)
@@ -73,7 +73,7 @@ def _statistics(signature: OpSignature, _cost: OpCost, _multiprocessors: int) ->
 
 @rule("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update")
 def _batch_norm(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    """Statistics of the batch take a pass of their own."""
+    """Statistics of the batch take another pass over the data."""
     of_batch = signature.arguments.get("training", True)
     return _statistics(signature, _cost, _multiprocessors) if of_batch else Kernel()
 
@@ -125,6 +125,6 @@ def _sorted_scattering(_signature: OpSignature, _cost: OpCost, _multiprocessors:
 
 @rule("sort", "topk", "argsort")
 def _sorting(signature: OpSignature, cost: OpCost, _multiprocessors: int) -> Kernel:
-    """Digit by digit: all is read and written again for each."""
+    """Digit by digit; each digit reads and writes everything again."""
     passes = signature.inputs[0].dtype.itemsize * 2
     return Kernel(more_bytes=(passes - 1) * (cost.bytes_read + cost.bytes_written), launches=passes)
