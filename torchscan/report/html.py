@@ -19,7 +19,8 @@ def page(title: str, *parts: str) -> str:
     """A whole document, light or dark to match the reader's system."""
     head = (
         f'<meta charset="utf-8"><title>{html.escape(title)}</title><meta name="viewport" content="width=device-width">'
-        '<meta name="color-scheme" content="light dark"><style>body { margin: 2em; font-family: system-ui, sans-serif; }</style>'
+        '<meta name="color-scheme" content="light dark">'
+        "<style>body { margin: 2em; font-family: system-ui, sans-serif; }</style>"
     )
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{"".join(parts)}\n</body></html>\n'
 
