@@ -68,3 +68,8 @@ def test_train_mode_counts_what_training_does() -> None:
     }
     # 8 elements in 4 channels: evaluation 2·8 + 2·4 + 2·8; training 4·8 + 6·4 for statistics and 2·8 to drop out
     assert flops == {"eval": 40, "train": 40 + 56 + 16}
+
+
+def test_a_depth_that_is_not_a_number_is_refused() -> None:
+    with pytest.raises(torchscan.InputError, match="max_depth is 'two': give a number of levels"):
+        torchscan.summary(nn.Linear(2, 2), (2,), max_depth="two")  # type: ignore[arg-type]

@@ -136,6 +136,7 @@ def test_the_counts_of_a_training_step_hold_its_backward_pass_and_metrics_the_fo
         ({"training": True, "loss": 3}, "loss is a int: give a function"),
         ({"backward": torch.sum, "loss": torch.sum}, "give the loss once"),
         ({"precision": "fp12"}, "precision is 'fp12'"),
+        ({"training": "yes"}, "training is 'yes': give True or False"),
     ],
 )
 def test_what_contradicts_itself_is_refused_at_once(asked: dict[str, Any], said: str) -> None:
@@ -162,7 +163,10 @@ def test_a_report_of_everything_builds_its_model_once_and_runs_it_twice(
         assert main(["report", "nets.py:make", *options]) == 0
     assert [each for each in RUNS if each == "built"] == ["built"]  # type: ignore[comparison-overlap]
     assert len(RUNS) == 3
-    assert all(f"<h2>{title}</h2>" in page.read_text() for title in ("Layers", "Operators", "Memory", "Time"))
+    assert all(
+        f"<h2>{title}</h2>" in page.read_text()
+        for title in ("Layers, forward pass", "Operators, whole training step", "Memory", "Time")
+    )
     assert "Not known" not in page.read_text()
 
 

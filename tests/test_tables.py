@@ -59,6 +59,8 @@ def test_what_is_said_below() -> None:
 
 
 def test_wrong_use() -> None:
+    with pytest.raises(InputError, match="models is a Linear: give models by name"):
+        model_table(nn.Linear(3, 3), (3,))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="there are no models"):
         model_table({}, (3, 20))
     with pytest.raises(InputError, match="there is no metric 'price': there are params, "):

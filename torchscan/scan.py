@@ -53,6 +53,9 @@ class Question(Inputs):
         """Refuse contradictory arguments; what a pass needs is checked when it is recorded."""
         require_module(self.module)
         checked_precision(self.precision)
+        for name, flag in (("training", self.training), ("accumulate", self.accumulate), ("compiled", self.compiled)):
+            if not isinstance(flag, bool):
+                raise InputError(f"{name} is {flag!r}: give True or False")
         if self.loss is not None and not callable(self.loss):
             raise InputError(f"loss is a {type(self.loss).__name__}: give a function of the model's output")
         if self.loss is not None and callable(self.backward):

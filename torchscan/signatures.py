@@ -37,6 +37,7 @@ def spelled_out(
 
         @functools.wraps(verb)
         def checked(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+            __tracebackhide__ = True  # pytest shows the line that asked
             if not kwargs.keys() <= known:
                 raise TypeError(_unknown(called, kwargs.keys() - known, known))
             return verb(*args, **kwargs)

@@ -39,6 +39,8 @@ def model_table(
             peak_memory receptive_field latency``.
         title: the caption of the table.
     """
+    if not isinstance(models, Mapping):
+        raise InputError(f"models is a {type(models).__name__}: give models by name, {{'resnet50': model}}")
     if not models:
         raise InputError("there are no models: give them by name, {'resnet50': model}")
     chosen = chosen_metrics(metrics, asked.get("device"))

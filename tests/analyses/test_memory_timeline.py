@@ -173,7 +173,7 @@ def test_two_batches_before_a_step() -> None:
     """The gradients of the first are there while the second one runs."""
     model, x = CASES["ResNet-50"]()
     expected = count_step(model, x, _total, _adamw, accumulate=True)
-    assert history(model, x, mode="train", backward=_total, optimizer=_adamw, accumulates=True) == expected
+    assert history(model, x, mode="train", backward=_total, optimizer=_adamw, accumulate=True) == expected
 
 
 @pytest.mark.slow

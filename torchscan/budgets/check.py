@@ -121,6 +121,7 @@ def assert_budget(
     Args:
         strict: raise :class:`UnpricedError` if a limited cost is a lower bound, since it can't be shown to stay within a limit.
     """
+    __tracebackhide__ = True  # pytest shows the test, and the message
     given: dict[str, Any] = dict(asked)
     limits = limits_of({name.removeprefix("max_"): given.pop(name, None) for name in Limits.__annotations__})
     if not limits:

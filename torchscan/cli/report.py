@@ -52,9 +52,12 @@ def _sections(built: Built, scan: Scan) -> list[str]:
     from torchscan.report.memory import memory_table
     from torchscan.report.roofline import roofline_table
 
+    is_step = scan.question.training
     sections: dict[str, Callable[[], str]] = {
-        "Layers": lambda: to_html(scan.forward.info),
-        "Operators": lambda: part_of(cost_table(scan.steps if scan.question.training else scan.trace)),
+        f"Layers{', forward pass' if is_step else ''}": lambda: to_html(scan.forward.info),
+        f"Operators{', whole training step' if is_step else ''}": lambda: part_of(
+            cost_table(scan.steps if is_step else scan.trace)
+        ),
         "Memory": lambda: part_of(memory_table(scan.memory)),
     }
     if scan.question.device is not None:
@@ -69,6 +72,6 @@ def _part(built: Built, title: str, part: Callable[[], str]) -> str:
     try:
         return part()
     except TorchscanError as error:
-        if title == "Layers" or (built.has_another_chance and may_need_data(error)):
+        if title.startswith("Layers") or (built.has_another_chance and may_need_data(error)):
             raise
         return f"<p>Not known: {html.escape(str(error))}</p>"
