@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -50,6 +50,10 @@ class Budget:
     #: where it is defined: for messages, and for relative paths
     place: str = ""
     folder: Path | None = None
+
+
+_OURS = ("name", "limits", "place", "folder")
+_KEYS = ["input" if each.name == "inputs" else each.name for each in fields(Budget) if each.name not in _OURS]
 
 
 def find_budget_file(start: Path) -> Path:
@@ -224,19 +228,3 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
             self._refuse(key, f'it is {value!r} and should be a share, such as "1%" or 0.01')
         return float(value)
-
-
-_KEYS = [
-    "target",
-    "input",
-    "dtype",
-    "batch_size",
-    "mode",
-    "training",
-    "optimizer",
-    "precision",
-    "device",
-    "strict",
-    "baseline",
-    "tolerance",
-]
