@@ -35,6 +35,8 @@ TIMM = """deit_tiny_patch16_224 mixer_s16_224 beit_base_patch16_224 cait_xxs24_2
 hrnet_w18_small dla34 xcit_nano_12_p16_224 convmixer_768_32 sequencer2d_s halonet26t lambda_resnet26t botnet26t_256
 efficientformer_l1 pvt_v2_b0 twins_pcpvt_small visformer_tiny tresnet_m"""
 VIDEO = {"r3d_18": (3, 8, 112, 112), "s3d": (3, 16, 224, 224), "mvit_v1_b": (3, 16, 224, 224)}
+#: what takes other images than of 224 pixels
+SIDES = {"inception_v3": 299, "halonet26t": 256, "botnet26t_256": 256}
 DENSE = ("fcn_resnet50", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large")
 
 Question = Callable[[nn.Module, dict[str, Any]], Any]
@@ -111,14 +113,15 @@ def models() -> Iterator[tuple[str, Callable[[], nn.Module], dict[str, Any]]]:
     """One or two of each family, and 50 that are drawn."""
     image = {"input_shape": (3, 224, 224)}
     for name in TORCHVISION.split():
-        yield name, lambda name=name: _on_meta(lambda: torchvision.models.get_model(name)), image
+        side = SIDES.get(name, 224)
+        yield name, lambda name=name: _on_meta(lambda: torchvision.models.get_model(name)), {"input_shape": (3, side, side)}
     for name in DENSE:
         built = lambda name=name: _on_meta(lambda: torchvision.models.get_model(name, weights_backbone=None))  # noqa: E731
         yield name, built, image
     for name, shape in VIDEO.items():
         yield name, lambda name=name: _on_meta(lambda: torchvision.models.get_model(name)), {"input_shape": shape}
     for name in TIMM.split():
-        side = 256 if name.endswith("256") else 224
+        side = SIDES.get(name, 224)
         yield name, lambda name=name: _on_meta(lambda: timm.create_model(name)), {"input_shape": (3, side, side)}
     yield "llama", _llama, {"input_shape": {"input_ids": (64,)}, "dtype": torch.long}
     yield "bert", _bert, {"input_shape": {"input_ids": (64,)}, "dtype": torch.long}

@@ -272,7 +272,7 @@ def test_gradients_that_were_there_stay() -> None:
         ({"training": True, "optimizer": "Adamm"}, "torch.optim has no class of this name"),
         ({"training": True, "optimizer": 3}, "optimizer is 3"),
         ({"training": True, "optimizer": [torch.optim.SGD]}, "optimizer is a list of 1"),
-        ({"training": True, "optimizer": lambda p: p}, "which is no torch.optim.Optimizer"),
+        ({"training": True, "optimizer": lambda p: p}, "which is not a torch.optim.Optimizer"),
         ({"training": True, "optimizer": lambda p: torch.optim.SGD(p, lr=-1.0)}, "Invalid learning rate"),
         ({"training": True, "optimizer": "SparseAdam"}, "does not support dense gradients"),
         ({"training": True, "optimizer": torch.optim.SGD([torch.zeros(1)])}, "none of this model's parameters"),

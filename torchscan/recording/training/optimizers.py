@@ -68,7 +68,7 @@ def _checked(choice: OptimizerChoice, make: Callable[[], object]) -> Optimizer:
     except Exception as error:
         raise OptimizerError(f"the optimizer could not be made: {type(error).__name__}: {error}") from error
     if not isinstance(made, Optimizer):
-        raise OptimizerError(f"optimizer={choice!r} made a {type(made).__name__}, which is no torch.optim.Optimizer")
+        raise OptimizerError(f"optimizer={choice!r} made a {type(made).__name__}, which is not a torch.optim.Optimizer")
     return made
 
 
