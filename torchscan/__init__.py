@@ -30,13 +30,24 @@ results.load_writers_by(lambda: import_module("torchscan.report.shown"))
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        try:
-            return import_module(f"{__name__}.{name}")  # torchscan.crawler, say, as if all had been imported
-        except ModuleNotFoundError:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
-    return value
+    if name in _HOMES:
+        value = globals()[name] = getattr(_imported(_HOMES[name]), name)
+        return value
+    path = f"{__name__}.{name}"
+    try:
+        return _imported(path)  # torchscan.crawler, say, as if all had been imported
+    except ModuleNotFoundError as error:
+        if error.name != path:
+            raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+
+def _imported(path: str) -> Any:
+    """The module. ``from torchscan import summary`` would hide an AttributeError behind "cannot import name"."""
+    try:
+        return import_module(path)
+    except AttributeError as error:
+        raise ImportError(f"{path} cannot be imported: {error}") from error
 
 
 def __dir__() -> list[str]:

@@ -5,14 +5,11 @@ The backward operators count what they compute from the gradient ``g`` and what 
 
 from __future__ import annotations
 
-import torch
-
 from torchscan.ops.elementwise import Output, first, per_element
 from torchscan.ops.registry import Work, cost_of, pointwise, window_of
 from torchscan.ops.windows import HERE, Along, Look, Looks, Way, broadcast, here, mixed, shifted
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
-
-aten = torch.ops.aten
 
 per_element(1, aten.relu, aten.threshold)
 per_element(2, aten.relu6, aten.hardtanh)

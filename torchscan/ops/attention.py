@@ -17,14 +17,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from torchscan.ops.elementwise import first
 from torchscan.ops.registry import Work, cost_of, window_of
 from torchscan.ops.windows import WHOLE, Dim, Looks, Ways, broadcast_dims, here, look
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
-aten = torch.ops.aten
 Output = TensorSpec | tuple[object, ...]
 
 

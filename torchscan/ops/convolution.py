@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-
 from torchscan.ops.elementwise import Output, first
 from torchscan.ops.registry import Work, cost_of, elements, window_of
 from torchscan.ops.windows import WHOLE, Along, Dim, Looks, Taps, along_last, groups, per_axis, spread, window
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
-aten = torch.ops.aten
 Padding = Sequence[int] | str
 
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-
 from torchscan.ops.matmul import real_products
 from torchscan.ops.registry import Work, cost_of, window_of
 from torchscan.ops.windows import WHOLE, At, Dim, Looks, here, look
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
-aten = torch.ops.aten
 #: the sizes of the indices of one operand
 Sizes = dict[str, int]
 

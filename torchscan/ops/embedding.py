@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
 from torchscan.ops.elementwise import Output, first
 from torchscan.ops.registry import Work, cost_of, traffic_of, window_of
 from torchscan.ops.windows import Looks, here, look
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
-aten = torch.ops.aten
 _SUM, _MEAN, _MAX = 0, 1, 2  # torch's numbers for the modes of a bag
 
 

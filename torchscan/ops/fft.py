@@ -9,13 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-
 from torchscan.ops.registry import Work, cost_of, window_of
 from torchscan.ops.windows import Looks, mixed
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
-
-aten = torch.ops.aten
 
 
 @cost_of(aten._fft_c2c)

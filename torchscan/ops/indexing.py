@@ -10,9 +10,8 @@ import torch
 
 from torchscan.ops.registry import Work, cost_of, elements, free, stored_bytes, traffic_of, window_of
 from torchscan.ops.windows import WHOLE, Dim, Look, Looks, Ways, broadcast, broadcast_dims, here, look, way, wrapped
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
-
-aten = torch.ops.aten
 
 # -- reading elements ----------------------------------------------------------------------------------------------------
 

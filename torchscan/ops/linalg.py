@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import math
 
-import torch
-
 from torchscan.ops.elementwise import Output, first
 from torchscan.ops.registry import Formula, Work, cost_of, free
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
-
-aten = torch.ops.aten
 
 
 def _cubic(thirds: int) -> Formula:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-
 from torchscan.ops.elementwise import Output, first, per_element
 from torchscan.ops.registry import Formula, Operator, Work, cost_of, window_of
 from torchscan.ops.windows import Looks, elementwise
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
-aten = torch.ops.aten
 _NONE, _MEAN, _SUM = 0, 1, 2  # torch's numbers for the reductions
 
 

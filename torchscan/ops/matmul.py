@@ -15,9 +15,8 @@ import torch
 from torchscan.ops.elementwise import per_element
 from torchscan.ops.registry import Work, cost_of, free, window_of
 from torchscan.ops.windows import WHOLE, Dim, Looks, broadcast, broadcast_dims, here, look, reduced
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
-
-aten = torch.ops.aten
 
 
 def real_products(spec: TensorSpec) -> int:

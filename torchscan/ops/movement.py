@@ -6,8 +6,6 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
-import torch
-
 from torchscan.ops.elementwise import Output, per_input
 from torchscan.ops.registry import Work, free, pointwise, traffic_of, window_of
 from torchscan.ops.windows import (
@@ -39,9 +37,8 @@ from torchscan.ops.windows import (
     way,
     wrapped,
 )
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
-
-aten = torch.ops.aten
 
 # Copies, casts, joins.
 free(aten.contiguous, aten.clone, aten.to, aten._to_copy, aten.type_as, aten.cat, aten.concat, aten.concatenate, aten.stack)

@@ -9,14 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
-
 from torchscan.ops.elementwise import Output, first, per_input
 from torchscan.ops.registry import Work, cost_of, window_of
 from torchscan.ops.windows import HERE, NOT_READ, WHOLE, Along, Dim, Look, Looks, Taps, Way, Ways, groups, here
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
-
-aten = torch.ops.aten
 
 
 def _normalised(input: TensorSpec, *statistics: Dim) -> Ways:

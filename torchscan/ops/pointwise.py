@@ -5,14 +5,11 @@ A complex number costs what its two parts cost: 2 for a sum, 4 products and 2 su
 
 from __future__ import annotations
 
-import torch
-
 from torchscan.ops.elementwise import per_element, real_parts
 from torchscan.ops.registry import Work, cost_of, free, pointwise, window_of
 from torchscan.ops.windows import WHOLE, Looks, here, look
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
-
-aten = torch.ops.aten
 
 per_element(1, aten.mul, aten.multiply, complex_flops=6)
 per_element(1, aten.square, complex_flops=6)

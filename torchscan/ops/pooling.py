@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-
 from torchscan.ops.elementwise import Output, first
 from torchscan.ops.registry import Formula, Operator, Work, cost_of, free, window_of
 from torchscan.ops.windows import WHOLE, Along, Dim, Looks, along_last, bins, here, look, per_axis, window
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
-aten = torch.ops.aten
 Sizes = Sequence[int] | int
 
 

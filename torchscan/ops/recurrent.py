@@ -18,14 +18,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from torchscan.ops.elementwise import Output, first
 from torchscan.ops.registry import Formula, Operator, Work, cost_of, window_of
 from torchscan.ops.windows import WHOLE, EachOutput, Looks, Windows, here, look
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
-
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from torchscan.ops.elementwise import Output, first, per_element, per_input, real_parts
 from torchscan.ops.registry import Formula, Operator, Work, cost_of, traffic_of, window_of
 from torchscan.ops.windows import Looks, elementwise, mixed, reduced
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
-
-aten = torch.ops.aten
 
 
 def _reduction(per_input: int, per_output: int, of_complex: int = 2) -> Formula:

@@ -21,11 +21,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from torch._library.custom_ops import CustomOpDef
-from torch._ops import OpOverload, OpOverloadPacket
-
 from torchscan.errors import InputError, warn_user
 from torchscan.ops.windows import Windows, checked, elementwise
+from torchscan.torch_versions import CustomOpDef, MissingOperator, OpOverload, OpOverloadPacket
 from torchscan.trace.events import OpSignature, TensorSpec
 
 #: an overload, a packet (all its overloads), the name of either, or the result of ``torch.library.custom_op``
@@ -300,7 +298,7 @@ def _name_of(operator: Operator) -> str:
     """The name of an operator, as torch prints it: ``aten.add`` or ``aten.add.Tensor``."""
     if isinstance(operator, CustomOpDef):
         operator = operator._qualname
-    if isinstance(operator, OpOverload | OpOverloadPacket):
+    if isinstance(operator, OpOverload | OpOverloadPacket | MissingOperator):
         return str(operator)
     if not isinstance(operator, str) or not all(operator.partition("::")):
         raise InputError(f"{operator!r} is not an operator: give torch.ops.mylib.my_op, or its name, 'mylib::my_op'")

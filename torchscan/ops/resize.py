@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-
 from torchscan.ops.elementwise import per_element, per_input
 from torchscan.ops.registry import Formula, Operator, Work, cost_of, free, window_of
 from torchscan.ops.windows import Looks, along_last, interpolated, nearest
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
 
-aten = torch.ops.aten
 #: a factor for one axis, or for each
 Factors = float | None | Sequence[float]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-import torch
-
 from torchscan.ops.elementwise import Output
 from torchscan.ops.registry import free, window_of
 from torchscan.ops.windows import (
@@ -27,9 +25,8 @@ from torchscan.ops.windows import (
     way,
     wrapped,
 )
+from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
-
-aten = torch.ops.aten
 
 free(aten.view, aten.reshape, aten.reshape_as, aten.view_as, aten._unsafe_view, aten._reshape_alias, aten.unsafe_chunk)
 free(aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze, aten.expand, aten.expand_as, aten.ravel)

@@ -21,13 +21,13 @@ import torch
 from torch import nn
 from torch.autograd.graph import Node
 from torch.nn.modules.module import (
-    _global_forward_hooks_with_kwargs,
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
 
+from torchscan.torch_versions import NO_BACKWARD_PASS, backward_pass, current_node, engine, forget_options, next_node
+
 _NUMBER_OF_LEAVES = 2**63  # the nodes that store gradients are numbered from the end
-_NO_BACKWARD_PASS = -1
 
 #: whether calls in the current thread are followed; those in other threads are noted as missed
 ThreadPolicy = Callable[[], bool]
@@ -73,7 +73,7 @@ def with_autograd_threads() -> ThreadPolicy:
 
 def is_in_backward_pass() -> bool:
     """Whether autograd's engine is at work in this thread."""
-    return bool(torch._C._current_graph_task_id() != _NO_BACKWARD_PASS)
+    return backward_pass() != NO_BACKWARD_PASS
 
 
 class _Thread:
@@ -87,7 +87,7 @@ class _Thread:
         #: from which number on nodes belong to which call
         self.ranges: list[tuple[int, Call]] = []
         #: in a thread of autograd's: the backward pass in which it made the first of them
-        self.interrupted = _NO_BACKWARD_PASS
+        self.interrupted = NO_BACKWARD_PASS
 
     def owner_of(self, number: int) -> Call | None:
         position = bisect.bisect_right(self.ranges, number, key=lambda each: each[0])
@@ -98,9 +98,9 @@ class _Thread:
         if call is None or not torch.is_grad_enabled():
             return
         if not self.is_home and not self.ranges and is_in_backward_pass():
-            self.interrupted = torch._C._current_graph_task_id()
-            torch.autograd.Variable._execution_engine.queue_callback(self.ranges.clear)
-        self.ranges.append((int(torch._C._autograd._get_sequence_nr()), call))
+            self.interrupted = backward_pass()
+            engine().queue_callback(self.ranges.clear)
+        self.ranges.append((next_node(), call))
 
     def runs_its_own_nodes(self) -> bool:
         """Whether autograd works on nodes made here.
@@ -108,7 +108,7 @@ class _Thread:
         Else its threads run nodes of the forward pass, until a checkpoint there starts a backward pass of its own, of what it
         has just computed again.
         """
-        return self.is_home or (bool(self.ranges) and torch._C._current_graph_task_id() != self.interrupted)
+        return self.is_home or (bool(self.ranges) and backward_pass() != self.interrupted)
 
 
 class CallTree:
@@ -189,7 +189,7 @@ class CallTree:
             with _registering:
                 for handle in handles:
                     handle.remove()
-                    _global_forward_hooks_with_kwargs.pop(handle.id, None)  # which torch forgets
+                    forget_options(handle)
 
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:
@@ -239,7 +239,7 @@ class CallTree:
         """A module that starts in a backward pass is run again by a checkpoint: it belongs where its gradient does."""
         if thread.current is not None or not is_in_backward_pass():
             return thread.current
-        return self.owner_of(torch._C._current_autograd_node()) or (self.root if self.calls else None)
+        return self.owner_of(current_node()) or (self.root if self.calls else None)
 
     def _close(self, thread: _Thread, call: Call, arguments: object, result: object) -> None:
         call.handled = None

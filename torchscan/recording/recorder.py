@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory, type_name_of
@@ -18,18 +16,28 @@ from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.call_tree import Call, CallTree
 from torchscan.recording.execution.calls import Execution, OpOutcome, OpRequest, OpTraits, describe_outcome, traits_of
 from torchscan.recording.execution.higher_order import named_call
+from torchscan.torch_versions import (
+    HigherOrderOperator,
+    OpOverload,
+    TorchDispatchMode,
+    aten,
+    count_function_modes,
+    current_node,
+    keeps_for_gradients,
+    without_torch_function,
+)
 from torchscan.trace.events import ModuleCall, OpCall, Origin, Phase
 
 _PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
 _LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # about to be initialised: no part of the pass
 
-_ADD = torch.ops.aten.add.Tensor
-_DETACH = torch.ops.aten.detach_.default
-_COMPATIBLE = torch.ops.aten._has_compatible_shallow_copy_type.default  # asked when somebody assigns ``.data``
+_ADD = aten.add.Tensor
+_DETACH = aten.detach_.default
+_COMPATIBLE = aten._has_compatible_shallow_copy_type.default  # asked when somebody assigns ``.data``
 
 #: what torch does about a Python number or list that becomes a tensor: no part of the model
-_LIFT = torch.ops.aten.lift_fresh.default
-_BOOKKEEPING = frozenset({_LIFT, torch.ops.aten.detach_.default, torch.ops.aten.scalar_tensor.default})
+_LIFT = aten.lift_fresh.default
+_BOOKKEEPING = frozenset({_LIFT, aten.detach_.default, aten.scalar_tensor.default})
 
 #: whether a composite operator is recorded as one call; if not, the operators that it is made of are
 IsWhole = Callable[[OpOverload], bool]
@@ -161,9 +169,9 @@ class Recorder(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Record one operator call; what is done to record it is nothing that functions are replaced in."""
-        if not torch._C._len_torch_function_stack():
+        if not count_function_modes():
             return self._record(func, types, args, kwargs)
-        with torch._C.DisableTorchFunction():
+        with without_torch_function():
             return self._record(func, types, args, kwargs)
 
     def _record(
@@ -270,7 +278,7 @@ class Recorder(TorchDispatchMode):
         if _is_inside_checkpoint():
             self._is_computing_again = True
             return "checkpoint"
-        node = torch._C._current_autograd_node()
+        node = current_node()
         self._nodes[index] = None if node is None else node._sequence_nr()
         return "engine" if request.op is _ADD and self._sums_up_gradients(request, index) else "function"
 
@@ -283,7 +291,7 @@ class Recorder(TorchDispatchMode):
 
     def _owner(self) -> Call:
         """The call whose gradient is being computed, else the model's: what makes a loss of its result, say."""
-        node = torch._C._current_autograd_node() if self._phase == "backward" else None
+        node = current_node() if self._phase == "backward" else None
         return self.tree.owner_of(node) or self.tree.root
 
 
@@ -294,4 +302,4 @@ def _is_no_part_of_it(func: OpOverload, types: Sequence[type]) -> bool:
 
 def _is_inside_checkpoint() -> bool:
     """During the backward pass: gradients are watched, or, while a result is put away for them, were a moment ago."""
-    return torch.is_grad_enabled() or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return torch.is_grad_enabled() or keeps_for_gradients()

@@ -15,7 +15,6 @@ from torchscan.recording.attempts import Attempt
 from torchscan.recording.bookkeeping.containers import named_tensors
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import TensorTable
-from torchscan.recording.execution.higher_order import flex_attention_runs_as_it_is
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
 from torchscan.recording.failures import explain
 from torchscan.recording.recorder import Recorder
@@ -24,6 +23,7 @@ from torchscan.recording.training.autocast import Autocast, autocast_of_meta_ten
 from torchscan.recording.training.gradients import BackwardError, Substitutes, loss_of
 from torchscan.recording.training.optimizers import OptimizerError
 from torchscan.recording.training.step import differentiate, name_gradients, optimize
+from torchscan.torch_versions import flex_attention_as_written
 from torchscan.trace.events import InputRecord
 
 
@@ -105,7 +105,7 @@ class _Stage:
         in_pieces, is_abstract = self._attempt.in_pieces, self._attempt.is_abstract
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._attempt.grad_mode())
-            stack.enter_context(flex_attention_runs_as_it_is())
+            stack.enter_context(flex_attention_as_written())
             if in_pieces:
                 stack.enter_context(self._substitutes)
             if in_pieces and is_abstract:

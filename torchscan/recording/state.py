@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from torchscan.errors import InputError, warn_user
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import share_memory
+from torchscan.torch_versions import as_written, compiled_from, set_version, share_memory
 
 #: containers beyond this many items, and whatever is reached after this many objects, are left to the model
 LARGEST_CONTAINER, MOST_OBJECTS = 10_000, 200_000
@@ -118,10 +118,8 @@ def _same_flags() -> Iterator[None]:
     before = [read() for read, _ in _FLAGS]
     # Fused attention and encoder-layer kernels exist for some devices only, and hide operators.
     torch.backends.mha.set_fastpath_enabled(False)
-    # Compiled functions run as they were written. Whoever never compiled anything does not pay for the import.
-    compiled = "torch._dynamo" in sys.modules
     try:
-        with torch.compiler.set_stance("force_eager") if compiled else contextlib.nullcontext():
+        with as_written():
             yield
     finally:
         for (read, write), value in zip(_FLAGS, before, strict=True):
@@ -136,11 +134,8 @@ def original_of(module: nn.Module) -> nn.Module:
     """What ``torch.compile`` or DistributedDataParallel was given."""
     if isinstance(module, nn.parallel.DistributedDataParallel):  # it would talk to the other processes
         return original_of(module.module)
-    if "torch._dynamo" not in sys.modules:
-        return module
-    from torch._dynamo.eval_frame import OptimizedModule
-
-    return original_of(module._orig_mod) if isinstance(module, OptimizedModule) else module
+    compiled = compiled_from(module)
+    return module if compiled is None else original_of(compiled)
 
 
 def _bypass_compilation(modules: Sequence[nn.Module]) -> None:
@@ -300,7 +295,7 @@ class _TensorState:
         if not _same_items(vars(tensor), self._attributes):
             _refill(vars(tensor), self._attributes)
         if _version_of(tensor) != self._version:  # an in-place operator counts it up before it can be redirected
-            torch._C._autograd._unsafe_set_version_counter((tensor,), (self._version,))
+            set_version(tensor, self._version)
 
 
 def _layout_of(tensor: Tensor) -> tuple[Any, ...]:

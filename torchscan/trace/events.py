@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import torch
-from torch._ops import OpOverload
+
+from torchscan.torch_versions import OpOverload
 
 _QUANTISED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 

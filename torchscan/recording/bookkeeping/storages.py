@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from torchscan.torch_versions import is_functorch_wrapped
 from torchscan.trace.events import StorageKind, StorageRecord
 
 
@@ -131,7 +132,7 @@ def _storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
 
 def _size_without_storage(tensor: Tensor) -> int:
     """What is wrapped inside vmap and grad has its memory elsewhere."""
-    return 0 if torch._C._functorch.is_functorch_wrapped_tensor(tensor) else tensor.numel() * tensor.element_size()
+    return 0 if is_functorch_wrapped(tensor) else tensor.numel() * tensor.element_size()
 
 
 def _pointer(tensor: Tensor) -> int:

@@ -284,8 +284,3 @@ def _standin(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | N
     """
     with torch.inference_mode(False):
         return meta_tensor(spec) if storage is None else _same_view(tensor, storage)
-
-
-def share_memory(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors look into the same memory block."""
-    return bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined] # it is missing in torch's stubs

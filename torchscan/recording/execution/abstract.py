@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from torchscan.errors import NeedsValuesError
 from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS, meta_tensor
@@ -25,9 +24,9 @@ from torchscan.recording.execution.calls import OpOutcome, OpRequest, describe_o
 from torchscan.recording.execution.checks import check
 from torchscan.recording.execution.routing import BALANCED_INDICES, balanced_indices
 from torchscan.recording.execution.shape_rules import SHAPE_RULES
+from torchscan.torch_versions import OpOverload, aten
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
-aten = torch.ops.aten
 _META, _CPU = torch.device("meta"), torch.device("cpu")
 
 #: floating-point tensors made from known values keep theirs up to this many elements

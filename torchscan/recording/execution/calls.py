@@ -9,10 +9,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload
 
 from torchscan.recording.bookkeeping.containers import packed_tensors
-from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked, share_memory
+from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
+from torchscan.torch_versions import OpOverload, share_memory
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from torchscan.recording.execution.calls import OpRequest
+from torchscan.torch_versions import OpOverload, aten
 
-aten = torch.ops.aten
 _SIXTEEN_BITS = frozenset({torch.float16, torch.bfloat16})
 
 

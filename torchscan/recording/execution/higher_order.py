@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchscan.errors import NeedsValuesError
+from torchscan.torch_versions import HigherOrderOperator, OpOverload, TorchDispatchMode
 
 _library = torch.library.Library("torchscan", "FRAGMENT")
 _library.define("flex_attention(Tensor query, Tensor key, Tensor value, int score_operators) -> (Tensor, Tensor, Tensor)")
@@ -77,18 +74,3 @@ _NAMES: Mapping[str, OpOverload] = {
     "flex_attention": torch.ops.torchscan.flex_attention.default,
     "flex_attention_backward": torch.ops.torchscan.flex_attention_backward.default,
 }
-
-
-@contextlib.contextmanager
-def flex_attention_runs_as_it_is() -> Iterator[None]:
-    """Keep torch from compiling flex attention, which it does behind the caller's back."""
-    flex: Any = sys.modules.get("torch.nn.attention.flex_attention")
-    if flex is None:
-        yield
-        return
-    before = flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
-    flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
-    try:
-        yield
-    finally:
-        flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = before

@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from torchscan.recording.execution.recurrent import RECURRENT, recurrent_on_cpu, recurrent_on_cuda
 from torchscan.recording.execution.shape_rules import runs_in_one_kernel
 from torchscan.recording.patches import replaced
+from torchscan.torch_versions import WRITTEN_IN_PYTHON, aten, scaled_dot_product_attention
 
-_attention = torch._C._nn.scaled_dot_product_attention
 _HALF = (torch.float16, torch.bfloat16)
-
-aten = torch.ops.aten
 
 
 class Kernels:
@@ -34,7 +31,7 @@ class Kernels:
 
     def of(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """What to call instead of a function of torch's: itself, as a rule."""
-        if function is _attention:
+        if function is scaled_dot_product_attention:
             return self.attention
         if function in RECURRENT:
             return (recurrent_on_cpu if self._device_type == "cpu" else recurrent_on_cuda)(function)
@@ -46,7 +43,7 @@ class Kernels:
         fused = None
         if query.is_meta:
             fused = (_fused_on_cpu if self._device_type == "cpu" else self._attention_on_cuda)(query, key, value, **options)
-        return _attention(query, key, value, *args, **kwargs) if fused is None else fused
+        return scaled_dot_product_attention(query, key, value, *args, **kwargs) if fused is None else fused
 
     def _attention_on_cuda(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
         return _fused_on_cuda(query, key, value, **options, has_flash=self._has_flash)
@@ -100,7 +97,6 @@ def _added_to_scores(mask: Tensor | None, query: Tensor) -> Tensor | None:
 # -- functions of torch's own --------------------------------------------------------------------------------------------
 
 _ASK_FOR_OVERRIDES = {"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
-_WRITTEN_IN_PYTHON: tuple[Any, ...] = (F, torch.functional, torch.autograd, torch._tensor)
 
 
 @contextlib.contextmanager
@@ -112,7 +108,7 @@ def functions_let_through() -> Iterator[None]:
         return lambda *values: threading.get_ident() != thread and ask(*values)
 
     with contextlib.ExitStack() as stack:
-        for module in _WRITTEN_IN_PYTHON:
+        for module in WRITTEN_IN_PYTHON:
             for name in _ASK_FOR_OVERRIDES & vars(module).keys():
                 stack.enter_context(replaced(vars(module), name, elsewhere))
         yield

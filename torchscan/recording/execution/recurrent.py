@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-aten = torch.ops.aten
+from torchscan.torch_versions import aten
 
 #: torch's functions, with cuDNN's numbers for them
 RECURRENT: Mapping[Callable[..., Any], int] = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}

@@ -12,12 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from torchscan.recording.execution.calls import OpRequest
+from torchscan.torch_versions import OpOverload, aten
 from torchscan.trace.events import TensorSpec
-
-aten = torch.ops.aten
 
 #: operator -> position of the indices among its outputs
 BALANCED_INDICES: dict[OpOverload, int] = {

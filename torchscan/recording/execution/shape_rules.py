@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
-from torch._prims_common import suggest_memory_format
 
-aten = torch.ops.aten
+from torchscan.torch_versions import OpOverload, aten, suggest_memory_format
+
 Rule = Callable[..., Tensor | tuple[Tensor | None, ...] | None]
 
 
@@ -218,9 +217,8 @@ def _batch_norm_backward(grad: Tensor, source: Tensor, weight: Tensor | None, *r
 
 #: updates in place that return nothing, of which torch has no shape function
 UPDATES_WITHOUT_SHAPE_FUNCTION = frozenset(
-    {aten._fused_sgd_.default, aten._fused_sgd_.tensor_lr, aten._fused_adagrad_.default, aten._fused_adagrad_.tensor_lr}
-    | {aten._fused_adam_.tensor_lr, aten._fused_adamw_.tensor_lr}
-)
+    getattr(update, name) for update in (aten._fused_sgd_, aten._fused_adagrad_) for name in update.overloads()
+) | {aten._fused_adam_.tensor_lr, aten._fused_adamw_.tensor_lr}
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> tuple[Tensor, ...]:

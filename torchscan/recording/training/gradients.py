@@ -18,16 +18,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from torchscan.errors import InputError, NeedsValuesError
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.tensors import TensorTable, is_plain, meta_copy
 from torchscan.recording.execution.kernels import Kernels
 from torchscan.recording.training.autocast import Autocast
+from torchscan.torch_versions import (
+    current_node,
+    engine,
+    is_functorch_wrapped,
+    next_node,
+    without_functorch,
+    without_modes,
+    without_torch_function,
+)
 
 #: True: a gradient for every output; a function: the loss that it makes of the output
 Backward = bool | Callable[[Any], Tensor]
@@ -48,7 +55,7 @@ class Substitutes(TorchFunctionMode):
         self.on_meta = on_meta
         #: by the identity of the original, which is not kept alive: with it goes its substitute, unless somebody holds that
         self._substitutes: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
-        self._begin = _next_node()
+        self._begin = next_node()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -63,7 +70,7 @@ class Substitutes(TorchFunctionMode):
         return self._kernels.of(func)(*own_args, **own_kwargs)
 
     def _is_computed_again(self) -> bool:
-        return torch.is_grad_enabled() and torch._C._current_autograd_node() is not None
+        return torch.is_grad_enabled() and current_node() is not None
 
     def __exit__(self, *exception: Any) -> None:
         """Let go of the gradients too."""
@@ -137,13 +144,13 @@ def _staying(tensor: Tensor, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...]
 @contextlib.contextmanager
 def outside_of_everything() -> Iterator[None]:
     """What is done here is no part of the pass, of no graph and of no transformation (vmap, grad)."""
-    with temporarily_clear_interpreter_stack(), _disable_current_modes(), torch.no_grad():
+    with without_functorch(), without_modes(), torch.no_grad():
         yield
 
 
 def is_ordinary(tensor: Tensor) -> bool:
     """Neither a subclass nor what vmap and grad wrap around a tensor."""
-    return is_plain(tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return is_plain(tensor) and not is_functorch_wrapped(tensor)
 
 
 # -- the pass ------------------------------------------------------------------------------------------------------------
@@ -187,14 +194,14 @@ def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
     """
     with torch.no_grad():
         ones = [torch.ones_like(output) for output in outputs]
-    with outside_of_everything(), torch._C.DisableTorchFunction():
+    with outside_of_everything(), without_torch_function():
         gradients = [(leaf, leaf.grad) for leaf in _leaves(outputs) if not substitutes.are_ours(leaf)]
         for leaf, _ in gradients:
             leaf.grad = None
     try:
         _run_engine(outputs, ones)
     finally:
-        with torch._C.DisableTorchFunction():
+        with without_torch_function():
             for leaf, gradient in gradients:
                 leaf.grad = gradient
 
@@ -203,13 +210,12 @@ def _run_engine(outputs: Sequence[Tensor], ones: Sequence[Tensor]) -> None:
     with torch.autograd.set_multithreading_enabled(
         False
     ):  # torch.autograd.backward would leave substitutes out of what it calls
-        engine = torch.autograd.Variable._execution_engine
-        engine.run_backward(tuple(outputs), tuple(ones), False, False, (), allow_unreachable=True, accumulate_grad=True)
+        engine().run_backward(tuple(outputs), tuple(ones), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def require_meta_leaves(outputs: Sequence[Tensor]) -> None:
     """On shapes alone: refuse a graph that ends at a tensor with data, whose gradient would be a meta tensor."""
-    with torch._C.DisableTorchFunction():
+    with without_torch_function():
         for leaf in _leaves(outputs):
             if not leaf.is_meta:
                 raise NeedsValuesError(
@@ -228,11 +234,6 @@ def _leaves(outputs: Sequence[Tensor]) -> Iterator[Tensor]:
             variable = getattr(node, "variable", None)
             if isinstance(variable, Tensor):
                 yield variable
-
-
-def _next_node() -> int:
-    """The number that autograd gives the next node of a graph made in this thread."""
-    return int(torch._C._autograd._get_sequence_nr())
 
 
 def _kind_of(value: Any) -> str:

@@ -16,20 +16,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.optim import Optimizer
-from torch.optim import optimizer as optimizer_module
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchscan.errors import InputError, TorchscanError
 from torchscan.recording.execution.abstract import assumed_number
 from torchscan.recording.execution.shape_rules import UPDATES_WITHOUT_SHAPE_FUNCTION
 from torchscan.recording.patches import replaced
+from torchscan.torch_versions import OpOverload, TorchDispatchMode, aten, optimizer_hooks
 
 #: the name of a class of torch.optim, a class or function that makes one of a list of parameters, or one that exists
 OptimizerChoice = str | Callable[[list[Tensor]], Optimizer] | Optimizer
 
-aten = torch.ops.aten
 
 _OPTIMIZER_MODULES = [module for name, module in sys.modules.items() if name.startswith("torch.optim.")]
 #: functions of theirs that say on which devices there is an implementation
@@ -119,7 +116,7 @@ def implementations_of(device: str) -> Iterator[None]:
         for module in _OPTIMIZER_MODULES:
             for name in _SUPPORTED & vars(module).keys():
                 stack.enter_context(replaced(vars(module), name, with_meta))
-        for hooks in (optimizer_module._global_optimizer_pre_hooks, optimizer_module._global_optimizer_post_hooks):
+        for hooks in optimizer_hooks():
             for key in list(hooks):
                 stack.enter_context(replaced(hooks, key, elsewhere))
         yield

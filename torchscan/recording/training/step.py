@@ -20,6 +20,7 @@ from torchscan.recording.training.gradients import (
     run_backward,
 )
 from torchscan.recording.training.optimizers import OptimizerChoice, implementations_of, optimizer_on, state_of, take_step
+from torchscan.torch_versions import without_torch_function
 
 
 def differentiate(loss: Any, recorder: Recorder, substitutes: Substitutes) -> None:
@@ -53,7 +54,7 @@ def optimize(
 ) -> None:
     """Make the optimizer and its state out of sight, and record the step that follows."""
     parameters = {originals.get(id(slot.tensor), id(slot.tensor)): slot for slot in slots if not slot.is_buffer}
-    with implementations_of(device_type), torch._C.DisableTorchFunction():
+    with implementations_of(device_type), without_torch_function():
         with outside_of_everything():
             updated = {identity: _updated(slot.tensor, recorder.table, substitutes) for identity, slot in parameters.items()}
             optimizer = optimizer_on(choice, updated)

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from torchscan.analyses.roofline.constants import MATRICES, STREAMING, VECTORS
 from torchscan.ops import OpCost
+from torchscan.torch_versions import aten
 from torchscan.trace.events import OpSignature
 
 
@@ -62,7 +61,7 @@ def rule(*operators: str) -> Callable[[Rule], Rule]:
 
     def register(made: Rule) -> Rule:
         for operator in operators:
-            name = str(getattr(torch.ops.aten, operator))
+            name = str(getattr(aten, operator))
             if name in rules:
                 raise ValueError(f"{name} has a rule already")
             rules[name] = made

@@ -1,0 +1,96 @@
+"""What differs between versions of torch is asked for in one room, by feature."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import torchscan
+from torchscan import torch_versions
+from torchscan.ops import registry
+
+PACKAGE = Path(torchscan.__file__).parent
+
+#: what only some of the supported versions have
+COME_AND_GONE = {"aten.cholesky"}
+SINCE_2_7_OR_LATER = {
+    *("aten._cudnn_attention_backward", "aten._cudnn_attention_forward", "aten._dyn_quant_matmul_4bit"),
+    *("aten._flash_attention_forward_no_dropout_inplace", "aten._foreach_clone", "aten._foreach_mm"),
+    *(
+        "aten._fused_rms_norm",
+        "aten._fused_rms_norm_backward",
+        "aten._grouped_mm",
+        "aten._philox_normal",
+        "aten._philox_uniform",
+    ),
+    *("aten._scaled_grouped_mm", "aten._scaled_grouped_mm_v2", "aten._scaled_mm_v2", "aten._upsample_lanczos2d_aa"),
+    *("aten._weight_int4pack_mm_with_scales_and_zeros",),
+}
+
+
+def _private_names(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
+            parts = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+            yield from (f"{node.module}: {part}" for part in parts if _is_private(part))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "torch" and _is_private(node.attr):
+            yield ast.unparse(node)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__")
+
+
+def test_private_parts_of_torch_are_used_in_one_room_only() -> None:
+    files = [file for file in PACKAGE.rglob("*.py") if file.name != "torch_versions.py"]
+    assert [f"{file.name}: {name}" for file in files for name in _private_names(file)] == []
+
+
+def test_an_operator_that_torch_lacks_is_a_name_that_never_comes() -> None:
+    missing = torch_versions.aten.no_such_operator
+    assert isinstance(missing, torch_versions.MissingOperator)
+    assert str(missing.default) == "aten.no_such_operator.default"
+    assert missing.overloads() == []
+    assert missing.default not in {torch.ops.aten.add.Tensor}
+
+
+def test_a_formula_can_be_registered_for_it() -> None:
+    registry.pointwise(torch_versions.aten.no_such_operator)
+    assert registry._window_rules.pop("aten.no_such_operator")
+
+
+def test_an_operator_that_is_there_is_torchs_own() -> None:
+    assert torch_versions.aten.add is torch.ops.aten.add
+
+
+def test_no_operator_is_misspelt() -> None:
+    """Every name with a price or a rule is an operator of this version of torch, or known to come or go with others."""
+    names = {name for name in {**registry._entries, **registry._window_rules} if name.startswith("aten.")}
+    names |= {str(value) for value in vars(torch_versions.aten).values()} - {"aten.no_such_operator"}
+    assert {name for name in names if not _exists(name)} <= COME_AND_GONE | SINCE_2_7_OR_LATER
+
+
+def _exists(name: str) -> bool:
+    packet, _, overload = name.removeprefix("aten.").partition(".")
+    operator = getattr(torch.ops.aten, packet, None)
+    return operator is not None and (not overload or hasattr(operator, overload))
+
+
+@pytest.mark.slow
+def test_what_torch_lacks_is_named_when_torchscan_cannot_be_imported() -> None:
+    code = "import torch; del torch.quint8; from torchscan import crawl_module"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: torchscan.crawler cannot be imported: module 'torch' has no attribute 'quint8'"
+    )
+
+
+def test_what_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"module 'torchscan' has no attribute 'sumary'"):
+        torchscan.sumary  # type: ignore[attr-defined] # noqa: B018

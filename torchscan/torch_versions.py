@@ -1,0 +1,180 @@
+"""What is private to torch, or not in every version of it. Asked for by feature, never by version number.
+
+torch 2.6 and later are supported. An operator that a version lacks is a name that never comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as without_functorch
+from torch._library.custom_ops import CustomOpDef
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._prims_common import suggest_memory_format
+from torch.optim import optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as without_modes
+from torch.utils.hooks import RemovableHandle
+
+__all__ = [
+    "NO_BACKWARD_PASS",
+    "WRITTEN_IN_PYTHON",
+    "CustomOpDef",
+    "HigherOrderOperator",
+    "MissingOperator",
+    "OpOverload",
+    "OpOverloadPacket",
+    "TorchDispatchMode",
+    "as_written",
+    "aten",
+    "backward_pass",
+    "compiled_from",
+    "count_function_modes",
+    "current_node",
+    "engine",
+    "flex_attention_as_written",
+    "forget_options",
+    "is_functorch_wrapped",
+    "keeps_for_gradients",
+    "next_node",
+    "optimizer_hooks",
+    "scaled_dot_product_attention",
+    "set_version",
+    "share_memory",
+    "suggest_memory_format",
+    "without_functorch",
+    "without_modes",
+    "without_torch_function",
+]
+
+_C: Any = torch._C
+
+
+# -- operators -----------------------------------------------------------------------------------------------------------
+
+
+class MissingOperator:
+    """The name of an operator that this version of torch lacks. It is equal to nothing that can be called."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, overload: str) -> MissingOperator:
+        return MissingOperator(f"{self._name}.{overload}")
+
+    def __str__(self) -> str:
+        return self._name
+
+    def overloads(self) -> list[str]:
+        """None of them."""
+        return []
+
+
+class _Operators:
+    """``torch.ops.aten``, with a :class:`MissingOperator` where this version has none."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        operator = getattr(torch.ops.aten, name, None) or MissingOperator(f"aten.{name}")
+        setattr(self, name, operator)
+        return operator
+
+
+#: typed as torch has it: what it lacks is not called
+aten: Any = _Operators()
+
+
+# -- tensors and functions -----------------------------------------------------------------------------------------------
+
+#: a context in which no subclass or mode takes the place of torch's functions
+without_torch_function: Any = _C.DisableTorchFunction
+#: how many modes that take the place of torch's functions are active
+count_function_modes: Callable[[], int] = _C._len_torch_function_stack
+#: whether it is what vmap and grad wrap around a tensor
+is_functorch_wrapped: Callable[[Tensor], bool] = _C._functorch.is_functorch_wrapped_tensor
+#: whether two tensors look into the same memory block
+share_memory: Callable[[Tensor, Tensor], bool] = _C._is_alias_of
+scaled_dot_product_attention: Callable[..., Any] = _C._nn.scaled_dot_product_attention
+
+#: modules of torch's whose functions are written in Python, and ask whether others take their place
+WRITTEN_IN_PYTHON: tuple[Any, ...] = (nn.functional, torch.functional, torch.autograd, torch._tensor)
+
+
+def set_version(tensor: Tensor, version: int) -> None:
+    """Set how often a tensor was written to. Later versions of torch take several tensors at once."""
+    try:
+        _C._autograd._unsafe_set_version_counter((tensor,), (version,))
+    except TypeError:
+        _C._autograd._unsafe_set_version_counter(tensor, version)
+
+
+# -- autograd ------------------------------------------------------------------------------------------------------------
+
+NO_BACKWARD_PASS = -1
+#: the number of the backward pass that this thread works on, or :data:`NO_BACKWARD_PASS`
+backward_pass: Callable[[], int] = _C._current_graph_task_id
+#: the node of the graph whose gradient this thread computes
+current_node: Callable[[], Any] = _C._current_autograd_node
+#: the number that autograd gives the next node of a graph made in this thread
+next_node: Callable[[], int] = _C._autograd._get_sequence_nr
+_top_hooks: Callable[[bool], Any] = getattr(_C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
+
+
+def keeps_for_gradients() -> bool:
+    """Whether hooks see what is kept for gradients, as a checkpoint's do. Not told by torch 2.6: then no."""
+    return _top_hooks(True) is not None
+
+
+def engine() -> Any:
+    """What runs backward passes."""
+    return torch.autograd.Variable._execution_engine
+
+
+# -- hooks ---------------------------------------------------------------------------------------------------------------
+
+
+def forget_options(handle: RemovableHandle) -> None:
+    """Of a global forward hook, which torch keeps when the hook is removed."""
+    nn.modules.module._global_forward_hooks_with_kwargs.pop(handle.id, None)
+
+
+def optimizer_hooks() -> tuple[dict[int, Any], ...]:
+    """What all optimizers call before and after their step."""
+    return optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks
+
+
+# -- compiling -----------------------------------------------------------------------------------------------------------
+
+_NO_COMPILING = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
+
+
+def compiled_from(module: nn.Module) -> nn.Module | None:
+    """What ``torch.compile`` was given, if this is what it returned. The compiler is not imported to find out."""
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    return module._orig_mod if frames is not None and isinstance(module, frames.OptimizedModule) else None
+
+
+def as_written() -> contextlib.AbstractContextManager[object]:
+    """Compiled functions run as they were written. Whoever never compiled anything does not pay for the import."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def flex_attention_as_written() -> Iterator[None]:
+    """Keep torch from compiling flex attention, which it does behind the caller's back. Older versions cannot be told."""
+    module: Any = sys.modules.get("torch.nn.attention.flex_attention")
+    before = getattr(module, _NO_COMPILING, None)
+    if before is None:
+        yield
+        return
+    setattr(module, _NO_COMPILING, True)
+    try:
+        yield
+    finally:
+        setattr(module, _NO_COMPILING, before)
