@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -32,10 +32,12 @@ __all__ = [
     "TorchDispatchMode",
     "as_written",
     "aten",
+    "attention_order",
     "backward_pass",
     "compiled_from",
     "count_function_modes",
     "current_node",
+    "default_device",
     "engine",
     "flex_attention_as_written",
     "forget_options",
@@ -43,9 +45,13 @@ __all__ = [
     "keeps_for_gradients",
     "next_node",
     "optimizer_hooks",
+    "print_options",
     "scaled_dot_product_attention",
+    "set_attention_order",
+    "set_default_device",
     "set_version",
     "share_memory",
+    "shortened_to_tf32",
     "suggest_memory_format",
     "without_functorch",
     "without_modes",
@@ -112,6 +118,54 @@ def set_version(tensor: Tensor, version: int) -> None:
         _C._autograd._unsafe_set_version_counter((tensor,), (version,))
     except TypeError:
         _C._autograd._unsafe_set_version_counter(tensor, version)
+
+
+# -- switches ------------------------------------------------------------------------------------------------------------
+
+
+def default_device() -> torch.device | None:
+    """What was given to ``torch.set_default_device`` in this thread; torch itself tells what that amounts to."""
+    context: Any = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return None if context is None else context.device
+
+
+def set_default_device(device: torch.device | None) -> None:
+    """As it was read. After None, torch 2.6 fails when it is asked, unless it is as if nothing had ever been set."""
+    torch.set_default_device(device)
+    if device is None:
+        vars(torch._GLOBAL_DEVICE_CONTEXT).pop("device_context", None)
+
+
+def attention_order() -> list[int]:
+    """In which order the kernels of attention are tried."""
+    order: list[int] = _C._get_sdp_priority_order()
+    return order
+
+
+def set_attention_order(order: list[int]) -> None:
+    """As it was read."""
+    _C._set_sdp_priority_order(order)
+
+
+def print_options() -> Any:
+    """How tensors are printed, which can be assigned to."""
+    return torch._tensor_str.PRINT_OPTS
+
+
+def shortened_to_tf32() -> frozenset[Literal["products", "convolutions", "recurrent"]]:
+    """What torch may compute in tf32 instead of single precision on a device that can, by its switches."""
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
+    shortened: dict[Literal["products", "convolutions", "recurrent"], bool]
+    if not hasattr(cudnn, "conv"):
+        shortened = {"products": matmul.allow_tf32, "convolutions": cudnn.allow_tf32, "recurrent": cudnn.allow_tf32}
+    else:
+        shortened = {
+            "products": matmul.fp32_precision == "tf32",
+            "convolutions": cudnn.conv.fp32_precision == "tf32",
+            "recurrent": cudnn.rnn.fp32_precision == "tf32",
+        }
+    return frozenset(name for name, is_shortened in shortened.items() if is_shortened)
 
 
 # -- autograd ------------------------------------------------------------------------------------------------------------

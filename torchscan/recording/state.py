@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from torchscan.errors import InputError, warn_user
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.torch_versions import as_written, compiled_from, set_version, share_memory
+from torchscan.recording.switches import same_switches
+from torchscan.torch_versions import compiled_from, set_version, share_memory
 
 #: containers beyond this many items, and whatever is reached after this many objects, are left to the model
 LARGEST_CONTAINER, MOST_OBJECTS = 10_000, 200_000
@@ -35,7 +36,7 @@ def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any] = ()) ->
     with contextlib.ExitStack() as stack:
         stack.enter_context(_one_pass_at_a_time())
         stack.enter_context(_same_random_state())
-        stack.enter_context(_same_flags())
+        stack.enter_context(same_switches())
         snapshot = Snapshot(modules, [*arguments, *inventory.tensors])  # a ScriptModule keeps its own out of sight
         stack.callback(snapshot.restore)
         _bypass_compilation(modules)
@@ -79,52 +80,6 @@ def _same_random_state() -> Iterator[None]:
             random.setstate(python_state)
             if numpy_random is not None:
                 numpy_random.set_state(numpy_state)
-
-
-def _matmul_precision() -> str | tuple[str, ...]:
-    """As the old switch has it, which cannot be read where somebody used the new ones; then as these do."""
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:
-        return tuple(switch.fp32_precision for switch in _new_switches())
-
-
-def _set_matmul_precision(value: str | tuple[str, ...]) -> None:
-    if isinstance(value, str):
-        torch.set_float32_matmul_precision(value)
-        return
-    for switch, precision in zip(_new_switches(), value, strict=True):
-        switch.fp32_precision = precision
-
-
-def _new_switches() -> tuple[Any, ...]:
-    return torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-
-
-#: what a forward pass can switch for the whole process: how to read it, how to set it
-_FLAGS: Sequence[tuple[Callable[[], Any], Callable[[Any], Any]]] = (
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    (_matmul_precision, _set_matmul_precision),
-    (lambda: torch.backends.cudnn.benchmark, lambda value: setattr(torch.backends.cudnn, "benchmark", value)),
-    (lambda: torch.backends.cudnn.deterministic, lambda value: setattr(torch.backends.cudnn, "deterministic", value)),
-    (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
-)
-
-
-@contextlib.contextmanager
-def _same_flags() -> Iterator[None]:
-    """The switches are as before, and in between two of them suit a record."""
-    before = [read() for read, _ in _FLAGS]
-    # Fused attention and encoder-layer kernels exist for some devices only, and hide operators.
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with as_written():
-            yield
-    finally:
-        for (read, write), value in zip(_FLAGS, before, strict=True):
-            if read() != value:
-                write(value)
 
 
 # -- the model -----------------------------------------------------------------------------------------------------------

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
-
-import torch
+from typing import get_args
 
 from torchscan.analyses.roofline.rates import Numbers, Products
 from torchscan.errors import InputError
 from torchscan.hardware.devices import Device
 from torchscan.recording.precision import Precision
+from torchscan.torch_versions import shortened_to_tf32
 
 
 def require_format(device: Device, precision: Precision | None) -> None:
@@ -26,10 +25,4 @@ def numbers_of(device: Device, precision: Precision | None) -> Numbers:
         return Numbers(tf32=frozenset(get_args(Products)))
     if precision is not None or "tf32" not in device.flops_per_second:
         return Numbers(fp8=precision in ("fp8", "fp8-mixed"))
-    cudnn: Any = torch.backends.cudnn
-    switches: dict[Products, Any] = {
-        "products": torch.backends.cuda.matmul,
-        "convolutions": cudnn.conv,
-        "recurrent": cudnn.rnn,
-    }
-    return Numbers(tf32=frozenset(name for name, switch in switches.items() if switch.fp32_precision == "tf32"))
+    return Numbers(tf32=shortened_to_tf32())
