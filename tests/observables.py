@@ -26,7 +26,7 @@ def process_state() -> dict[str, Any]:
         "hooks": [
             len(table) for name, table in sorted(vars(hooks).items()) if name.startswith("_global") and table is not None
         ],
-        "has_hooks": hooks._has_any_global_hook(),
+        "has_hooks": getattr(hooks, "_has_any_global_hook", bool)(),
         "flags": (
             torch.backends.mha.get_fastpath_enabled(),
             torch.is_grad_enabled(),

@@ -6,6 +6,7 @@ torch 2.6 and later are supported. An operator that a version lacks is a name th
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -16,12 +17,14 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as 
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._prims_common import suggest_memory_format
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
 from torch.utils.hooks import RemovableHandle
 
 __all__ = [
+    "FUSES_GROUPED_QUERIES",
     "NO_BACKWARD_PASS",
     "WRITTEN_IN_PYTHON",
     "CustomOpDef",
@@ -45,6 +48,7 @@ __all__ = [
     "keeps_for_gradients",
     "next_node",
     "optimizer_hooks",
+    "prepare_optimizers",
     "print_options",
     "scaled_dot_product_attention",
     "set_attention_order",
@@ -96,6 +100,14 @@ class _Operators:
 aten: Any = _Operators()
 
 
+def _fuses_grouped_queries() -> bool:
+    """Ask torch for its choice, whatever the user has switched off."""
+    query, key = torch.empty(1, 2, 1, 1), torch.empty(1, 1, 1, 1)
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+        choice: int = torch._fused_sdp_choice(query, key, key, enable_gqa=True)
+    return choice != SDPBackend.MATH.value
+
+
 # -- tensors and functions -----------------------------------------------------------------------------------------------
 
 #: a context in which no subclass or mode takes the place of torch's functions
@@ -108,6 +120,8 @@ is_functorch_wrapped: Callable[[Tensor], bool] = _C._functorch.is_functorch_wrap
 share_memory: Callable[[Tensor, Tensor], bool] = _C._is_alias_of
 scaled_dot_product_attention: Callable[..., Any] = _C._nn.scaled_dot_product_attention
 
+#: whether attention on the CPU takes grouped queries in its fused kernel
+FUSES_GROUPED_QUERIES = _fuses_grouped_queries()
 #: modules of torch's whose functions are written in Python, and ask whether others take their place
 WRITTEN_IN_PYTHON: tuple[Any, ...] = (nn.functional, torch.functional, torch.autograd, torch._tensor)
 
@@ -206,6 +220,11 @@ def optimizer_hooks() -> tuple[dict[int, Any], ...]:
 # -- compiling -----------------------------------------------------------------------------------------------------------
 
 _NO_COMPILING = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
+
+
+def prepare_optimizers() -> None:
+    """Import the compiler, as torch does for the first one, and fails to where its functions are let through."""
+    importlib.import_module("torch._dynamo")
 
 
 def compiled_from(module: nn.Module) -> nn.Module | None:

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tests.torchvision_cpu  # noqa: F401 - makes torchvision importable
 from tests.analyses.storage_counter import count_inference, count_step
+from tests.versions import needs
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
@@ -244,6 +245,7 @@ def test_the_step_of_an_optimizer(name: str) -> None:
     assert history(model, x, mode="train", backward=_total, optimizer=make) == expected
 
 
+@needs("optim.Muon")
 def test_muon_takes_the_matrices_that_it_is_given() -> None:
     model, x = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5)), torch.randn(4, 10)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
+from tests.versions import needs
 from torchscan import InputError, OperatorLoad, Roofline, analyze_roofline, register_device
 from torchscan.analyses.roofline.kernels.products import filled
 from torchscan.hardware import devices
@@ -426,6 +427,7 @@ def test_devices_of_which_less_is_known_give_plain_figures_too(device: str) -> N
     assert all(each.time_bound > 0 for each in result.operators)
 
 
+@needs("backends.cudnn.conv")
 def test_torchs_switches_decide_where_the_model_is_as_it_is() -> None:
     """The new ones, after which the old ones cannot be read any more."""
     switch: Any = torch.backends.cuda.matmul

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls, op_names
+from tests.versions import before
 from torchscan import TensorSpec, UnpricedError, Work, cost_of
 from torchscan.ops import registry
 
@@ -206,7 +207,7 @@ def test_every_formula_fits_the_schema_of_every_overload_that_it_is_for() -> Non
         (lambda x: torch.max(x.view(2, 2), 1, out=(torch.empty(2), torch.empty(2, dtype=torch.long))), 2),
         (lambda x: torch.mm(x.view(2, 2), x.view(2, 2), out=torch.empty(2, 2)), 16),
         (lambda x: torch.rsub(x, 1, alpha=2), 5),
-        (lambda x: torch.ops.aten.add.Scalar(x, 1, 2), 5),
+        pytest.param(lambda x: torch.ops.aten.add.Scalar(x, 1, 2), 5, marks=before("2.9", "its shape function fails")),
         (lambda x: torch.addcmul(x, x, x, value=2), 12),
         (lambda x: x.clone().unsqueeze_(0).t_(), 0),
         (lambda x: torch.take_along_dim(x, torch.zeros(2, dtype=torch.long), 0), 0),

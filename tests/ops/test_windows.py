@@ -232,6 +232,7 @@ def operands_of(each: Case) -> list[Tensor]:
 Elements = dict[Index, frozenset[tuple[int, Index]]]
 
 
+@pytest.mark.filterwarnings("ignore:The use of `x.T`")
 @pytest.mark.parametrize("name", CASES)
 def test_a_result_depends_on_what_it_looks_at(name: str) -> None:
     each = CASES[name]
@@ -361,6 +362,7 @@ def _places(shape: Sequence[int]) -> Iterator[Index]:
     return itertools.product(*map(range, shape))
 
 
+@pytest.mark.filterwarnings("ignore:The use of `x.T`")
 def test_every_rule_of_ours_for_torchs_operators_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     used: set[object] = set()
     apply = registry._apply

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.observables import observables, process_state
+from tests.versions import needs
 
 BOTH_WAYS = pytest.mark.parametrize("execute", ["abstract", "real"])
 ALL_MODES = pytest.mark.parametrize("mode", ["eval", "train", "same"])
@@ -545,6 +546,7 @@ def test_a_model_used_in_another_thread_meanwhile_is_not_recorded() -> None:
     assert outputs[0].requires_grad
 
 
+@needs("backends.cudnn.conv")
 def test_whoever_uses_the_new_switches_of_precision_can_record_and_has_them_afterwards() -> None:
     switch: Any = torch.backends.cuda.matmul
     before = switch.fp32_precision

@@ -237,7 +237,7 @@ def test_a_lazy_module_is_recorded_and_stays_lazy(execute: Any) -> None:
 
 
 @BOTH_WAYS
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_a_script_module_is_recorded(execute: Any) -> None:
     scripted: Any = torch.jit.script(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
     for _ in range(3):  # its interpreter changes its ways after the first calls

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
+from tests.versions import skip_without
 from torchscan.recording.switches import same_switches
 
 b = torch.backends
@@ -101,8 +102,7 @@ class Flips(nn.Module):
 @pytest.mark.parametrize("name", FLIPS)
 def test_a_switch_is_as_before(name: str, options: Any, fails: bool) -> None:
     flip, read, needs = FLIPS[name]
-    if not _has(needs):
-        pytest.skip(f"this version of torch has no torch.{needs}")
+    skip_without(needs)
     before = read()
     with same_switches():
         flip()
@@ -111,11 +111,3 @@ def test_a_switch_is_as_before(name: str, options: Any, fails: bool) -> None:
     with contextlib.suppress(torchscan.RecordError):
         torchscan.record(Flips(flip, fails=fails), (4,), **options)
     assert read() == before
-
-
-def _has(path: str) -> bool:
-    try:
-        attrgetter(path)(torch)
-    except AttributeError:
-        return False
-    return True

@@ -13,7 +13,6 @@ from torchscan.errors import NeedsValuesError, RecordError, TorchscanError
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.example_inputs import Shapes
 from torchscan.recording.execution.calls import OpRequest
-from torchscan.recording.execution.higher_order import TakesFunctionsError
 from torchscan.recording.recorder import Failure
 from torchscan.recording.sayings import Saying, says
 from torchscan.trace.events import InputRecord, TensorSpec
@@ -63,14 +62,13 @@ def _first_line(error: BaseException) -> str:
 #: what to try where the exception says what is wrong
 _HINTS: Mapping[Saying, str] = {
     Saying.NO_SHAPE_FUNCTION: "register what shape the operator returns: @my_op.register_fake; or pass execute='real'",
+    Saying.TAKES_FUNCTIONS: "replace it by what one of its branches does (torch.cond), or by a loop (while_loop, scan)",
     Saying.NO_GRADIENT: "register the operator's gradient: my_op.register_autograd; or leave out backward=True",
     Saying.ONE_SAMPLE: "normalisation in training needs more than one sample: pass batch_size=2",
 }
 
 
 def _hint(error: BaseException, request: OpRequest | None, module: nn.Module, input_shape: Shapes | None) -> str:
-    if isinstance(error, TakesFunctionsError):
-        return "replace it by what one of its branches does (torch.cond), or by a loop (while_loop, scan)"
     for saying, hint in _HINTS.items():
         if says(error, saying):
             return hint

@@ -26,6 +26,7 @@ from torchscan.recording.running import run
 from torchscan.recording.sayings import Saying, says
 from torchscan.recording.state import original_of, training_flags, unchanged
 from torchscan.recording.training.autocast import Autocast
+from torchscan.torch_versions import prepare_optimizers
 from torchscan.trace.events import InputRecord, Provenance
 from torchscan.trace.trace import Trace
 
@@ -106,6 +107,8 @@ class _Assumptions:
 
 def _record_once(attempt: Attempt, request: PassRequest, inventory: Inventory) -> Trace:
     inventory = _initialised(inventory, request, attempt)
+    if request.optimizer is not None:
+        prepare_optimizers()
     assumptions = _Assumptions()
     autocast = Autocast(request.autocast, request.device_type)
     recorder = Recorder(inventory, attempt.execution(), is_known, assumptions.add, autocast.forget)

@@ -16,6 +16,8 @@ class Saying(Enum):
     NEEDS_GRAPH = auto()
     #: a custom operator does not say what shape it returns
     NO_SHAPE_FUNCTION = auto()
+    #: an operator takes functions: what torchscan says of it, and older versions of torch, which do not even ask
+    TAKES_FUNCTIONS = auto()
     #: a custom operator has no gradient
     NO_GRADIENT = auto()
     #: batch statistics of one sample
@@ -27,6 +29,7 @@ class Saying(Enum):
 _WORDS: Mapping[Saying, tuple[str, ...]] = {
     Saying.NEEDS_GRAPH: ("require grad", "requires_grad", "inference tensor"),
     Saying.NO_SHAPE_FUNCTION: ("fake impl", "meta kernel"),
+    Saying.TAKES_FUNCTIONS: ("takes functions", "no rule registered for hop"),
     Saying.NO_GRADIENT: ("no autograd formula was registered",),
     Saying.ONE_SAMPLE: ("more than 1 value per channel",),
     Saying.WRONG_TYPE: ("dtype", "scalar type"),

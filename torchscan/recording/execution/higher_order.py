@@ -18,10 +18,6 @@ _library.define(
 )
 
 
-class TakesFunctionsError(NotImplementedError):
-    """An operator that takes functions, of which no record can be made."""
-
-
 class NamedCall(NamedTuple):
     """A call of such an operator: the name to record it under, the arguments to record, and how to run it on tensors."""
 
@@ -34,7 +30,7 @@ def named_call(func: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[s
     """What to record of a call."""
     op = _NAMES.get(func.name())
     if op is None:
-        raise TakesFunctionsError(f"the operator {func.name()} takes functions and cannot be recorded")
+        raise NotImplementedError(f"the operator {func.name()} takes functions and cannot be recorded")
     function = next(value for value in args if callable(value) and not isinstance(value, Tensor))
     query, key, value = args[:3]
     if query.is_meta:

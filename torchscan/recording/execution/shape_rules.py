@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.torch_versions import OpOverload, aten, suggest_memory_format
+from torchscan.torch_versions import FUSES_GROUPED_QUERIES, OpOverload, aten, suggest_memory_format
 
 Rule = Callable[..., Tensor | tuple[Tensor | None, ...] | None]
 
@@ -52,8 +52,12 @@ def runs_in_one_kernel(
     """What the fused kernel of the CPU takes."""
     alike = query.dim() == key.dim() == value.dim() == 4 and query.shape[-1] == key.shape[-1] == value.shape[-1]
     alike = alike and key.shape == value.shape and query.shape[0] == key.shape[0] and 0 not in (*query.shape, *key.shape)
-    heads = alike and (query.shape[1] % key.shape[1] == 0 if enable_gqa else query.shape[1] == key.shape[1])
+    heads = alike and (query.shape[1] == key.shape[1] or (enable_gqa and _may_be_grouped(query, key)))
     return heads and not dropout_p and query.stride(-1) == 1 and (attn_mask is None or not attn_mask.requires_grad)
+
+
+def _may_be_grouped(query: Tensor, key: Tensor) -> bool:
+    return FUSES_GROUPED_QUERIES and query.shape[1] % key.shape[1] == 0
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
