@@ -62,7 +62,7 @@ Layer  Type    Activations  Peak meanwhile
 ──────────────────────────────────────────"""
 
 
-@before("2.7", "autograd detaches more often, which are further moments")
+@before("2.13", "autograd detaches more often, which are further moments")
 def test_the_layout() -> None:
     assert format_memory(a_step(), 60) == EXPECTED
 

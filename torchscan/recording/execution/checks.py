@@ -66,6 +66,7 @@ def _transposed_channels(request: OpRequest) -> None:
 
 def _embedding_range(request: OpRequest) -> None:
     weight, indices = request.tensors[:2]
+    _require_integers(request, indices)
     _require_in_range(request, indices, request.table.find(weight).spec.shape[0], from_the_end=False)
 
 
@@ -73,10 +74,14 @@ def _gather_range(request: OpRequest) -> None:
     source, indices = request.tensors[:2]
     dim = request.args[1]
     shape = request.table.find(source).spec.shape
-    if request.table.find(indices).spec.is_arithmetic:
-        raise TypeError("the index is floating-point: it has to be of integers")
+    _require_integers(request, indices)
     if isinstance(dim, int) and shape:
         _require_in_range(request, indices, shape[dim], from_the_end=False)
+
+
+def _require_integers(request: OpRequest, indices: Tensor) -> None:
+    if request.table.find(indices).spec.is_arithmetic:
+        raise TypeError("the index is floating-point: it has to be of integers")
 
 
 def _index_range(request: OpRequest) -> None:
