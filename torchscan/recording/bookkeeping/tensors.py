@@ -18,7 +18,7 @@ CONCRETE_INTEGERS = 2**22
 class Tracked:
     """What the pass knows of one tensor object."""
 
-    __slots__ = ("assumption", "index", "is_concrete", "is_made", "is_ours", "reference", "spec", "standin", "storage")
+    __slots__ = ("index", "is_concrete", "is_made", "is_ours", "reference", "spec", "standin", "storage")
 
     def __init__(self, tensor: Tensor, index: int, spec: TensorSpec, storage: int, standin: Tensor | None) -> None:
         self.reference = weakref.ref(tensor)
@@ -27,8 +27,6 @@ class Tracked:
         self.is_made = False
         #: whether the pass made it in any way, also as an argument or a substitute
         self.is_ours = False
-        #: what was assumed about its values
-        self.assumption: str | None = None
         self.spec = spec
         self.storage = storage
         #: computed with instead of the tensor itself; None: the tensor itself

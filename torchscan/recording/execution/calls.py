@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -32,6 +33,10 @@ _SILENT_WRITES: Mapping[OpOverload, tuple[int, ...]] = {
     _aten.cudnn_batch_norm.default: _RUNNING_STATISTICS,
     _aten.miopen_batch_norm.default: _RUNNING_STATISTICS,
 }
+
+
+#: operators that return what depends on values without a tag that says so
+_NEED_VALUES = frozenset({"torchvision.nms.default"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,7 @@ def traits_of(op: OpOverload) -> OpTraits:
         written_only=tuple(where for where, name in written if name not in returned),
         silently_written=_SILENT_WRITES.get(op, ()),
         is_factory=takes_device and not takes_tensors,
-        needs_values=bool(value_tags & set(op.tags)),
+        needs_values=bool(value_tags & set(op.tags)) or str(op) in _NEED_VALUES,
         is_composite=op._can_decompose(),
     )
 
@@ -198,6 +203,30 @@ class OpRequest:
         return tensor if standin is None else standin
 
 
+class About(IntEnum):
+    """What values tell that rest on something made up: see :mod:`torchscan.recording.execution.assumed`."""
+
+    #: how many were picked, and where
+    LOADS = 0
+    #: whether it is this one that was picked
+    HITS = 1
+    #: which one was picked
+    PICKS = 2
+    #: what was computed from inputs that were made up
+    DATA = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumed:
+    """What the values of a tensor rest on."""
+
+    about: About
+    #: what picked by values that are not known
+    operator: str = ""
+    #: and from how many
+    choices: int = 1
+
+
 @dataclass(frozen=True, slots=True)  # not kw_only: see OpCall
 class OpOutcome:
     """The result of a call, for the model, and its description, for the record."""
@@ -208,8 +237,8 @@ class OpOutcome:
     outputs: Sequence[Tensor]
     #: for each output the position of the operand whose memory it shares, None for new memory
     alias_of: Sequence[int | None]
-    #: what was assumed about the values of its integer outputs
-    assumption: str | None = None
+    #: what the values of its integer outputs rest on
+    assumed: Assumed | None = None
 
 
 class Execution(Protocol):
