@@ -78,11 +78,11 @@ def _enter(arguments: _Arguments, request: PassRequest, inventory: Inventory, ta
 
 
 def _enter_made_up(arguments: _Arguments, request: PassRequest, values: AssumedValues) -> None:
-    """Floating-point inputs are random numbers where only their shapes were given."""
+    """Where only shapes were given, inputs are random numbers, or zeros for integers."""
     given = {id(tensor) for tensor in tensors_in([arguments.kwargs[name] for name in request.kwargs or ()])}
     for _, tensor in arguments.owned if request.from_shapes else ():
-        if id(tensor) not in given and (tensor.is_floating_point() or tensor.is_complex()):
-            values.enter_data(tensor)
+        if id(tensor) not in given:
+            values.enter_input(tensor)
 
 
 class _Stage:

@@ -46,9 +46,10 @@ class AssumedValues:
         #: where values are read that depend on made-up inputs, and what reads them
         self._reads: dict[str, str] = {}
 
-    def enter_data(self, tensor: Tensor) -> None:
+    def enter_input(self, tensor: Tensor) -> None:
         """The values of this input were made up."""
-        self._of_storage[self._table.find(tensor).storage] = Assumed(about=About.DATA)
+        tracked = self._table.find(tensor)
+        self._enter(tracked, Assumed(about=About.DATA if tracked.spec.is_arithmetic else About.IDS))
 
     @contextlib.contextmanager
     def checked(self) -> Iterator[None]:
@@ -72,7 +73,7 @@ class AssumedValues:
     def read(self, tensor: Tensor, function: str) -> None:
         """A function has read the values of a tensor."""
         assumed = self._of(self._table.find(tensor)) if self._of_storage else None
-        if assumed is not None and assumed.about is not About.LOADS:
+        if assumed is not None and not assumed.about.may_be_read:
             self._note(assumed, function)
 
     def follow(self, request: OpRequest, outcome: OpOutcome, met: Met) -> None:
@@ -97,11 +98,13 @@ class AssumedValues:
 
     def _hand_on(self, request: OpRequest, made: Sequence[Tracked], assumed: Assumed) -> None:
         """Loads, and what meets unknown values, are what a router makes of its picks: the record rests on their balance."""
-        results = [of_result(request.op.overloadpacket, position, assumed) for position in range(len(made))]
+        results = [
+            of_result(request.op.overloadpacket, position, tracked.spec, assumed) for position, tracked in enumerate(made)
+        ]
         for tracked, result in zip(made, results, strict=True):
             self._enter(tracked, result)
         is_used = any(result.about is About.LOADS for result in results) or any(not each.is_concrete for each in made)
-        if is_used and assumed.about is not About.DATA:
+        if is_used and assumed.about.is_picked:
             self._assume(f"balanced routing: the indices that {assumed.operator} returns are spread evenly")
 
     def _enter(self, tracked: Tracked, assumed: Assumed | None) -> None:

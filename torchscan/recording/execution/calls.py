@@ -212,8 +212,20 @@ class About(IntEnum):
     HITS = 1
     #: which one was picked
     PICKS = 2
+    #: integers that were made up, or computed from such: every pass has the same
+    IDS = 3
     #: what was computed from inputs that were made up
-    DATA = 3
+    DATA = 4
+
+    @property
+    def may_be_read(self) -> bool:
+        """Whether what was said of the pass covers it."""
+        return self in (About.LOADS, About.IDS)
+
+    @property
+    def is_picked(self) -> bool:
+        """Whether it comes from indices that were assumed."""
+        return self <= About.PICKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

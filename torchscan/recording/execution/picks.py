@@ -14,6 +14,7 @@ import torch
 from torch._ops import OpOverloadPacket
 
 from torchscan.recording.execution.calls import About, Assumed, OpRequest
+from torchscan.trace.events import TensorSpec
 
 aten = torch.ops.aten
 
@@ -37,15 +38,17 @@ _COUNTED_RESULTS: Mapping[OpOverloadPacket, tuple[int, ...]] = {
 
 
 def asks_how_many(request: OpRequest, position: int, assumed: Assumed) -> bool:
-    """Whether a call that reads the values of an operand learns no more from them than how many there are, and where."""
-    if assumed.about is About.DATA:
-        return False
-    return request.op.overloadpacket in _COUNTED_RESULTS or about_after(request, position, assumed) is About.LOADS
+    """Whether a call that reads the values of an operand learns no more from them than what was assumed."""
+    if assumed.about.is_picked and request.op.overloadpacket in _COUNTED_RESULTS:
+        return True
+    return about_after(request, position, assumed).may_be_read
 
 
-def of_result(op: OpOverloadPacket, position: int, assumed: Assumed) -> Assumed:
+def of_result(op: OpOverloadPacket, position: int, spec: TensorSpec, assumed: Assumed) -> Assumed:
     """What one of the results rests on, if all of them together rest on this."""
-    counts = position in _COUNTED_RESULTS.get(op, ()) and assumed.about is not About.DATA
+    if assumed.about is About.IDS and spec.is_arithmetic:  # what an embedding makes of them
+        return replace(assumed, about=About.DATA)
+    counts = position in _COUNTED_RESULTS.get(op, ()) and assumed.about.is_picked
     return replace(assumed, about=About.LOADS) if counts else assumed
 
 
