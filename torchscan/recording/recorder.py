@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory, type_name_of
-from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
 from torchscan.recording.call_tree import Call, CallTree
 from torchscan.recording.execution.assumed import NOTHING, AssumedValues, Met
 from torchscan.recording.execution.calls import Execution, OpOutcome, OpRequest, OpTraits, describe_outcome, traits_of
@@ -241,16 +241,17 @@ class Recorder(TorchDispatchMode):
         index = len(self._ops)
         inputs = tuple([tracked.index for tracked in request.tracked])
         result = self._with_originals(request, outcome) if request.has_standin else outcome.result
-        outputs = self._enter_outputs(request, outcome, index)
+        made = self._enter_outputs(request, outcome, index)
+        outputs = tuple([tracked.index for tracked in made])
         call = self.tree.current or self._owner()
         origin = self._origin(request, index)
         self._ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, origin))
         self.table.storages.advance(index + 1)
         if met or outcome.assumed is not None:
-            self.values.follow(request, outcome, met)
+            self.values.follow(request, outcome.assumed, met, made)
         return result
 
-    def _enter_outputs(self, request: OpRequest, outcome: OpOutcome, producer: int) -> tuple[int, ...]:
+    def _enter_outputs(self, request: OpRequest, outcome: OpOutcome, producer: int) -> list[Tracked]:
         entered = []
         for tensor, spec, alias in zip(outcome.outputs, outcome.signature.outputs, outcome.alias_of, strict=True):
             base = None if alias is None else request.tracked[alias]
@@ -258,8 +259,8 @@ class Recorder(TorchDispatchMode):
                 tracked = self.table.rewrite(request.tensors[alias], spec, producer)
             else:
                 tracked = self.table.add(tensor, spec, producer, base)
-            entered.append(tracked.index)
-        return tuple(entered)
+            entered.append(tracked)
+        return entered
 
     def _with_originals(self, request: OpRequest, outcome: OpOutcome) -> Any:
         """An operator that returns one of its operands returns the model's own tensor, not what stood in for it."""

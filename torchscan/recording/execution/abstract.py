@@ -29,7 +29,7 @@ from torchscan.recording.execution.calls import (
     tensors_of_result,
 )
 from torchscan.recording.execution.checks import check
-from torchscan.recording.execution.reads import ASK_FOR_VALUES, ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
+from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
 from torchscan.recording.execution.routing import BALANCED_INDICES, balanced_indices, picked_by
 from torchscan.recording.execution.shape_rules import SHAPE_RULES
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
@@ -105,7 +105,7 @@ class AbstractExecution:
             return self._run_with_masks(request)
         if self._assumes_numbers and request.op is aten._local_scalar_dense.default:
             return describe_outcome(request, assumed_number(request.tensors[0]))
-        if request.op in ASK_FOR_VALUES or (request.traits.needs_values and request.op is not aten.index.Tensor):
+        if request.traits.needs_values and request.op is not aten.index.Tensor:
             raise NeedsValuesError(f"{request.op} needs values that depend on the data")
         return self._run_on_shapes(request)
 
@@ -160,7 +160,7 @@ class AbstractExecution:
 
     def _run_on_values(self, request: OpRequest) -> OpOutcome:
         """All operands have values. Keep computing with them, unless the result is large or full of fractions."""
-        if request.traits.needs_values or request.traits.written or request.op in ASK_FOR_VALUES:
+        if request.traits.needs_values or request.traits.written:
             return describe_outcome(request, _on_cpu(request))
         sizes = math.prod(max(tracked.spec.numel, 1) for tracked in request.tracked)
         if request.traits.is_factory or request.op in _MAY_GROW or sizes > CONCRETE_INTEGERS:

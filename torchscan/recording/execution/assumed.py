@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverloadPacket
 
 from torchscan.errors import NeedsValuesError
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
-from torchscan.recording.execution.calls import About, Assumed, OpOutcome, OpRequest
+from torchscan.recording.execution.calls import About, Assumed, OpRequest
 from torchscan.recording.execution.picks import about_after, asks_how_many, of_result
-from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, name_of_read, reads
+from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, may_read, name_of_read, reads
 from torchscan.recording.places import place_of_user
 
 #: the operands, by their position, whose values were made up, and what they rest on
@@ -62,10 +62,12 @@ class AssumedValues:
 
     def met_by(self, request: OpRequest) -> Met:
         """Those operands of a call that rest on something. Raises if it reads what it must not."""
-        if not self._of_storage or request.op in ONLY_SPEC_MATTERS:
+        if not self._of_storage:
             return NOTHING
         met = [(position, each) for position, each in enumerate(map(self._of, request.tracked)) if each is not None]
-        for position, assumed in met:
+        if not met or request.op in ONLY_SPEC_MATTERS:
+            return NOTHING
+        for position, assumed in met if may_read(request) else ():
             if reads(request, position) and not asks_how_many(request, position, assumed):
                 self._note(assumed, name_of_read(request.op))
         return met
@@ -76,34 +78,24 @@ class AssumedValues:
         if assumed is not None and not assumed.about.may_be_read:
             self._note(assumed, function)
 
-    def follow(self, request: OpRequest, outcome: OpOutcome, met: Met) -> None:
-        """What a call returned or wrote rests on what its operands rest on."""
-        made = list(self._made_by(request, outcome))
-        for tracked in made if outcome.assumed is not None else ():
-            self._enter(tracked, None if tracked.spec.is_arithmetic else outcome.assumed)
-        if met:
-            after = (replace(assumed, about=about_after(request, position, assumed)) for position, assumed in met)
-            self._hand_on(request, made, max(after, key=lambda assumed: assumed.about))
+    def follow(self, request: OpRequest, assumed: Assumed | None, met: Met, made: Sequence[Tracked]) -> None:
+        """What a call ``made``, and what it wrote to, rests on what its operands rest on, or on what it has assumed itself."""
+        for tracked in made if assumed is not None else ():
+            self._enter(tracked, None if tracked.spec.is_arithmetic else assumed)
+        if not met:
+            return
+        about, strongest = max((about_after(request, position, each), each) for position, each in met)
+        written = map(self._table.find, request.written_tensors()) if request.traits.written else ()
+        made = [*made, *(tracked for tracked in written if tracked not in made)]
+        self._hand_on(request.op.overloadpacket, made, strongest.with_about(about))
 
-    def _made_by(self, request: OpRequest, outcome: OpOutcome) -> Iterator[Tracked]:
-        """The results of a call, then what it wrote to besides."""
-        returned = set()
-        for tensor, alias in zip(outcome.outputs, outcome.alias_of, strict=True):
-            is_operand = alias is not None and request.operand(request.tensors[alias]) is tensor
-            tracked = request.tracked[alias] if alias is not None and is_operand else self._table.find(tensor)
-            returned.add(id(tracked))
-            yield tracked
-        written = map(self._table.find, request.written_tensors() if request.traits.written else ())
-        yield from (tracked for tracked in written if id(tracked) not in returned)
-
-    def _hand_on(self, request: OpRequest, made: Sequence[Tracked], assumed: Assumed) -> None:
+    def _hand_on(self, op: OpOverloadPacket, made: Sequence[Tracked], assumed: Assumed) -> None:
         """Loads, and what meets unknown values, are what a router makes of its picks: the record rests on their balance."""
-        results = [
-            of_result(request.op.overloadpacket, position, tracked.spec, assumed) for position, tracked in enumerate(made)
-        ]
-        for tracked, result in zip(made, results, strict=True):
+        is_used = False
+        for position, tracked in enumerate(made):
+            result = of_result(op, position, tracked.spec, assumed)
             self._enter(tracked, result)
-        is_used = any(result.about is About.LOADS for result in results) or any(not each.is_concrete for each in made)
+            is_used |= result.about is About.LOADS or not tracked.is_concrete
         if is_used and assumed.about.is_picked:
             self._assume(f"balanced routing: the indices that {assumed.operator} returns are spread evenly")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +35,11 @@ _SILENT_WRITES: Mapping[OpOverload, tuple[int, ...]] = {
 }
 
 
-#: operators that return what depends on values without a tag that says so
-_NEED_VALUES = frozenset({"torchvision.nms.default"})
+#: what tolist() and numpy() call before they read
+RESOLVE = frozenset({_aten.resolve_conj.default, _aten.resolve_neg.default})
+
+#: operators that need values without a tag that says so, by name: their library may not be there
+_NEED_VALUES = frozenset({"torchvision.nms.default", "aten.is_nonzero.default", *map(str, RESOLVE)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,8 +231,7 @@ class About(IntEnum):
         return self <= About.PICKS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assumed:
+class Assumed(NamedTuple):
     """What the values of a tensor rest on."""
 
     about: About
@@ -237,6 +239,10 @@ class Assumed:
     operator: str = ""
     #: and from how many
     choices: int = 1
+
+    def with_about(self, about: About) -> Assumed:
+        """The same, told another way."""
+        return self if about is self.about else Assumed(about, self.operator, self.choices)
 
 
 @dataclass(frozen=True, slots=True)  # not kw_only: see OpCall

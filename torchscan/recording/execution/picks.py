@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from torch._ops import OpOverloadPacket
@@ -47,9 +46,9 @@ def asks_how_many(request: OpRequest, position: int, assumed: Assumed) -> bool:
 def of_result(op: OpOverloadPacket, position: int, spec: TensorSpec, assumed: Assumed) -> Assumed:
     """What one of the results rests on, if all of them together rest on this."""
     if assumed.about is About.IDS and spec.is_arithmetic:  # what an embedding makes of them
-        return replace(assumed, about=About.DATA)
+        return assumed.with_about(About.DATA)
     counts = position in _COUNTED_RESULTS.get(op, ()) and assumed.about.is_picked
-    return replace(assumed, about=About.LOADS) if counts else assumed
+    return assumed.with_about(About.LOADS) if counts else assumed
 
 
 def about_after(request: OpRequest, position: int, assumed: Assumed) -> About:

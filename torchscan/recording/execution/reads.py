@@ -8,15 +8,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from torchscan.recording.execution.calls import OpRequest
+from torchscan.recording.execution.calls import RESOLVE, OpRequest
 
 aten = torch.ops.aten
-
-#: what tolist() and numpy() call before they read
-_RESOLVE = frozenset({aten.resolve_conj.default, aten.resolve_neg.default})
-
-#: operators that ask for values in ways that their schema does not tell
-ASK_FOR_VALUES = _RESOLVE | {aten.item.default, aten.is_nonzero.default}
 
 #: operators whose result has values even where this operand has none: only its shape and type matter
 ONLY_SPEC_MATTERS: Mapping[OpOverload, int] = {
@@ -45,6 +39,11 @@ def is_mask(index: Tensor | None) -> bool:
     return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
+def may_read(request: OpRequest) -> bool:
+    """Whether the call reads the values of any of its operands."""
+    return request.traits.needs_values or request.op in READ_INTEGERS
+
+
 def reads(request: OpRequest, position: int) -> bool:
     """Whether the values of this operand reach Python, or decide the shape of a result."""
     operand = request.tensors[position]
@@ -54,11 +53,11 @@ def reads(request: OpRequest, position: int) -> bool:
         return position == 1
     if request.op in READ_INTEGERS:
         return not request.tracked[position].spec.is_arithmetic
-    if request.op in ASK_FOR_VALUES:
+    if request.op in RESOLVE:
         return not operand.is_complex()  # which is resolved for its own sake
     return request.traits.needs_values
 
 
 def name_of_read(op: OpOverload) -> str:
     """What a reader knows it by."""
-    return "tolist or numpy" if op in _RESOLVE else str(op.overloadpacket)
+    return "tolist or numpy" if op in RESOLVE else str(op.overloadpacket)
