@@ -136,6 +136,10 @@ class TensorTable:
         old = self.records[tracked.index]
         tracked.index = len(self.records)
         tracked.spec = spec
+        if spec is not old.spec:
+            self.storages.grow(tracked.storage, spec.stored_bytes)
+        if tracked.standin is not None and _has_shape(tracked.standin) and not _look_alike(tensor, tracked.standin):
+            self._show(tensor, tracked.standin, tracked.storage)
         self.records.append(TensorRecord(spec, old.storage, old.kind, old.name, producer))
         return tracked
 
@@ -173,6 +177,19 @@ class TensorTable:
         if spec is None:
             spec = self._specs[key] = TensorSpec(*key)
         return spec
+
+    def _show(self, tensor: Tensor, standin: Tensor, storage: int) -> None:
+        """Give the model's tensor the shape that an operator gave its stand-in (``resize_``, ``out=``).
+
+        Where the stand-in has no values, the memory is there to be seen, not to be touched.
+        """
+        if tensor.device == standin.device:
+            memory, offset = standin.untyped_storage(), standin.storage_offset()
+        else:
+            memory, offset = torch.UntypedStorage(_span_of(standin) * standin.element_size(), device=tensor.device), 0
+        with torch.no_grad():
+            tensor.set_(memory, offset, standin.shape, standin.stride())
+        self.storages.stands_for(tensor, storage, holds=True)
 
     def _adopt(self, tensor: Tensor) -> Tracked:
         spec = self.spec_of(tensor)
@@ -212,6 +229,21 @@ class TensorTable:
             storage = self.storages.find_or_add(tensor, *self._names.get(tensor._cdata, ("constant", "")))
             self._foreign.add(storage)
         return storage
+
+
+def _has_shape(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def _look_alike(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.stride() == other.stride()
+
+
+def _span_of(tensor: Tensor) -> int:
+    """How many elements lie between its first and its last, both included."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def is_plain(tensor: Tensor) -> bool:
