@@ -111,3 +111,16 @@ def test_what_has_grown_takes_the_memory_that_it_needs(how: Any) -> None:
     """5 · 4 numbers of 4 bytes in a buffer that was empty."""
     trace = torchscan.record(resized("mul"), (4,), batch_size=5, execute=how)
     assert [storage.size for storage in trace.storages if storage.name == "empty"] == [5 * 4 * 4]
+
+
+@pytest.mark.parametrize("how", ["abstract", "real"])
+def test_memory_that_is_shared_is_not_written_to(how: Any) -> None:
+    def count_up(model: Resizing, _: Tensor) -> Tensor:
+        model.empty.set_(model.filled).add_(1)  # type: ignore[call-overload]
+        torch.empty(0, dtype=torch.long).set_(model.indices.resize_(2)).add_(1)  # type: ignore[call-overload]
+        return model.empty
+
+    model = Resizing(count_up, (7,))
+    assert torchscan.crawl_module(model, (4,), batch_size=5, execute=how)["overall"]["macs"] == 5 * 12
+    assert torch.equal(model.filled, torch.zeros(7))
+    assert model.empty.shape == model.indices.shape == (0,)
