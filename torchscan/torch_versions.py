@@ -47,6 +47,7 @@ __all__ = [
     "is_functorch_wrapped",
     "keeps_for_gradients",
     "next_node",
+    "one_hot",
     "optimizer_hooks",
     "prepare_optimizers",
     "print_options",
@@ -119,6 +120,7 @@ is_functorch_wrapped: Callable[[Tensor], bool] = _C._functorch.is_functorch_wrap
 #: whether two tensors look into the same memory block
 share_memory: Callable[[Tensor, Tensor], bool] = _C._is_alias_of
 scaled_dot_product_attention: Callable[..., Any] = _C._nn.scaled_dot_product_attention
+one_hot: Callable[..., Any] = _C._nn.one_hot
 
 #: whether attention on the CPU takes grouped queries in its fused kernel
 FUSES_GROUPED_QUERIES = _fuses_grouped_queries()

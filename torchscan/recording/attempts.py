@@ -30,6 +30,8 @@ class Attempt:
     grad_mode: Callable[[], contextlib.AbstractContextManager[object]] = torch.inference_mode
     #: whether operators arrive as what autograd sees: its tensors are ours, and composites come apart
     in_pieces: bool = False
+    #: whether there is no other way if this one fails
+    is_last_resort: bool = True
 
     @property
     def is_abstract(self) -> bool:

@@ -51,25 +51,31 @@ def record_step(request: PassRequest) -> tuple[Trace, PassRequest]:
 def _record_in_pieces(request: PassRequest) -> tuple[Trace, PassRequest]:
     """On shapes alone; if C++ code needs the parameters, a copy on the meta device; if values are asked for, on data."""
     abstract = replace(request, execute="abstract")
+    has_data = not request.is_converted and not has_meta_tensors(request.module)
+    is_last_resort = not has_data or request.autocast is not None
     try:
-        return _record(abstract), abstract
+        return _record(abstract, is_last_resort=is_last_resort), abstract
     except NeedsValuesError as error:
         reason = str(error).splitlines()[0]
-    if not request.is_converted and not has_meta_tensors(request.module):
+    if has_data:
         with contextlib.suppress(NeedsValuesError, CopyError):
             copied = on_meta_copy(abstract)
-            return _record(copied), copied
-        if request.autocast is None:
+            return _record(copied, is_last_resort=is_last_resort), copied
+        if not is_last_resort:
             real = replace(request, execute="real")
             remark = f"that it may run on data, and on these data, because on shapes alone {reason}"
             return _record(real).assuming(remark), real
     raise NeedsValuesError(f"{reason}\n  try: a model with data, as it is: precision=None, and not on the meta device")
 
 
-def _record(request: PassRequest) -> Trace:
-    """On shapes alone; if this fails and the request leaves the choice, on data."""
+def _record(request: PassRequest, *, is_last_resort: bool = True) -> Trace:
+    """On shapes alone; if this fails and the request leaves the choice, on data.
+
+    Unless that is the last resort, no branch on shapes alone may read an index that was assumed.
+    """
     inventory = Inventory(original_of(request.module))
     first, *others = attempts_for(request, inventory)
+    first = replace(first, is_last_resort=is_last_resort and not others)
     try:
         return _record_in(first, request, inventory)
     except TorchscanError as error:
@@ -111,13 +117,15 @@ def _record_once(attempt: Attempt, request: PassRequest, inventory: Inventory) -
         prepare_optimizers()
     assumptions = _Assumptions()
     autocast = Autocast(request.autocast, request.device_type)
-    recorder = Recorder(inventory, attempt.execution(), is_known, assumptions.add, autocast.forget)
+    last = attempt.is_last_resort
+    recorder = Recorder(inventory, attempt.execution(), is_known, assumptions.add, autocast.forget, is_last_resort=last)
     followed = request.device_type if request.in_pieces else None
     with (
         unchanged(inventory, request.mode, [request.args, request.kwargs]),
         attempt.without_autocast(followed, assumptions.add),
     ):
         inputs = run(request, attempt, recorder, inventory, autocast)
+    recorder.values.tell()
     _warn_of_leftovers(recorder.table)
     provenance = _provenance(request, attempt, inputs, tuple(assumptions.texts), recorder.tree.missed)
     return _trace(recorder, inventory, provenance)

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory, type_name_of
-from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
 from torchscan.recording.call_tree import Call, CallTree
+from torchscan.recording.execution.assumed import NOTHING, AssumedValues, Met
 from torchscan.recording.execution.calls import Execution, OpOutcome, OpRequest, OpTraits, describe_outcome, traits_of
 from torchscan.recording.execution.higher_order import named_call
+from torchscan.recording.execution.reads import CHECKING
 from torchscan.torch_versions import (
     HigherOrderOperator,
     OpOverload,
@@ -73,14 +75,20 @@ class Recorder(TorchDispatchMode):
         is_whole: IsWhole,
         assume: Callable[[str], None],
         after_recomputation: Callable[[], None],
+        *,
+        is_last_resort: bool = True,
     ) -> None:
-        """``assume`` is told what was assumed; ``after_recomputation`` that a checkpoint has computed again what it needs."""
+        """``assume`` is told what was assumed; ``after_recomputation`` that a checkpoint has computed again what it needs.
+
+        With ``is_last_resort`` a branch may rest on an assumed index, because there is no other way to run the pass.
+        """
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
         self.tree = CallTree(inventory.path_of)
         self.table = TensorTable(execution.needs_standin)
         for slot in inventory.slots:
             self.table.name(slot.tensor, slot.kind, slot.path)
         self.assume = assume
+        self.values = AssumedValues(self.table, assume, is_last_resort=is_last_resort)
         self._after_recomputation = after_recomputation
         self._execution = execution
         self._is_whole = is_whole
@@ -193,17 +201,18 @@ class Recorder(TorchDispatchMode):
             return args[0]
         traits = self._traits.get(func) or self._look_at(func)
         if func in self._taken_apart:
-            with self:
+            with self, self.values.checked() if func in CHECKING else contextlib.nullcontext():
                 return func.decompose(*args, **(kwargs or {}))
         request = OpRequest(func, traits, args, kwargs, self.table)
         try:
+            met = self.values.met_by(request)
             outcome = self._execution.run(request)
         except Exception as error:
             self._failed = (error, request)
             raise
         if func in _BOOKKEEPING:
             return self._result_of_bookkeeping(request, outcome)
-        return self._write_down(request, outcome)
+        return self._write_down(request, outcome, met)
 
     def _notice_what_is_over(self) -> None:
         """An exception that somebody has caught, whose frames hold tensors; what a checkpoint computes again."""
@@ -234,23 +243,23 @@ class Recorder(TorchDispatchMode):
         except Exception as error:
             self._failed = (error, request)
             raise
-        return self._write_down(request, outcome)
+        return self._write_down(request, outcome, NOTHING)
 
-    def _write_down(self, request: OpRequest, outcome: OpOutcome) -> Any:
+    def _write_down(self, request: OpRequest, outcome: OpOutcome, met: Met) -> Any:
         index = len(self._ops)
         inputs = tuple([tracked.index for tracked in request.tracked])
         result = self._with_originals(request, outcome) if request.has_standin else outcome.result
-        outputs = self._enter_outputs(request, outcome, index)
+        made = self._enter_outputs(request, outcome, index)
+        outputs = tuple([tracked.index for tracked in made])
         call = self.tree.current or self._owner()
         origin = self._origin(request, index)
         self._ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, origin))
         self.table.storages.advance(index + 1)
-        for tracked in request.tracked:
-            if tracked.assumption is not None:
-                self.assume(tracked.assumption)
+        if met or outcome.assumed is not None:
+            self.values.follow(request, outcome.assumed, met, made)
         return result
 
-    def _enter_outputs(self, request: OpRequest, outcome: OpOutcome, producer: int) -> tuple[int, ...]:
+    def _enter_outputs(self, request: OpRequest, outcome: OpOutcome, producer: int) -> list[Tracked]:
         entered = []
         for tensor, spec, alias in zip(outcome.outputs, outcome.signature.outputs, outcome.alias_of, strict=True):
             base = None if alias is None else request.tracked[alias]
@@ -258,10 +267,8 @@ class Recorder(TorchDispatchMode):
                 tracked = self.table.rewrite(request.tensors[alias], spec, producer)
             else:
                 tracked = self.table.add(tensor, spec, producer, base)
-                if outcome.assumption is not None and not spec.is_arithmetic:
-                    tracked.assumption = outcome.assumption
-            entered.append(tracked.index)
-        return tuple(entered)
+            entered.append(tracked)
+        return entered
 
     def _with_originals(self, request: OpRequest, outcome: OpOutcome) -> Any:
         """An operator that returns one of its operands returns the model's own tensor, not what stood in for it."""

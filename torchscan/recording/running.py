@@ -12,9 +12,10 @@ from typing import Any
 from torch import Tensor
 
 from torchscan.recording.attempts import Attempt
-from torchscan.recording.bookkeeping.containers import named_tensors
+from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
 from torchscan.recording.failures import explain
 from torchscan.recording.recorder import Recorder
@@ -45,6 +46,8 @@ def run(
     """Run the model of the inventory, tell the recorder what happens, and say what the inputs were."""
     arguments = _arguments(request, attempt, inventory)
     _enter(arguments, request, inventory, recorder.table)
+    if not attempt.is_abstract:
+        _enter_made_up(arguments, request, recorder.values)
     inputs = [InputRecord(name, tuple(tensor.shape), tensor.dtype) for name, tensor in arguments.named]
     try:
         _Stage(request, attempt, recorder, inventory, autocast).whole(arguments)
@@ -74,6 +77,14 @@ def _enter(arguments: _Arguments, request: PassRequest, inventory: Inventory, ta
         table.enter_own(slot.tensor, slot.kind, slot.path)
 
 
+def _enter_made_up(arguments: _Arguments, request: PassRequest, values: AssumedValues) -> None:
+    """Where only shapes were given, inputs are random numbers, or zeros for integers."""
+    given = {id(tensor) for tensor in tensors_in([arguments.kwargs[name] for name in request.kwargs or ()])}
+    for _, tensor in arguments.owned if request.from_shapes else ():
+        if id(tensor) not in given:
+            values.enter_input(tensor)
+
+
 class _Stage:
     """What works together while a model runs."""
 
@@ -86,7 +97,7 @@ class _Stage:
         self._inventory = inventory
         self._autocast = autocast
         kernels = Kernels(request.device_type, has_flash=request.has_flash)
-        self._substitutes = Substitutes(recorder.table, kernels, autocast, on_meta=attempt.is_abstract)
+        self._substitutes = Substitutes(recorder.table, recorder.values, kernels, autocast, on_meta=attempt.is_abstract)
 
     def whole(self, arguments: _Arguments) -> None:
         """All that was asked for."""

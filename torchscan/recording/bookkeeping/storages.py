@@ -85,6 +85,10 @@ class Storages:
         """It takes no memory on the device of the pass."""
         self._sizes[number] = 0
 
+    def grow(self, number: int, size: int) -> None:
+        """It holds at least so many bytes."""
+        self._sizes[number] = max(self._sizes[number], size)
+
     def advance(self, ops: int) -> None:
         """So many operator calls have been made."""
         self._now = ops

@@ -18,7 +18,7 @@ CONCRETE_INTEGERS = 2**22
 class Tracked:
     """What the pass knows of one tensor object."""
 
-    __slots__ = ("assumption", "index", "is_concrete", "is_made", "is_ours", "reference", "spec", "standin", "storage")
+    __slots__ = ("index", "is_concrete", "is_made", "is_ours", "reference", "spec", "standin", "storage")
 
     def __init__(self, tensor: Tensor, index: int, spec: TensorSpec, storage: int, standin: Tensor | None) -> None:
         self.reference = weakref.ref(tensor)
@@ -27,8 +27,6 @@ class Tracked:
         self.is_made = False
         #: whether the pass made it in any way, also as an argument or a substitute
         self.is_ours = False
-        #: what was assumed about its values
-        self.assumption: str | None = None
         self.spec = spec
         self.storage = storage
         #: computed with instead of the tensor itself; None: the tensor itself
@@ -138,6 +136,10 @@ class TensorTable:
         old = self.records[tracked.index]
         tracked.index = len(self.records)
         tracked.spec = spec
+        if spec is not old.spec:
+            self.storages.grow(tracked.storage, spec.stored_bytes)
+        if tracked.standin is not None and _has_shape(tracked.standin) and not _look_alike(tensor, tracked.standin):
+            self._show(tensor, tracked.standin, tracked.storage)
         self.records.append(TensorRecord(spec, old.storage, old.kind, old.name, producer))
         return tracked
 
@@ -175,6 +177,19 @@ class TensorTable:
         if spec is None:
             spec = self._specs[key] = TensorSpec(*key)
         return spec
+
+    def _show(self, tensor: Tensor, standin: Tensor, storage: int) -> None:
+        """Give the model's tensor the shape that an operator gave its stand-in (``resize_``, ``out=``).
+
+        Where the stand-in has no values, the memory is there to be seen, not to be touched.
+        """
+        if tensor.device == standin.device:
+            memory, offset = standin.untyped_storage(), standin.storage_offset()
+        else:
+            memory, offset = torch.UntypedStorage(_span_of(standin) * standin.element_size(), device=tensor.device), 0
+        with torch.no_grad():
+            tensor.set_(memory, offset, standin.shape, standin.stride())
+        self.storages.stands_for(tensor, storage, holds=True)
 
     def _adopt(self, tensor: Tensor) -> Tracked:
         spec = self.spec_of(tensor)
@@ -214,6 +229,21 @@ class TensorTable:
             storage = self.storages.find_or_add(tensor, *self._names.get(tensor._cdata, ("constant", "")))
             self._foreign.add(storage)
         return storage
+
+
+def _has_shape(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def _look_alike(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.stride() == other.stride()
+
+
+def _span_of(tensor: Tensor) -> int:
+    """How many elements lie between its first and its last, both included."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def is_plain(tensor: Tensor) -> bool:

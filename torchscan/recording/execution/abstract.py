@@ -20,36 +20,25 @@ from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
 from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS, meta_tensor
-from torchscan.recording.execution.calls import OpOutcome, OpRequest, describe_outcome, protect_foreign, tensors_of_result
+from torchscan.recording.execution.calls import (
+    Assumed,
+    OpOutcome,
+    OpRequest,
+    describe_outcome,
+    protect_foreign,
+    tensors_of_result,
+)
 from torchscan.recording.execution.checks import check
-from torchscan.recording.execution.routing import BALANCED_INDICES, balanced_indices
+from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
+from torchscan.recording.execution.routing import BALANCED_INDICES, balanced_indices, picked_by
 from torchscan.recording.execution.shape_rules import SHAPE_RULES
-from torchscan.torch_versions import OpOverload, aten
+from torchscan.torch_versions import aten
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
 _META, _CPU = torch.device("meta"), torch.device("cpu")
 
 #: floating-point tensors made from known values keep theirs up to this many elements
 CONCRETE_FLOATS = 2**16
-
-#: operators that ask for values in ways that their schema does not tell
-_ASK_FOR_VALUES = frozenset({aten.resolve_conj.default, aten.resolve_neg.default, aten.item.default, aten.is_nonzero.default})
-
-#: operators whose result has values even where this operand has none: only its shape and type matter
-_ONLY_SPEC_MATTERS: dict[OpOverload, int] = {
-    **dict.fromkeys((aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.empty_like.default), 0),
-    **dict.fromkeys((aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default), 0),
-    **dict.fromkeys((aten.expand_as.default, aten.view_as.default, aten.reshape_as.default, aten.type_as.default), 1),
-    aten.to.other: 1,
-}
-
-#: operators whose shape functions read the values of integer operands, which therefore stay on the CPU
-_READ_INTEGERS = frozenset(
-    {aten._pack_padded_sequence.default, aten._pad_packed_sequence.default}
-    | {aten.repeat_interleave.self_Tensor, aten.tensor_split.tensor_indices_or_sections}
-    | {aten.lstm.data, aten.gru.data, aten.rnn_tanh.data, aten.rnn_relu.data}
-)
-
 
 #: operators whose result has no values yet
 _ALLOCATIONS = frozenset({aten.empty.memory_format, aten.empty_strided.default})
@@ -69,7 +58,7 @@ class _Plan(NamedTuple):
     signature: OpSignature
     alias_of: tuple[int | None, ...]
     make: Callable[[OpRequest], Any]
-    assumption: str | None = None
+    assumed: Assumed | None = None
 
 
 class AbstractExecution:
@@ -103,20 +92,20 @@ class AbstractExecution:
             return self._run_first_time(request)
         result = plan.make(request)
         outputs = (result,) if type(result) is Tensor else tensors_of_result(result)
-        return OpOutcome(result, plan.signature, outputs, plan.alias_of, plan.assumption)
+        return OpOutcome(result, plan.signature, outputs, plan.alias_of, plan.assumed)
 
     def _run_first_time(self, request: OpRequest) -> OpOutcome:
         if all(tracked.is_concrete for tracked in request.tracked):
             return self._run_on_values(request)
-        if request.op in _ONLY_SPEC_MATTERS:
+        if request.op in ONLY_SPEC_MATTERS:
             outcome = self._run_on_specs(request)
             if outcome is not None:
                 return outcome
-        if request.op is aten.index.Tensor and any(map(_is_mask, request.args[1])):
+        if request.op is aten.index.Tensor and any(map(is_mask, request.args[1])):
             return self._run_with_masks(request)
         if self._assumes_numbers and request.op is aten._local_scalar_dense.default:
             return describe_outcome(request, assumed_number(request.tensors[0]))
-        if request.op in _ASK_FOR_VALUES or (request.traits.needs_values and request.op is not aten.index.Tensor):
+        if request.traits.needs_values and request.op is not aten.index.Tensor:
             raise NeedsValuesError(f"{request.op} needs values that depend on the data")
         return self._run_on_shapes(request)
 
@@ -129,7 +118,7 @@ class AbstractExecution:
             return self._after_write(request, outcome)
         if request.op in BALANCED_INDICES:
             return self._with_balanced_indices(request, outcome)
-        if request.op in _READ_INTEGERS:  # other values of the same shape give other shapes
+        if request.op in READ_INTEGERS:  # other values of the same shape give other shapes
             return outcome
         if not any(position is not None for position in outcome.alias_of) and _is_rebuildable(result):
             make = _rebuilder(result, outcome.signature.outputs) if all(map(_fills_its_memory, outcome.outputs)) else _on_meta
@@ -151,10 +140,9 @@ class AbstractExecution:
         make = balanced_indices(request, outcome.signature.outputs)
         if make is None:
             return outcome
-        assumption = f"balanced routing: the indices that {request.op} returns are spread evenly"
         rebuild = _rebuilder(outcome.result, outcome.signature.outputs)
         result = make(outcome.result)
-        outcome = replace(outcome, result=result, outputs=tensors_of_result(result), assumption=assumption)
+        outcome = replace(outcome, result=result, outputs=tensors_of_result(result), assumed=picked_by(request))
         self._remember(request, outcome, lambda again: make(rebuild(again)))
         return outcome
 
@@ -172,7 +160,7 @@ class AbstractExecution:
 
     def _run_on_values(self, request: OpRequest) -> OpOutcome:
         """All operands have values. Keep computing with them, unless the result is large or full of fractions."""
-        if request.traits.needs_values or request.traits.written or request.op in _ASK_FOR_VALUES:
+        if request.traits.needs_values or request.traits.written:
             return describe_outcome(request, _on_cpu(request))
         sizes = math.prod(max(tracked.spec.numel, 1) for tracked in request.tracked)
         if request.traits.is_factory or request.op in _MAY_GROW or sizes > CONCRETE_INTEGERS:
@@ -182,14 +170,14 @@ class AbstractExecution:
                 return self._run_on_shapes(request)
         outcome = describe_outcome(request, _on_cpu(request))
         if outcome.signature.is_view or all(map(self._keeps_values, outcome.signature.outputs)):
-            if request.op not in _READ_INTEGERS:  # other values of the same shape give other shapes
+            if request.op not in READ_INTEGERS:  # other values of the same shape give other shapes
                 self._remember(request, outcome, _on_cpu)
             return outcome
         return self._run_on_shapes(request)
 
     def _run_on_specs(self, request: OpRequest) -> OpOutcome | None:
         """The unknown operand only says how large or of which type: put one without memory of its own in its place."""
-        unknown = request.tensors[_ONLY_SPEC_MATTERS[request.op]]
+        unknown = request.tensors[ONLY_SPEC_MATTERS[request.op]]
         others = [tracked for tensor, tracked in zip(request.tensors, request.tracked, strict=True) if tensor is not unknown]
         specs = tuple(request.table.spec_of(tensor) for tensor in tensors_of_result(_on_meta(request)))
         if not all(tracked.is_concrete for tracked in others):
@@ -198,7 +186,7 @@ class AbstractExecution:
             return None
 
         def on_spec(again: OpRequest) -> Any:
-            unknown = again.tensors[_ONLY_SPEC_MATTERS[again.op]]
+            unknown = again.tensors[ONLY_SPEC_MATTERS[again.op]]
             return again.call(lambda tensor: _unset(tensor) if tensor is unknown else again.operand(tensor), _CPU)
 
         outcome = describe_outcome(request, on_spec(request))
@@ -221,7 +209,7 @@ class AbstractExecution:
         return spec.numel <= (self._largest_floats if spec.is_arithmetic else CONCRETE_INTEGERS)
 
     def _remember(self, request: OpRequest, outcome: OpOutcome, make: Callable[[OpRequest], Any]) -> None:
-        self._plans[request.key] = _Plan(outcome.signature, tuple(outcome.alias_of), make, outcome.assumption)
+        self._plans[request.key] = _Plan(outcome.signature, tuple(outcome.alias_of), make, outcome.assumed)
 
 
 def assumed_number(tensor: Tensor) -> float | int | bool:
@@ -251,7 +239,7 @@ def _on_cpu_itself(request: OpRequest) -> Any:
 
 def _on_meta(request: OpRequest) -> Any:
     """Let torch's own shape function work it out."""
-    keep_integers = request.op in _READ_INTEGERS
+    keep_integers = request.op in READ_INTEGERS
 
     def to_meta(tensor: Tensor) -> Tensor:
         tracked = request.table.find(tensor)
@@ -274,19 +262,14 @@ def _masks_to_indices(request: OpRequest) -> None:
     source, indices = request.args
     expanded: list[Tensor | None] = []
     for index in indices:
-        is_mask = _is_mask(index)
-        if is_mask and request.table.find(index).is_concrete:
-            expanded.extend(request.operand(index).nonzero(as_tuple=True))
-        elif is_mask:
-            raise NeedsValuesError("indexing with a mask needs its values, which depend on the data")
-        else:
+        if index is None or not is_mask(index):
             expanded.append(index)
+        elif request.table.find(index).is_concrete:
+            expanded.extend(request.operand(index).nonzero(as_tuple=True))
+        else:
+            raise NeedsValuesError("indexing with a mask needs its values, which depend on the data")
     request.args = (source, expanded)
     request.look_up()
-
-
-def _is_mask(index: Tensor | None) -> bool:
-    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
 def _fills_its_memory(tensor: Tensor) -> bool:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.containers import packed_tensors
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
-from torchscan.torch_versions import OpOverload, share_memory
+from torchscan.torch_versions import OpOverload, aten, share_memory
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
@@ -20,18 +21,24 @@ _PLAIN = frozenset({int, str, type(None), torch.dtype, torch.layout, torch.memor
 _OPEN, _CLOSE, _SAME = object(), object(), object()  # marks in a flat key: ([1], 2) is not ([1, 2],)
 
 
-_aten = torch.ops.aten
 _RUNNING_STATISTICS = (3, 4)
 _TRAINING = 5  # the position of the flag that says whether they are written
 
 #: operators that write to arguments without saying so in their schema
 _SILENT_WRITES: Mapping[OpOverload, tuple[int, ...]] = {
-    _aten.batch_norm.default: _RUNNING_STATISTICS,
-    _aten.instance_norm.default: _RUNNING_STATISTICS,
-    _aten.native_batch_norm.default: _RUNNING_STATISTICS,
-    _aten.cudnn_batch_norm.default: _RUNNING_STATISTICS,
-    _aten.miopen_batch_norm.default: _RUNNING_STATISTICS,
+    aten.batch_norm.default: _RUNNING_STATISTICS,
+    aten.instance_norm.default: _RUNNING_STATISTICS,
+    aten.native_batch_norm.default: _RUNNING_STATISTICS,
+    aten.cudnn_batch_norm.default: _RUNNING_STATISTICS,
+    aten.miopen_batch_norm.default: _RUNNING_STATISTICS,
 }
+
+
+#: what tolist() and numpy() call before they read
+RESOLVE = frozenset({aten.resolve_conj.default, aten.resolve_neg.default})
+
+#: operators that need values without a tag that says so, by name: their library may not be there
+_NEED_VALUES = frozenset({"torchvision.nms.default", "aten.is_nonzero.default", *map(str, RESOLVE)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +76,7 @@ def traits_of(op: OpOverload) -> OpTraits:
         written_only=tuple(where for where, name in written if name not in returned),
         silently_written=_SILENT_WRITES.get(op, ()),
         is_factory=takes_device and not takes_tensors,
-        needs_values=bool(value_tags & set(op.tags)),
+        needs_values=bool(value_tags & set(op.tags)) or str(op) in _NEED_VALUES,
         is_composite=op._can_decompose(),
     )
 
@@ -198,6 +205,45 @@ class OpRequest:
         return tensor if standin is None else standin
 
 
+class About(IntEnum):
+    """What values tell that rest on something made up: see :mod:`torchscan.recording.execution.assumed`."""
+
+    #: how many were picked, and where
+    LOADS = 0
+    #: whether it is this one that was picked
+    HITS = 1
+    #: which one was picked
+    PICKS = 2
+    #: integers that were made up, or computed from such: every pass has the same
+    IDS = 3
+    #: what was computed from inputs that were made up
+    DATA = 4
+
+    @property
+    def may_be_read(self) -> bool:
+        """Whether what was said of the pass covers it."""
+        return self in (About.LOADS, About.IDS)
+
+    @property
+    def is_picked(self) -> bool:
+        """Whether it comes from indices that were assumed."""
+        return self <= About.PICKS
+
+
+class Assumed(NamedTuple):
+    """What the values of a tensor rest on."""
+
+    about: About
+    #: what picked by values that are not known
+    operator: str = ""
+    #: and from how many
+    choices: int = 1
+
+    def with_about(self, about: About) -> Assumed:
+        """The same, told another way."""
+        return self if about is self.about else Assumed(about, self.operator, self.choices)
+
+
 @dataclass(frozen=True, slots=True)  # not kw_only: see OpCall
 class OpOutcome:
     """The result of a call, for the model, and its description, for the record."""
@@ -208,8 +254,8 @@ class OpOutcome:
     outputs: Sequence[Tensor]
     #: for each output the position of the operand whose memory it shares, None for new memory
     alias_of: Sequence[int | None]
-    #: what was assumed about the values of its integer outputs
-    assumption: str | None = None
+    #: what the values of its integer outputs rest on
+    assumed: Assumed | None = None
 
 
 class Execution(Protocol):
@@ -258,7 +304,7 @@ def describe_outcome(request: OpRequest, result: Any) -> OpOutcome:
 
 
 def protect_foreign(request: OpRequest) -> None:
-    """Before a write: let copies stand in for the memory that is not the pass's own."""
-    for tensor in request.written_tensors():
+    """Before a write: let copies stand in for the memory that is not the pass's own, also if it is about to be shared."""
+    for tensor in request.tensors if request.op is aten.set_.source_Tensor else request.written_tensors():
         if not request.table.is_writable(request.table.find(tensor)):
             request.table.copy_memory(tensor)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.calls import OpRequest
+from torchscan.recording.execution.calls import About, Assumed, OpRequest
 from torchscan.torch_versions import OpOverload, aten
 from torchscan.trace.events import TensorSpec
 
@@ -38,17 +38,27 @@ def balanced_indices(request: OpRequest, outputs: Sequence[TensorSpec]) -> Calla
     spec = outputs[position]
     if spec.numel > _LARGEST:
         return None
-    source = request.tracked[0].spec.shape
-    dim = _dim_of(request)
-    choices = math.prod(source) if dim is None else source[dim] if source else 1
+    dim = _dim_of(request) if len(spec.shape) == len(request.tracked[0].spec.shape) else None
+    choices = _choices_of(request)
 
     def put(result: Any) -> Any:
-        indices = _spread(spec.shape, dim if len(spec.shape) == len(source) else None, max(choices, 1))
+        indices = _spread(spec.shape, dim, choices)
         if isinstance(result, Tensor):
             return indices
         return type(result)([*result[:position], indices, *result[position + 1 :]])
 
     return put
+
+
+def picked_by(request: OpRequest) -> Assumed:
+    """What these indices rest on."""
+    return Assumed(about=About.PICKS, operator=str(request.op), choices=_choices_of(request))
+
+
+def _choices_of(request: OpRequest) -> int:
+    """How many there are to pick from."""
+    source, dim = request.tracked[0].spec.shape, _dim_of(request)
+    return max(math.prod(source) if dim is None else source[dim] if source else 1, 1)
 
 
 def _dim_of(request: OpRequest) -> int | None:

@@ -24,7 +24,9 @@ from torch.overrides import TorchFunctionMode
 from torchscan.errors import InputError, NeedsValuesError
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.tensors import TensorTable, is_plain, meta_copy
+from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.kernels import Kernels
+from torchscan.recording.execution.reads import CHECKING, READING_FUNCTIONS
 from torchscan.recording.training.autocast import Autocast
 from torchscan.torch_versions import (
     current_node,
@@ -47,9 +49,12 @@ class BackwardError(InputError):
 class Substitutes(TorchFunctionMode):
     """While entered, functions get substitutes for the tensors that the pass has not made itself."""
 
-    def __init__(self, table: TensorTable, kernels: Kernels, autocast: Autocast, *, on_meta: bool) -> None:
+    def __init__(
+        self, table: TensorTable, values: AssumedValues, kernels: Kernels, autocast: Autocast, *, on_meta: bool
+    ) -> None:
         super().__init__()
         self._table = table
+        self._values = values
         self._kernels = kernels
         self._autocast = autocast
         self.on_meta = on_meta
@@ -61,6 +66,14 @@ class Substitutes(TorchFunctionMode):
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call the function with substitutes."""
+        if func in READING_FUNCTIONS:
+            self._values.read(args[0], func.__name__)
+        if func not in CHECKING:
+            return self._call(func, args, kwargs)
+        with self._values.checked():
+            return self._call(func, args, kwargs)
+
+    def _call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
         own_args, own_kwargs = self._swap(tuple(args)), {name: self._swap(value) for name, value in (kwargs or {}).items()}
         if not self.on_meta:
             return func(*own_args, **own_kwargs)

@@ -1,0 +1,143 @@
+"""Values that a pass makes up, followed to where they leave the tensors.
+
+On shapes alone the indices that a router picks are spread evenly: see :mod:`torchscan.recording.execution.routing`. How many
+tokens each expert gets, and which ones, is what was assumed, and what a mixture of experts reads. Which expert a token gets is
+not: a branch that reads it could as well go another way. :mod:`torchscan.recording.execution.picks` tells the two apart.
+
+In a real pass on made-up inputs the same is done for what is computed from them, and none of it is read without a remark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from torch import Tensor
+
+from torchscan.errors import NeedsValuesError
+from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
+from torchscan.recording.execution.calls import About, Assumed, OpRequest
+from torchscan.recording.execution.picks import about_after, asks_how_many, of_result
+from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, may_read, name_of_read, reads
+from torchscan.recording.places import place_of_user
+from torchscan.torch_versions import OpOverloadPacket, current_node
+
+#: the operands, by their position, whose values were made up, and what they rest on
+Met = Sequence[tuple[int, Assumed]]
+NOTHING: Met = ()
+
+_MOST_PLACES = 3
+
+
+class AssumedValues:
+    """What the values in each block of memory rest on, and where they were read."""
+
+    def __init__(self, table: TensorTable, assume: Callable[[str], None], *, is_last_resort: bool) -> None:
+        """With ``is_last_resort`` a branch that reads an assumed index is noted; else the pass ends there."""
+        self._table = table
+        self._assume = assume
+        self._is_last_resort = is_last_resort
+        self._is_checking = False
+        #: by the number of the block
+        self._of_storage: dict[int, Assumed] = {}
+        #: by the operator that picked, where a branch reads it
+        self._branches: dict[str, dict[str, None]] = {}
+        #: where values are read that depend on made-up inputs, and what reads them
+        self._reads: dict[str, str] = {}
+
+    def enter_input(self, tensor: Tensor) -> None:
+        """The values of this input were made up."""
+        tracked = self._table.find(tensor)
+        self._enter(tracked, Assumed(about=About.DATA if tracked.spec.is_arithmetic else About.IDS))
+
+    @contextlib.contextmanager
+    def checked(self) -> Iterator[None]:
+        """What is read here decides nothing: values out of range are refused."""
+        self._is_checking = True
+        try:
+            yield
+        finally:
+            self._is_checking = False
+
+    def met_by(self, request: OpRequest) -> Met:
+        """Those operands of a call that rest on something. Raises if it reads what it must not."""
+        if not self._of_storage:
+            return NOTHING
+        met = [(position, each) for position, each in enumerate(map(self._of, request.tracked)) if each is not None]
+        if not met or request.op in ONLY_SPEC_MATTERS:
+            return NOTHING
+        for position, assumed in met if may_read(request) else ():
+            if reads(request, position) and not asks_how_many(request, position, assumed):
+                self._note(assumed, name_of_read(request.op))
+        return met
+
+    def read(self, tensor: Tensor, function: str) -> None:
+        """A function has read the values of a tensor."""
+        assumed = self._of(self._table.find(tensor)) if self._of_storage else None
+        if assumed is not None and not assumed.about.may_be_read:
+            self._note(assumed, function)
+
+    def follow(self, request: OpRequest, assumed: Assumed | None, met: Met, made: Sequence[Tracked]) -> None:
+        """What a call ``made``, and what it wrote to, rests on what its operands rest on, or on what it has assumed itself."""
+        for tracked in made if assumed is not None else ():
+            self._enter(tracked, None if tracked.spec.is_arithmetic else assumed)
+        if not met:
+            return
+        about, strongest = max((about_after(request, position, each), each) for position, each in met)
+        written = map(self._table.find, request.written_tensors()) if request.traits.written else ()
+        made = [*made, *(tracked for tracked in written if tracked not in made)]
+        self._hand_on(request.op.overloadpacket, made, strongest.with_about(about))
+
+    def _hand_on(self, op: OpOverloadPacket, made: Sequence[Tracked], assumed: Assumed) -> None:
+        """Loads, and what meets unknown values, are what a router makes of its picks: the record rests on their balance."""
+        is_used = False
+        for position, tracked in enumerate(made):
+            result = of_result(op, position, tracked.spec, assumed)
+            self._enter(tracked, result)
+            is_used |= result.about is About.LOADS or not tracked.is_concrete
+        if is_used and assumed.about.is_picked:
+            self._assume(f"balanced routing: the indices that {assumed.operator} returns are spread evenly")
+
+    def _enter(self, tracked: Tracked, assumed: Assumed | None) -> None:
+        """What is read of a block of memory may be anything that it holds."""
+        before = self._of_storage.get(tracked.storage)
+        if assumed is not None and tracked.is_concrete and (before is None or before.about < assumed.about):
+            self._of_storage[tracked.storage] = assumed
+
+    def tell(self) -> None:
+        """Say what was read on the way."""
+        for operator, places in self._branches.items():
+            self._assume(
+                f"the index that {operator} picks, which a branch reads at {_several(list(places))}: "
+                "another index may lead another way through the model"
+            )
+        if self._reads:
+            readers = _several([f"{reader} at {place}" for place, reader in self._reads.items()])
+            self._assume(f"that made-up inputs are typical: their values decide what is counted, by {readers}")
+
+    def _of(self, tracked: Tracked) -> Assumed | None:
+        return self._of_storage.get(tracked.storage) if tracked.is_concrete else None
+
+    def _note(self, assumed: Assumed, reader: str) -> None:
+        if self._is_checking:
+            return
+        place = place_of_user()
+        if place is None and current_node() is not None:
+            return  # the gradient of something that the forward pass has read
+        self._note_place(assumed, reader, place or "a line of torch's own")
+
+    def _note_place(self, assumed: Assumed, reader: str, place: str) -> None:
+        if assumed.about is About.DATA:
+            self._reads.setdefault(place, reader)
+        elif self._is_last_resort:
+            self._branches.setdefault(assumed.operator, {}).setdefault(place)
+        else:
+            raise NeedsValuesError(
+                f"a branch at {place} reads an index that was assumed: {assumed.operator} picks it by values that are not known"
+            )
+
+
+def _several(places: Sequence[str]) -> str:
+    more = len(places) - _MOST_PLACES
+    rest = f" and {more} more {'place' if more == 1 else 'places'}" if more > 0 else ""
+    return f"{', '.join(places[:_MOST_PLACES])}{rest}"

@@ -1,0 +1,61 @@
+"""Which operators read the values of their operands: to give Python a number, or to know the shape of what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from torchscan.recording.execution.calls import RESOLVE, OpRequest
+from torchscan.torch_versions import OpOverload, aten, one_hot
+
+#: operators whose result has values even where this operand has none: only its shape and type matter
+ONLY_SPEC_MATTERS: Mapping[OpOverload, int] = {
+    **dict.fromkeys((aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.empty_like.default), 0),
+    **dict.fromkeys((aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default), 0),
+    **dict.fromkeys((aten.expand_as.default, aten.view_as.default, aten.reshape_as.default, aten.type_as.default), 1),
+    aten.to.other: 1,
+}
+
+#: operators whose shape functions read the values of integer operands, which therefore stay on the CPU
+READ_INTEGERS = frozenset(
+    {aten._pack_padded_sequence.default, aten._pad_packed_sequence.default}
+    | {aten.repeat_interleave.self_Tensor, aten.tensor_split.tensor_indices_or_sections}
+    | {aten.lstm.data, aten.gru.data, aten.rnn_tanh.data, aten.rnn_relu.data}
+)
+
+#: functions that read values where no operator is called
+READING_FUNCTIONS: Collection[Callable[..., object]] = frozenset({Tensor.tolist, Tensor.numpy})
+
+#: what reads values only to refuse those that are out of range: as an operator, and as a function
+CHECKING: Collection[Callable[..., object]] = frozenset({aten.one_hot.default, one_hot})
+
+
+def is_mask(index: Tensor | None) -> bool:
+    """Whether an index says of each element whether it is chosen."""
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def may_read(request: OpRequest) -> bool:
+    """Whether the call reads the values of any of its operands."""
+    return request.traits.needs_values or request.op in READ_INTEGERS
+
+
+def reads(request: OpRequest, position: int) -> bool:
+    """Whether the values of this operand reach Python, or decide the shape of a result."""
+    operand = request.tensors[position]
+    if request.op is aten.index.Tensor:
+        return position > 0 and is_mask(operand)
+    if request.op is aten.masked_select.default:
+        return position == 1
+    if request.op in READ_INTEGERS:
+        return not request.tracked[position].spec.is_arithmetic
+    if request.op in RESOLVE:
+        return not operand.is_complex()  # which is resolved for its own sake
+    return request.traits.needs_values
+
+
+def name_of_read(op: OpOverload) -> str:
+    """What a reader knows it by."""
+    return "tolist or numpy" if op in RESOLVE else str(op.overloadpacket)

@@ -1,0 +1,25 @@
+"""Which line of the user's code is running: what a reader can look up."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import PurePath
+from types import FrameType
+
+_NOT_THE_USERS = frozenset({"torch", "torchscan"})
+#: the module that calls the model
+_CALLER = "torchscan.recording.running"
+
+
+def place_of_user() -> str | None:
+    """``model.py:42 (in Model.forward)``: the innermost line that is neither torch's nor torchscan's, if there is one."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _module_of(frame) != _CALLER:
+        if _module_of(frame).partition(".")[0] not in _NOT_THE_USERS:
+            return f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno} (in {frame.f_code.co_qualname})"
+        frame = frame.f_back
+    return None
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
