@@ -152,7 +152,7 @@ class AbstractExecution:
         make = balanced_indices(request, outcome.signature.outputs)
         if make is None:
             return outcome
-        assumption = f"balanced routing: the indices that {request.op} returns are spread evenly"
+        assumption = f"balanced routing: {request.op} returns as many different indices as expected, evenly spread"
         rebuild = _rebuilder(outcome.result, outcome.signature.outputs)
         result = make(outcome.result)
         outcome = replace(outcome, result=result, outputs=tensors_of_result(result), assumption=assumption)

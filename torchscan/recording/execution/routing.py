@@ -1,7 +1,8 @@
 """Indices that operators pick by comparing values, for a pass that has no values.
 
-A router sends each token to the experts with the highest scores. Without scores, the expected cost is that of balanced routing:
-row ``r`` of ``n`` choices, ``k`` picks, gets the indices ``(r·k + j) mod n`` for ``j = 0 … k-1``.
+A router sends each token to the experts with the highest scores. Without scores, as many different ones are hit as uniform
+routing can be expected to hit, ``m = n·(1 − (1 − k/n)^rows)`` of ``n`` choices with ``k`` picks for each row, and all of these
+equally often: row ``r`` gets the indices ``(r·k + j) mod m`` for ``j = 0 … k-1``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from torchscan.ops.routing import Routing
 from torchscan.recording.execution.calls import OpRequest
 from torchscan.trace.events import TensorSpec
 
@@ -43,14 +45,21 @@ def balanced_indices(request: OpRequest, outputs: Sequence[TensorSpec]) -> Calla
     source = request.tracked[0].spec.shape
     dim = _dim_of(request)
     choices = math.prod(source) if dim is None else source[dim] if source else 1
+    hit = _hit(choices, math.prod(source) // max(choices, 1), spec.numel)
 
     def put(result: Any) -> Any:
-        indices = _spread(spec.shape, dim if len(spec.shape) == len(source) else None, max(choices, 1))
+        indices = _spread(spec.shape, dim if len(spec.shape) == len(source) else None, hit)
         if isinstance(result, Tensor):
             return indices
         return type(result)([*result[:position], indices, *result[position + 1 :]])
 
     return put
+
+
+def _hit(choices: int, rows: int, slots: int) -> int:
+    """How many different choices are picked, as a whole number that is no smaller than the picks of one row."""
+    routing = Routing(choices, slots // max(rows, 1), rows)
+    return max(1, routing.picks, round(routing.expected))
 
 
 def _dim_of(request: OpRequest) -> int | None:
