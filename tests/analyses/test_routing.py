@@ -176,6 +176,27 @@ def test_experts_that_are_called_without_rows_read_nothing() -> None:
     assert sorted(read[f"experts.{expert}"] for expert in range(4)) == [0, 0, 256 + 32, 256 + 32]
 
 
+def test_several_routers_promise_less() -> None:
+    """A row picks once by either router, so one expert may be all: 6 slots, 16 · (1 − (15/16)⁶) = 5.1369."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        chosen = torch.stack([self.router(x).argmax(-1), self.other(x).argmax(-1)], 1).flatten().sort()[0]
+        ends = (chosen[None] <= torch.arange(16)[:, None]).sum(1, dtype=torch.int32)
+        return torch._grouped_mm(x.repeat_interleave(2, 0), self.experts, ends)
+
+    experts = nn.Parameter(torch.zeros(16, 8, 8))
+    model = Calls(forward, router=nn.Linear(8, 16), other=nn.Linear(8, 16), experts=experts).bfloat16()
+    cost = cost_of_product(model, 3, "_grouped_mm")
+    assert (cost.bytes_read, cost.least_bytes_read) == (658 + 6 * 16 + 64, 128 + 6 * 16 + 64)
+
+
+def test_the_masks_of_a_loop_may_be_fewer_too() -> None:
+    """A mask has 6 picks in a byte each. All 16 are looked at, and only 2/5 of those of the 5 experts with rows must be."""
+    cost = cost_of_product(mixture("looped"), 3, "nonzero")
+    assert cost.bytes_read == 16 * 6
+    assert cost.least_bytes_read == 11 * 6 + 5 * 2
+
+
 # -- laws ----------------------------------------------------------------------------------------------------------------
 
 

@@ -32,9 +32,9 @@ _PLACING = frozenset(f"aten.{name}" for name in _PLACES)
 
 @dataclass(frozen=True, slots=True)
 class _Trail:
-    """Numbers made of the picks of one router, and of nothing else that is not the same in every pass."""
+    """Numbers made of the picks of a router."""
 
-    #: the call that picked
+    #: the call that picked; ``~call`` if something else had a say (another router, a padding mask): how many it picks is open
     router: int
     #: whether they still are the picks
     are_picks: bool
@@ -59,7 +59,9 @@ class RoutedCalls:
         self._count: dict[_Rows, int] = {}
         #: by call, the rows that it computes on
         self._rows_of_call: dict[int, _Rows] = {}
-        #: by router's call
+        #: by call that looks for the true places of a mask, the rows that these are
+        self._told_by: dict[int, _Rows] = {}
+        #: by router
         self._routers: dict[int, Routing] = {}
         self._routings: dict[int, Routing] = {}
         #: by the identity of a signature, which many calls share
@@ -77,12 +79,14 @@ class RoutedCalls:
     def with_avoidable_bytes(self, costs: tuple[OpCost, ...]) -> tuple[OpCost, ...]:
         """The costs, where the weights of experts that a pass went through one by one can be avoided as far as possible.
 
-        If m experts got rows, and a row picks k, then of all their weights ``1 − k/m`` are avoidable.
+        If m experts got rows, and a row picks k, then of all their weights ``1 − k/m`` are avoidable, and of their masks.
         """
         weights = {index: self._weights(self._trace.ops[index]) for index in self._rows_of_call}
-        needed = self._needed({self._rows_of_call[index] for index, size in weights.items() if size})
+        hit = {self._rows_of_call[index] for index, size in weights.items() if size}
+        masks = {index: costs[index].bytes_read for index, rows in self._told_by.items() if rows in hit}
+        sizes, rows_of_call, needed = weights | masks, self._rows_of_call | self._told_by, self._needed(hit)
         return tuple(
-            _with_avoidable(cost, weights[index], *needed[self._rows_of_call[index][0]]) if weights.get(index) else cost
+            _with_avoidable(cost, sizes[index], *needed[rows_of_call[index][0]]) if sizes.get(index) else cost
             for index, cost in enumerate(costs)
         )
 
@@ -125,8 +129,10 @@ class RoutedCalls:
         trail = self._trail_through(op)
         if trail is not None:
             self._enter_trail(op, trail)
+            if op.signature.operator == "aten.nonzero":
+                self._told_by[index] = trail.router, op.inputs[0]
         self._note_routing(index, op)
-        self._note_rows(index, op, self._gathered(op) if op.signature.operator in _GATHERING else None)
+        self._note_rows(index, op, self._gathered(op))
 
     def _is_router(self, op: OpCall) -> bool:
         """Scores are compared, not picks."""
@@ -142,14 +148,23 @@ class RoutedCalls:
             self._trails[op.outputs[position]] = _Trail(index, are_picks=True)
 
     def _trail_through(self, op: OpCall) -> _Trail | None:
+        """None if it leads to no numbers made of picks, but to data."""
         trails = [self._trails[tensor] for tensor in op.inputs if tensor in self._trails]
         others = [tensor for tensor in op.inputs if tensor not in self._trails and tensor not in self._fixed]
-        if others or len({trail.router for trail in trails}) != 1:
+        if any(self._trace.tensors[tensor].spec.is_arithmetic for tensor in others):
             return None
         masks = {trail.mask for trail in trails} - {None}
         keeps = op.signature.is_view or op.signature.operator in _KEEPING
         mask = op.inputs[0] if op.signature.operator == "aten.nonzero" else next(iter(masks)) if len(masks) == 1 else None
-        return _Trail(trails[0].router, keeps and all(trail.are_picks for trail in trails), mask)
+        router = self._router_of({trail.router for trail in trails}, is_alone=not others)
+        return _Trail(router, keeps and all(trail.are_picks for trail in trails), mask)
+
+    def _router_of(self, routers: set[int], *, is_alone: bool) -> int:
+        if is_alone and len(routers) == 1:
+            return next(iter(routers))
+        several = ~min(max(router, ~router) for router in routers)
+        self._routers.setdefault(several, UNKNOWN)
+        return several
 
     def _enter_trail(self, op: OpCall, trail: _Trail) -> None:
         for position, tensor in enumerate(op.outputs):
@@ -176,7 +191,9 @@ class RoutedCalls:
             self._rows.update(dict.fromkeys(op.outputs, rows))
 
     def _gathered(self, op: OpCall) -> _Rows | None:
-        """The rows that a mask tells, or the places where it is true."""
+        """The rows of data that a mask tells, or the places where it is true."""
+        if op.signature.operator not in _GATHERING or op.inputs[0] in self._trails:
+            return None
         for tensor in op.inputs[1:]:
             trail = self._trails.get(tensor)
             if trail is not None:
