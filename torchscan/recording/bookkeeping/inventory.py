@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -122,14 +122,17 @@ class Inventory:
         return [slot.tensor for slot in self.slots if not slot.is_lazy]
 
 
-def _objects_in(name: str, value: object) -> Iterator[tuple[str, torch.ScriptObject]]:
+def _objects_in(name: str, value: Any) -> Iterator[tuple[str, torch.ScriptObject]]:
     """Of an attribute, or of the list that it is; a ScriptModule is a module, which has its parameters where all have them."""
-    if isinstance(value, torch.ScriptObject) and not isinstance(value, torch.ScriptModule):
+    if _is_packed(value):
         yield name, value
-    elif isinstance(value, list | tuple):
-        for position, item in enumerate(value):
-            if isinstance(item, torch.ScriptObject):
-                yield f"{name}[{position}]", item
+    elif type(value) in (list, tuple):
+        yield from ((f"{name}[{position}]", item) for position, item in enumerate(value) if _is_packed(item))
+
+
+def _is_packed(value: object) -> bool:
+    """By its type: a proxy that is asked for its class may raise."""
+    return issubclass(type(value), torch.ScriptObject) and not issubclass(type(value), torch.ScriptModule)
 
 
 def _sizes_in(packed: torch.ScriptObject) -> tuple[PackedSize, ...] | None:
