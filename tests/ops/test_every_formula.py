@@ -732,6 +732,7 @@ INDEXING = [
     case("aten._embedding_bag_per_sample_weights_backward", T(3, 4), T(100, 4), I(6), I(3), I(6), 0, out=T(6), macs=24),
     case("aten.embedding_renorm_", T(100, 4), I(6), 1.0, 2.0, out=T(100, 4), other=3 * 24, written=24),
     case("aten.gather", X, 2, I(2, 3, 2), out=T(2, 3, 2), read=12 + 12, written=12),
+    case("aten.index_select", X, 2, I(3), out=T(2, 3, 3), read=18 + 3, written=18),
     case("aten.index.Tensor", X, (I(4), I(4)), out=T(4, 5), read=20 + 8, written=20),
     case("aten.take", X, I(4), out=T(4), read=8, written=4),
     case("aten._unsafe_masked_index", X, T(4, dtype=torch.bool), (I(4), I(4), I(4)), 0.0, out=T(4), other=4),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torchscan.analyses.conventions import Convention, convention_macs
+from torchscan.analyses.routing import RoutedCalls
 from torchscan.ops import OpCost, price
 from torchscan.trace.trace import Trace
 
@@ -14,11 +15,13 @@ from torchscan.trace.trace import Trace
 def call_costs(trace: Trace, convention: Convention = "torchscan") -> tuple[OpCost, ...]:
     """The cost of each call of ``trace.ops``, in order; ``macs`` as the convention counts them.
 
-    Calls with the same signature cost the same, and models repeat themselves.
+    Calls with the same signature cost the same if their indices were picked alike, and models repeat themselves.
     """
-    distinct = {id(op.signature): op.signature for op in trace.ops}
-    prices = {key: price(signature).cost for key, signature in distinct.items()}
-    costs = tuple(prices[id(op.signature)] for op in trace.ops)
+    routed = RoutedCalls(trace)
+    keys = [(id(op.signature), routed.routing(index)) for index, op in enumerate(trace.ops)]
+    distinct = {key: op.signature for key, op in zip(keys, trace.ops, strict=True)}
+    prices = {key: price(signature, key[1]).cost for key, signature in distinct.items()}
+    costs = routed.with_avoidable_bytes(tuple(prices[key] for key in keys))
     if convention == "torchscan":
         return costs
     return tuple(replace(cost, macs=macs) for cost, macs in zip(costs, convention_macs(trace, convention), strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchscan.recording.bookkeeping.parameters import nearest_called
 from torchscan.trace.events import ParameterRecord
 from torchscan.trace.trace import Trace
 
@@ -52,14 +53,8 @@ def _slots_by_owner(trace: Trace) -> dict[str, list[ParameterRecord]]:
     called = {call.path for call in trace.modules}
     slots: dict[str, list[ParameterRecord]] = {}
     for record in trace.parameters:
-        slots.setdefault(_nearest_called(record.owner, called), []).append(record)
+        slots.setdefault(nearest_called(record.owner, called), []).append(record)
     return slots
-
-
-def _nearest_called(path: str, called: set[str]) -> str:
-    while path and path not in called:
-        path = path.rpartition(".")[0]
-    return path
 
 
 def _count(slots: list[ParameterRecord], seen: set[int]) -> ParameterCount:

@@ -1,23 +1,48 @@
-"""Products of many matrices at once: the experts of a mixture, each with the tokens routed to it."""
+"""Products of many matrices at once: the experts of a mixture, each with the tokens routed to it.
+
+The MACs are the same however tokens are routed. What is read is not: an expert that no token picks stays where it is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from torchscan.ops.registry import Work, cost_of
+from torchscan.ops.registry import Work, cost_of, elements, stored_bytes
+from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.trace.events import TensorSpec
 
 
 @cost_of("aten::_grouped_mm")
-def grouped_mm(self: TensorSpec, mat2: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
-    """One product per group: MACs = numel(out) · k; if the groups divide k itself, each product sums over its share."""
-    return Work(macs=_grouped(self, mat2, out))
+def grouped_mm(
+    self: TensorSpec,
+    mat2: TensorSpec,
+    *_: object,
+    inputs: tuple[TensorSpec, ...],
+    routing: Routing = UNKNOWN,
+    out: TensorSpec,
+    **_kwargs: object,
+) -> Work:
+    """One product per group: MACs = numel(out) · k; if the groups divide k itself, each product sums over its share.
+
+    Of E matrices, those of experts that some row picks are read: E·(1 − (1 − k/E)^rows) can be expected, k at least. Where it
+    is not known how many experts a row picks, each slot is a row of its own, which picks one.
+    """
+    return _of_hit_experts(self, mat2, inputs, routing, Work(macs=_grouped(self, mat2, out)))
 
 
 @cost_of("aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
-def scaled_grouped_mm(self: TensorSpec, mat2: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
+def scaled_grouped_mm(
+    self: TensorSpec,
+    mat2: TensorSpec,
+    *_: object,
+    inputs: tuple[TensorSpec, ...],
+    routing: Routing = UNKNOWN,
+    out: TensorSpec,
+    **_kwargs: object,
+) -> Work:
     """As above, in 8 bits; a product with the scales per output."""
-    return Work(macs=_grouped(self, mat2, out), other_flops=out.numel)
+    return _of_hit_experts(self, mat2, inputs, routing, Work(macs=_grouped(self, mat2, out), other_flops=out.numel))
 
 
 @cost_of("aten::_foreach_mm")
@@ -31,3 +56,19 @@ def _grouped(left: TensorSpec, right: TensorSpec, out: TensorSpec) -> int:
     divides_inner = len(left.shape) == 2 and len(right.shape) == 2
     groups = out.shape[0] if divides_inner else 1
     return out.numel * left.shape[-1] // max(groups, 1)
+
+
+def _of_hit_experts(left: TensorSpec, right: TensorSpec, inputs: tuple[TensorSpec, ...], routing: Routing, work: Work) -> Work:
+    """Of the operands that hold something for each expert, only the hit experts' share is read."""
+    if len(left.shape) == len(right.shape):
+        return work
+    experts, rows, slots = (left, right, right.shape[1]) if len(left.shape) == 3 else (right, left, left.shape[0])
+    routing = routing.of(experts.shape[0], slots)
+    shared = [spec for spec in inputs if spec is not rows and spec.is_arithmetic and spec.shape[:1] == experts.shape[:1]]
+    read = round(routing.expected_share * stored_bytes(shared))
+    return replace(
+        work,
+        elements_read=elements(inputs) - elements(shared) + round(routing.expected_share * elements(shared)),
+        bytes_read=stored_bytes(inputs) - stored_bytes(shared) + read,
+        avoidable_bytes_read=read - round(routing.fewest_share * stored_bytes(shared)),
+    )

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from torchscan.ops.registry import Work, cost_of, elements, free, stored_bytes, traffic_of, window_of
+from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.ops.windows import WHOLE, Dim, Look, Looks, Ways, broadcast, broadcast_dims, here, look, way, wrapped
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -22,16 +23,27 @@ def take(self: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> 
     return _picked(self, [indices], out)
 
 
-@traffic_of(aten.gather, aten.index_select)
+@traffic_of(aten.gather)
 def gather(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec) -> Work:
     """Reads the indices and one element for each output."""
     return _picked(self, [index], out)
 
 
+@traffic_of(aten.index_select)
+def index_select(
+    self: TensorSpec, dim: int, index: TensorSpec, *_: object, routing: Routing = UNKNOWN, out: TensorSpec
+) -> Work:
+    """Reads the indices and one element for each output; of what a router picks, each choice once."""
+    return _routed(self, dim, index, out, routing)
+
+
 @traffic_of(aten.index, aten._unsafe_index)
-def index(self: TensorSpec, indices: Sequence[TensorSpec | None], *, out: TensorSpec) -> Work:
-    """Reads the indices and one element for each output."""
-    return _picked(self, _given(indices), out)
+def index(self: TensorSpec, indices: Sequence[TensorSpec | None], *, routing: Routing = UNKNOWN, out: TensorSpec) -> Work:
+    """Reads the indices and one element for each output; of what a router picks, each choice once."""
+    given = _given(indices)
+    if len(given) != 1:
+        return _picked(self, given, out)
+    return _routed(self, list(indices).index(given[0]), given[0], out, routing)
 
 
 @window_of(aten.index, aten._unsafe_index)
@@ -103,6 +115,19 @@ def _picked(source: TensorSpec, indices: Sequence[TensorSpec], out: TensorSpec) 
     return Work(
         elements_read=out.numel + sum(each.numel for each in indices),
         bytes_read=min(out.numel, source.numel) * source.dtype.itemsize + sum(each.stored_bytes for each in indices),
+    )
+
+
+def _routed(source: TensorSpec, dim: int, index: TensorSpec, out: TensorSpec, routing: Routing) -> Work:
+    """Picked by a router, n·(1 − (1 − k/n)^rows) of n choices can be expected to be among the indices, k at least."""
+    work, choices = _picked(source, [index], out), source.shape[dim] if source.shape else 1
+    if (routing.choices, routing.slots) != (choices, index.numel):
+        return work
+    each = source.numel // max(choices, 1) * source.dtype.itemsize
+    return replace(
+        work,
+        bytes_read=round(routing.expected * each) + index.stored_bytes,
+        avoidable_bytes_read=round(routing.expected * each) - routing.fewest * each,
     )
 
 

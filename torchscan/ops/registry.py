@@ -21,7 +21,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+import torch
+
 from torchscan.errors import InputError, warn_user
+from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.ops.windows import Windows, checked, elementwise
 from torchscan.torch_versions import CustomOpDef, MissingOperator, OpOverload, OpOverloadPacket
 from torchscan.trace.events import OpSignature, TensorSpec
@@ -41,6 +44,8 @@ class Work:
     elements_read: int | None = None
     #: bytes that must at least be read; None: the distinct elements of every distinct operand
     bytes_read: int | None = None
+    #: how many of these bytes another routing of the same rows would not read
+    avoidable_bytes_read: int = 0
     #: elements written; None: every element of every result and of every operand that is written to
     elements_written: int | None = None
     #: bytes written; None: those of the same elements
@@ -50,7 +55,7 @@ class Work:
         """Check that counts are whole numbers, of any type."""
         for name in self.__slots__:
             value = getattr(self, name)
-            if value is None and name not in ("macs", "other_flops"):
+            if value is None and name not in ("macs", "other_flops", "avoidable_bytes_read"):
                 continue
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
                 raise ValueError(f"{name} is {value!r}: give a whole number")
@@ -67,6 +72,8 @@ class OpCost:
     elements_written: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    #: how many of the bytes that are expected to be read another routing of the same rows would not read: those of experts
+    avoidable_bytes_read: int = 0
     #: False: it includes an unpriced operator, so that every number is a lower bound
     is_complete: bool = True
 
@@ -74,6 +81,11 @@ class OpCost:
     def dmas(self) -> int:
         """Memory accesses without a cache: elements read plus elements written."""
         return self.elements_read + self.elements_written
+
+    @property
+    def least_bytes_read(self) -> int:
+        """Bytes that are read however rows are routed."""
+        return self.bytes_read - self.avoidable_bytes_read
 
     def __add__(self, other: OpCost) -> OpCost:
         return OpCost(
@@ -83,6 +95,7 @@ class OpCost:
             elements_written=self.elements_written + other.elements_written,
             bytes_read=self.bytes_read + other.bytes_read,
             bytes_written=self.bytes_written + other.bytes_written,
+            avoidable_bytes_read=self.avoidable_bytes_read + other.avoidable_bytes_read,
             is_complete=self.is_complete and other.is_complete,
         )
 
@@ -189,26 +202,36 @@ def windows(signature: OpSignature) -> Windows | None:
         return None
 
 
-def price(signature: OpSignature) -> Price:
-    """What a call costs. Views cost nothing; integer arithmetic counts only as traffic."""
-    if signature.is_view:
+def price(signature: OpSignature, routing: Routing = UNKNOWN) -> Price:
+    """What a call costs. Views cost nothing; integer arithmetic counts only as traffic.
+
+    ``routing``: how the indices that it was given were picked.
+    """
+    if signature.is_view or _makes_nothing(signature):
         return Price("free", _NOTHING)
     entry = _find(_entries, signature.op)
     if not _is_integer_arithmetic(signature):
-        return _UNPRICED if entry is None else _priced(entry, signature)
+        return _UNPRICED if entry is None else _priced(entry, signature, routing)
     if entry is None:
-        return _priced(_Entry(_copies, "free"), signature)
-    return _priced(entry, signature) if entry.of_integers else _without_arithmetic(_priced(entry, signature))
+        return _priced(_Entry(_copies, "free"), signature, routing)
+    priced = _priced(entry, signature, routing)
+    return priced if entry.of_integers else _without_arithmetic(priced)
+
+
+def _makes_nothing(signature: OpSignature) -> bool:
+    """Whether its results can only be empty: an expert without rows, say, whose weights nobody reads."""
+    depends_on_values = torch.Tag.dynamic_output_shape in signature.op.tags
+    return bool(signature.all_written) and not depends_on_values and not any(spec.numel for spec in signature.all_written)
 
 
 def _without_arithmetic(priced: Price) -> Price:
     return priced if priced.state == "unpriced" else Price("free", dataclasses.replace(priced.cost, macs=0, flops=0))
 
 
-def _priced(entry: _Entry, signature: OpSignature) -> Price:
+def _priced(entry: _Entry, signature: OpSignature, routing: Routing) -> Price:
     """The price from a formula. A failing formula must not cost the user the other numbers: the call counts as unpriced."""
     try:
-        work = _apply(entry.formula, signature)
+        work = _apply(entry.formula, signature, routing)
         return _UNPRICED if work is None else Price(entry.state, _complete(work, signature))
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
@@ -222,11 +245,12 @@ def _is_integer_arithmetic(signature: OpSignature) -> bool:
     return is_torchs and not any(spec.is_arithmetic for spec in (*signature.inputs, *signature.outputs))
 
 
-def _apply(formula: Callable[..., T], signature: OpSignature) -> T:
+def _apply(formula: Callable[..., T], signature: OpSignature, routing: Routing = UNKNOWN) -> T:
     """Call a formula or a rule with the arguments that it has parameters for.
 
     Its positional parameters are the operator's first arguments, whatever the overload calls them; keyword parameters are
-    matched by name with the schema, where the overload has them; ``inputs`` are all operands.
+    matched by name with the schema, where the overload has them; ``inputs`` are all operands, ``routing`` says how indices were
+    picked.
     """
     layout = _layout(formula)
     names = [argument.name for argument in signature.op._schema.arguments]
@@ -237,16 +261,19 @@ def _apply(formula: Callable[..., T], signature: OpSignature) -> T:
     keywords = {name: value for name, value in named.items() if name in layout.keywords}
     if layout.takes_inputs:
         keywords["inputs"] = signature.inputs
+    if layout.takes_routing:
+        keywords["routing"] = routing
     return formula(*positional, **keywords, out=signature.out)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
     """The parameters of a formula."""
 
     positional: int
     takes_rest: bool
     takes_inputs: bool
+    takes_routing: bool
     keywords: frozenset[str]
 
 
@@ -259,7 +286,8 @@ def _layout(formula: Callable[..., object]) -> _Layout:
         positional=kinds.count(inspect.Parameter.POSITIONAL_ONLY) + kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD),
         takes_rest=inspect.Parameter.VAR_POSITIONAL in kinds,
         takes_inputs="inputs" in by_keyword,
-        keywords=frozenset(by_keyword) - {"out", "inputs"},
+        takes_routing="routing" in by_keyword,
+        keywords=frozenset(by_keyword) - {"out", "inputs", "routing"},
     )
 
 
@@ -287,6 +315,7 @@ def _complete(work: Work, signature: OpSignature) -> OpCost:
         elements_written=_given(work.elements_written, elements, written),
         bytes_read=_given(work.bytes_read, stored_bytes, signature.distinct_inputs),
         bytes_written=_given(work.bytes_written, stored_bytes, written),
+        avoidable_bytes_read=work.avoidable_bytes_read,
     )
 
 

@@ -17,7 +17,7 @@ from torchscan.errors import InputError, NeedsValuesError, RecordError, Torchsca
 from torchscan.ops import is_known
 from torchscan.recording.attempts import Attempt, attempts_for
 from torchscan.recording.bookkeeping.inventory import Inventory, has_meta_tensors
-from torchscan.recording.bookkeeping.parameters import parameter_records
+from torchscan.recording.bookkeeping.parameters import parameter_records, unseen_parameters
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.precision import CopyError, on_meta_copy
 from torchscan.recording.recorder import Recorder
@@ -126,6 +126,8 @@ def _record_once(attempt: Attempt, request: PassRequest, inventory: Inventory) -
     ):
         inputs = run(request, attempt, recorder, inventory, autocast)
     recorder.values.tell()
+    for what in unseen_parameters(inventory, _called(recorder), recorder.took_packed):
+        assumptions.add(f"parameters and their memory are lower bounds: {what}")
     _warn_of_leftovers(recorder.table)
     provenance = _provenance(request, attempt, inputs, tuple(assumptions.texts), recorder.tree.missed)
     return _trace(recorder, inventory, provenance)
@@ -149,7 +151,8 @@ def _provenance(
 
 
 def _trace(recorder: Recorder, inventory: Inventory, provenance: Provenance) -> Trace:
-    parameters = parameter_records(inventory, recorder.table)  # first: it may have to enter those that were not used
+    # first: it may have to enter those that were not used
+    parameters = parameter_records(inventory, recorder.table, _called(recorder), recorder.took_packed)
     return Trace(
         modules=recorder.module_calls(),
         ops=recorder.op_calls(),
@@ -158,6 +161,10 @@ def _trace(recorder: Recorder, inventory: Inventory, provenance: Provenance) -> 
         parameters=parameters,
         provenance=provenance,
     )
+
+
+def _called(recorder: Recorder) -> set[str]:
+    return {call.path for call in recorder.tree.calls}
 
 
 def _warn_of_leftovers(table: TensorTable) -> None:

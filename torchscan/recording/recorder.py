@@ -87,8 +87,13 @@ class Recorder(TorchDispatchMode):
         self.table = TensorTable(execution.needs_standin)
         for slot in inventory.slots:
             self.table.name(slot.tensor, slot.kind, slot.path)
+        for packed in inventory.packed:
+            for size in packed.sizes or ():
+                self.table.storages.find_or_add(size.memory, "parameter", packed.path)
         self.assume = assume
         self.values = AssumedValues(self.table, assume, is_last_resort=is_last_resort)
+        #: paths of the modules whose own operators were given packed weights
+        self.took_packed: set[str] = set()
         self._after_recomputation = after_recomputation
         self._execution = execution
         self._is_whole = is_whole
@@ -252,6 +257,8 @@ class Recorder(TorchDispatchMode):
         made = self._enter_outputs(request, outcome, index)
         outputs = tuple([tracked.index for tracked in made])
         call = self.tree.current or self._owner()
+        if request.traits.takes_packed:
+            self.took_packed.add(call.path)
         origin = self._origin(request, index)
         self._ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, origin))
         self.table.storages.advance(index + 1)

@@ -15,6 +15,7 @@ import torch
 from torchscan.torch_versions import OpOverload
 
 _QUANTISED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+_IN_A_BYTE = {torch.quint4x2: 2, torch.quint2x4: 4}
 
 #: the backward pass holds all that runs while gradients are computed, also what is computed once more
 Phase = Literal["forward", "backward", "optimizer"]
@@ -65,7 +66,7 @@ class TensorSpec:
     def stored_bytes(self) -> int:
         """Bytes of the distinct elements."""
         index_bytes = 0 if self.sparsity is None else self.sparsity.index_bytes
-        return self.stored_numel * self.dtype.itemsize + index_bytes
+        return stored_size(self.stored_numel, self.dtype) + index_bytes
 
     @property
     def accessed_numel(self) -> int:
@@ -76,6 +77,11 @@ class TensorSpec:
     def is_arithmetic(self) -> bool:
         """Whether arithmetic on it counts: floating-point, complex or quantised."""
         return self.dtype.is_floating_point or self.dtype.is_complex or self.dtype in _QUANTISED
+
+
+def stored_size(numel: int, dtype: torch.dtype) -> int:
+    """Bytes of so many elements; several of fewer than 8 bits share a byte."""
+    return -(-numel * dtype.itemsize // _IN_A_BYTE.get(dtype, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.roofline.cache import bytes_in_cache
@@ -29,12 +30,14 @@ from torchscan.trace.events import OpCall, OpSignature, Phase
 from torchscan.trace.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Seconds:
     """Seconds that a call needs for each kind of work; calls in one kernel add up."""
 
     #: at the rates of the data sheet: arithmetic, bytes of memory, bytes of the cache
     least: tuple[float, float, float]
+    #: the same with the fewest bytes that any routing reads
+    fewest: tuple[float, float, float]
     #: at the rates that kernels of their class reach: arithmetic, traffic
     arithmetic: float
     traffic: float
@@ -42,21 +45,24 @@ class _Seconds:
     around: float
 
     def __add__(self, other: _Seconds) -> _Seconds:
-        first, second, third = (one + two for one, two in zip(self.least, other.least, strict=True))
         return _Seconds(
-            (first, second, third), self.arithmetic + other.arithmetic, self.traffic + other.traffic, self.around + other.around
+            least=_both(self.least, other.least),
+            fewest=_both(self.fewest, other.fewest),
+            arithmetic=self.arithmetic + other.arithmetic,
+            traffic=self.traffic + other.traffic,
+            around=self.around + other.around,
         )
 
     @property
     def bound(self) -> float:
         """The bound: at best, all of them overlap."""
-        return max(self.least)
+        return max(self.fewest)
 
     @property
     def busy(self) -> float:
         """``(arithmetic^p + traffic^p)^(1/p)``, and what comes before and after."""
         overlapped = float((self.arithmetic**OVERLAP + self.traffic**OVERLAP) ** (1 / OVERLAP))
-        return max(overlapped + self.around, self.bound)
+        return max(overlapped + self.around, *self.least)
 
     @property
     def limiter(self) -> Limiter:
@@ -66,7 +72,11 @@ class _Seconds:
         return "compute" if compute >= cache else "cache"
 
 
-_NO_TIME = _Seconds((0.0, 0.0, 0.0), 0.0, 0.0, 0.0)
+def _both(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float, float]:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+
+_NO_TIME = _Seconds(least=(0.0, 0.0, 0.0), fewest=(0.0, 0.0, 0.0), arithmetic=0.0, traffic=0.0, around=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +90,18 @@ class _Run:
     launches: int
 
 
+class _Moved(NamedTuple):
+    """Bytes that a call reads and writes."""
+
+    by_memory: int
+    by_cache: int
+
+
+def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
+    hit = min(cached[0], read) + min(cached[1], cost.bytes_written)
+    return _Moved(read + cost.bytes_written - hit, hit)
+
+
 class _Device:
     """Times calls on a device."""
 
@@ -89,11 +111,11 @@ class _Device:
         self._compiled = compiled
         self._kernels: dict[int, tuple[Kernel, Format]] = {}
 
-    def run(self, index: int, op: OpCall, cost: OpCost, cached: tuple[int, int]) -> _Run:
+    def run(self, index: int, op: OpCall, cost: OpCost, cached: tuple[int, int], cached_at_least: tuple[int, int]) -> _Run:
         kernel, form = self._kernel(op, cost)
         cost = _in_eight_bits(op.signature, cost) if form == "fp8" else cost
-        hit = min(cached[0], cost.bytes_read) + min(cached[1], cost.bytes_written)
-        work = self._work(kernel, cost, form, cost.bytes_read + cost.bytes_written - hit, hit)
+        moved, fewest = _moved(cost.bytes_read, cost, cached), _moved(cost.least_bytes_read, cost, cached_at_least)
+        work = self._work(kernel, cost, form, moved, fewest)
         return _Run(index=index, cost=cost, form=form, work=work, launches=kernel.launches)
 
     def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
@@ -105,18 +127,22 @@ class _Device:
             self._kernels[key] = kernel, format_of(op.signature, cost, self._numbers)
         return self._kernels[key]
 
-    def _work(self, kernel: Kernel, cost: OpCost, form: Format, moved: int, hit: int) -> _Seconds:
+    def _work(self, kernel: Kernel, cost: OpCost, form: Format, moved: _Moved, fewest: _Moved) -> _Seconds:
         rates, efficiency = self._rates, kernel.traffic / (STREAMING if self._rates.device.is_measured else 1.0)
         products = 2 * cost.macs * kernel.least / rates.peak(form) if cost.macs else 0.0
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
         turned = 0.0 if self._compiled else kernel.turned_bytes
         quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
         return _Seconds(
-            least=(max(products, others), moved / rates.bandwidth, hit / rates.cache_bound),
+            least=self._least(max(products, others), moved),
+            fewest=self._least(max(products, others), fewest),
             arithmetic=max(self._products(kernel, cost, form), others / VECTORS, self._cycles(kernel)),
-            traffic=moved / (rates.bandwidth * efficiency) + hit / rates.cache_estimate,
+            traffic=moved.by_memory / (rates.bandwidth * efficiency) + moved.by_cache / rates.cache_estimate,
             around=(kernel.more_bytes + turned + quantised) / (rates.bandwidth * STREAMING) + kernel.alone,
         )
+
+    def _least(self, arithmetic: float, moved: _Moved) -> tuple[float, float, float]:
+        return arithmetic, moved.by_memory / self._rates.bandwidth, moved.by_cache / self._rates.cache_bound
 
     def _products(self, kernel: Kernel, cost: OpCost, form: Format) -> float:
         if not cost.macs:
@@ -133,8 +159,9 @@ class _Device:
 
 def _in_eight_bits(signature: OpSignature, cost: OpCost) -> OpCost:
     """Both factors of a product take half of their 16 bits."""
-    factors = [spec for spec in signature.distinct_inputs if len(spec.shape) >= 2]
-    return replace(cost, bytes_read=cost.bytes_read - sum(spec.stored_bytes for spec in factors) // 2)
+    saved = sum(spec.stored_bytes for spec in signature.distinct_inputs if len(spec.shape) >= 2) // 2
+    read = cost.bytes_read - saved
+    return replace(cost, bytes_read=read, avoidable_bytes_read=cost.avoidable_bytes_read * read // max(cost.bytes_read, 1))
 
 
 def roofline_of(
@@ -150,10 +177,12 @@ def roofline_of(
     costs = call_costs(trace)
     kernels = fused_kernels(trace, costs) if compiled else _each_its_own(trace)
     moved = traffic_when_fused(trace, costs, kernels) if compiled else costs
-    cached = bytes_in_cache(trace, rates.cache)
+    cached, cached_at_least = _in_cache(trace, rates, costs)
     device = _Device(rates, numbers or Numbers(), compiled=compiled)
     runs = [
-        device.run(index, op, moved[index], cached[index]) for index, op in enumerate(trace.ops) if kernels[index] is not None
+        device.run(index, op, moved[index], cached[index], cached_at_least[index])
+        for index, op in enumerate(trace.ops)
+        if kernels[index] is not None
     ]
     loads = _loads(trace, rates, runs, kernels, compiled=compiled)
     told = [*warnings]
@@ -161,6 +190,13 @@ def roofline_of(
         told.append(f"a lower bound: the cost of {', '.join(unpriced)} is not known")
     told += _not_modelled(trace)
     return _result(trace, rates, runs, loads, precision, compiled, told)
+
+
+def _in_cache(trace: Trace, rates: Rates, costs: Sequence[OpCost]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """What is in the cache with the bytes that are expected to be read, and with the fewest."""
+    expected, fewest = [cost.bytes_read for cost in costs], [cost.least_bytes_read for cost in costs]
+    cached = bytes_in_cache(trace, rates.cache, expected)
+    return cached, cached if fewest == expected else bytes_in_cache(trace, rates.cache, fewest)
 
 
 def _loads(

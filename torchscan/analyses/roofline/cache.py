@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 from torchscan.analyses.roofline.constants import CACHE_KEPT
-from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
 
 #: a block of memory as a whole, or the part of it that one tensor is
@@ -19,15 +19,17 @@ def piece_of(trace: Trace, tensor: int) -> Piece:
     return record.storage, None if is_whole else tensor
 
 
-def bytes_in_cache(trace: Trace, size: int | None) -> list[tuple[int, int]]:
+def bytes_in_cache(trace: Trace, size: int | None, read: Sequence[int]) -> list[tuple[int, int]]:
     """For each call, the bytes that it reads from the cache, and those that it writes and that never leave the cache.
+
+    ``read``: how many bytes each call reads, which may be less than its operands are.
 
     Data stay until as many other bytes have been used as the cache has room for. What is written must go to memory unless it is
     freed before that. This models the second of two equal passes, so that a model that fits into the cache is found there.
     """
     if not size:
         return [(0, 0)] * len(trace.ops)
-    walk = _Walk(trace, int(size * CACHE_KEPT))
+    walk = _Walk(trace, int(size * CACHE_KEPT), read)
     for index in range(len(trace.ops)):
         walk.step(index)
     return [walk.step(index) for index in range(len(trace.ops))]
@@ -36,11 +38,12 @@ def bytes_in_cache(trace: Trace, size: int | None) -> list[tuple[int, int]]:
 class _Walk:
     """Counts the bytes used, and remembers when each piece of memory was last used."""
 
-    def __init__(self, trace: Trace, room: int) -> None:
+    def __init__(self, trace: Trace, room: int, read: Sequence[int]) -> None:
         self._trace = trace
         self._room = room
+        self._read = read
         self._pieces = [piece_of(trace, tensor) for tensor in range(len(trace.tensors))]
-        sizes = (sum(self._size(each) for each in _used(op)) for op in trace.ops)
+        sizes = (sum(self._sizes(index).values()) for index in range(len(trace.ops)))
         #: how many bytes had been used after this many calls
         self._used_until = [0, *accumulate(sizes)]
         self._used = 0
@@ -50,25 +53,27 @@ class _Walk:
         op = self._trace.ops[index]
         if op.signature.is_view:
             return 0, 0
-        read = sum(self._size(tensor) for tensor in dict.fromkeys(op.inputs) if self._is_there(tensor))
-        written = sum(self._size(tensor) for tensor in dict.fromkeys(op.outputs) if self._is_let_go(tensor, index))
-        for tensor in _used(op):
-            self._used += self._size(tensor)
+        sizes = self._sizes(index)
+        read = sum(sizes[tensor] for tensor in dict.fromkeys(op.inputs) if self._is_there(tensor, sizes[tensor]))
+        written = sum(sizes[tensor] for tensor in dict.fromkeys(op.outputs) if self._is_let_go(tensor, index))
+        for tensor, size in sizes.items():
+            self._used += size
             self._last[self._pieces[tensor]] = self._used
         return read, written
 
-    def _size(self, tensor: int) -> int:
-        return self._trace.tensors[tensor].spec.stored_bytes
+    def _sizes(self, index: int) -> dict[int, int]:
+        """Bytes that a call uses of each tensor; of what it reads, no more than it reads in all."""
+        op = self._trace.ops[index]
+        if op.signature.is_view:
+            return {}
+        read = {tensor: min(self._trace.tensors[tensor].spec.stored_bytes, self._read[index]) for tensor in op.inputs}
+        return read | {tensor: self._trace.tensors[tensor].spec.stored_bytes for tensor in op.outputs}
 
-    def _is_there(self, tensor: int) -> bool:
+    def _is_there(self, tensor: int, size: int) -> bool:
         whole, piece = (self._pieces[tensor][0], None), self._pieces[tensor]
         last = max(self._last.get(whole, -1), self._last.get(piece, -1))
-        return last >= 0 and self._used - last + self._size(tensor) <= self._room
+        return last >= 0 and self._used - last + size <= self._room
 
     def _is_let_go(self, tensor: int, index: int) -> bool:
         died = self._trace.storages[self._trace.tensors[tensor].storage].died
         return died is not None and self._used_until[died] - self._used_until[index] <= self._room
-
-
-def _used(op: OpCall) -> dict[int, None]:
-    return {} if op.signature.is_view else dict.fromkeys((*op.inputs, *op.outputs))

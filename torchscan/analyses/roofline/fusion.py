@@ -120,7 +120,12 @@ def _outside(trace: Trace, op: OpCall, cost: OpCost, known: set[Piece], inner: M
         if inner.get(trace.tensors[tensor].storage) != kernel:
             written += trace.tensors[tensor].spec.stored_bytes
         known.add(piece_of(trace, tensor))
-    return replace(cost, bytes_read=min(read, cost.bytes_read), bytes_written=min(written, cost.bytes_written))
+    return replace(
+        cost,
+        bytes_read=min(read, cost.bytes_read),
+        bytes_written=min(written, cost.bytes_written),
+        avoidable_bytes_read=max(0, min(read, cost.bytes_read) - cost.least_bytes_read),
+    )
 
 
 def _is_kept(trace: Trace, storage: int, results: set[int]) -> bool:

@@ -92,11 +92,29 @@ def _items_of(value: object) -> list[object]:
     return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
 
 
-def packed_tensors(value: object) -> list[Tensor]:
-    """The weights inside an object that holds them in a kernel's own format, as quantised layers do."""
+def packed_tensors(packed: torch.ScriptObject) -> list[Tensor] | None:
+    """The weights, each once, in an object that holds them in a kernel's own format, as quantised layers do.
+
+    None if it doesn't hand them out.
+    """
+    try:
+        return list({tensor._cdata: tensor for tensor in _unpacked(packed) if _is_weight(tensor)}.values())
+    except (RuntimeError, TypeError, AttributeError):  # each class of such objects has its own reasons
+        return None
+
+
+def _unpacked(value: object) -> list[Tensor]:
     if isinstance(value, torch.ScriptObject):
-        contents = value.unpack() if hasattr(value, "unpack") else value.__getstate__()
-        return packed_tensors(contents)
+        return _as_packed(_unpacked(value.unpack())) if hasattr(value, "unpack") else _unpacked(value.__getstate__())
     if isinstance(value, list | tuple):
-        return [tensor for item in value for tensor in packed_tensors(item)]
+        return [tensor for item in value for tensor in _unpacked(item)]
     return [value] if isinstance(value, Tensor) else []
+
+
+def _as_packed(tensors: list[Tensor]) -> list[Tensor]:
+    """The weight comes first. If it isn't quantised, it is packed in half precision, although it is unpacked in single."""
+    return [tensor.half() if tensor.dtype == torch.float32 else tensor for tensor in tensors[:1]] + tensors[1:]
+
+
+def _is_weight(tensor: Tensor) -> bool:
+    return tensor.is_quantized or tensor.is_floating_point() or tensor.is_complex()

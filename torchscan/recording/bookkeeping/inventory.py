@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from torchscan.trace.events import TensorKind
+from torchscan.recording.bookkeeping.containers import packed_tensors
+from torchscan.trace.events import TensorKind, stored_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,31 @@ class Slot:
     def is_lazy(self) -> bool:
         """Whether it waits for a first input to get its shape."""
         return nn.parameter.is_lazy(self.tensor)
+
+
+class PackedSize(NamedTuple):
+    """How large a parameter in a kernel's own format is."""
+
+    numel: int
+    #: a meta tensor of as many bytes
+    memory: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackedObject:
+    """An object that holds parameters in a kernel's own format, as quantised layers do."""
+
+    owner: str
+    name: str
+    #: equal where a module holds an object of another one
+    identity: int
+    #: None: it doesn't hand them out
+    sizes: tuple[PackedSize, ...] | None
+
+    @property
+    def path(self) -> str:
+        """That of the attribute."""
+        return f"{self.owner}.{self.name}" if self.owner else self.name
 
 
 def type_name_of(module: nn.Module) -> str:
@@ -77,7 +106,40 @@ class Inventory:
             if tensor is not None
         )
 
+    @cached_property
+    def packed(self) -> tuple[PackedObject, ...]:
+        """The objects that hold parameters in a kernel's own format."""
+        return tuple(
+            PackedObject(path, name, id(packed), _sizes_in(packed))
+            for path, module in self.modules.items()
+            for attribute, value in vars(module).items()
+            for name, packed in _objects_in(attribute, value)
+        )
+
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors that are there already."""
         return [slot.tensor for slot in self.slots if not slot.is_lazy]
+
+
+def _objects_in(name: str, value: Any) -> Iterator[tuple[str, torch.ScriptObject]]:
+    """Of an attribute, or of the list that it is; a ScriptModule is a module, which has its parameters where all have them."""
+    if _is_packed(value):
+        yield name, value
+    elif type(value) in (list, tuple):
+        yield from ((f"{name}[{position}]", item) for position, item in enumerate(value) if _is_packed(item))
+
+
+def _is_packed(value: object) -> bool:
+    """By its type: a proxy that is asked for its class may raise."""
+    return issubclass(type(value), torch.ScriptObject) and not issubclass(type(value), torch.ScriptModule)
+
+
+def _sizes_in(packed: torch.ScriptObject) -> tuple[PackedSize, ...] | None:
+    tensors = packed_tensors(packed)
+    return None if tensors is None else tuple(map(_size_of, tensors))
+
+
+def _size_of(tensor: Tensor) -> PackedSize:
+    size = stored_size(tensor.numel(), tensor.dtype)
+    return PackedSize(tensor.numel(), torch.empty(size, dtype=torch.uint8, device="meta"))

@@ -2,19 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator, Sequence
+
 from torch import Tensor
 
-from torchscan.recording.bookkeeping.inventory import Inventory, Slot
+from torchscan.recording.bookkeeping.inventory import Inventory, PackedObject, Slot
 from torchscan.recording.bookkeeping.tensors import TensorTable
-from torchscan.trace.events import ParameterRecord
+from torchscan.trace.events import ParameterRecord, stored_size
 
 
-def parameter_records(inventory: Inventory, table: TensorTable) -> tuple[ParameterRecord, ...]:
-    """One for each slot, in the order of the inventory."""
+def parameter_records(
+    inventory: Inventory, table: TensorTable, called: Container[str], took_packed: Container[str]
+) -> tuple[ParameterRecord, ...]:
+    """One for each slot, in the order of the inventory, then one for each that is packed away.
+
+    The record knows which modules were ``called``, and whose own operators were given packed weights.
+    """
     first: dict[int, int] = {}
     identities = [first.setdefault(slot.tensor._cdata, position) for position, slot in enumerate(inventory.slots)]
     used = [table.is_used(slot.tensor) for slot in inventory.slots]  # before the table is asked for those that are not
-    return tuple(_record_of(*each, table) for each in zip(inventory.slots, identities, used, strict=True))
+    plain = [_record_of(*each, table) for each in zip(inventory.slots, identities, used, strict=True)]
+    return (*plain, *_packed_records(inventory.packed, len(plain), table, called, took_packed))
+
+
+def _packed_records(
+    packed: Sequence[PackedObject], before: int, table: TensorTable, called: Container[str], took_packed: Container[str]
+) -> Iterator[ParameterRecord]:
+    """An operator is given packed weights without saying which, so they count as used if their module gave any."""
+    first: dict[tuple[int, int], tuple[int, Tensor]] = {}
+    parameters = ((each, place, size) for each in packed for place, size in enumerate(each.sizes or ()))
+    for position, (each, place, size) in enumerate(parameters, before):
+        identity, memory = first.setdefault((each.identity, place), (position, size.memory))
+        storage = table.storages.find_or_add(memory, "parameter", each.path)
+        yield ParameterRecord(
+            owner=each.owner,
+            name=f"{each.name}[{place}]",
+            identity=identity,
+            is_buffer=False,
+            requires_grad=False,
+            numel=size.numel,
+            stored_bytes=size.memory.numel(),
+            is_used=nearest_called(each.owner, called) in took_packed,
+            storages=(storage,),
+        )
+
+
+def unseen_parameters(inventory: Inventory, called: Container[str], took_packed: set[str]) -> list[str]:
+    """Why there may be more than those: an object doesn't hand out its weights, or one was used that no module shows."""
+    holders = {nearest_called(each.owner, called) for each in inventory.packed}
+    unread = [f"what {each.path} holds cannot be read" for each in inventory.packed if each.sizes is None]
+    return unread + [
+        f"{path or 'the model'} uses packed weights that no module shows" for path in sorted(took_packed - holders)
+    ]
+
+
+def nearest_called(path: str, called: Container[str]) -> str:
+    """The module of this path, or the innermost around it that was called."""
+    while path and path not in called:
+        path = path.rpartition(".")[0]
+    return path
 
 
 def _record_of(slot: Slot, identity: int, is_used: bool, table: TensorTable) -> ParameterRecord:
@@ -26,7 +72,7 @@ def _record_of(slot: Slot, identity: int, is_used: bool, table: TensorTable) -> 
         is_buffer=slot.is_buffer,
         requires_grad=slot.tensor.requires_grad,
         numel=slot.tensor.numel(),
-        stored_bytes=sum(part.numel() * part.element_size() for part in parts),
+        stored_bytes=sum(stored_size(part.numel(), part.dtype) for part in parts),
         is_used=is_used,
         storages=tuple(table.foreign_storage(part) for part in parts),
     )

@@ -96,7 +96,7 @@ class AssumedValues:
             self._enter(tracked, result)
             is_used |= result.about is About.LOADS or not tracked.is_concrete
         if is_used and assumed.about.is_picked:
-            self._assume(f"balanced routing: the indices that {assumed.operator} returns are spread evenly")
+            self._assume(f"balanced routing: {assumed.operator} returns as many different indices as expected, evenly spread")
 
     def _enter(self, tracked: Tracked, assumed: Assumed | None) -> None:
         """What is read of a block of memory may be anything that it holds."""

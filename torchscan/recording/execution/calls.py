@@ -57,6 +57,8 @@ class OpTraits:
     needs_values: bool
     #: implemented in terms of other operators
     is_composite: bool
+    #: takes objects that hold weights in a kernel's own format
+    takes_packed: bool
 
 
 def traits_of(op: OpOverload) -> OpTraits:
@@ -78,6 +80,7 @@ def traits_of(op: OpOverload) -> OpTraits:
         is_factory=takes_device and not takes_tensors,
         needs_values=bool(value_tags & set(op.tags)) or str(op) in _NEED_VALUES,
         is_composite=op._can_decompose(),
+        takes_packed=any("__torch__" in str(argument.type) for argument in arguments),
     )
 
 
@@ -187,7 +190,7 @@ class OpRequest:
         if isinstance(value, list | tuple):
             return tuple(self._describe(item) for item in value)
         if isinstance(value, torch.ScriptObject):
-            return tuple(self.table.spec_of(tensor) for tensor in packed_tensors(value))
+            return tuple(self.table.spec_of(tensor) for tensor in packed_tensors(value) or ())
         return None if isinstance(value, torch.Generator | torch.device) else value  # a record holds nothing of the machine's
 
     def _replace(self, value: Any, swap: Callable[[Tensor], Tensor], device: torch.device | None) -> Any:

@@ -1,7 +1,8 @@
 """Indices that operators pick by comparing values, for a pass that has no values.
 
-A router sends each token to the experts with the highest scores. Without scores, the expected cost is that of balanced routing:
-row ``r`` of ``n`` choices, ``k`` picks, gets the indices ``(r·k + j) mod n`` for ``j = 0 … k-1``.
+A router sends each token to the experts with the highest scores. Without scores, as many different ones are hit as uniform
+routing can be expected to hit, ``m = n·(1 − (1 − k/n)^rows)`` of ``n`` choices with ``k`` picks for each row, and all of these
+equally often: row ``r`` gets the indices ``(r·k + j) mod m`` for ``j = 0 … k-1``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchscan.ops.routing import Routing
 from torchscan.recording.execution.calls import About, Assumed, OpRequest
 from torchscan.torch_versions import OpOverload, aten
 from torchscan.trace.events import TensorSpec
@@ -40,9 +42,10 @@ def balanced_indices(request: OpRequest, outputs: Sequence[TensorSpec]) -> Calla
         return None
     dim = _dim_of(request) if len(spec.shape) == len(request.tracked[0].spec.shape) else None
     choices = _choices_of(request)
+    hit = _hit(choices, math.prod(request.tracked[0].spec.shape) // choices, spec.numel)
 
     def put(result: Any) -> Any:
-        indices = _spread(spec.shape, dim, choices)
+        indices = _spread(spec.shape, dim, hit)
         if isinstance(result, Tensor):
             return indices
         return type(result)([*result[:position], indices, *result[position + 1 :]])
@@ -59,6 +62,12 @@ def _choices_of(request: OpRequest) -> int:
     """How many there are to pick from."""
     source, dim = request.tracked[0].spec.shape, _dim_of(request)
     return max(math.prod(source) if dim is None else source[dim] if source else 1, 1)
+
+
+def _hit(choices: int, rows: int, slots: int) -> int:
+    """How many different choices are picked, as a whole number that is no smaller than the picks of one row."""
+    routing = Routing(choices, slots // max(rows, 1), rows)
+    return max(1, routing.picks, round(routing.expected))
 
 
 def _dim_of(request: OpRequest) -> int | None:

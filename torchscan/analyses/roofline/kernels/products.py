@@ -56,6 +56,19 @@ def _product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kern
     return Kernel(traffic=traffic, matrices=MATRICES * filled(rows, columns, sums, batch, multiprocessors))
 
 
+@rule("_grouped_mm", "_scaled_grouped_mm")
+def _grouped_product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kernel:
+    """A product for each expert that gets rows: as many experts as possible, with as many rows each."""
+    left, right = signature.inputs[:2]
+    if (len(left.shape), len(right.shape)) != (2, 3):
+        return any_product(signature, cost, multiprocessors)
+    (slots, sums), columns = left.shape, right.shape[-1]
+    experts = max(1, min(right.shape[0], slots))
+    rows = math.ceil(slots / experts)
+    traffic = STREAMING if min(rows, columns) <= SKINNY else CONTRACTIONS
+    return Kernel(traffic=traffic, matrices=MATRICES * filled(rows, columns, sums, experts, multiprocessors))
+
+
 @rule("mv", "addmv", "dot", "vdot")
 def _with_vector(_signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
     return Kernel(traffic=STREAMING, units="vector")

@@ -1,0 +1,172 @@
+"""Parameters that quantised modules pack away in a kernel's own format."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchscan
+from tests.recording.test_record import Calls
+from torchscan import BudgetError, assert_budget, crawl_module, estimate_memory, record
+
+quantisation: Any = torch.ao.quantization
+
+
+@pytest.fixture(autouse=True)
+def without_warnings() -> Iterator[None]:
+    """torch.ao.quantization warns that it is on its way out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def dynamic(module: nn.Module, dtype: torch.dtype = torch.qint8) -> Any:
+    return quantisation.quantize_dynamic(nn.Sequential(module), {type(module)}, dtype)
+
+
+def embedding(module: nn.Module, config: Any) -> Any:
+    model = nn.Sequential(module)
+    model[0].qconfig = config
+    return quantisation.convert(quantisation.prepare(model))
+
+
+def parameters(model: nn.Module, *args: Tensor) -> tuple[int, int]:
+    """How many, and their bytes."""
+    overall = crawl_module(model, args=args)["overall"]
+    assert overall["grad_params"] == overall["num_buffers"] == 0
+    return overall["nograd_params"], overall["param_size"]
+
+
+def test_a_dynamically_quantised_linear_layer_has_its_weights_and_its_bias() -> None:
+    """10 · 20 weights of a byte, 20 biases of 4; 2 · 200 MACs."""
+    info = crawl_module(dynamic(nn.Linear(10, 20)), args=(torch.zeros(2, 10),), strict=True)
+    layer = next(each for each in info["layers"] if each["path"] == "0")
+    assert (layer["nograd_params"], layer["param_size"], layer["macs"]) == (220, 200 + 80, 400)
+    assert layer["bytes_read"] == 200 + 80 + 2 * 10 * 4
+    assert (info["overall"]["grad_params"], info["overall"]["nograd_params"]) == (0, 220)
+    assert info["unused_parameters"] == {}
+    assert not any("lower bound" in text for text in info["provenance"]["assumptions"])
+
+
+def test_half_precision_is_stored_in_two_bytes() -> None:
+    """It is unpacked in single precision, but not kept so."""
+    assert parameters(dynamic(nn.Linear(10, 20), torch.float16), torch.zeros(2, 10)) == (220, 400 + 80)
+
+
+def test_without_a_bias() -> None:
+    assert parameters(dynamic(nn.Linear(10, 20, bias=False)), torch.zeros(2, 10)) == (200, 200)
+
+
+def test_recurrent_layers() -> None:
+    """4 gates of 5 units: 20 · (4 + 5) and 20 · (5 + 5) weights of a byte, 2 · 20 biases of 4 in each layer, counted once."""
+    assert parameters(dynamic(nn.LSTM(4, 5, 2))[0], torch.zeros(3, 2, 4)) == (180 + 200 + 80, 380 + 4 * 80)
+    assert parameters(dynamic(nn.LSTMCell(4, 5))[0], torch.zeros(2, 4)) == (180 + 40, 180 + 4 * 40)
+
+
+def test_statically_quantised_layers() -> None:
+    """4 · 27 weights and 4 biases, 144 · 5 and 5; scale and zero point of the input are buffers."""
+    model: Any = nn.Sequential(
+        quantisation.QuantStub(), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 5), quantisation.DeQuantStub()
+    ).eval()
+    model.qconfig = quantisation.get_default_qconfig("x86")
+    quantisation.prepare(model, inplace=True)
+    model(torch.rand(2, 3, 8, 8))
+    quantisation.convert(model, inplace=True)
+    info = crawl_module(model, args=(torch.rand(2, 3, 8, 8),), strict=True)
+    found = {each["path"]: (each["nograd_params"], each["param_size"]) for each in info["layers"]}
+    assert (found["1"], found["3"]) == ((112, 108 + 16), (725, 720 + 20))
+    assert info["overall"]["nograd_params"] == 837
+
+
+@pytest.mark.parametrize(
+    ("bits", "config"), [(8, "float_qparams_weight_only_qconfig"), (4, "float_qparams_weight_only_qconfig_4bit")]
+)
+def test_tables_of_embeddings(bits: int, config: str) -> None:
+    """10 rows of 6, two of them in a byte if they have 4 bits."""
+    model = embedding(nn.EmbeddingBag(10, 6), getattr(quantisation, config))
+    assert parameters(model, torch.zeros(2, 3, dtype=torch.long)) == (60, 60 * bits // 8)
+
+
+def test_what_is_not_called_is_unused() -> None:
+    layers = nn.ModuleDict({"one": dynamic(nn.Linear(10, 20))[0], "other": dynamic(nn.Linear(10, 20))[0]})
+    info = crawl_module(Calls(lambda self, x: self.layers["one"](x), layers=layers), args=(torch.zeros(2, 10),))
+    assert info["overall"]["nograd_params"] == 440
+    assert info["unused_parameters"] == {"layers.other": 220}
+
+
+def test_an_object_that_two_modules_hold_counts_once() -> None:
+    one, other = (dynamic(nn.Linear(10, 10))[0] for _ in range(2))
+    other._packed_params._packed_params = one._packed_params._packed_params
+    info = crawl_module(nn.Sequential(one, other), args=(torch.zeros(2, 10),))
+    assert [(each["nograd_params"], each["is_shared"]) for each in info["layers"]] == [(0, False), (110, False), (0, True)]
+
+
+def test_a_copy_counts_again() -> None:
+    one = dynamic(nn.Linear(10, 10))[0]
+    assert parameters(nn.Sequential(one, copy.deepcopy(one)), torch.zeros(2, 10)) == (220, 2 * 140)
+
+
+def test_objects_that_are_used_without_their_module() -> None:
+    """Also in a list."""
+    packed = dynamic(nn.Linear(10, 20))[0]._packed_params._packed_params
+    model: Any = Calls(lambda self, x: torch.ops.quantized.linear_dynamic(x, self.held[0], False))
+    model.held = [packed]
+    info = crawl_module(model, args=(torch.zeros(2, 10),))
+    assert (info["overall"]["nograd_params"], info["unused_parameters"]) == (220, {})
+
+
+def test_memory_holds_what_is_packed_away() -> None:
+    memory = estimate_memory(dynamic(nn.Linear(10, 20)), (10,))
+    assert memory.by_kind["parameters"] == 200 + 80
+    assert memory.peak_bytes == 280 + 40 + 80
+
+
+def test_budgets_limit_what_is_packed_away() -> None:
+    model = dynamic(nn.Linear(10, 20))
+    assert_budget(model, (10,), max_params=220)
+    with pytest.raises(BudgetError):
+        assert_budget(model, (10,), max_params=219)
+
+
+def test_an_object_that_cannot_be_read_makes_a_lower_bound() -> None:
+    """Such as one that has nothing to do with weights: nobody can tell."""
+    model: Any = nn.Sequential(nn.Linear(10, 20))
+    model.log = torch.classes.profiling._ScriptProfile()
+    info = crawl_module(model, (10,))
+    assert info["overall"]["grad_params"] == 220
+    assert "parameters and their memory are lower bounds: what log holds cannot be read" in info["provenance"]["assumptions"]
+
+
+def test_weights_that_no_module_shows_make_a_lower_bound() -> None:
+    """A ScriptModule hides what it holds, and so does a closure."""
+    packed = dynamic(nn.Linear(10, 20))[0]._packed_params._packed_params
+    hidden = [
+        torch.jit.script(dynamic(nn.Linear(10, 20))),
+        Calls(lambda _, x: torch.ops.quantized.linear_dynamic(x, packed, False)),
+    ]
+    for model in hidden:
+        assumptions = crawl_module(model, args=(torch.zeros(2, 10),))["provenance"]["assumptions"]
+        assert any("lower bounds: the model uses packed weights that no module shows" in text for text in assumptions)
+
+
+def test_a_quantised_model_is_as_before() -> None:
+    model, x = dynamic(nn.Linear(10, 20)), torch.randn(2, 10)
+    before, attributes = model(x), {name: vars(module).copy() for name, module in model.named_modules()}
+    record(model, args=(x,))
+    assert torch.equal(model(x), before)
+    assert {name: vars(module) for name, module in model.named_modules()} == attributes
+
+
+def test_records_have_what_is_packed_away() -> None:
+    trace = record(dynamic(nn.Linear(10, 20)), (10,))
+    assert [(each.owner, each.numel, each.requires_grad) for each in trace.parameters] == [
+        ("0._packed_params", 200, False),
+        ("0._packed_params", 20, False),
+    ]
+    assert torchscan.total_cost(trace).is_complete
