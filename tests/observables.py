@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import zlib
 from typing import Any
 
@@ -36,7 +37,9 @@ def process_state() -> dict[str, Any]:
             torch.is_autocast_enabled("cpu"),
             torch.get_num_threads(),
         ),
-        "modes": torch._C._len_torch_dispatch_stack(),
+        "modes": (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()),
+        "functions": [vars(each).get("has_torch_function") for each in (nn.functional, torch.functional, torch._tensor)],
+        "signals": signal.getsignal(signal.SIGINT),
     }
 
 

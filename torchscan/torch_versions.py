@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
-from torch.utils.hooks import RemovableHandle
+from torch.utils._python_dispatch import _pop_mode as pop_mode
 
 __all__ = [
     "FUSES_GROUPED_QUERIES",
@@ -38,14 +38,15 @@ __all__ = [
     "attention_order",
     "backward_pass",
     "compiled_from",
+    "compiles_flex_attention",
     "count_function_modes",
     "current_node",
     "default_device",
     "engine",
-    "flex_attention_as_written",
-    "forget_options",
+    "forget_hooks",
     "is_functorch_wrapped",
     "keeps_for_gradients",
+    "modes_as_now",
     "next_node",
     "one_hot",
     "optimizer_hooks",
@@ -107,6 +108,22 @@ def _fuses_grouped_queries() -> bool:
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
         choice: int = torch._fused_sdp_choice(query, key, key, enable_gqa=True)
     return choice != SDPBackend.MATH.value
+
+
+# -- modes ---------------------------------------------------------------------------------------------------------------
+
+
+def modes_as_now() -> Callable[[], None]:
+    """A function that leaves the modes that this thread has entered in the meantime."""
+    functions, operators = count_function_modes(), _C._len_torch_dispatch_stack()
+
+    def leave() -> None:
+        while count_function_modes() > functions:
+            torch.overrides._pop_mode()
+        while _C._len_torch_dispatch_stack() > operators:
+            pop_mode()
+
+    return leave
 
 
 # -- tensors and functions -----------------------------------------------------------------------------------------------
@@ -209,9 +226,14 @@ def engine() -> Any:
 # -- hooks ---------------------------------------------------------------------------------------------------------------
 
 
-def forget_options(handle: RemovableHandle) -> None:
-    """Of a global forward hook, which torch keeps when the hook is removed."""
-    nn.modules.module._global_forward_hooks_with_kwargs.pop(handle.id, None)
+def forget_hooks(*functions: Callable[..., object]) -> None:
+    """Remove global hooks of modules, with their options, which torch keeps when a hook is removed by its handle."""
+    module: Any = nn.modules.module
+    for table in (module._global_forward_pre_hooks, module._global_forward_hooks):
+        for number in [number for number, hook in list(table.items()) if hook in functions]:
+            module._global_forward_hooks_with_kwargs.pop(number, None)
+            module._global_forward_hooks_always_called.pop(number, None)
+            table.pop(number, None)
 
 
 def optimizer_hooks() -> tuple[dict[int, Any], ...]:
@@ -240,16 +262,7 @@ def as_written() -> contextlib.AbstractContextManager[object]:
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
 
 
-@contextlib.contextmanager
-def flex_attention_as_written() -> Iterator[None]:
-    """Keep torch from compiling flex attention, which it does behind the caller's back. Older versions cannot be told."""
-    module: Any = sys.modules.get("torch.nn.attention.flex_attention")
-    before = getattr(module, _NO_COMPILING, None)
-    if before is None:
-        yield
-        return
-    setattr(module, _NO_COMPILING, True)
-    try:
-        yield
-    finally:
-        setattr(module, _NO_COMPILING, before)
+def compiles_flex_attention() -> tuple[dict[str, Any], str] | None:
+    """Where torch looks whether it should leave flex attention as it is, which older versions can't be told, or not loaded."""
+    module = sys.modules.get("torch.nn.attention.flex_attention")
+    return None if module is None or not hasattr(module, _NO_COMPILING) else (vars(module), _NO_COMPILING)

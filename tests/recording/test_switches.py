@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.versions import skip_without
-from torchscan.recording.switches import same_switches
+from torchscan.recording.switches import keep_switches
+from torchscan.recording.undo import Undo
 
 b = torch.backends
 
@@ -104,9 +105,11 @@ def test_a_switch_is_as_before(name: str, options: Any, fails: bool) -> None:
     flip, read, needs = FLIPS[name]
     skip_without(needs)
     before = read()
-    with same_switches():
-        flip()
-        assert read() != before  # it is a switch, and this is another setting
+    undo = Undo()
+    keep_switches(undo)
+    flip()
+    assert read() != before  # it is a switch, and this is another setting
+    undo.now()
     assert read() == before
     with contextlib.suppress(torchscan.RecordError):
         torchscan.record(Flips(flip, fails=fails), (4,), **options)

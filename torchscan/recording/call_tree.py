@@ -25,7 +25,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from torchscan.torch_versions import NO_BACKWARD_PASS, backward_pass, current_node, engine, forget_options, next_node
+from torchscan.torch_versions import NO_BACKWARD_PASS, backward_pass, current_node, engine, forget_hooks, next_node
 
 _NUMBER_OF_LEAVES = 2**63  # the nodes that store gradients are numbered from the end
 
@@ -177,19 +177,17 @@ class CallTree:
     def watched(self, at_end: AtEnd | None = None) -> Iterator[None]:
         """Follow the calls, and tell of the end of each. The hooks are global, and gone afterwards."""
         self._at_end = at_end
-        with _registering:  # two threads could draw the same handle
-            handles = (
-                register_module_forward_pre_hook(self._before),
-                register_module_forward_hook(self._after, with_kwargs=True, always_call=True),
-            )
         try:
+            register_module_forward_pre_hook(self._before)
+            register_module_forward_hook(self._after, with_kwargs=True, always_call=True)
             yield
         finally:
-            self._at_end = None  # which may well hold whoever holds the tree
-            with _registering:
-                for handle in handles:
-                    handle.remove()
-                    forget_options(handle)
+            self.stop()
+
+    def stop(self) -> None:
+        """Follow no calls any more."""
+        self._at_end = None  # which may well hold whoever holds the tree
+        forget_hooks(self._before, self._after)
 
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:
@@ -258,6 +256,3 @@ class CallTree:
         number = threading.get_ident()
         known = self._threads.get(number)
         return self._threads.setdefault(number, _Thread(is_home=number == self._home)) if known is None else known
-
-
-_registering = threading.Lock()

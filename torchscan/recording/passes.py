@@ -24,7 +24,7 @@ from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest, check_request
 from torchscan.recording.running import run
 from torchscan.recording.sayings import Saying, says
-from torchscan.recording.state import original_of, training_flags, unchanged
+from torchscan.recording.state import original_of, set_training, unchanged
 from torchscan.recording.training.autocast import Autocast
 from torchscan.torch_versions import prepare_optimizers
 from torchscan.trace.events import InputRecord, Provenance
@@ -120,11 +120,12 @@ def _record_once(attempt: Attempt, request: PassRequest, inventory: Inventory) -
     last = attempt.is_last_resort
     recorder = Recorder(inventory, attempt.execution(), is_known, assumptions.add, autocast.forget, is_last_resort=last)
     followed = request.device_type if request.in_pieces else None
-    with (
-        unchanged(inventory, request.mode, [request.args, request.kwargs]),
-        attempt.without_autocast(followed, assumptions.add),
-    ):
-        inputs = run(request, attempt, recorder, inventory, autocast)
+
+    def body() -> list[InputRecord]:
+        with attempt.without_autocast(followed, assumptions.add):
+            return run(request, attempt, recorder, inventory, autocast)
+
+    inputs = unchanged(inventory, request.mode, [request.args, request.kwargs], body)
     recorder.values.tell()
     for what in unseen_parameters(inventory, _called(recorder), recorder.took_packed):
         assumptions.add(f"parameters and their memory are lower bounds: {what}")
@@ -196,8 +197,8 @@ def _initialised(inventory: Inventory, request: PassRequest, attempt: Attempt) -
     attempt = replace(attempt, grad_mode=torch.no_grad)
     autocast = Autocast(request.autocast, request.device_type)
     recorder = Recorder(copied, attempt.execution(), lambda _: True, lambda _: None, autocast.forget)
-    with unchanged(inventory, "same"), training_flags(list(copied.modules.values()), request.mode):
-        run(forward, attempt, recorder, copied, autocast)
+    set_training(list(copied.modules.values()), request.mode)
+    unchanged(inventory, "same", (), lambda: run(forward, attempt, recorder, copied, autocast))
     return Inventory(copied.root)
 
 

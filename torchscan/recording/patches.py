@@ -6,14 +6,21 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torchscan.recording.undo import at_the_latest
+
 
 @contextlib.contextmanager
 def replaced(places: dict[Any, Any], key: Any, by: Callable[[Any], Any]) -> Iterator[None]:
     """Put something in a place, and put back what was there unless somebody has taken it away."""
     before = places[key]
+
+    def put_back() -> None:
+        if key in places:
+            places[key] = before
+
+    at_the_latest(put_back)
     places[key] = by(before)
     try:
         yield
     finally:
-        if key in places:
-            places[key] = before
+        put_back()

@@ -18,6 +18,7 @@ from torchscan.recording.execution.assumed import NOTHING, AssumedValues, Met
 from torchscan.recording.execution.calls import Execution, OpOutcome, OpRequest, OpTraits, describe_outcome, traits_of
 from torchscan.recording.execution.higher_order import named_call
 from torchscan.recording.execution.reads import CHECKING
+from torchscan.recording.undo import WAITING, at_the_latest, tell_interrupts
 from torchscan.torch_versions import (
     HigherOrderOperator,
     OpOverload,
@@ -119,6 +120,7 @@ class Recorder(TorchDispatchMode):
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Record what is done in this context."""
+        at_the_latest(self.tree.stop)
         with self.tree.watched(self._note_tensors), self:
             yield
 
@@ -182,10 +184,14 @@ class Recorder(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Record one operator call; what is done to record it is nothing that functions are replaced in."""
-        if not count_function_modes():
-            return self._record(func, types, args, kwargs)
-        with without_torch_function():
-            return self._record(func, types, args, kwargs)
+        if count_function_modes():
+            with without_torch_function():
+                result = self._record(func, types, args, kwargs)
+        else:
+            result = self._record(func, types, args, kwargs)
+        if WAITING:
+            tell_interrupts()
+        return result
 
     def _record(
         self,

@@ -18,13 +18,15 @@ from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
 from torchscan.recording.failures import explain
+from torchscan.recording.patches import replaced
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.autocast import Autocast, autocast_of_meta_tensors
 from torchscan.recording.training.gradients import BackwardError, Substitutes, loss_of
 from torchscan.recording.training.optimizers import OptimizerError
 from torchscan.recording.training.step import differentiate, name_gradients, optimize
-from torchscan.torch_versions import flex_attention_as_written
+from torchscan.recording.undo import at_the_latest, interruptible
+from torchscan.torch_versions import compiles_flex_attention
 from torchscan.trace.events import InputRecord
 
 
@@ -115,8 +117,11 @@ class _Stage:
         """The modes and replacements that the run needs; the recorder comes last, nearest to the operators."""
         in_pieces, is_abstract = self._attempt.in_pieces, self._attempt.is_abstract
         with contextlib.ExitStack() as stack:
+            at_the_latest(stack.close, is_of_process=False)
             stack.enter_context(self._attempt.grad_mode())
-            stack.enter_context(flex_attention_as_written())
+            compiles_flex = compiles_flex_attention()
+            if compiles_flex is not None:
+                stack.enter_context(replaced(*compiles_flex, lambda _: True))
             if in_pieces:
                 stack.enter_context(self._substitutes)
             if in_pieces and is_abstract:
@@ -130,17 +135,17 @@ class _Stage:
         """Forward, and backward if asked for: the output and the loss."""
         self._recorder.begin("forward")
         with self._autocast.on():
-            output = self._inventory.root(*arguments.args, **arguments.kwargs)
+            output = interruptible(self._inventory.root, *arguments.args, **arguments.kwargs)
             if isinstance(output, GeneratorType):  # nothing has run yet
                 self._exhaust(output)
-            loss = loss_of(output, self._request.backward) if self._request.has_backward else None
+            loss = interruptible(loss_of, output, self._request.backward) if self._request.has_backward else None
         if self._request.has_backward:
             differentiate(loss, self._recorder, self._substitutes)
         return output, loss
 
     def _exhaust(self, generator: Iterator[Any]) -> None:
         with self._recorder.tree.resumed():
-            deque(generator, maxlen=0)
+            interruptible(deque, generator, maxlen=0)
 
     def _name_gradients(self, arguments: _Arguments) -> None:
         tensors = [*((slot.path, slot.tensor) for slot in self._inventory.slots), *arguments.owned]

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import sys
-import threading
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from torchscan.errors import InputError, warn_user
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.switches import same_switches
-from torchscan.torch_versions import compiled_from, set_version, share_memory
+from torchscan.recording.switches import keep_switches
+from torchscan.recording.undo import Undo, is_recording, put_back_after
+from torchscan.torch_versions import compiled_from, modes_as_now, set_version, share_memory
+
+T = TypeVar("T")
 
 #: containers beyond this many items, and whatever is reached after this many objects, are left to the model
 LARGEST_CONTAINER, MOST_OBJECTS = 10_000, 200_000
@@ -29,57 +31,36 @@ _STANDARD_LIBRARY = sys.stdlib_module_names - _HARMLESS
 _NO_STATE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
 
 
-@contextlib.contextmanager
-def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any] = ()) -> Iterator[None]:
-    """Run the body with the module in ``mode`` ("eval", "train" or "same") and put everything back after it."""
-    modules = list(inventory.modules.values())
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_one_pass_at_a_time())
-        stack.enter_context(_same_random_state())
-        stack.enter_context(same_switches())
-        snapshot = Snapshot(modules, [*arguments, *inventory.tensors])  # a ScriptModule keeps its own out of sight
-        stack.callback(snapshot.restore)
-        _bypass_compilation(modules)
-        stack.enter_context(training_flags(modules, mode))
-        yield
-
-
-# -- the process ---------------------------------------------------------------------------------------------------------
-
-_pass_lock = threading.Lock()
-_pass_thread: int | None = None
-
-
-@contextlib.contextmanager
-def _one_pass_at_a_time() -> Iterator[None]:
-    """Training flags, random state and switches are the whole process's, so the passes of several threads take turns."""
-    global _pass_thread
-    if _pass_thread == threading.get_ident():
+def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any], body: Callable[[], T]) -> T:
+    """Call ``body`` with the module in ``mode`` ("eval", "train" or "same"), and put everything back."""
+    if is_recording():
         raise InputError(
             "a pass was started inside the forward pass of a model that is being recorded: record the two one after the other"
         )
-    with _pass_lock:
-        _pass_thread = threading.get_ident()
-        try:
-            yield
-        finally:
-            _pass_thread = None
+    modules = list(inventory.modules.values())
+
+    def with_everything_kept(undo: Undo) -> T:
+        undo.later(modes_as_now(), is_of_process=False)
+        keep_random_state(undo)
+        keep_switches(undo)
+        undo.later(Snapshot(modules, [*arguments, *inventory.tensors]).restore)  # a ScriptModule keeps its own out of sight
+        undo.later(partial(_set_flags, modules, [each.training for each in modules]))
+        _bypass_compilation(modules)
+        set_training(modules, mode)
+        return body()
+
+    return put_back_after(with_everything_kept)
 
 
-@contextlib.contextmanager
-def _same_random_state() -> Iterator[None]:
+def keep_random_state(undo: Undo) -> None:
     """Python's, NumPy's and torch's generators, those of initialised CUDA devices included."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    undo.later(partial(random.setstate, random.getstate()))
     numpy_random = getattr(sys.modules.get("numpy"), "random", None)
-    numpy_state = numpy_random.get_state() if numpy_random else None
-    python_state = random.getstate()
-    with torch.random.fork_rng(devices=devices):
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            if numpy_random is not None:
-                numpy_random.set_state(numpy_state)
+    if numpy_random is not None:
+        undo.later(partial(numpy_random.set_state, numpy_random.get_state()))
+    undo.later(partial(torch.set_rng_state, torch.get_rng_state()))
+    if torch.cuda.is_initialized():
+        undo.later(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
 
 
 # -- the model -----------------------------------------------------------------------------------------------------------
@@ -101,16 +82,10 @@ def _bypass_compilation(modules: Sequence[nn.Module]) -> None:
                 module._modules[name] = original_of(child)
 
 
-@contextlib.contextmanager
-def training_flags(modules: Sequence[nn.Module], mode: str) -> Iterator[None]:
+def set_training(modules: Sequence[nn.Module], mode: str) -> None:
     """The flags are set one by one: an overridden ``train()`` may do what cannot be undone (merge adapters, say)."""
-    before = [each.training for each in modules]
-    try:
-        if mode != "same":
-            _set_flags(modules, [mode == "train"] * len(modules))
-        yield
-    finally:
-        _set_flags(modules, before)
+    if mode != "same":
+        _set_flags(modules, [mode == "train"] * len(modules))
 
 
 def _set_flags(modules: Sequence[nn.Module], flags: Sequence[bool]) -> None:
@@ -152,7 +127,7 @@ class Snapshot:
 
     def restore(self) -> None:
         """Put back what is not as it was. One that cannot be does not keep the others from it."""
-        failures: list[Exception] = []
+        failures: list[BaseException] = []
         for container in self._empty:
             if _plain_type_of(container).__len__(container):
                 _try(failures, _refill, container, ())
@@ -165,6 +140,9 @@ class Snapshot:
             _try(failures, tensor.restore)
         for generator, state in self._generators:
             _try(failures, generator.set_state, state)
+        interruption = next((each for each in failures if not isinstance(each, Exception)), None)
+        if interruption is not None:
+            raise interruption
         if failures:
             warn_user(f"{len(failures)} part(s) of the model could not be put back as they were: {failures[0]!r}")
 
@@ -202,10 +180,10 @@ class Snapshot:
         self._waiting.extend([value for value in values if type(value) not in _ATOMS])
 
 
-def _try(failures: list[Exception], step: Callable[..., object], *arguments: Any) -> None:
+def _try(failures: list[BaseException], step: Callable[..., object], *arguments: Any) -> None:
     try:
         step(*arguments)
-    except Exception as error:
+    except BaseException as error:
         failures.append(error)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
 
+from torchscan.recording.undo import Undo
 from torchscan.torch_versions import (
     as_written,
     attention_order,
@@ -37,8 +38,6 @@ _FUNCTIONS = (
     ("get_num_threads", "set_num_threads"),
     ("is_warn_always_enabled", "set_warn_always"),
     ("get_float32_matmul_precision", "set_float32_matmul_precision"),
-    ("is_grad_enabled", "set_grad_enabled"),
-    ("is_autocast_cache_enabled", "set_autocast_cache_enabled"),
     ("backends.mha.get_fastpath_enabled", "backends.mha.set_fastpath_enabled"),
     *(
         (f"backends.cuda.{kind}_sdp_enabled", f"backends.cuda.enable_{kind}_sdp")
@@ -68,19 +67,19 @@ class _Switch(NamedTuple):
     write: Callable[[Any], object]
 
 
-@contextlib.contextmanager
-def same_switches() -> Iterator[None]:
+def keep_switches(undo: Undo) -> None:
     """All are as before afterwards, and in between two of them suit a record."""
-    before = [_value_of(switch) for switch in _SWITCHES]
+    for switches, is_of_process in ((_of_thread(), False), (_of_process(), True)):
+        undo.later(partial(_put_back, switches, [_value_of(switch) for switch in switches]), is_of_process=is_of_process)
     # Fused attention and encoder-layer kernels exist for some devices only, and hide operators.
     torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with as_written():
-            yield
-    finally:
-        for switch, value in zip(_SWITCHES, before, strict=True):
-            if value is not _UNREADABLE and _value_of(switch) != value:
-                switch.write(value)
+    undo.enter(as_written)
+
+
+def _put_back(switches: Sequence[_Switch], before: Sequence[Any]) -> None:
+    for switch, value in zip(switches, before, strict=True):
+        if value is not _UNREADABLE and _value_of(switch) != value:
+            switch.write(value)
 
 
 def _value_of(switch: _Switch) -> Any:
@@ -91,14 +90,28 @@ def _value_of(switch: _Switch) -> Any:
         return _UNREADABLE
 
 
-def _switches() -> Iterator[_Switch]:
+@cache
+def _of_thread() -> tuple[_Switch, ...]:
+    """Those that each thread has of its own."""
+    return (
+        _Switch(torch.is_grad_enabled, torch.set_grad_enabled),
+        _Switch(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+        *map(_autocast_on, ("cpu", "cuda")),
+        _Switch(default_device, set_default_device),
+    )
+
+
+@cache
+def _of_process() -> tuple[_Switch, ...]:
+    return tuple(_those_of_process())
+
+
+def _those_of_process() -> Iterator[_Switch]:
     """All that this version of torch has."""
     for module in ("torch.backends.opt_einsum", "torch.utils.deterministic"):
         importlib.import_module(module)
     yield from (_attribute(path) for path in _ATTRIBUTES if _exists(path))
     yield from (_Switch(attrgetter(read)(torch), attrgetter(write)(torch)) for read, write in _FUNCTIONS if _exists(read))
-    yield from map(_autocast_on, ("cpu", "cuda"))
-    yield _Switch(default_device, set_default_device)
     yield _Switch(_determinism, lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]))
     yield _Switch(_anomalies, lambda value: torch.set_anomaly_enabled(*value))
     yield _Switch(attention_order, set_attention_order)
@@ -136,6 +149,3 @@ def _determinism() -> tuple[bool, bool]:
 
 def _anomalies() -> tuple[bool, bool]:
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-
-
-_SWITCHES = tuple(_switches())

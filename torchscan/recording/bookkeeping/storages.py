@@ -7,13 +7,21 @@ the backward pass has used it) holds its memory in a pass on shapes alone just a
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from torchscan.torch_versions import is_functorch_wrapped
 from torchscan.trace.events import StorageKind, StorageRecord
+
+
+class _Watch(weakref.ref[object]):
+    """Tells when memory is let go of, by a callback in C: what a signal raises in one in Python would be lost."""
+
+    __slots__ = ("number", "pointer")
+
+    number: int
+    pointer: int
 
 
 class Storages:
@@ -31,7 +39,9 @@ class Storages:
         #: how many tensors' memory keeps each alive: its own, and what functions were handed instead
         self._holders: list[int] = []
         self._of_pointer: dict[int, int] = {}
-        self._watches: dict[int, weakref.ref[object]] = {}
+        self._watches: dict[int, _Watch] = {}
+        #: those that told, and were not looked at yet
+        self._gone: list[_Watch] = []
 
     def records(self) -> tuple[StorageRecord, ...]:
         """What is known of each."""
@@ -54,6 +64,8 @@ class Storages:
 
     def find(self, tensor: Tensor) -> int | None:
         """The number of the memory of a tensor, if it was met."""
+        if self._gone:
+            self._settle()
         return self._of_pointer.get(_pointer(tensor))
 
     def find_or_add(self, tensor: Tensor, kind: StorageKind, name: str) -> int:
@@ -75,6 +87,7 @@ class Storages:
         if holds:
             self._hold(tensor, _storage_of(tensor), number)
         else:
+            self._settle()
             self._of_pointer.setdefault(_pointer(tensor), number)
 
     def call_it(self, number: int, kind: StorageKind, name: str) -> None:
@@ -91,10 +104,13 @@ class Storages:
 
     def advance(self, ops: int) -> None:
         """So many operator calls have been made."""
+        if self._gone:
+            self._settle()
         self._now = ops
 
     def end(self) -> None:
         """The pass is over: what is let go of from now on is let go of after its end."""
+        self._settle()
         self._watches.clear()
 
     def _watch(
@@ -112,19 +128,21 @@ class Storages:
         return number
 
     def _hold(self, tensor: Tensor, storage: torch.UntypedStorage | None, number: int) -> None:
-        pointer = _pointer(tensor)
-        self._of_pointer[pointer] = number
+        self._settle()  # what was at this address may be gone
+        watch = _Watch(tensor if storage is None else storage, self._gone.append)
+        watch.number, watch.pointer = number, _pointer(tensor)
+        self._of_pointer[watch.pointer] = number
         self._holders[number] += 1
-        self._watches[pointer] = weakref.ref(tensor if storage is None else storage, self._release_of(number, pointer))
+        self._watches[watch.pointer] = watch
 
-    def _release_of(self, number: int, pointer: int) -> Callable[[object], None]:
-        def release(_: object) -> None:
-            self._holders[number] -= 1
-            if not self._holders[number]:
-                self._died[number] = self._now
-            del self._of_pointer[pointer], self._watches[pointer]
-
-        return release
+    def _settle(self) -> None:
+        """Write down what was let go of since the last operator call."""
+        while self._gone:
+            watch = self._gone.pop()
+            self._holders[watch.number] -= 1
+            if not self._holders[watch.number]:
+                self._died[watch.number] = self._now
+            del self._of_pointer[watch.pointer], self._watches[watch.pointer]
 
 
 def _storage_of(tensor: Tensor) -> torch.UntypedStorage | None:

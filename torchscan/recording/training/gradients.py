@@ -28,6 +28,7 @@ from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.kernels import Kernels
 from torchscan.recording.execution.reads import CHECKING, READING_FUNCTIONS
 from torchscan.recording.training.autocast import Autocast
+from torchscan.recording.undo import WAITING, interruptible, tell_interrupts
 from torchscan.torch_versions import (
     current_node,
     engine,
@@ -40,6 +41,9 @@ from torchscan.torch_versions import (
 
 #: True: a gradient for every output; a function: the loss that it makes of the output
 Backward = bool | Callable[[Any], Tensor]
+
+
+_NOTHING = contextlib.nullcontext()
 
 
 class BackwardError(InputError):
@@ -58,8 +62,9 @@ class Substitutes(TorchFunctionMode):
         self._kernels = kernels
         self._autocast = autocast
         self.on_meta = on_meta
-        #: by the identity of the original, which is not kept alive: with it goes its substitute, unless somebody holds that
-        self._substitutes: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+        #: by a reference to the original, which is not kept alive: with it goes its substitute, unless somebody holds that
+        self._substitutes: dict[weakref.ref[Tensor], Tensor] = {}
+        self._references: dict[int, weakref.ref[Tensor]] = {}
         self._begin = next_node()
 
     def __torch_function__(
@@ -68,10 +73,11 @@ class Substitutes(TorchFunctionMode):
         """Call the function with substitutes."""
         if func in READING_FUNCTIONS:
             self._values.read(args[0], func.__name__)
-        if func not in CHECKING:
-            return self._call(func, args, kwargs)
-        with self._values.checked():
-            return self._call(func, args, kwargs)
+        with self._values.checked() if func in CHECKING else _NOTHING:
+            result = self._call(func, args, kwargs)
+        if WAITING:
+            tell_interrupts()
+        return result
 
     def _call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
         own_args, own_kwargs = self._swap(tuple(args)), {name: self._swap(value) for name, value in (kwargs or {}).items()}
@@ -88,8 +94,9 @@ class Substitutes(TorchFunctionMode):
     def __exit__(self, *exception: Any) -> None:
         """Let go of the gradients too."""
         super().__exit__(*exception)  # type: ignore[no-untyped-call] # torch leaves it without annotations
-        for _, substitute in self._substitutes.values():
+        for substitute in self._substitutes.values():
             substitute.grad = None
+        self._references.clear()
         self._substitutes.clear()
 
     def _swap(self, value: Any) -> Any:
@@ -109,16 +116,17 @@ class Substitutes(TorchFunctionMode):
         with outside_of_everything():
             substitute = self._substitute(tensor)
             self._table.enter_substitute(substitute, tensor)
-        identity = id(tensor)
-        self._substitutes[identity] = (weakref.ref(tensor, lambda _: self._substitutes.pop(identity, None)), substitute)
+        # The callback is one in C: what a signal raises in one in Python would be lost.
+        reference = self._references[id(tensor)] = weakref.ref(tensor, self._substitutes.pop)
+        self._substitutes[reference] = substitute
         return substitute
 
     def known(self, tensor: Tensor) -> Tensor | None:
         """What functions were handed for a tensor: the tensor itself if it is ours, its substitute if it has one, else None."""
         if self._table.is_met_as_ours(tensor):
             return tensor
-        pair = self._substitutes.get(id(tensor))
-        return None if pair is None or pair[0]() is not tensor else pair[1]
+        reference = self._references.get(id(tensor))
+        return None if reference is None or reference() is not tensor else self._substitutes[reference]
 
     def are_ours(self, tensor: Tensor) -> bool:
         """Whether it is a substitute or was made in the pass: what autograd leaves there is on no tensor of the user's."""
@@ -223,7 +231,8 @@ def _run_engine(outputs: Sequence[Tensor], ones: Sequence[Tensor]) -> None:
     with torch.autograd.set_multithreading_enabled(
         False
     ):  # torch.autograd.backward would leave substitutes out of what it calls
-        engine().run_backward(tuple(outputs), tuple(ones), False, False, (), allow_unreachable=True, accumulate_grad=True)
+        run = engine().run_backward
+        interruptible(run, tuple(outputs), tuple(ones), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def require_meta_leaves(outputs: Sequence[Tensor]) -> None:

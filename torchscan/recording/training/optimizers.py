@@ -22,6 +22,7 @@ from torchscan.errors import InputError, TorchscanError
 from torchscan.recording.execution.abstract import assumed_number
 from torchscan.recording.execution.shape_rules import UPDATES_WITHOUT_SHAPE_FUNCTION
 from torchscan.recording.patches import replaced
+from torchscan.recording.undo import interruptible
 from torchscan.torch_versions import OpOverload, TorchDispatchMode, aten, optimizer_hooks
 
 #: the name of a class of torch.optim, a class or function that makes one of a list of parameters, or one that exists
@@ -77,7 +78,7 @@ def take_step(optimizer: Optimizer) -> None:
     arguments: list[Any] = [lambda: next(losses)] if needs_closure else []
     try:
         with _AssumedValues():  # type: ignore[no-untyped-call] # torch leaves it without annotations
-            optimizer.step(*arguments)
+            interruptible(optimizer.step, *arguments)
     except TorchscanError:
         raise
     except Exception as error:

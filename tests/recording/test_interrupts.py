@@ -1,0 +1,182 @@
+"""An interrupt leaves nothing behind, whenever it comes; neither do threads that train and processes that fork."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchscan
+from tests.observables import observables
+from tests.recording.test_nothing_left_behind import Messy
+
+PACKAGE = str(Path(torchscan.__file__).parent)
+HOW_OFTEN = int(os.environ.get("TORCHSCAN_INTERRUPTS", "30"))
+
+
+class Trained(nn.Module):
+    """Differentiable, with statistics and a buffer that counts."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.GELU(), nn.Linear(4, 2))
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.last = self.body(x)
+        return self.last
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
+    "shapes": (Messy, {"execute": "abstract", "mode": "train"}),
+    "real": (Messy, {"execute": "real", "mode": "train"}),
+    "backward": (Trained, {"backward": True, "mode": "train"}),
+    "autocast": (Trained, {"training": True}),
+}
+
+
+def scan(case: str, model: nn.Module) -> object:
+    options = CASES[case][1]
+    if case == "autocast":
+        return torchscan.estimate_memory(model, (4,), batch_size=2, optimizer="AdamW", precision="bf16-mixed", **options)
+    return torchscan.record(model, (4,), batch_size=2, **options)
+
+
+class Interrupt(BaseException):
+    """Raised wherever the program happens to be."""
+
+
+# -- signals -------------------------------------------------------------------------------------------------------------
+
+
+def is_interrupted(seconds: float, run: Callable[[], object]) -> bool:
+    """Run it, with an alarm that is answered as Ctrl-C is."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        run()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    return False
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_signal_at_any_instant_changes_nothing(case: str) -> None:
+    model = CASES[case][0]()
+    scan(case, model)  # what is imported or worked out once is
+    start = time.perf_counter()
+    scan(case, model)
+    whole = time.perf_counter() - start
+    instants = random.Random(0)  # noqa: S311
+    before = observables(model)
+    interrupted = 0
+    for _ in range(HOW_OFTEN):
+        interrupted += is_interrupted(max(instants.uniform(0, 1.2 * whole), 1e-5), lambda: scan(case, model))
+        assert observables(model) == before
+    assert interrupted > HOW_OFTEN // 3
+
+
+def test_a_signal_while_the_model_runs_ends_it_at_once() -> None:
+    class Slow(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(1000):
+                time.sleep(0.01)
+            return x
+
+    start = time.perf_counter()
+    assert is_interrupted(0.05, lambda: torchscan.record(Slow(), (4,)))
+    assert time.perf_counter() - start < 5
+
+
+def test_a_handler_that_goes_on_is_called_and_the_pass_goes_on() -> None:
+    calls: list[int] = []
+
+    class Signals(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(3):
+                signal.raise_signal(signal.SIGUSR1)
+                time.sleep(0.001)
+            return x + 1
+
+    before = signal.signal(signal.SIGUSR1, lambda number, _frame: calls.append(number))
+    try:
+        assert len(torchscan.record(Signals(), (4,)).ops) == 1
+        assert calls == [signal.SIGUSR1] * 3
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+# -- lines ---------------------------------------------------------------------------------------------------------------
+
+
+class Lines:
+    """Raises at one of the lines of torchscan that run once the model has returned, and around it."""
+
+    def __init__(self, at: tuple[str, int] | None = None) -> None:
+        self.at = at
+        self.met: dict[tuple[str, int], None] = {}
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return None
+        if event == "line":
+            place = (frame.f_code.co_filename, frame.f_lineno)
+            self.met.setdefault(place)
+            if place == self.at:
+                self.at = None
+                raise Interrupt
+        return self
+
+
+def restoring_lines(case: str) -> list[tuple[str, int]]:
+    """Those that run after the last line of the model."""
+    model = CASES[case][0]()
+    scan(case, model)
+    lines = Lines()
+    forget = model.register_forward_hook(lambda *_: lines.met.clear())
+    sys.settrace(lines)
+    try:
+        scan(case, model)
+    finally:
+        sys.settrace(None)
+        forget.remove()
+    return list(lines.met)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_an_exception_at_any_line_that_puts_things_back_changes_nothing(case: str) -> None:
+    changed = []
+    places = restoring_lines(case)
+    assert {Path(file).name for file, _ in places} >= {"state.py", "undo.py", "call_tree.py", "running.py"}
+    model = CASES[case][0]()
+    before = observables(model)
+    for place in places:
+        sys.settrace(Lines(place))
+        try:
+            with contextlib.suppress(Interrupt, torchscan.TorchscanError):
+                scan(case, model)
+        finally:
+            sys.settrace(None)
+        if observables(model) != before:
+            changed.append(place)
+            model = CASES[case][0]()
+            before = observables(model)
+    assert changed == []

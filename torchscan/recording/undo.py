@@ -1,0 +1,215 @@
+"""Putting back what a pass changes, whatever is raised on the way.
+
+Each change is written down before it is made. A step that puts it back can be taken at any time, and twice: so what one
+exception interrupts is done when it is caught, and only then is the exception raised again. Signals, which raise wherever the
+program happens to be, do so only while the model runs, and wait otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+
+class _Step(NamedTuple):
+    take: Callable[[], object]
+    #: it puts back something of the process; else of the thread
+    is_of_process: bool
+
+
+class Undo:
+    """What is to be put back at the end, the last change first."""
+
+    def __init__(self) -> None:
+        self._steps: list[_Step] = []
+        self.interrupts = Interrupts()
+
+    def later(self, take: Callable[[], object], *, is_of_process: bool = True) -> None:
+        """Write down a step, before the change that it takes back is made."""
+        self._steps.append(_Step(take, is_of_process))
+
+    def enter(self, make: Callable[[], contextlib.AbstractContextManager[object]], *, is_of_process: bool = True) -> None:
+        """Enter a context, to be left with all others."""
+        entered: list[contextlib.AbstractContextManager[object]] = []
+        self.later(lambda: entered and entered.pop().__exit__(None, None, None), is_of_process=is_of_process)
+        entered.append((manager := make(), manager.__enter__())[0])
+
+    def now(self) -> None:
+        """Take all steps, also if one of them fails: what was raised first is raised at the end."""
+        raised: list[BaseException] = []
+        while self._steps:
+            _take(self._steps[-1], raised)
+            self._steps.pop()
+        if raised:
+            raise raised[0]
+
+    def in_child(self) -> None:
+        """Of a process that was forked while another thread recorded: nobody else will put back what it changed."""
+        self._steps = [step for step in self._steps if step.is_of_process]
+        self.now()
+
+
+def _take(step: _Step, raised: list[BaseException]) -> None:
+    """Once more if it was interrupted."""
+    for _ in range(2):
+        try:
+            step.take()
+            return
+        except BaseException as error:
+            raised.append(error)
+
+
+# -- one pass at a time --------------------------------------------------------------------------------------------------
+
+_turns = threading.RLock()
+_current: Undo | None = None
+
+
+def at_the_latest(take: Callable[[], object], *, is_of_process: bool = True) -> None:
+    """Take this step (once more) when the pass of this thread ends."""
+    if _current is not None and is_recording():
+        _current.later(take, is_of_process=is_of_process)
+
+
+def interruptible(call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call what is the user's; a signal may interrupt it."""
+    return call(*args, **kwargs) if _current is None else _current.interrupts.let_in(call, *args, **kwargs)
+
+
+def tell_interrupts() -> None:
+    """Torchscan's code is done: answer the signals that came meanwhile."""
+    if _current is not None and is_recording():
+        _current.interrupts.tell()
+
+
+def is_recording() -> bool:
+    """Whether this thread is in the middle of a pass."""
+    return bool(_turns._is_owned())  # type: ignore[attr-defined] # it is missing in the stubs
+
+
+def put_back_after(body: Callable[[Undo], T]) -> T:
+    """Call ``body``, then take all steps that it wrote down. The passes of several threads take turns."""
+    undo = Undo()
+    try:
+        try:
+            _take_turn(undo)
+            undo.interrupts.wait(undo)
+            return body(undo)
+        finally:
+            undo.now()
+    finally:  # what interrupted that is over
+        undo.now()
+        undo.interrupts.tell_at_end()
+
+
+def _take_turn(undo: Undo) -> None:
+    global _current
+    undo.later(_end_turn)
+    _turns.acquire()
+    _current = undo
+
+
+def _end_turn() -> None:
+    global _current
+    while is_recording():
+        _current = None
+        _turns.release()
+
+
+def _in_child() -> None:
+    """A fork copies locks as they are, and none of the other threads that hold them."""
+    global _turns, _current
+    if is_recording():
+        return  # it was this thread that forked
+    undo, _current, _turns = _current, None, threading.RLock()
+    if undo is not None:
+        undo.in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+# -- signals -------------------------------------------------------------------------------------------------------------
+
+#: signals that have come and wait for their answer; whoever returns to the model's code looks here
+WAITING: list[int] = []
+
+
+class Interrupts:
+    """Signals that a handler in Python answers (Ctrl-C). They wait while code of torchscan's runs.
+
+    The model's own code, called by :meth:`let_in`, is interrupted at once. Only the main thread gets any.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._may_come_in = False
+
+    def wait(self, undo: Undo) -> None:
+        """From now on, until everything else is put back."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        undo.later(self._reinstate)
+        for number in signal.valid_signals():
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self._handlers[number] = handler
+                signal.signal(number, self._receive)
+
+    def let_in(self, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call it, and let signals interrupt it."""
+        before = self._may_come_in
+        try:
+            self._may_come_in = True
+            self.tell()
+            return call(*args, **kwargs)
+        finally:
+            self._may_come_in = before
+
+    def tell(self) -> None:
+        """Have those answered that wait. If the answer is an exception, no other comes before everything is put back."""
+        while WAITING and self._may_come_in:
+            self._answer(WAITING.pop(0), sys._getframe())
+
+    def tell_at_end(self) -> None:
+        """The same, when everything is put back."""
+        self._may_come_in = True
+        self.tell()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._may_come_in and _is_of_model(frame):
+            self._answer(number, frame)
+        else:
+            WAITING.append(number)
+
+    def _answer(self, number: int, frame: FrameType | None) -> None:
+        self._may_come_in = False
+        self._handlers[number](number, frame)
+        self._may_come_in = True
+
+    def _reinstate(self) -> None:
+        for number, handler in self._handlers.items():
+            if signal.getsignal(number) == self._receive:
+                signal.signal(number, handler)
+
+
+def _is_of_model(frame: FrameType | None) -> bool:
+    """Whether the model's own code has got so far; if it has called torchscan's, that comes to its end first."""
+    if frame is None or _is_ours(frame):
+        return False
+    while frame is not None and not _is_ours(frame):
+        frame = frame.f_back
+    return frame is not None and frame.f_code is Interrupts.let_in.__code__
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("torchscan.")
