@@ -140,6 +140,10 @@ if hasattr(os, "register_at_fork"):
 
 # -- signals -------------------------------------------------------------------------------------------------------------
 
+#: what programs answer in Python, often with an exception: Ctrl-C, requests to end, timers
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR1", "SIGUSR2", "SIGBREAK")
+_ANSWERED = [int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name)]
+
 #: signals that have come and wait for their answer; whoever returns to the model's code looks here
 WAITING: list[int] = []
 
@@ -159,7 +163,7 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             return
         undo.later(self._reinstate)
-        for number in signal.valid_signals():
+        for number in _ANSWERED:
             handler = signal.getsignal(number)
             if callable(handler):
                 self._handlers[number] = handler
