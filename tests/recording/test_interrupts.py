@@ -6,7 +6,9 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -183,3 +185,117 @@ def test_an_exception_at_any_line_that_puts_things_back_changes_nothing(case: st
             model = CASES[case][0]()
             before = observables(model)
     assert changed == []
+
+
+# -- threads -------------------------------------------------------------------------------------------------------------
+
+
+def trained(model: nn.Module, steps: int, started: threading.Event | None = None) -> list[float]:
+    """The losses of a training loop that holds graphs, versions and gradients all the time."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    x, y = torch.linspace(-1, 1, 64).view(16, 4), torch.linspace(0, 1, 32).view(16, 2)
+    losses = []
+    for _ in range(steps):
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if started is not None:
+            started.set()
+    return losses
+
+
+@pytest.mark.parametrize("options", [{}, {"execute": "real"}, {"backward": True}], ids=["shapes", "real", "backward"])
+def test_a_training_in_another_thread_goes_on_as_if_alone(options: Any) -> None:
+    """The model has no state of its own to be put back; a scan that meets it in its forward pass says so."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 2))
+    twin = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 2))
+    twin.load_state_dict(model.state_dict())
+    losses: list[float] = []
+    started = threading.Event()
+    thread = threading.Thread(target=lambda: losses.extend(trained(model, 150, started)))
+    thread.start()
+    started.wait()
+    scans = 0
+    while thread.is_alive():
+        with contextlib.suppress(torchscan.InputError):
+            torchscan.record(model, (4,), batch_size=3, mode="same", **options)
+            scans += 1
+    assert scans
+    assert losses == trained(twin, 150)
+
+
+def test_a_model_that_runs_elsewhere_is_refused_in_one_line() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    class Waits(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            entered.set()
+            leave.wait(10)
+            return x + 1
+
+    model = nn.Sequential(Waits())
+    thread = threading.Thread(target=lambda: model(torch.ones(2)))
+    thread.start()
+    entered.wait(10)
+    try:
+        with pytest.raises(torchscan.InputError, match=r"another thread is running this model \(Sequential\)[^\n]*deepcopy"):
+            torchscan.record(model, (4,))
+        assert len(torchscan.record(nn.Linear(4, 4), (4,)).ops) == 1  # another model may be looked at
+    finally:
+        leave.set()
+        thread.join()
+
+
+# -- processes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_process_that_is_forked_while_another_thread_records_can_record() -> None:
+    code = """
+import os, sys, threading, time, warnings
+import torch, torchscan
+from torch import nn
+from tests.observables import process_state
+warnings.simplefilter("ignore")
+entered, leave = threading.Event(), threading.Event()
+
+class Waits(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+    def forward(self, x):
+        self.kept = x
+        torch.set_default_dtype(torch.float64)
+        entered.set()
+        leave.wait(20)
+        return self.linear(x)
+
+torch.set_num_threads(1)
+model = Waits().train()
+before = process_state()
+thread = threading.Thread(target=lambda: torchscan.record(model, (4,), execute="real"))
+thread.start()
+entered.wait(20)
+child = os.fork()
+if child == 0:
+    assert process_state() == before, (process_state(), before)
+    assert model.training and not hasattr(model, "kept")
+    assert len(torchscan.record(nn.Linear(4, 4), (4,)).ops) == 1
+    os._exit(0)
+deadline = time.monotonic() + 20
+while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+    time.sleep(0.01)
+leave.set()
+thread.join()
+if ended[0] == 0:
+    os.kill(child, 9)
+sys.exit(ended != (child, 0))
+"""
+    there = {**os.environ, "PYTHONPATH": "."}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, env=there)  # noqa: S603
+    assert done.returncode == 0, done.stderr

@@ -125,7 +125,7 @@ def _record_once(attempt: Attempt, request: PassRequest, inventory: Inventory) -
         with attempt.without_autocast(followed, assumptions.add):
             return run(request, attempt, recorder, inventory, autocast)
 
-    inputs = unchanged(inventory, request.mode, [request.args, request.kwargs], body)
+    inputs = unchanged(inventory, request.mode, [request.args, request.kwargs], recorder.table, body)
     recorder.values.tell()
     for what in unseen_parameters(inventory, _called(recorder), recorder.took_packed):
         assumptions.add(f"parameters and their memory are lower bounds: {what}")
@@ -198,7 +198,7 @@ def _initialised(inventory: Inventory, request: PassRequest, attempt: Attempt) -
     autocast = Autocast(request.autocast, request.device_type)
     recorder = Recorder(copied, attempt.execution(), lambda _: True, lambda _: None, autocast.forget)
     set_training(list(copied.modules.values()), request.mode)
-    unchanged(inventory, "same", (), lambda: run(forward, attempt, recorder, copied, autocast))
+    unchanged(inventory, "same", (), recorder.table, lambda: run(forward, attempt, recorder, copied, autocast))
     return Inventory(copied.root)
 
 

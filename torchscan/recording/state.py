@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 
 from torchscan.errors import InputError, warn_user
 from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo, is_recording, put_back_after
 from torchscan.torch_versions import compiled_from, modes_as_now, set_version, share_memory
@@ -28,11 +31,15 @@ _ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dty
 _PLAIN_TYPES = (OrderedDict, dict, list, set, deque)  # the more special ones first
 _HARMLESS = frozenset({"builtins", "abc", "typing", "types", "enum", "dataclasses", "collections", "__main__"})
 _STANDARD_LIBRARY = sys.stdlib_module_names - _HARMLESS
+_CALL = nn.Module._call_impl.__code__
 _NO_STATE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
 
 
-def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any], body: Callable[[], T]) -> T:
-    """Call ``body`` with the module in ``mode`` ("eval", "train" or "same"), and put everything back."""
+def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any], table: TensorTable, body: Callable[[], T]) -> T:
+    """Call ``body`` with the module in ``mode`` ("eval", "train" or "same"), and put everything back.
+
+    What other threads do to the model at the same time is theirs: the table knows what the pass did.
+    """
     if is_recording():
         raise InputError(
             "a pass was started inside the forward pass of a model that is being recorded: record the two one after the other"
@@ -40,16 +47,41 @@ def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any], body: C
     modules = list(inventory.modules.values())
 
     def with_everything_kept(undo: Undo) -> T:
+        _refuse_if_running_elsewhere(inventory.root, modules)
         undo.later(modes_as_now(), is_of_process=False)
         keep_random_state(undo)
         keep_switches(undo)
-        undo.later(Snapshot(modules, [*arguments, *inventory.tensors]).restore)  # a ScriptModule keeps its own out of sight
+        snapshot = Snapshot(modules, [*arguments, *inventory.tensors])  # a ScriptModule keeps its own out of sight
+        undo.later(partial(snapshot.restore, table))
         undo.later(partial(_set_flags, modules, [each.training for each in modules]))
         _bypass_compilation(modules)
         set_training(modules, mode)
         return body()
 
     return put_back_after(with_everything_kept)
+
+
+def _refuse_if_running_elsewhere(root: nn.Module, modules: Sequence[nn.Module]) -> None:
+    """Its training flags and attributes are the model's, whoever runs it."""
+    if threading.active_count() == 1:
+        return
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident(), None)
+    ids = set(map(id, modules))
+    if any(_is_in(ids, frame) for frame in frames.values()):
+        raise InputError(
+            f"another thread is running this model ({type(root).__name__}), and a record would change how: "
+            "wait until it is done, or give copy.deepcopy(model)"
+        )
+
+
+def _is_in(modules: Collection[int], frame: FrameType | None) -> bool:
+    """Whether a thread whose innermost frame this is runs one of the modules."""
+    while frame is not None:
+        if frame.f_code is _CALL and id(frame.f_locals.get("self")) in modules:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def keep_random_state(undo: Undo) -> None:
@@ -125,7 +157,7 @@ class Snapshot:
             self._take(self._waiting.popleft())
         self._waiting.clear()
 
-    def restore(self) -> None:
+    def restore(self, table: TensorTable) -> None:
         """Put back what is not as it was. One that cannot be does not keep the others from it."""
         failures: list[BaseException] = []
         for container in self._empty:
@@ -137,7 +169,7 @@ class Snapshot:
         for kind, attributes in self._classes:
             _try(failures, _restore_class, kind, attributes)
         for tensor in self._tensors:
-            _try(failures, tensor.restore)
+            _try(failures, tensor.restore, table)
         for generator, state in self._generators:
             _try(failures, generator.set_state, state)
         interruption = next((each for each in failures if not isinstance(each, Exception)), None)
@@ -215,7 +247,7 @@ class _TensorState:
         self._grad = tensor.grad if tensor.is_leaf else None
         self._attributes = dict(vars(tensor)) if getattr(tensor, "__dict__", None) else {}
 
-    def restore(self) -> None:
+    def restore(self, table: TensorTable) -> None:
         tensor, data = self._tensor, self._data
         if not share_memory(tensor, data) or _layout_of(tensor) != _layout_of(data):
             tensor.data = data
@@ -223,12 +255,19 @@ class _TensorState:
             tensor.detach_()
         if tensor.requires_grad != self._requires_grad and tensor.is_leaf == self._is_leaf:
             tensor.requires_grad_(self._requires_grad)
-        if tensor.is_leaf and tensor.grad is not self._grad:
+        if tensor.is_leaf and tensor.grad is not self._grad and _is_ours(tensor.grad, table):
             tensor.grad = self._grad
         if not _same_items(vars(tensor), self._attributes):
             _refill(vars(tensor), self._attributes)
-        if _version_of(tensor) != self._version:  # an in-place operator counts it up before it can be redirected
+        if _version_of(tensor) != self._version and table.was_written(tensor):  # an operator counts it up, wherever it writes
             set_version(tensor, self._version)
+
+
+def _is_ours(gradient: Tensor | None, table: TensorTable) -> bool:
+    """Whether the pass has put it there, which while other threads run is not certain."""
+    if threading.active_count() == 1:
+        return True
+    return gradient is not None and (gradient.is_meta or table.is_met_as_ours(gradient))
 
 
 def _layout_of(tensor: Tensor) -> tuple[Any, ...]:

@@ -58,6 +58,8 @@ class TensorTable:
         self._foreign: set[int] = set()
         #: memory that is not computed with: the memory that stands in for it, None for meta tensors
         self._replaced: dict[int, torch.UntypedStorage | None] = {}
+        #: those of the user's that the pass would have written to
+        self._written: set[int] = set()
         self._generators: dict[torch.Generator, torch.Generator] = {}
 
     def name(self, tensor: Tensor, kind: TensorKind, name: str) -> None:
@@ -116,6 +118,10 @@ class TensorTable:
         """Whether an operator of the pass touched the memory of this tensor."""
         return self.storages.find(tensor) is not None
 
+    def was_written(self, tensor: Tensor) -> bool:
+        """Whether the pass wrote to what stands in for the memory of this tensor of the user's."""
+        return self.storages.find(tensor) in self._written
+
     def find(self, tensor: Tensor) -> Tracked:
         """The entry of a tensor; one that is met for the first time is foreign and gets its entry now."""
         tracked = self._tracked.get(id(tensor))
@@ -143,13 +149,14 @@ class TensorTable:
         self.records.append(TensorRecord(spec, old.storage, old.kind, old.name, producer))
         return tracked
 
-    def is_writable(self, tracked: Tracked) -> bool:
-        """Whether writing to it changes nothing of the user's."""
-        return tracked.storage not in self._foreign or tracked.storage in self._replaced
-
-    def copy_memory(self, tensor: Tensor) -> None:
-        """From now on a copy stands in for the memory of ``tensor``, in all tensors that look into it."""
-        self._replace_storage(self.find(tensor).storage, tensor.untyped_storage().clone())
+    def protect(self, tensor: Tensor) -> None:
+        """Before a write: let a copy stand in for memory of the user's, in all tensors that look into it."""
+        storage = self.find(tensor).storage
+        if storage not in self._foreign:
+            return
+        self._written.add(storage)
+        if storage not in self._replaced:
+            self._replace_storage(storage, tensor.untyped_storage().clone())
 
     def forget_values(self, tensor: Tensor) -> None:
         """From now on only the shapes are known of all tensors that look into the memory of ``tensor``."""

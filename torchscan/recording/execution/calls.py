@@ -309,5 +309,4 @@ def describe_outcome(request: OpRequest, result: Any) -> OpOutcome:
 def protect_foreign(request: OpRequest) -> None:
     """Before a write: let copies stand in for the memory that is not the pass's own, also if it is about to be shared."""
     for tensor in request.tensors if request.op is aten.set_.source_Tensor else request.written_tensors():
-        if not request.table.is_writable(request.table.find(tensor)):
-            request.table.copy_memory(tensor)
+        request.table.protect(tensor)
