@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any, Literal, NamedTuple, Unpack
 
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from torchscan.batch_search import BatchSearch
 from torchscan.errors import InputError, warn_user
 from torchscan.hardware.devices import Device, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
+from torchscan.once import once
 from torchscan.recording.arguments import DEFINITIONS, ScanArguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
@@ -157,34 +157,34 @@ class Scan:
 
     # -- records -----------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @once
     def trace(self) -> Trace:
         """The record with operators whole: the forward pass, and for a training step the backward pass."""
         return self._trace_and_overheads[0]
 
-    @cached_property
+    @once
     def steps(self) -> Trace:
         """The record with operators in pieces, as the device runs them; for a training step with the optimizer's step."""
         return self._step.trace
 
-    @cached_property
+    @once
     def unpriced(self) -> tuple[str, ...]:
         """The unpriced operators of ``trace``. If there are any, its costs are lower bounds."""
         return tuple(unpriced_operators(self.trace, call_costs(self.trace)))
 
-    @cached_property
+    @once
     def unpriced_steps(self) -> tuple[str, ...]:
         """The unpriced operators of ``steps``."""
         return tuple(unpriced_operators(self.steps, call_costs(self.steps)))
 
-    @cached_property
+    @once
     def forward(self) -> Scan:
         """The same question about the forward pass alone, which is what model zoos count."""
         if not self.question.has_backward:
             return self
         return Scan.of(self.question.forward_alone())
 
-    @cached_property
+    @once
     def _trace_and_overheads(self) -> tuple[Trace, tuple[Overhead, Overhead]]:
         on_cuda = is_on_cuda(self.question.module)
         before = cuda_overhead() if on_cuda else NO_OVERHEAD
@@ -193,12 +193,12 @@ class Scan:
 
     # -- costs -------------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @once
     def info(self) -> Info:
         """What the pass costs, per layer and overall, with receptive fields."""
         return self.describe()
 
-    @cached_property
+    @once
     def counts(self) -> Info:
         """The same as ``info``, without receptive fields."""
         return self.describe(receptive_field=False)
@@ -210,12 +210,12 @@ class Scan:
             require_prices(trace, call_costs(trace))
         return info_of(trace, convention, self.fields if receptive_field else None, overheads)
 
-    @cached_property
+    @once
     def receptive_field(self) -> ReceptiveField:
         """Which part of each input a unit of each layer sees."""
         return receptive_fields(self.trace)
 
-    @cached_property
+    @once
     def fields(self) -> ReceptiveField | None:
         """The receptive fields, or None: a bug of ours in following the windows must not cost the user the other numbers."""
         try:
@@ -226,7 +226,7 @@ class Scan:
 
     # -- memory and time ---------------------------------------------------------------------------------------------
 
-    @cached_property
+    @once
     def memory(self) -> MemoryEstimate:
         """Peak memory of the pass, where it occurs, and whether it fits on the device."""
         if checked_precision(self.question.precision) in ("fp8", "fp8-mixed"):
@@ -249,7 +249,7 @@ class Scan:
             raise InputError("the largest batch is found on shapes alone, and this pass needs data")
         return BatchSearch(self._step.request, self._card, self._step.on(self._card))
 
-    @cached_property
+    @once
     def roofline(self) -> Roofline:
         """What limits each operator on the device (by default this machine's), and how long the pass takes there."""
         device = self._device or device_named("auto")
@@ -269,7 +269,7 @@ class Scan:
             warnings=overflow,
         )
 
-    @cached_property
+    @once
     def _device(self) -> Device | None:
         return None if self.question.device is None else device_named(self.question.device)
 
@@ -282,7 +282,7 @@ class Scan:
             )
         return self._device
 
-    @cached_property
+    @once
     def _step(self) -> _Step:
         if self._device is not None:
             return self._step_for(_kernels_of(self._device))

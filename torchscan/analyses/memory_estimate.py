@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any
 
 from torchscan.analyses.memory_timeline import KINDS, Block, LayerMemory, MemoryKind, MemoryTimeline, Moment
 from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
 from torchscan.hardware.devices import CONTEXT, Device
+from torchscan.once import once
 from torchscan.results import Result
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
@@ -122,14 +122,14 @@ class Placement:
         self._timeline = timeline
         self._device = device
 
-    @cached_property
+    @once
     def needed(self) -> tuple[int, ...]:
         """Bytes of tensors and workspaces at each moment, before rounding."""
         fixed = self._device.cublas_workspace_bytes * self._threads
         totals = zip(self._timeline.moments, self._trace.ops, strict=True)
         return tuple(moment.total + fixed + _convolution_workspace(op) for moment, op in totals)
 
-    @cached_property
+    @once
     def fits(self) -> bool:
         """Whether the device has room."""
         return isinstance(self._on_device, CachingAllocator)
@@ -148,7 +148,7 @@ class Placement:
             fits=self.fits,
         )
 
-    @cached_property
+    @once
     def _on_device(self) -> CachingAllocator | OutOfMemory:
         try:
             return self._replay(self._device.room_bytes)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from typing import Literal, get_args
 
+from torchscan.once import once
 from torchscan.trace.events import Phase, StorageKind, StorageRecord
 from torchscan.trace.trace import Trace
 
@@ -85,7 +85,7 @@ class MemoryTimeline:
         self._trace = trace
         self._in_place_sums = in_place_sums
 
-    @cached_property
+    @once
     def blocks(self) -> tuple[Block, ...]:
         """The blocks of memory with their lifetimes, in the order of ``trace.storages``."""
         after_end = len(self._trace.ops) + 1
@@ -95,7 +95,7 @@ class MemoryTimeline:
         pairs = zip(self._trace.storages, ends, strict=True)
         return tuple(Block(each.size, each.born or 0, end, self._kind(each, end)) for each, end in pairs)
 
-    @cached_property
+    @once
     def moments(self) -> tuple[Moment, ...]:
         """What is alive at each operator call."""
         columns = [_alive(len(self._trace.ops), [block for block in self.blocks if block.kind == kind]) for kind in KINDS]
@@ -103,7 +103,7 @@ class MemoryTimeline:
         rows = zip(self._trace.ops, paths, zip(*columns, strict=True), strict=True)
         return tuple(Moment(op.signature.operator, path, op.phase, sizes) for op, path, sizes in rows)
 
-    @cached_property
+    @once
     def layers(self) -> tuple[LayerMemory, ...]:
         """Every module that was called, in order of first call."""
         kept, peaks = self._kept_by_call(), self._peak_by_call()
@@ -133,7 +133,7 @@ class MemoryTimeline:
             return end > self._ends_of_calls[made_by.module_call]
         return made_by.phase == "forward" != last_seen_by.phase
 
-    @cached_property
+    @once
     def _ends_of_calls(self) -> list[int]:
         """For each module call, the moment after its last operator in the forward pass."""
         ends = [0] * len(self._trace.modules)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from torchscan.once import once
 from torchscan.ops import price
 from torchscan.ops.matmul import real_products
 from torchscan.trace.events import ModuleCall, OpSignature, TensorSpec
@@ -96,12 +96,12 @@ class Layer:
         """Whether torch defines its class."""
         return self.call.type_module.startswith("torch.nn.modules.")
 
-    @cached_property
+    @once
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The tensors among its arguments, in their order."""
         return tuple(self.trace.tensors[index].spec for index in self.call.inputs)
 
-    @cached_property
+    @once
     def outputs(self) -> tuple[TensorSpec, ...]:
         """The tensors that it returned, in their order."""
         return tuple(self.trace.tensors[index].spec for index in self.call.outputs)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from torchscan.once import once
 from torchscan.recording.bookkeeping.containers import packed_tensors
 from torchscan.trace.events import TensorKind, stored_size
 
@@ -94,7 +94,7 @@ class Inventory:
         """The path of a module; None if the model does not own it."""
         return self._paths.get(id(module))
 
-    @cached_property
+    @once
     def slots(self) -> tuple[Slot, ...]:
         """Every parameter and buffer slot of every module."""
         return tuple(
@@ -106,7 +106,7 @@ class Inventory:
             if tensor is not None
         )
 
-    @cached_property
+    @once
     def packed(self) -> tuple[PackedObject, ...]:
         """The objects that hold parameters in a kernel's own format."""
         return tuple(

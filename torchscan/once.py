@@ -1,0 +1,32 @@
+"""Properties that are worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
+
+T = TypeVar("T")
+
+
+class once(Generic[T]):  # noqa: N801 - it decorates
+    """``functools.cached_property`` without the lock that all instances share up to Python 3.11.
+
+    A process that is forked while another thread works out a property would wait for that lock for ever.
+    """
+
+    def __init__(self, work_out: Callable[[Any], T]) -> None:
+        self._work_out = work_out
+        self.__doc__ = work_out.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> once[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object | None, owner: type) -> once[T] | T:
+        if instance is None:
+            return self
+        value = vars(instance)[self._name] = self._work_out(instance)
+        return value
