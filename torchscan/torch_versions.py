@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import _pop_mode as pop_mode
 __all__ = [
     "FUSES_GROUPED_QUERIES",
     "NO_BACKWARD_PASS",
+    "RUNS_BACKWARD",
     "WRITTEN_IN_PYTHON",
     "CustomOpDef",
     "HigherOrderOperator",
@@ -216,6 +217,10 @@ _top_hooks: Callable[[bool], Any] = getattr(_C._autograd, "_top_saved_tensors_de
 def keeps_for_gradients() -> bool:
     """Whether hooks see what is kept for gradients, as a checkpoint's do. Not told by torch 2.6: then no."""
     return _top_hooks(True) is not None
+
+
+#: the code of the function that hands a graph to the engine, and waits for it
+RUNS_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 
 
 def engine() -> Any:

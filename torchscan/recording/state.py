@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import threading
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo, is_recording, put_back_after
-from torchscan.torch_versions import compiled_from, modes_as_now, set_version, share_memory
+from torchscan.torch_versions import RUNS_BACKWARD, compiled_from, modes_as_now, set_version, share_memory
 
 T = TypeVar("T")
 
@@ -31,6 +32,7 @@ _ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dty
 _PLAIN_TYPES = (OrderedDict, dict, list, set, deque)  # the more special ones first
 _HARMLESS = frozenset({"builtins", "abc", "typing", "types", "enum", "dataclasses", "collections", "__main__"})
 _STANDARD_LIBRARY = sys.stdlib_module_names - _HARMLESS
+_NEVER = 1e6  # seconds
 _CALL = nn.Module._call_impl.__code__
 _NO_STATE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
 
@@ -63,12 +65,9 @@ def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any], table: 
 
 def _refuse_if_running_elsewhere(root: nn.Module, modules: Sequence[nn.Module]) -> None:
     """Its training flags and attributes are the model's, whoever runs it."""
-    if threading.active_count() == 1:
-        return
-    frames = sys._current_frames()
-    frames.pop(threading.get_ident(), None)
-    ids = set(map(id, modules))
-    if any(_is_in(ids, frame) for frame in frames.values()):
+    others = _frames_of_others()
+    ids = set(map(id, modules)) if others else set()
+    if any(_is_in(ids, frame) for frame in others):
         raise InputError(
             f"another thread is running this model ({type(root).__name__}), and a record would change how: "
             "wait until it is done, or give copy.deepcopy(model)"
@@ -156,6 +155,8 @@ class Snapshot:
         while self._waiting and len(self._seen) < MOST_OBJECTS:  # what is near comes first
             self._take(self._waiting.popleft())
         self._waiting.clear()
+        with undisturbed() as is_quiet:
+            self._gradients = [(each.tensor, each.tensor.grad) for each in self._tensors if each.is_leaf and is_quiet]
 
     def restore(self, table: TensorTable) -> None:
         """Put back what is not as it was. One that cannot be does not keep the others from it."""
@@ -170,6 +171,7 @@ class Snapshot:
             _try(failures, _restore_class, kind, attributes)
         for tensor in self._tensors:
             _try(failures, tensor.restore, table)
+        _try(failures, self._restore_gradients, table)
         for generator, state in self._generators:
             _try(failures, generator.set_state, state)
         interruption = next((each for each in failures if not isinstance(each, Exception)), None)
@@ -177,6 +179,12 @@ class Snapshot:
             raise interruption
         if failures:
             warn_user(f"{len(failures)} part(s) of the model could not be put back as they were: {failures[0]!r}")
+
+    def _restore_gradients(self, table: TensorTable) -> None:
+        with undisturbed() as is_quiet:
+            for tensor, gradient in self._gradients if is_quiet else ():
+                if tensor.is_leaf and tensor.grad is not gradient and _is_ours(tensor.grad, table):
+                    tensor.grad = gradient
 
     def _take(self, value: Any) -> None:
         kind = type(value)
@@ -236,31 +244,54 @@ def _attributes_of(value: Any) -> dict[str, Any] | None:
 class _TensorState:
     """What an assignment can change of a tensor besides its elements, which are not written to."""
 
-    __slots__ = ("_attributes", "_data", "_grad", "_is_leaf", "_requires_grad", "_tensor", "_version")
+    __slots__ = ("_attributes", "_data", "_requires_grad", "_version", "is_leaf", "tensor")
 
     def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
+        self.tensor = tensor
         self._data = tensor.data
         self._requires_grad = tensor.requires_grad
         self._version = _version_of(tensor)
-        self._is_leaf = tensor.is_leaf
-        self._grad = tensor.grad if tensor.is_leaf else None
+        self.is_leaf = tensor.is_leaf
         self._attributes = dict(vars(tensor)) if getattr(tensor, "__dict__", None) else {}
 
     def restore(self, table: TensorTable) -> None:
-        tensor, data = self._tensor, self._data
+        tensor, data = self.tensor, self._data
         if not share_memory(tensor, data) or _layout_of(tensor) != _layout_of(data):
             tensor.data = data
-        if self._is_leaf and not tensor.is_leaf:  # written to with something that has a gradient
+        if self.is_leaf and not tensor.is_leaf:  # written to with something that has a gradient
             tensor.detach_()
-        if tensor.requires_grad != self._requires_grad and tensor.is_leaf == self._is_leaf:
+        if tensor.requires_grad != self._requires_grad and tensor.is_leaf == self.is_leaf:
             tensor.requires_grad_(self._requires_grad)
-        if tensor.is_leaf and tensor.grad is not self._grad and _is_ours(tensor.grad, table):
-            tensor.grad = self._grad
         if not _same_items(vars(tensor), self._attributes):
             _refill(vars(tensor), self._attributes)
         if _version_of(tensor) != self._version and table.was_written(tensor):  # an operator counts it up, wherever it writes
             set_version(tensor, self._version)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[bool]:
+    """No other thread gets to run in here, and whether none of them is computing gradients, which needs no Python."""
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(_NEVER)
+        yield not any(_is_computing_gradients(frame) for frame in _frames_of_others())
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _is_computing_gradients(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code is RUNS_BACKWARD:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _frames_of_others() -> list[FrameType]:
+    """The innermost frame of each other thread."""
+    if threading.active_count() == 1:
+        return []
+    return [frame for number, frame in sys._current_frames().items() if number != threading.get_ident()]
 
 
 def _is_ours(gradient: Tensor | None, table: TensorTable) -> bool:
