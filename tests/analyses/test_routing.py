@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
+from tests.versions import needs, skip_without
 from torchscan import OpCost, analyze_roofline, by_operator, crawl_module, estimate_memory, record, total_cost
 
 MIB = 2**20
@@ -21,6 +22,8 @@ class Mixture(nn.Module):
 
     def __init__(self, experts: int, picks: int, width: int, out: int, kind: str) -> None:
         super().__init__()
+        if kind == "grouped":
+            skip_without("_grouped_mm")
         self.picks, self.kind = picks, kind
         self.router = nn.Linear(width, experts, bias=False)
         self.experts = nn.Parameter(torch.zeros(experts, width, out))
@@ -116,6 +119,7 @@ def test_all_experts_may_be_picked(experts: int) -> None:
     assert cost.bytes_read == cost.least_bytes_read == experts * 128 + 3 * experts * 16 + experts * 4
 
 
+@needs("_grouped_mm")
 def test_where_nobody_says_how_many_experts_a_row_picks_each_slot_is_a_row() -> None:
     """16 · (1 − (15/16)⁴) = 3.6406 experts of 128 bytes, at least one; 4 rows of 16 bytes, 16 ends of 4."""
     with torch.device("meta"):
@@ -126,6 +130,7 @@ def test_where_nobody_says_how_many_experts_a_row_picks_each_slot_is_a_row() -> 
     assert (cost.bytes_read, cost.least_bytes_read) == (466 + 64 + 64, 128 + 64 + 64)
 
 
+@needs("_grouped_mm")
 def test_groups_of_columns_read_their_experts_too() -> None:
     """The same turned round: the experts come first, and 4 columns of 8 meet them."""
     with torch.device("meta"):
@@ -176,6 +181,7 @@ def test_experts_that_are_called_without_rows_read_nothing() -> None:
     assert sorted(read[f"experts.{expert}"] for expert in range(4)) == [0, 0, 256 + 32, 256 + 32]
 
 
+@needs("_grouped_mm")
 def test_several_routers_promise_less() -> None:
     """A row picks once by either router, so one expert may be all: 6 slots, 16 · (1 − (15/16)⁶) = 5.1369."""
 
