@@ -156,8 +156,10 @@ def _lstm_layer(
 
 def _lstm_layer_backward(source: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """A gradient each, also for the two biases, to which torch's own shape function gives one in common."""
-    weights, hidden, cell = rest[:4], rest[4], rest[5]
-    return tuple(torch.empty(each.shape, dtype=torch.float32, device="meta") for each in (source, *weights, hidden, cell))
+    of_input, of_state, *_biases = rest[:4]
+    bias = of_input.shape[:1]  # also where zeros as large as the weights stand for biases
+    shapes = (source.shape, of_input.shape, of_state.shape, bias, bias, rest[4].shape, rest[5].shape)
+    return tuple(torch.empty(shape, dtype=torch.float32, device="meta") for shape in shapes)
 
 
 def _lstm_workspace(steps: int, batch: int, width: int, size: int) -> int:
