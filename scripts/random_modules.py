@@ -12,9 +12,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for tests.random_modules, which the tests share
 
-from tests.random_modules.comparing import Difference, verdict_on  # noqa: E402
-from tests.random_modules.models import random_module  # noqa: E402
-from tests.random_modules.known import reason_for  # noqa: E402
+from tests.random_modules.comparing import Difference, verdict_on
+from tests.random_modules.known import reason_for
+from tests.random_modules.models import random_module
 
 
 def main() -> None:

@@ -60,7 +60,13 @@ def _value(value: Any) -> Any:
 def _tensor(tensor: Tensor) -> tuple[Any, ...]:
     if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
         return (id(tensor), type(tensor))
-    values = None if tensor.is_meta else zlib.crc32(tensor.detach().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8).numpy().tobytes())
+    values = (
+        None
+        if tensor.is_meta
+        else zlib.crc32(
+            tensor.detach().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8).numpy().tobytes()
+        )
+    )
     where = None if tensor.is_meta else tensor.data_ptr()
     what = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad)
     grad = None if tensor.grad is None else _tensor(tensor.grad)

@@ -332,7 +332,7 @@ def test_in_a_container_the_only_process_from_outside_is_taken_to_be_this_one(
     assert memory.reason == (
         f"process {STRANGER} is taken to be this one: it is the only process on a GPU that is not of this container"
     )
-    assert process_memory(STRANGER).size == 0, "another process is not guessed"
+    assert process_memory(OTHER_STRANGER).size == 0, "another process is not guessed"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Iterator
@@ -48,8 +49,8 @@ class Verdict:
     compared: int = 0
 
 
-def verdict_on(case: Case) -> Verdict:
-    """Compare all there is to compare about a module."""
+def verdict_on(case: Case, *, thorough: bool = True) -> Verdict:
+    """Compare all there is to compare about a module; if not ``thorough``, only its forward pass."""
     verdict = Verdict()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -57,9 +58,9 @@ def verdict_on(case: Case) -> Verdict:
         if isinstance(outputs, Exception):
             _compare_failures(case, verdict)
             return verdict
-        _compare_passes(case, verdict, outputs, backward=False)
-        if _is_differentiable(case):
-            _compare_passes(case, verdict, None, backward=True)
+        _compare_passes(case, verdict, outputs, backward=False, analyses=thorough and case.seed % _ANALYSED == 0)
+        if thorough and _is_differentiable(case):
+            _compare_passes(case, verdict, None, backward=True, analyses=case.seed % _ANALYSED == 0)
     return verdict
 
 
@@ -110,7 +111,7 @@ def _scan(case: Case, execute: Any, *, backward: bool) -> Scan:
     return Scan(case.module, args=case.args, kwargs=case.kwargs, mode=mode, execute=execute, backward=backward)
 
 
-def _compare_passes(case: Case, verdict: Verdict, outputs: list[Tensor] | None, *, backward: bool) -> None:
+def _compare_passes(case: Case, verdict: Verdict, outputs: list[Tensor] | None, *, backward: bool, analyses: bool) -> None:
     def differs(what: str, where: str, detail: str) -> None:
         verdict.differences.append(Difference(case.seed, what, where, detail, backward))
 
@@ -120,7 +121,7 @@ def _compare_passes(case: Case, verdict: Verdict, outputs: list[Tensor] | None, 
         try:
             scan = _scan(case, execute, backward=backward)
             traces[execute] = scan.trace
-            if execute == "abstract" and case.seed % _ANALYSED == 0:
+            if execute == "abstract" and analyses:
                 _analyse(scan)
         except NeedsValuesError as error:
             verdict.refusals.append(str(error).splitlines()[0])
@@ -144,10 +145,8 @@ def _compare_passes(case: Case, verdict: Verdict, outputs: list[Tensor] | None, 
 def _analyse(scan: Scan) -> None:
     """All that is derived from the record."""
     scan.info  # noqa: B018 - with the receptive fields
-    try:
+    with contextlib.suppress(NeedsValuesError):  # another pass: it may refuse
         scan.memory  # noqa: B018
-    except NeedsValuesError:
-        pass  # another pass: it may refuse
 
 
 def _compare_failures(case: Case, verdict: Verdict) -> None:
@@ -168,8 +167,8 @@ def _compare_failures(case: Case, verdict: Verdict) -> None:
 
 def _everything(case: Case) -> dict[str, Any]:
     holder = nn.Module()
-    holder.tensors = [*case.args, *case.kwargs.values()]
-    return {"model": observables(case.module), "arguments": observables(holder)["modules"][""]["tensors"]}
+    vars(holder)["arguments"] = [*case.args, *case.kwargs.values()]
+    return {"model": observables(case.module), "arguments": observables(holder)["modules"][""]["arguments"]}
 
 
 def _changed(before: Any, after: Any, path: str = "") -> Iterator[str]:
@@ -199,7 +198,9 @@ def _differences(abstract: Trace, real: Trace) -> Iterator[tuple[str, str, str]]
             yield (*found[:2], f"{found[2]}, in {_path(abstract, index)}")
             return
     yield from _unequal("modules", _module_calls(abstract), _module_calls(real))
-    yield from _unequal("parameters", *[[_values(each, _OF_PARAMETERS) for each in trace.parameters] for trace in (abstract, real)])
+    yield from _unequal(
+        "parameters", *[[_values(each, _OF_PARAMETERS) for each in trace.parameters] for trace in (abstract, real)]
+    )
 
 
 def _computes_gradients(trace: Trace) -> bool:

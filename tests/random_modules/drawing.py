@@ -134,7 +134,7 @@ def _fitting(draw: Draw, x: Tensor, depth: int) -> tuple[list[nn.Module], Tensor
         draw.depth = depth - 1
         try:
             return _tried(draw, chosen, x)
-        except Exception:  # noqa: S112, PERF203 - it does not fit
+        except Exception:  # noqa: S112 - it does not fit
             continue
     return [], x
 

@@ -347,7 +347,7 @@ class _First(nn.Module):
 def _recurrent(draw: Draw, x: Tensor, *, dropout: float = 0.0) -> nn.Module:
     kind: Any = draw.one_of(nn.RNN, nn.LSTM, nn.GRU)
     projected = {"proj_size": 2} if kind is nn.LSTM and draw.flag(0.2) else {}
-    return kind(  # type: ignore[no-any-return]
+    return kind(
         x.shape[-1],
         draw.size(3, 5),
         num_layers=2 if dropout else draw.size(1, 2),

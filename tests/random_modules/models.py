@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.random_modules import layers, tensors, wrappers  # noqa: F401 - they enter the steps
+import tests.random_modules.layers
+import tests.random_modules.tensors
+import tests.random_modules.wrappers  # noqa: F401 - they enter the steps
 from tests.random_modules.drawing import LARGEST, Draw, chain, run
 
 

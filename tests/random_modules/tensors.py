@@ -66,7 +66,7 @@ def diagonal(draw: Draw, x: Tensor) -> Layer:
 
 @step(1, 2)
 def diagonal_embedded(draw: Draw, x: Tensor) -> Layer:
-    return draw.one_of(torch.diag_embed, torch.diag)
+    return draw.one_of(lambda x: torch.diag_embed(x), lambda x: torch.diag(x))
 
 
 @step()
@@ -262,7 +262,7 @@ def out_given(draw: Draw, x: Tensor) -> Layer:
 
 # -- arithmetic ----------------------------------------------------------------------------------------------------------
 
-UNARY: tuple[Callable[[Tensor], Tensor], ...] = (
+UNARY: tuple[Callable[..., Tensor], ...] = (
     torch.abs, torch.exp, torch.expm1, torch.log1p, torch.sin, torch.cos, torch.tan, torch.atan, torch.sinh, torch.erf,
     torch.erfc, torch.floor, torch.ceil, torch.round, torch.trunc, torch.frac, torch.neg, torch.reciprocal, torch.rsqrt,
     torch.sign, torch.sgn, torch.square, torch.sigmoid, torch.sinc, torch.lgamma, torch.digamma, torch.logit, torch.nan_to_num,
@@ -358,7 +358,9 @@ def products(draw: Draw, x: Tensor) -> Layer:
 
 @step(3)
 def einsum(draw: Draw, x: Tensor) -> Layer:
-    equation = draw.one_of("bij,bkj->bik", "bij->bji", "bij,bij->b", "bij,cij->bc", "bij->ij", "bij,bkl->ikjl", "b...,b...->...")
+    equation = draw.one_of(
+        "bij,bkj->bik", "bij->bji", "bij,bij->b", "bij,cij->bc", "bij->ij", "bij,bkl->ikjl", "b...,b...->..."
+    )
     if "," in equation:
         return lambda x: torch.einsum(equation, x, x)
     return lambda x: torch.einsum(equation, x)

@@ -71,6 +71,9 @@ class Quiet(Around):
 
 
 class Scaled(Around):
+    count: Tensor
+    mean: Tensor
+
     def __init__(self, body: nn.Module) -> None:
         super().__init__(body)
         self.scale = nn.Parameter(torch.ones(()))
@@ -80,7 +83,7 @@ class Scaled(Around):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.body(x) * self.scale
-        self.count += 1  # type: ignore[operator, has-type]
+        self.count.add_(1)
         with torch.no_grad():
             self.mean.mul_(0.9).add_(0.1 * y.mean())
         self.history.append(y.detach())

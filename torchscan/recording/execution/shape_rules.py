@@ -144,13 +144,13 @@ def _laid_out(result: Tensor, layout: torch.memory_format) -> Tensor:
 
 def _lstm_layer(
     source: Tensor, weight: Tensor, _hidden_weight: Tensor, _b1: Tensor, _b2: Tensor, hidden: Tensor, cell: Tensor, *rest: Any
-) -> tuple[Tensor, ...] | None:
+) -> tuple[Tensor | None, ...]:
     """One layer of oneDNN's, of which torch does not tell how much memory it keeps for its gradient."""
     steps, batch, width = source.shape
     size, train = rest[3], rest[-1]
     made = torch.empty(steps, batch, size, dtype=source.dtype, device="meta")
-    kept = _lstm_workspace(steps, batch, width, size) if train else 0
-    workspace = torch.empty(kept, dtype=torch.uint8, device="meta")
+    kept = _lstm_workspace(steps, batch, width, size)
+    workspace = torch.empty(kept, dtype=torch.uint8, device="meta") if train else None
     return made, torch.empty_like(hidden, device="meta"), torch.empty_like(cell, device="meta"), workspace
 
 
