@@ -19,7 +19,7 @@ _OTHER_LAYOUT = frozenset(
         "huber_loss_backward", "smooth_l1_loss_backward", "_linalg_svd", "linalg_svdvals", "linalg_svd", "_fft_c2c", "_fft_r2c",
         "_fft_c2r", "channel_shuffle", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "convolution",
         "convolution_backward", "max_unpool2d", "max_unpool3d", "max_pool1d", "adaptive_avg_pool1d", "_adaptive_avg_pool2d",
-        "copysign", "logaddexp", "floor_divide", "angle", "hardsigmoid_backward", "hardtanh_backward", "stack",
+        "copysign", "logaddexp", "floor_divide", "angle", "hardsigmoid_backward", "hardtanh_backward", "stack", "elu_backward", "_log_softmax_backward_data",
     )
 )  # fmt: skip
 
