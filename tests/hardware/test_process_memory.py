@@ -197,7 +197,7 @@ def test_another_process_on_no_list_holds_nothing(machine: Machine, cuda: Cuda, 
     if initialised:
         cuda(reserved=[50])
     machine(Gpu([(neighbour, 70)]))
-    assert process_memory(ME + 1) == ProcessMemory(0, "nvml")
+    assert process_memory(STRANGER) == ProcessMemory(0, "nvml")
 
 
 @on_linux
@@ -332,7 +332,7 @@ def test_in_a_container_the_only_process_from_outside_is_taken_to_be_this_one(
     assert memory.reason == (
         f"process {STRANGER} is taken to be this one: it is the only process on a GPU that is not of this container"
     )
-    assert process_memory(ME + 1).size == 0, "another process is not guessed"
+    assert process_memory(OTHER_STRANGER).size == 0, "another process is not guessed"
 
 
 @pytest.mark.parametrize(

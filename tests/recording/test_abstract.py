@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 import torchscan
 from tests.recording.test_record import Calls, op_names, output_shapes
+from torchscan.trace.events import TensorSpec
 
 
 def both(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[torchscan.Trace, torchscan.Trace]:
@@ -261,5 +262,78 @@ def test_convolutions_keep_the_layout(layer: Any, kind: str, backward: bool) -> 
     if kind == "weight":
         layer.to(memory_format=torch.channels_last)
     abstract, real = both(nn.Sequential(layer, nn.ReLU()), args=(x.requires_grad_(backward),), backward=backward)
-    strides = [[[out.stride for out in op.signature.outputs] for op in trace.ops] for trace in (abstract, real)]
-    assert strides[0] == strides[1]
+    assert layouts(abstract) == layouts(real)
+
+
+def layouts(trace: torchscan.Trace) -> list[list[tuple[int, ...]]]:
+    """The strides of all results, without those along which nothing follows: a 1 × 1 weight has either layout.
+
+    Which of the two its gradient is said to have depends on the kernel, and so on the number of threads.
+    """
+    return [[_strides(out) for out in op.signature.outputs] for op in trace.ops]
+
+
+def _strides(spec: TensorSpec) -> tuple[int, ...]:
+    return tuple(step for step, size in zip(spec.stride, spec.shape, strict=True) if size > 1)
+
+
+# -- found by random modules (tests/test_random_modules.py) --------------------------------------------------------------
+
+
+def test_gradients_without_elements_have_no_values_either() -> None:
+    """For a part without elements torch makes a gradient of shape (0,), which has to be on the device of the others."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Flatten(0), Calls(lambda _, x: torch.cat([x[:0], x * 2])))
+    abstract, real = both(model, (3,), batch_size=2, backward=True)
+    assert described(abstract) == described(real)
+    assert [op.signature.outputs[0].shape for op in abstract.ops if op.signature.operator == "aten.cat"] == [(8,)]
+
+
+def test_gradients_that_start_from_a_number() -> None:
+    """The number has a value in inference mode, and torch compares devices, so the model is recorded with gradients."""
+    model = Calls(lambda _, x: torch.func.vjp(lambda y: y.tanh().sum(), x)[1](torch.ones(()))[0])
+    trace = torchscan.record(model, (4,), execute="abstract")
+    assert op_names(trace) == ["tanh", "sum", "ones", "expand", "tanh_backward"]
+    assert output_shapes(trace) == [(1, 4)]
+
+
+def test_assumed_indices_are_laid_out_as_the_operator_says() -> None:
+    """They are counted through along the dimension that is sorted, which is not the last one."""
+    abstract, real = both(Calls(lambda _, x: x.argsort(1).float()), (4, 3), batch_size=2)
+    assert layouts(abstract) == layouts(real) == [[(12, 3, 1)], [(12, 3, 1)]]
+
+
+def test_zeros_as_large_as_the_weights_stand_for_the_biases_of_an_lstm() -> None:
+    """What torch makes for oneDNN, those for the state first: 4·5 rows of 5, then of 3."""
+    abstract, real = both(nn.LSTM(3, 5, bias=False), args=(torch.randn(7, 2, 3),), backward=True)
+    assert described(abstract) == described(real)
+    shapes = [op.signature.outputs[0].shape for op in abstract.ops if op.signature.operator == "aten.zeros"]
+    assert shapes[-2:] == [(20, 5), (20, 3)]
+
+
+def test_an_lstm_without_gradients_keeps_nothing_for_them() -> None:
+    def quiet(module: Any, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            states: Tensor = module.lstm(x)[0]
+        return states * module.scale
+
+    model = Calls(quiet, lstm=nn.LSTM(3, 5), scale=nn.Parameter(torch.ones(())))
+    abstract, real = both(model, args=(torch.randn(7, 2, 3),), backward=True)
+    assert described(abstract) == described(real)
+    (layer,) = (op for op in abstract.ops if op.signature.operator == "aten.mkldnn_rnn_layer")
+    assert [out.shape for out in layer.signature.outputs] == [(7, 2, 5), (2, 5), (2, 5)]
+
+
+@pytest.mark.parametrize("is_buffer", [True, False])
+def test_a_composite_operator_on_the_input_and_on_known_values(is_buffer: bool) -> None:
+    """A window of 4 every 2 of 40 + 2·2 samples: 21 of them, with 4/2 + 1 frequencies each."""
+
+    def forward(module: Any, x: Tensor) -> Tensor:
+        window = module.window if is_buffer else torch.hann_window(4)
+        return torch.stft(x, 4, 2, window=window, return_complex=True).abs()
+
+    model = Calls(forward)
+    model.register_buffer("window", torch.hann_window(4))
+    abstract, real = both(model, (40,), batch_size=3)
+    assert described(abstract) == described(real)
+    assert output_shapes(abstract) == [(3, 3, 21)]
+    assert [slot.is_used for slot in abstract.parameters] == [is_buffer]

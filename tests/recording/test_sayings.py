@@ -40,6 +40,18 @@ def saved(x: Tensor) -> Tensor:
     return torch.ones(2, 4, requires_grad=True) * x
 
 
+class Elsewhere(torch.autograd.Function):
+    """Its gradient is on another device than its argument."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return torch.ones(2)
+
+
 PROVOKED: list[tuple[Saying, Callable[[], Any]]] = [
     (Saying.NEEDS_GRAPH, lambda: inference(lambda x: torch.autograd.grad(x.sum(), x))),
     (Saying.NEEDS_GRAPH, lambda: inference(lambda x: x.sum().backward())),
@@ -48,6 +60,7 @@ PROVOKED: list[tuple[Saying, Callable[[], Any]]] = [
     (Saying.NEEDS_GRAPH, lambda: outside(lambda x: x.requires_grad_())),
     (Saying.NEEDS_GRAPH, lambda: outside(lambda x: x.add_(1))),
     (Saying.NEEDS_GRAPH, lambda: outside(saved)),
+    (Saying.NEEDS_GRAPH, lambda: Elsewhere.apply(torch.ones(2, device="meta", requires_grad=True)).sum().backward()),
     (Saying.NO_SHAPE_FUNCTION, lambda: silent(torch.ones(2, device="meta"))),
     (Saying.NO_SHAPE_FUNCTION, lambda: torch.ops.torchscan_sayings.only_on_cpu(torch.ones(2, device="meta"))),
     (Saying.NO_GRADIENT, lambda: silent(torch.ones(2, requires_grad=True)).sum().backward()),

@@ -12,7 +12,7 @@ import torch
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.execution.abstract import AbstractExecution
+from torchscan.recording.execution.abstract import NO_FLOATS, AbstractExecution
 from torchscan.recording.execution.calls import Execution
 from torchscan.recording.execution.real import RealExecution
 from torchscan.recording.request import PassRequest
@@ -54,7 +54,7 @@ class Attempt:
         """What runs the operators. In pieces, all floats are meta tensors: autograd and composites compare devices."""
         if not self.is_abstract:
             return RealExecution()
-        return AbstractExecution(largest_floats=0) if self.in_pieces else AbstractExecution()
+        return AbstractExecution(largest_floats=NO_FLOATS) if self.in_pieces else AbstractExecution()
 
     @contextlib.contextmanager
     def without_autocast(self, followed: str | None, assume: Callable[[str], None]) -> Iterator[None]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.errors import InputError
+from torchscan.recording.bookkeeping.inventory import tensors_of
 from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS
 
 Shape = Sequence[int]
@@ -39,7 +40,7 @@ def example_inputs(
 
 def floating_dtype_of(module: nn.Module) -> torch.dtype:
     """The dtype of the first floating-point or complex parameter or buffer, which is the one that inputs should have."""
-    for tensor in (*module.parameters(), *module.buffers()):
+    for tensor in tensors_of(module):
         if tensor.is_floating_point() or tensor.is_complex():
             return tensor.dtype
     return torch.get_default_dtype()

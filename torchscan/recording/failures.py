@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +17,9 @@ from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.recorder import Failure
 from torchscan.recording.sayings import Saying, says
 from torchscan.trace.events import InputRecord, TensorSpec
+
+#: characters
+_LONGEST_PATH = 200
 
 
 def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], input_shape: Shapes | None) -> TorchscanError:
@@ -37,8 +41,13 @@ def _where(failure: Failure, module: nn.Module) -> str:
     if call is None or not call.path:
         place = f"{type_name_of(module)} (the model itself)"
     else:
-        place = f"{call.path} ({type_name_of(call.module)})"
+        place = f"{_short(call.path)} ({type_name_of(call.module)})"
     return f"{place} failed in {_op_text(failure.request)}" if failure.request else f"{place} failed"
+
+
+def _short(path: str) -> str:
+    """The end of a path, which says more than its beginning, where it is longer than anybody reads."""
+    return path if len(path) <= _LONGEST_PATH else f"{path.count('.') + 1} levels deep, …{path[-_LONGEST_PATH // 4 :]}"
 
 
 def _op_text(request: OpRequest) -> str:
@@ -72,6 +81,9 @@ def _hint(error: BaseException, request: OpRequest | None, module: nn.Module, in
     for saying, hint in _HINTS.items():
         if says(error, saying):
             return hint
+    if isinstance(error, RecursionError):
+        limit = f"sys.setrecursionlimit({2 * sys.getrecursionlimit()})"
+        return f"{limit} before the call, in a thread with memory for as many calls (threading.stack_size)"
     if request is not None and "embedding" in str(request.op) and _has_floating_index(request):
         return "token ids are integers: pass dtype=torch.long"
     if says(error, Saying.WRONG_TYPE):

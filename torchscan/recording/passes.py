@@ -19,6 +19,7 @@ from torchscan.recording.attempts import Attempt, attempts_for
 from torchscan.recording.bookkeeping.inventory import Inventory, has_meta_tensors
 from torchscan.recording.bookkeeping.parameters import parameter_records, unseen_parameters
 from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.nesting import make_room_for_nesting
 from torchscan.recording.precision import CopyError, on_meta_copy
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest, check_request
@@ -122,6 +123,7 @@ def _record_once(attempt: Attempt, request: PassRequest, inventory: Inventory) -
     followed = request.device_type if request.in_pieces else None
 
     def body() -> list[InputRecord]:
+        make_room_for_nesting(inventory)
         with attempt.without_autocast(followed, assumptions.add):
             return run(request, attempt, recorder, inventory, autocast)
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory, type_name_of
-from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
+from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked, meta_tensor
 from torchscan.recording.call_tree import Call, CallTree
 from torchscan.recording.execution.assumed import NOTHING, AssumedValues, Met
 from torchscan.recording.execution.calls import Execution, OpOutcome, OpRequest, OpTraits, describe_outcome, traits_of
@@ -212,8 +212,9 @@ class Recorder(TorchDispatchMode):
             return args[0]
         traits = self._traits.get(func) or self._look_at(func)
         if func in self._taken_apart:
+            args, kwargs = self._on_one_device(args, kwargs or {})
             with self, self.values.checked() if func in CHECKING else contextlib.nullcontext():
-                return func.decompose(*args, **(kwargs or {}))
+                return func.decompose(*args, **kwargs)
         request = OpRequest(func, traits, args, kwargs, self.table)
         try:
             met = self.values.met_by(request)
@@ -224,6 +225,20 @@ class Recorder(TorchDispatchMode):
         if func in _BOOKKEEPING:
             return self._result_of_bookkeeping(request, outcome)
         return self._write_down(request, outcome, met)
+
+    def _on_one_device(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """For composite operators, which compare devices: beside a meta tensor other fractions give up their values."""
+        if not torch.is_inference_mode_enabled() or len({tensor.is_meta for tensor in tensors_in((args, kwargs))}) < 2:
+            return args, kwargs
+        changed: tuple[Sequence[Any], Mapping[str, Any]] = copy_arguments((args, kwargs), self._without_values)
+        return changed
+
+    def _without_values(self, tensor: Tensor) -> Tensor:
+        if tensor.is_meta or not tensor.is_floating_point():
+            return tensor
+        substitute = meta_tensor(self.table.find(tensor).spec)
+        self.table.enter_substitute(substitute, tensor)
+        return substitute
 
     def _notice_what_is_over(self) -> None:
         """An exception that somebody has caught, whose frames hold tensors; what a checkpoint computes again."""

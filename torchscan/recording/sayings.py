@@ -12,7 +12,8 @@ from enum import Enum, auto
 class Saying(Enum):
     """What an exception is about."""
 
-    #: gradients were asked for in inference mode, or a tensor made in it was used for some
+    #: gradients were asked for in inference mode, or a tensor made in it was used for some; or one starts from known values,
+    #: which only inference mode leaves on the CPU
     NEEDS_GRAPH = auto()
     #: a custom operator does not say what shape it returns
     NO_SHAPE_FUNCTION = auto()
@@ -27,7 +28,7 @@ class Saying(Enum):
 
 
 _WORDS: Mapping[Saying, tuple[str, ...]] = {
-    Saying.NEEDS_GRAPH: ("require grad", "requires_grad", "inference tensor"),
+    Saying.NEEDS_GRAPH: ("require grad", "requires_grad", "inference tensor", "returned an invalid gradient"),
     Saying.NO_SHAPE_FUNCTION: ("fake impl", "meta kernel"),
     Saying.TAKES_FUNCTIONS: ("takes functions", "no rule registered for hop"),
     Saying.NO_GRADIENT: ("no autograd formula was registered",),

@@ -70,15 +70,38 @@ def type_name_of(module: nn.Module) -> str:
     return str(getattr(module, "original_name", type(module).__name__))
 
 
+def modules_of(module: nn.Module) -> dict[str, nn.Module]:
+    """Each module once, under its first path, as ``named_modules()`` has them; that one needs a call for each level."""
+    found: dict[str, nn.Module] = {}
+    seen: set[int] = set()
+    waiting: list[tuple[str, nn.Module | None]] = [("", module)]
+    while waiting:
+        path, each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        found[path] = each
+        prefix = f"{path}." if path else ""
+        waiting += [(prefix + name, child) for name, child in reversed(list(each._modules.items()))]
+    return found
+
+
+def tensors_of(module: nn.Module) -> Iterator[Tensor]:
+    """The parameters, then the buffers."""
+    modules = modules_of(module).values()
+    slots = itertools.chain(*(each._parameters.values() for each in modules), *(each._buffers.values() for each in modules))
+    yield from (tensor for tensor in slots if tensor is not None)
+
+
 def is_on_cuda(module: nn.Module) -> bool:
     """Whether the first tensor of a model is there."""
-    first = next(itertools.chain(module.parameters(), module.buffers()), None)
+    first = next(tensors_of(module), None)
     return first is not None and first.is_cuda
 
 
 def has_meta_tensors(module: nn.Module) -> bool:
     """Whether some parameter or buffer of a model is a meta tensor."""
-    return any(tensor.is_meta for tensor in itertools.chain(module.parameters(), module.buffers()))
+    return any(tensor.is_meta for tensor in tensors_of(module))
 
 
 class Inventory:
@@ -87,7 +110,7 @@ class Inventory:
     def __init__(self, module: nn.Module) -> None:
         self.root = module
         #: each module once, under its first path
-        self.modules: dict[str, nn.Module] = dict(module.named_modules())
+        self.modules: dict[str, nn.Module] = modules_of(module)
         self._paths = {id(each): path for path, each in self.modules.items()}
 
     def path_of(self, module: nn.Module) -> str | None:

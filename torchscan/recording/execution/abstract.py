@@ -39,6 +39,8 @@ _META, _CPU = torch.device("meta"), torch.device("cpu")
 
 #: floating-point tensors made from known values keep theirs up to this many elements
 CONCRETE_FLOATS = 2**16
+#: … or none does, not even those without elements
+NO_FLOATS = -1
 
 #: operators whose result has no values yet
 _ALLOCATIONS = frozenset({aten.empty.memory_format, aten.empty_strided.default})

@@ -80,8 +80,8 @@ def _by_onednn(call: _Call) -> tuple[Tensor, Tensor, Tensor]:
     for layer in range(call.layers):
         for backwards in call.directions:
             place, own = next(places), next(per_layer)
-            biases = own[2:] or tuple(current.new_zeros(own[0].shape[0]) for _ in range(2))
             start = (call.state[0].select(0, place), call.state[1].select(0, place))
+            biases = own[2:] or _zeros_for(*own)
             sizes: tuple[Any, ...] = (backwards, [], 2, hidden_size, call.layers, call.has_biases)
             options = (call.bidirectional, call.batch_first, torch.is_grad_enabled())
             output, *final, _ = aten.mkldnn_rnn_layer(current, *own[:2], *biases, *start, *sizes, *options)
@@ -91,6 +91,12 @@ def _by_onednn(call: _Call) -> tuple[Tensor, Tensor, Tensor]:
         current = call.dropped(torch.cat(outputs, -1) if call.bidirectional else outputs[0], layer)
     hidden, cell = (torch.stack(each) for each in zip(*last, strict=True))
     return current.transpose(0, 1) if call.batch_first else current, hidden, cell
+
+
+def _zeros_for(of_input: Tensor, of_state: Tensor) -> tuple[Tensor, Tensor]:
+    """What torch hands oneDNN where there are no biases: zeros as large as the weights, those for the state first."""
+    for_state, for_input = (torch.zeros(each.shape, dtype=each.dtype, device=each.device) for each in (of_state, of_input))
+    return for_input, for_state
 
 
 def _step_by_step(call: _Call, cell: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:

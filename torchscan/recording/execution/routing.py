@@ -45,7 +45,7 @@ def balanced_indices(request: OpRequest, outputs: Sequence[TensorSpec]) -> Calla
     hit = _hit(choices, math.prod(request.tracked[0].spec.shape) // choices, spec.numel)
 
     def put(result: Any) -> Any:
-        indices = _spread(spec.shape, dim, hit)
+        indices = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype).copy_(_spread(spec.shape, dim, hit))
         if isinstance(result, Tensor):
             return indices
         return type(result)([*result[:position], indices, *result[position + 1 :]])

@@ -144,20 +144,22 @@ def _laid_out(result: Tensor, layout: torch.memory_format) -> Tensor:
 
 def _lstm_layer(
     source: Tensor, weight: Tensor, _hidden_weight: Tensor, _b1: Tensor, _b2: Tensor, hidden: Tensor, cell: Tensor, *rest: Any
-) -> tuple[Tensor, ...] | None:
+) -> tuple[Tensor | None, ...]:
     """One layer of oneDNN's, of which torch does not tell how much memory it keeps for its gradient."""
     steps, batch, width = source.shape
     size, train = rest[3], rest[-1]
     made = torch.empty(steps, batch, size, dtype=source.dtype, device="meta")
-    kept = _lstm_workspace(steps, batch, width, size) if train else 0
-    workspace = torch.empty(kept, dtype=torch.uint8, device="meta")
+    kept = _lstm_workspace(steps, batch, width, size)
+    workspace = torch.empty(kept, dtype=torch.uint8, device="meta") if train else None
     return made, torch.empty_like(hidden, device="meta"), torch.empty_like(cell, device="meta"), workspace
 
 
 def _lstm_layer_backward(source: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """A gradient each, also for the two biases, to which torch's own shape function gives one in common."""
-    weights, hidden, cell = rest[:4], rest[4], rest[5]
-    return tuple(torch.empty(each.shape, dtype=torch.float32, device="meta") for each in (source, *weights, hidden, cell))
+    of_input, of_state, *_biases = rest[:4]
+    bias = of_input.shape[:1]  # also where zeros as large as the weights stand for biases
+    shapes = (source.shape, of_input.shape, of_state.shape, bias, bias, rest[4].shape, rest[5].shape)
+    return tuple(torch.empty(shape, dtype=torch.float32, device="meta") for shape in shapes)
 
 
 def _lstm_workspace(steps: int, batch: int, width: int, size: int) -> int:

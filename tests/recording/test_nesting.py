@@ -1,0 +1,54 @@
+"""Models that are nested more deeply than Python calls functions."""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal
+
+import pytest
+from torch import nn
+
+import torchscan
+from tests.observables import process_state
+
+
+def nested(levels: int) -> nn.Module:
+    """A product of 4 by 4, so many levels down."""
+    module: nn.Module = nn.Linear(4, 4)
+    for _ in range(levels):
+        module = nn.Sequential(module)
+    return module
+
+
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_a_thousand_levels_are_recorded(execute: Literal["abstract", "real"]) -> None:
+    limit = sys.getrecursionlimit()
+    trace = torchscan.record(nested(1000), (4,), execute=execute)
+    assert [call.depth for call in trace.modules] == list(range(1001))
+    assert (torchscan.total_cost(trace).macs, sum(each.numel for each in trace.parameters)) == (16, 20)
+    assert sys.getrecursionlimit() == limit
+
+
+def test_a_thousand_levels_are_described(capsys: pytest.CaptureFixture[str]) -> None:
+    model = nested(1000)
+    info = torchscan.crawl_module(model, (4,), training=True)
+    assert info["overall"]["macs"] == 32  # the product, and the gradient of its weight
+    assert [layer["depth"] for layer in info["layers"]] == list(range(1001))
+    assert len(torchscan.format_info(info).splitlines()) > 1001
+    assert torchscan.aggregate_info(info, 2)["overall"]["macs"] == 32
+    torchscan.summary(model, (4,), receptive_field=True, max_depth=2)
+    assert "Linear" not in capsys.readouterr().out
+    assert torchscan.estimate_memory(model, (4,)).peak_bytes > 0
+    assert torchscan.receptive_field(model, (4,)).output
+
+
+@pytest.mark.filterwarnings("ignore:global module forward hook:UserWarning")
+def test_too_many_levels_are_refused_in_a_line() -> None:
+    model = nested(5000)
+    before, limit = process_state(), sys.getrecursionlimit()
+    with pytest.raises(
+        torchscan.RecordError, match=r"levels deep.*RecursionError(.|\n)*try: sys.setrecursionlimit\("
+    ) as caught:
+        torchscan.record(model, (4,))
+    assert all(len(line) < 300 for line in str(caught.value).splitlines())
+    assert (process_state(), sys.getrecursionlimit()) == (before, limit)
