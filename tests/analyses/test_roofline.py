@@ -496,6 +496,36 @@ def test_a_format_that_a_device_has_no_rate_for_is_assumed_and_said() -> None:
     assert any("no rate for fp64" in each for each in result.assumptions)
 
 
+def test_double_precision_that_no_data_sheet_tells_of_is_a_64th_of_single() -> None:
+    """2·4096³ FLOPs at 10/64 TFLOP/s."""
+    load = only(roofline(nn.Linear(4096, 4096, bias=False).double(), (4096,), batch_size=4096), "mm")
+    assert (load.limiter, load.time_bound) == ("compute", pytest.approx(2 * 4096**3 / (10e12 / 64)))
+
+
+@pytest.mark.parametrize(("rates", "rate"), [({}, 10e12 / 64), ({"fp64": 0.5}, 0.5e12), ({"fp64": 0.5, "fp64_tc": 5}, 0.5e12)])
+def test_arithmetic_in_double_precision_has_a_rate_of_its_own(rates: dict[str, float], rate: float) -> None:
+    """Mish is 11 FLOPs per element, on the vector units: none of it is done by those for products of matrices."""
+    register_device("a wide card", memory_gb=64, bandwidth_gbs=4000, dense_tflops={"fp32": 10} | rates)
+    load = only(roofline(nn.Mish(), (2**24,), device="a wide card", dtype=torch.float64), "mish")
+    assert (load.limiter, load.time_bound) == ("compute", pytest.approx(11 * 2**24 / rate))
+
+
+@pytest.mark.parametrize("trained", [(), ("query",), ("query", "key")])
+def test_attention_keeps_what_the_backward_pass_of_any_operand_needs(trained: tuple[str, ...]) -> None:
+    """Besides results of 4·64·32 numbers the kernel writes its random state, two integers, and the logsumexp of each of 64 rows."""
+    layers = {name: nn.Linear(32, 32) for name in ("query", "key")}
+    for name, layer in layers.items():
+        layer.requires_grad_(name in trained)
+
+    def attend(net: Any, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(net.query(x)[:, None], net.key(x)[:, None], net.value * x[:, None])
+
+    value = nn.Parameter(torch.ones(32), requires_grad=False)
+    step = roofline(Calls(attend, **layers, value=value), (64, 32), batch_size=4, device="T4", training=bool(trained))
+    kept = 4 * 64 * 4 if trained else 0
+    assert only(step, "_scaled_dot_product_efficient_attention").bytes_written == 4 * 64 * 32 * 4 + 2 * 8 + kept
+
+
 def test_the_model_is_as_before() -> None:
     model = Nested()
     before = {name: value.clone() for name, value in model.state_dict().items()}

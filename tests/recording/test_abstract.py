@@ -68,6 +68,18 @@ def test_integers_decide_control_flow() -> None:
     assert output_shapes(abstract) == output_shapes(real) == [(3, 2, 3)]
 
 
+def test_what_is_known_stays_known_after_the_like_of_what_is_not() -> None:
+    """Two tensors of three floats: of one only the shape is known, of the other the values, 1 + 2 + 4, too."""
+
+    def forward(_: Calls, x: Tensor) -> Tensor:
+        unknown = x.abs()
+        known = torch.tensor([1.0, -2.0, 4.0]).abs()
+        return torch.zeros(int(known.sum())) + unknown.sum()
+
+    abstract, real = both(Calls(forward), args=(torch.zeros(3),))
+    assert output_shapes(abstract) == output_shapes(real) == [(7,)]
+
+
 def test_a_factory_that_asks_for_the_device_of_the_input_keeps_its_values() -> None:
     def forward(_: Calls, x: Tensor) -> Tensor:
         ids = torch.arange(3, device=x.device)
