@@ -29,7 +29,7 @@ runners: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list)
 _missing: dict[CodeType, set[int]] = {}
 
 
-def _on_call(frame: FrameType, event: str, argument: Any) -> Any:
+def _on_call(frame: FrameType, _event: str, _argument: Any) -> Any:
     code = frame.f_code
     if not code.co_filename.startswith(PACKAGE):
         return None
@@ -38,7 +38,7 @@ def _on_call(frame: FrameType, event: str, argument: Any) -> Any:
     return _on_line if _missing[code] else None
 
 
-def _on_line(frame: FrameType, event: str, argument: Any) -> Any:
+def _on_line(frame: FrameType, _event: str, _argument: Any) -> Any:
     _missing[frame.f_code].discard(frame.f_lineno)
     return _on_line
 
@@ -67,7 +67,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         passed[report.nodeid] = report.duration
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+def pytest_sessionfinish() -> None:
     """Writes what was noted, in the processes that run tests."""
     if tests:
         name = os.environ["LINES_RUN"] + os.environ.get("PYTEST_XDIST_WORKER", "")

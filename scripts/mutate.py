@@ -1,8 +1,8 @@
 """Tries small changes of the package on its tests.
 
-Each change is tried in a process of its own, forked from one that has imported torch, where the changed file is imported in place
-of the one on the disk, which stays as it is. First come the tests that run the changed lines, the quickest first, then, for what
-survives, all the other quick ones. Tests that start Python anew don't see the change.
+Each change is tried in a process of its own, forked from one that has imported torch. There the changed text is imported instead
+of the file, which stays as it is. First come the quickest tests that run the changed lines, then, for what survives, all others
+but the slow ones. Tests that start Python anew do not see the change.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class ChangedFile(importlib.machinery.SourceFileLoader):
 
     text = b""
 
-    def get_data(self, path: str) -> bytes:
+    def get_data(self, path: str) -> bytes:  # noqa: ARG002
         """The changed text."""
         return self.text
 
@@ -172,7 +172,7 @@ class Finder:
         self.module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         self.text = change.source or self.path.read_bytes()
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
         """What the machinery of imports asks."""
         if name != self.module:
             return None
@@ -200,14 +200,13 @@ class Trial:
         return BUILD / f"verdict-{self.process or os.getpid()}"
 
     def start(self) -> None:
-        """First the tests that run the line; if there are none, or they have run, the others."""
+        """First the quickest tests that run the line; if these have run, or there are none, all others."""
+        known = self.runners.seconds
         first = [] if self.tests else self.runners.enough_of(self.change.place)
         self.all_tests = not first
-        rest = (
-            test for test in sorted(self.runners.seconds, key=self.runners.seconds.__getitem__) if test not in set(self.tests)
-        )
-        self.tests = first or list(rest)
-        self.deadline = time.monotonic() + 90 + 10 * sum(map(self.runners.seconds.__getitem__, self.tests))
+        likely = dict.fromkeys([*self.runners.of(self.change.place), *sorted(known, key=known.__getitem__)])
+        self.tests = first or [test for test in likely if test not in set(self.tests)]
+        self.deadline = time.monotonic() + 90 + 10 * sum(map(known.__getitem__, self.tests))
         self.process = os.fork()
         if not self.process:
             self._run()

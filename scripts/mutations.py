@@ -1,4 +1,7 @@
-"""Every small change of the package that a test should notice: which text of which file becomes which other text."""
+"""Every small change of the package that a test should notice: which text of which file becomes which other text.
+
+Left out are words, annotations, and guards that no program which works meets: frozen and slotted classes, strict zips.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,9 @@ def _body(node: ast.FunctionDef | ast.Lambda) -> list[ast.AST]:
 
 def _for_types_only(node: ast.AST) -> bool:
     """Also what holds words alone: the places of nodes in f-strings are unknown to Python 3.11."""
-    if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom):
+    if isinstance(node, ast.JoinedStr | ast.Import | ast.ImportFrom) or _calls(node, "dataclass", "dataclasses.dataclass"):
+        return True
+    if isinstance(node, ast.keyword) and node.arg == "strict":
         return True
     if isinstance(node, ast.FunctionDef):
         return any(ast.unparse(decorator) in ("overload", "typing.overload") for decorator in node.decorator_list)
@@ -166,15 +171,17 @@ def _statements(node: ast.AST, places: Places) -> Iterator[Change]:
     elif isinstance(node, ast.If):
         start, end = places.span(node.body[0])[0], places.span(node.body[-1])[1]
         yield "body of an if", start, end, (_padded("pass", places.source[start:end].decode()),)
-    elif isinstance(node, ast.AugAssign | ast.Raise | ast.Delete | ast.Continue) or _assigns_to_others(node):
-        yield "statement", *places.span(node), (_padded("pass", places.text(node)),)
-    elif isinstance(node, ast.Expr) and not isinstance(node.value, ast.Constant | ast.Yield | ast.YieldFrom):
+    elif _acts(node):
         yield "statement", *places.span(node), (_padded("pass", places.text(node)),)
 
 
-def _assigns_to_others(node: ast.AST) -> bool:
-    """Not to a local name alone: without it, what follows fails by itself."""
-    return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute | ast.Subscript)
+def _acts(node: ast.AST) -> bool:
+    """Calls, and assignments to more than a local name alone: without that, what follows fails by itself."""
+    if isinstance(node, ast.Expr):
+        return not isinstance(node.value, ast.Constant | ast.Yield | ast.YieldFrom)
+    if isinstance(node, ast.Assign):
+        return isinstance(node.targets[0], ast.Attribute | ast.Subscript)
+    return isinstance(node, ast.AugAssign | ast.Raise | ast.Delete | ast.Continue)
 
 
 def _padded(new: str, old: str) -> str:
@@ -214,7 +221,7 @@ def _arguments(node: ast.AST, places: Places) -> Iterator[Change]:
     """A keyword argument left out, two arguments the other way round."""
     if not isinstance(node, ast.Call):
         return
-    if node.keywords and node.keywords[-1].arg and (before := [*node.args, *node.keywords[:-1]]):
+    if node.keywords and node.keywords[-1].arg not in (None, "strict") and (before := [*node.args, *node.keywords[:-1]]):
         yield "argument dropped", places.span(before[-1])[1], places.span(node.keywords[-1])[1], ("",)
     if len(node.args) == 2 and not any(isinstance(each, ast.Starred | ast.GeneratorExp) for each in node.args):
         (start, middle), (then, end) = map(places.span, node.args)
