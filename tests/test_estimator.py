@@ -243,7 +243,7 @@ def test_the_verdict_adds_up() -> None:
 
 
 def test_a_convolution_copies_what_is_not_channels_last() -> None:
-    """Its input, weight and result, while it runs. Nothing is copied that lies as the kernel wants it, or is no convolution's."""
+    """Its input, weight and result, while it runs; nothing that lies as the kernel wants it, or is of other layers."""
 
     def allocated(layer: nn.Module, layout: torch.memory_format) -> int:
         x = torch.zeros(4, 64, 32, 32, device="meta").to(memory_format=layout)

@@ -571,6 +571,13 @@ def test_a_border_of_the_other_side_is_noted(padded: str) -> None:
     assert (axis.size, axis.stride, axis.padding, axis.notes) == (5, 1, 2, ("wraps",))
 
 
+def test_statistics_of_a_norm_are_counted_only_when_asked_for() -> None:
+    trace = torchscan.record(nn.Sequential(nn.Conv1d(1, 4, 3), nn.GroupNorm(2, 4)), (1, 20))
+    (axis,) = receptive_fields(trace).output.axes
+    assert (axis.status, axis.size, axis.notes) == ("local", 3, ("norm-stats",))
+    assert [each.status for each in receptive_fields(trace, strict_norm=True).output.axes] == ["global"]
+
+
 def test_only_the_dimension_that_is_rolled_wraps() -> None:
     """Rows wrap around; columns stay where they are, as do rows where channels change places."""
 
@@ -594,7 +601,9 @@ def test_the_largest_of_several_channels_is_as_local_as_they_are() -> None:
     assert (axis.status, axis.size, axis.stride, axis.padding) == ("local", 3, 1, 1)
 
 
-@pytest.mark.parametrize("forward", [lambda _, x: torch.roll(x, 2), lambda _, x: x.sum().t(), lambda _, x: x.sum().mT])
+@pytest.mark.parametrize(
+    "forward", [lambda _, x: torch.roll(x, 2), lambda _, x: x.sum().transpose(0, -1), lambda _, x: x.sum().t()]
+)
 def test_operators_without_a_dimension_of_their_own_have_a_rule(forward: Any) -> None:
     """A rule that fails warns, which is an error here; there is nothing to warn of."""
     (axis,) = torchscan.receptive_field(Net(forward), (1, 20)).output.axes
@@ -612,7 +621,7 @@ def test_operators_without_a_dimension_of_their_own_have_a_rule(forward: Any) ->
     ],
 )
 def test_a_hull_of_one_side_is_a_hull(taken: int, starts: list[int], ends: list[int]) -> None:
-    """Every place, and one of its block of 17, in pools of 10: one side has as many phases as it has blocks, the other has one."""
+    """Every place, and one of its block of 17, in pools of 10: one side goes up in steps, the other evenly."""
 
     def forward(_: Any, x: Tensor) -> Tensor:
         y: Tensor = x + F.interpolate(x[..., taken::17], scale_factor=17.0)

@@ -510,20 +510,26 @@ def test_arithmetic_in_double_precision_has_a_rate_of_its_own(rates: dict[str, f
     assert (load.limiter, load.time_bound) == ("compute", pytest.approx(11 * 2**24 / rate))
 
 
-@pytest.mark.parametrize("trained", [(), ("query",), ("query", "key")])
-def test_attention_keeps_what_the_backward_pass_of_any_operand_needs(trained: tuple[str, ...]) -> None:
-    """Besides results of 4·64·32 numbers the kernel writes its random state, two integers, and the logsumexp of each of 64 rows."""
-    layers = {name: nn.Linear(32, 32) for name in ("query", "key")}
-    for name, layer in layers.items():
-        layer.requires_grad_(name in trained)
+@pytest.mark.parametrize(("trained", "training"), [(["query"], True), (["query", "key"], True), (["query", "key"], False)])
+def test_attention_keeps_what_the_backward_pass_of_any_operand_needs(trained: list[str], training: bool) -> None:
+    """Besides 4·64·32 results the kernel writes its random state, two integers, and for a gradient one number per row."""
+    layers = {name: nn.Linear(32, 32).requires_grad_(name in trained) for name in ("query", "key")}
 
     def attend(net: Any, x: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(net.query(x)[:, None], net.key(x)[:, None], net.value * x[:, None])
+        return F.scaled_dot_product_attention(net.query(x)[:, None], net.key(x)[:, None], x[:, None])
 
-    value = nn.Parameter(torch.ones(32), requires_grad=False)
-    step = roofline(Calls(attend, **layers, value=value), (64, 32), batch_size=4, device="T4", training=bool(trained))
-    kept = 4 * 64 * 4 if trained else 0
-    assert only(step, "_scaled_dot_product_efficient_attention").bytes_written == 4 * 64 * 32 * 4 + 2 * 8 + kept
+    load = only(
+        roofline(Calls(attend, **layers), (64, 32), batch_size=4, device="T4", training=training),
+        "_scaled_dot_product_efficient_attention",
+    )
+    assert load.bytes_written == 4 * 64 * 32 * 4 + 2 * 8 + (4 * 64 * 4 if training else 0)
+
+
+@pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
+def test_a_plain_recurrent_layer_keeps_one_gate_of_each_step_on_a_gpu(nonlinearity: str) -> None:
+    """2 steps of 5 sequences and 3 units: 30 outputs, 15 last states, and for the gradient a gate, a cell and an output: 90."""
+    step = roofline(nn.RNN(7, 3, nonlinearity=nonlinearity), (5, 7), batch_size=2, training=True)
+    assert only(step, "_cudnn_rnn").bytes_written == 4 * (30 + 15 + 90)
 
 
 def test_the_model_is_as_before() -> None:

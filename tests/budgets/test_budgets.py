@@ -238,7 +238,7 @@ def test_the_file_is_looked_for_upwards(folder: Path) -> None:
         ("[budgets.x]\nbaseline = 'a.json'\ntolerance = '1 apple'", "budgets.x.tolerance: '1 apple' is not a valid share"),
         ("[budgets.x]\nbaseline = 'a.json'\ntolerance = -1", "budgets.x.tolerance"),
         ("[budgets.x]\nbaseline = 'a.json'\ntolerance = { speed = 1 }", "budgets.x.tolerance.speed: unknown key"),
-        ("[budgets.x]\nmax_latency = '1ms'", "a latency needs a device"),
+        ("[budgets.x]\nmax_latency = '1ms'", "budgets.x.max_latency: a latency needs a device"),
         ("[budgets.x]\nmax_params = 1\ntolerance = 0.1", "a tolerance needs a baseline, and there is none"),
         (f"[budgets.x]\nmax_params = {'9' * 400}", "give a number"),
         (f"[budgets.x]\nmax_params = '{'9' * 400}'", "is too large"),
