@@ -630,7 +630,9 @@ def test_a_hull_of_one_side_is_a_hull(taken: int, starts: list[int], ends: list[
     (axis,) = torchscan.receptive_field(Net(forward), (1, 340)).output.axes
     assert axis.notes == ("hull",)
     assert list(axis.starts[:3]) == starts
-    assert [start + size - 1 for start, size in zip(axis.starts, axis.sizes, strict=True)][:3] == ends
+    assert [start + size - 1 for start, size in zip(axis.starts, axis.sizes, strict=True) if start is not None and size][
+        :3
+    ] == ends
 
 
 def test_values_put_at_unknown_places_are_loud() -> None:
