@@ -1,8 +1,8 @@
 """Tries small changes of the package on its tests.
 
-Each change is tried in a process of its own, forked from one that has imported torch. There the changed text is imported, not the
-file, which stays as it is. First come the quickest tests that run the changed lines, then, for what survives, all others but the
-slow ones. Tests that start Python anew do not see the change.
+Each change is tried in a process of its own, forked from one that has imported torch. There the changed text is imported; the
+file stays as it is. First come the quickest tests that run the changed lines, then, for what survives, all others but the slow
+ones. Tests that start Python anew do not see the change.
 """
 
 from __future__ import annotations
