@@ -123,6 +123,21 @@ def test_what_asks_for_values_falls_back_to_a_real_pass_and_says_so(forward: Any
     assert "shape-only pass could not go on" in trace.provenance.reason
 
 
+@pytest.mark.parametrize(
+    ("shape", "fits"), [((3, 5), True), ((1, 5), True), ((2, 3, 5), True), ((3, 4), False), ((2, 2, 3, 5), False)]
+)
+def test_a_mask_fits_the_scores_on_shapes_as_it_does_on_data(shape: Any, fits: bool) -> None:
+    """Two batches of three queries and five keys; three dimensions are no kernel's."""
+    model = Calls(lambda _, q, k, mask: F.scaled_dot_product_attention(q, k, k, mask))
+    args = (torch.zeros(2, 3, 4), torch.zeros(2, 5, 4), torch.zeros(shape))
+    if fits:
+        assert [output_shapes(trace) for trace in both(model, args=args)] == [[(2, 3, 4)]] * 2
+        return
+    for execute in ("abstract", "real"):
+        with pytest.raises(torchscan.RecordError):
+            torchscan.record(model, args=args, execute=execute)
+
+
 def test_what_asks_for_values_of_a_model_without_data_says_where() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(3, 3), Calls(lambda _, x: x * x.sum().item()))
