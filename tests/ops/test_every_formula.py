@@ -637,7 +637,7 @@ POINTWISE = [
     case("aten.add.Tensor", C(4), C(4), out=C(4), other=2 * 4),
     case("aten.abs", C(4), out=T(4), other=4 * 4),
     case("aten.addcmul", X, X, X, value=2, out=X, other=3 * 30),
-    *(case(f"aten.{name}", X, X, out=X, other=2 * 30) for name in ("xlogy", "special_xlog1py", "ldexp")),
+    *(case(f"aten.{name}", X, X, out=X, other=2 * 30) for name in ("xlogy.Tensor", "special_xlog1py", "ldexp.Tensor")),
     case("aten.special_entr", X, out=X, other=2 * 30),
     case("aten.gelu", X, approximate="tanh", out=X, other=14 * 30),
     case("aten.gelu_backward", X, X, out=X, other=11 * 30),
