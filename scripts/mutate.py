@@ -336,7 +336,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("files", nargs="*", type=lambda name: (ROOT / name).resolve())
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--survivors", action="store_true", help="try again what survived")
-    return parser.parse_args()
+    return parser.parse_intermixed_args()
 
 
 def main() -> None:
