@@ -242,6 +242,22 @@ def test_the_verdict_adds_up() -> None:
     assert verdict.left_bytes == verdict.capacity_bytes - verdict.context_bytes - verdict.reserved_bytes
 
 
+def test_a_convolution_copies_what_is_not_channels_last() -> None:
+    """Its input, weight and result, while it runs; nothing that lies as the kernel wants it, or is of other layers."""
+
+    def allocated(layer: nn.Module, layout: torch.memory_format) -> int:
+        x = torch.zeros(4, 64, 32, 32, device="meta").to(memory_format=layout)
+        verdict = estimate_memory(layer, args=(x,), device="H200").verdict
+        assert verdict is not None
+        return verdict.allocated_bytes - 32 * 2**20  # the workspace of cuBLAS
+
+    images, weights = 2 * 4 * 64 * 32 * 32 * 4, 64 * 64 * 9 * 4
+    layer = nn.Conv2d(64, 64, 3, padding=1, bias=False)
+    assert allocated(layer, torch.channels_last) == images + weights
+    assert allocated(layer, torch.contiguous_format) == 2 * (images + weights)
+    assert allocated(nn.ReLU(), torch.contiguous_format) == images
+
+
 # -- nothing left behind -------------------------------------------------------------------------------------------------
 
 

@@ -333,6 +333,20 @@ def test_flop_counter_sees_gradients(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("product", "flops"), [(lambda matrix, vector: matrix @ vector, 0), (lambda matrix, vector: vector @ matrix.t(), 2 * 3 * 4)]
+)
+def test_flop_counter_sees_a_row_and_no_column(
+    product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], flops: int
+) -> None:
+    """A vector from the left becomes a matrix of one row; one from the right goes to an operator that it does not know."""
+    matrix, vector = torch.rand(3, 4), torch.rand(4)
+    with FlopCounterMode(display=False) as counter:
+        product(matrix, vector)
+    trace = record(Calls(lambda _, given: product(given, vector)), args=(matrix,))
+    assert total_cost(trace, convention="flop_counter").macs == counter.get_total_flops() == flops
+
+
+@pytest.mark.parametrize(
     "layer", [nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 6, 3, groups=2), nn.ConvTranspose2d(8, 4, 3, groups=2)]
 )
 def test_flop_counter_sees_no_groups_in_the_gradient_of_a_weight(layer: nn.Module) -> None:

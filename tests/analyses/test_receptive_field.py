@@ -571,6 +571,70 @@ def test_a_border_of_the_other_side_is_noted(padded: str) -> None:
     assert (axis.size, axis.stride, axis.padding, axis.notes) == (5, 1, 2, ("wraps",))
 
 
+def test_statistics_of_a_norm_are_counted_only_when_asked_for() -> None:
+    trace = torchscan.record(nn.Sequential(nn.Conv1d(1, 4, 3), nn.GroupNorm(2, 4)), (1, 20))
+    (axis,) = receptive_fields(trace).output.axes
+    assert (axis.status, axis.size, axis.notes) == ("local", 3, ("norm-stats",))
+    assert [each.status for each in receptive_fields(trace, strict_norm=True).output.axes] == ["global"]
+
+
+def test_only_the_dimension_that_is_rolled_wraps() -> None:
+    """Rows wrap around; columns stay where they are, as do rows where channels change places."""
+
+    def forward(net: Any, x: Tensor) -> Tensor:
+        return torch.roll(net.first(x), 1, net.dim)
+
+    for dim, notes in ((1, [(), ()]), (2, [("wraps",), ()]), (3, [(), ("wraps",)])):
+        net = Net(forward, first=nn.Conv2d(1, 2, 3, padding=1))
+        net.dim = dim  # type: ignore[assignment]
+        height, width = torchscan.receptive_field(net, (1, 20, 20)).output.axes
+        assert [height.notes, width.notes] == notes
+        assert (height.size, width.size) == (3, 3)
+
+
+def test_the_largest_of_several_channels_is_as_local_as_they_are() -> None:
+    """A dimension that is gone takes no other with it."""
+    field = torchscan.receptive_field(
+        Net(lambda net, x: net.first(x).max(1).values, first=nn.Conv1d(1, 4, 3, padding=1)), (1, 20)
+    )
+    (axis,) = field.output.axes
+    assert (axis.status, axis.size, axis.stride, axis.padding) == ("local", 3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "forward", [lambda _, x: torch.roll(x, 2), lambda _, x: x.sum().transpose(0, -1), lambda _, x: x.sum().t()]
+)
+def test_operators_without_a_dimension_of_their_own_have_a_rule(forward: Any) -> None:
+    """A rule that fails warns, which is an error here; there is nothing to warn of."""
+    (axis,) = torchscan.receptive_field(Net(forward), (1, 20)).output.axes
+    assert axis.status == "global"
+    assert [reason.operator for reason in axis.reasons] in (["aten.roll"], ["aten.sum"])
+
+
+@pytest.mark.parametrize(
+    ("taken", "starts", "ends"),
+    [
+        # unit 1 sees 10 … 19, and the first places of two blocks of 17: 0 and 17
+        (0, [0, 0, 17], [9, 19, 29]),
+        # unit 1 sees 10 … 19, and the last places of two blocks: 16 and 33
+        (16, [0, 10, 20], [16, 33, 33]),
+    ],
+)
+def test_a_hull_of_one_side_is_a_hull(taken: int, starts: list[int], ends: list[int]) -> None:
+    """Every place, and one of its block of 17, in pools of 10: one side goes up in steps, the other evenly."""
+
+    def forward(_: Any, x: Tensor) -> Tensor:
+        y: Tensor = x + F.interpolate(x[..., taken::17], scale_factor=17.0)
+        return y.unfold(-1, 10, 10).mean(-1)
+
+    (axis,) = torchscan.receptive_field(Net(forward), (1, 340)).output.axes
+    assert axis.notes == ("hull",)
+    assert list(axis.starts[:3]) == starts
+    assert [start + size - 1 for start, size in zip(axis.starts, axis.sizes, strict=True) if start is not None and size][
+        :3
+    ] == ends
+
+
 def test_values_put_at_unknown_places_are_loud() -> None:
     def forward(net: Any, x: Tensor, at: Tensor) -> Tensor:
         y = net.first(x).clone()

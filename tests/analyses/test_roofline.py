@@ -409,6 +409,13 @@ def test_what_is_written_and_kept_has_to_leave_the_cache() -> None:
     assert result.time_bound > 299 * 2**24 / 1008e9
 
 
+def test_a_part_of_a_tensor_is_in_the_cache_because_all_of_it_was_used() -> None:
+    """Half of 32 MiB that were just written, in a cache of 72 MiB: the 16 MiB of its result alone are for the memory."""
+    model = Calls(lambda _, x: x.relu()[: 2**22].exp())
+    load = only(roofline(model, args=(torch.zeros(2**23, device="meta"),), device="RTX 4090"), "exp")
+    assert load.time_bound == pytest.approx(2**24 / 1008e9)
+
+
 def test_another_part_of_a_tensor_is_not_in_the_cache_because_one_was_used() -> None:
     model = Calls(lambda _, x: [x[number] * 2 for number in range(64)])
     result = roofline(model, args=(torch.zeros(64, 2**20, device="meta"),), device="L4")
@@ -494,6 +501,44 @@ def test_a_format_that_a_device_has_no_rate_for_is_assumed_and_said() -> None:
     model = nn.Linear(8, 8).double()
     result = roofline(model, (8,))
     assert any("no rate for fp64" in each for each in result.assumptions)
+
+
+def test_double_precision_that_no_data_sheet_tells_of_is_a_64th_of_single() -> None:
+    """2·4096³ FLOPs at 10/64 TFLOP/s."""
+    load = only(roofline(nn.Linear(4096, 4096, bias=False).double(), (4096,), batch_size=4096), "mm")
+    assert load.limiter == "compute"
+    assert load.time_bound == pytest.approx(2 * 4096**3 / (10e12 / 64))
+
+
+@pytest.mark.parametrize(("rates", "rate"), [({}, 10e12 / 64), ({"fp64": 0.5}, 0.5e12), ({"fp64": 0.5, "fp64_tc": 5}, 0.5e12)])
+def test_arithmetic_in_double_precision_has_a_rate_of_its_own(rates: dict[str, float], rate: float) -> None:
+    """Mish is 11 FLOPs per element, on the vector units: none of it is done by those for products of matrices."""
+    register_device("a wide card", memory_gb=64, bandwidth_gbs=4000, dense_tflops={"fp32": 10} | rates)
+    load = only(roofline(nn.Mish(), (2**24,), device="a wide card", dtype=torch.float64), "mish")
+    assert load.limiter == "compute"
+    assert load.time_bound == pytest.approx(11 * 2**24 / rate)
+
+
+@pytest.mark.parametrize(("trained", "training"), [(["query"], True), (["query", "key"], True), (["query", "key"], False)])
+def test_attention_keeps_what_the_backward_pass_of_any_operand_needs(trained: list[str], training: bool) -> None:
+    """Besides 4·64·32 results the kernel writes its random state, two integers, and for a gradient one number per row."""
+    layers = {name: nn.Linear(32, 32).requires_grad_(name in trained) for name in ("query", "key")}
+
+    def attend(net: Any, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(net.query(x)[:, None], net.key(x)[:, None], x[:, None])
+
+    load = only(
+        roofline(Calls(attend, **layers), (64, 32), batch_size=4, device="T4", training=training),
+        "_scaled_dot_product_efficient_attention",
+    )
+    assert load.bytes_written == 4 * 64 * 32 * 4 + 2 * 8 + (4 * 64 * 4 if training else 0)
+
+
+@pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
+def test_a_plain_recurrent_layer_keeps_one_gate_of_each_step_on_a_gpu(nonlinearity: str) -> None:
+    """2 steps of 5 sequences and 3 units: 30 outputs, 15 last states, and for the gradient a gate, a cell and an output: 90."""
+    step = roofline(nn.RNN(7, 3, nonlinearity=nonlinearity), (5, 7), batch_size=2, training=True)
+    assert only(step, "_cudnn_rnn").bytes_written == 4 * (30 + 15 + 90)
 
 
 def test_the_model_is_as_before() -> None:

@@ -40,6 +40,12 @@ def test_one_device_with_its_sources(capsys: pytest.CaptureFixture[str]) -> None
     assert "unverified" in text
 
 
+def test_figures_of_unknown_source_have_no_number(own_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own_file.write_text(json.dumps({"devices": {"mine": {"memory_gb": 64, "bandwidth_gbs": 1, "dense_tflops": {"fp32": 1}}}}))
+    assert main(["devices", "mine"]) == 0
+    assert "[" not in capsys.readouterr().out
+
+
 def test_an_unknown_one_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices", "RTX 3099"]) == 2
     captured = capsys.readouterr()

@@ -434,6 +434,14 @@ RECURRENT = [
         macs=10 * 120,
         other=10 * 3 * 32,
     ),
+    # two directions
+    case(
+        *("aten._cudnn_rnn", T(5, 2, 7), LSTM_WEIGHTS * 2, 4, None, T(2, 2, 3), T(2, 2, 3)),
+        *(2, 3, 0, 1, False, 0.0, False, True, [], None),
+        out=(T(5, 2, 6),),
+        macs=2 * 10 * 120,
+        other=2 * 10 * 3 * 32,
+    ),
     case(
         *(
             "aten._cudnn_rnn_backward",
@@ -629,6 +637,8 @@ POINTWISE = [
     case("aten.add.Tensor", C(4), C(4), out=C(4), other=2 * 4),
     case("aten.abs", C(4), out=T(4), other=4 * 4),
     case("aten.addcmul", X, X, X, value=2, out=X, other=3 * 30),
+    *(case(f"aten.{name}", X, X, out=X, other=2 * 30) for name in ("xlogy.Tensor", "special_xlog1py", "ldexp.Tensor")),
+    case("aten.special_entr", X, out=X, other=2 * 30),
     case("aten.gelu", X, approximate="tanh", out=X, other=14 * 30),
     case("aten.gelu_backward", X, X, out=X, other=11 * 30),
     case("aten.gelu_backward", X, X, approximate="tanh", out=X, other=23 * 30),
@@ -685,6 +695,8 @@ RESIZE = [
     # 8 to 4: neighbours up to 2 away from 1, 3, 5, 7: 3 + 4 + 4 + 3 = 14, 2 · 14 − 4 operations; 64 rows, then 32 columns
     case("aten._upsample_bilinear2d_aa", IMAGE, [4, 4], False, out=T(2, 4, 4, 4), other=24 * 64 + 24 * 32),
     case("aten._upsample_bilinear2d_aa_backward", T(2, 4, 4, 4), [4, 4], [2, 4, 8, 8], False, out=IMAGE, other=3 * 8 * 14 * 14),
+    # a width that stays: two neighbours of all but the last, 15
+    case("aten._upsample_bilinear2d_aa_backward", T(2, 4, 4, 8), [4, 8], [2, 4, 8, 8], False, out=IMAGE, other=3 * 8 * 14 * 15),
     # 4 neighbours, 7 each; 2 · 9 places: 3 + 2 per axis, a product per neighbour
     case("aten.grid_sampler_2d", IMAGE, T(2, 3, 3, 2), 0, 0, False, out=T(2, 4, 3, 3), other=7 * 72 + 14 * 18),
     case("aten.cudnn_grid_sampler", IMAGE, T(2, 3, 3, 2), out=T(2, 4, 3, 3), other=7 * 72 + 14 * 18),
@@ -813,6 +825,7 @@ OPTIMIZER = [
     case("aten._foreach_mul_.Scalar", LIST, 2.0, other=10, read=10, written=10),
     case("aten._foreach_pow.ScalarAndTensor", 0.9, LIST, out=LIST, other=10),
     case("aten._foreach_add_.List", LIST, LIST, alpha=2, other=20, read=20, written=10),
+    case("aten._foreach_addcmul_.Scalar", LIST, LIST, LIST, other=20, read=30, written=10),
     case("aten._foreach_addcdiv_.Scalar", LIST, LIST, LIST, 2.0, other=30, read=30, written=10),
     case("aten._foreach_zero_", LIST, read=0, written=10),
     # moments 3 + 4, the step 6, of 10 elements

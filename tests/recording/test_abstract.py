@@ -69,6 +69,18 @@ def test_integers_decide_control_flow() -> None:
     assert output_shapes(abstract) == output_shapes(real) == [(3, 2, 3)]
 
 
+def test_what_is_known_stays_known_after_the_like_of_what_is_not() -> None:
+    """Two tensors of three floats: of one only the shape is known, of the other the values, 1 + 2 + 4, too."""
+
+    def forward(_: Calls, x: Tensor) -> Tensor:
+        unknown = x.abs()
+        known = torch.tensor([1.0, -2.0, 4.0]).abs()
+        return torch.zeros(int(known.sum())) + unknown.sum()
+
+    abstract, real = both(Calls(forward), args=(torch.zeros(3),))
+    assert output_shapes(abstract) == output_shapes(real) == [(7,)]
+
+
 def test_a_factory_that_asks_for_the_device_of_the_input_keeps_its_values() -> None:
     def forward(_: Calls, x: Tensor) -> Tensor:
         ids = torch.arange(3, device=x.device)
@@ -110,6 +122,21 @@ def test_what_asks_for_values_falls_back_to_a_real_pass_and_says_so(forward: Any
     trace = torchscan.record(Calls(forward), (3,))
     assert trace.provenance.execution == "real"
     assert "shape-only pass could not go on" in trace.provenance.reason
+
+
+@pytest.mark.parametrize(
+    ("shape", "fits"), [((3, 5), True), ((1, 5), True), ((2, 3, 5), True), ((3, 4), False), ((2, 2, 3, 5), False)]
+)
+def test_a_mask_fits_the_scores_on_shapes_as_it_does_on_data(shape: Any, fits: bool) -> None:
+    """Two batches of three queries and five keys; three dimensions are no kernel's."""
+    model = Calls(lambda _, q, k, mask: F.scaled_dot_product_attention(q, k, k, mask))
+    args = (torch.zeros(2, 3, 4), torch.zeros(2, 5, 4), torch.zeros(shape))
+    if fits:
+        assert [output_shapes(trace) for trace in both(model, args=args)] == [[(2, 3, 4)]] * 2
+        return
+    for execute in ("abstract", "real"):
+        with pytest.raises(torchscan.RecordError):
+            torchscan.record(model, args=args, execute=execute)
 
 
 def test_what_asks_for_values_of_a_model_without_data_says_where() -> None:

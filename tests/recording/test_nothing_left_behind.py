@@ -282,6 +282,20 @@ def test_lists_of_an_argument_that_was_written_to_are_right(execute: Any) -> Non
 
 
 @BOTH_WAYS
+def test_layers_and_functions_inside_arguments_are_the_users_own(execute: Any) -> None:
+    layer = nn.Linear(3, 2)
+    given = Given(torch.ones(1, 3), layer, layer.forward)
+
+    class Asks(nn.Module):
+        def forward(self, given: Given) -> Tensor:
+            assert given.layer is layer
+            assert given.function.__self__ is layer
+            return given.layer(given.x)
+
+    assert torchscan.record(Asks(), args=(given,), execute=execute).provenance.execution == execute
+
+
+@BOTH_WAYS
 def test_arguments_that_cannot_be_copied_are_passed_on(execute: Any) -> None:
     class Locked(nn.Module):
         def forward(self, x: Tensor, lock: Any, more: Any) -> Tensor:
@@ -290,6 +304,13 @@ def test_arguments_that_cannot_be_copied_are_passed_on(execute: Any) -> None:
 
     args = (torch.ones(1, 3), {"lock": threading.Lock()}, iter([1, 2]))
     assert len(torchscan.record(Locked(), args=args, execute=execute).ops) == 1
+
+
+@dataclass
+class Given:
+    x: Tensor
+    layer: nn.Module
+    function: Any
 
 
 @dataclass

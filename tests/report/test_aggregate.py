@@ -24,6 +24,14 @@ def test_figures_move_to_the_parent_that_stays() -> None:
     ]
 
 
+def test_a_layer_is_shared_if_one_inside_it_is() -> None:
+    """The second block holds nothing but the layer of the first."""
+    layer = nn.Linear(4, 4)
+    model = nn.Sequential(nn.Sequential(layer), nn.Sequential(layer), nn.Sequential(nn.Linear(4, 4)))
+    folded = torchscan.aggregate_info(torchscan.crawl_module(model, (4,)), 1)["layers"]
+    assert [layer["is_shared"] for layer in folded] == [False, False, True, False]
+
+
 def test_the_input_is_left_alone() -> None:
     original = info()
     before = copy.deepcopy(original)

@@ -394,7 +394,7 @@ def test_a_selection_says_what_it_was_made_of_and_keeps_the_totals() -> None:
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
-        ({"match": "tail*"}, r"no layer matches 'tail\*' by its path or type: paths are conv, act, head"),
+        ({"match": "tail*"}, r"no layer matches 'tail\*' by its path or type: paths are conv, act, head, …, and \*"),
         ({"sort": "colour"}, "unknown column 'colour'"),
         ({"top": 0}, "top is 0"),
         ({"top": True}, "top is True"),

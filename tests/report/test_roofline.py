@@ -94,6 +94,14 @@ def test_the_picture_has_both_roofs_and_a_point_for_each_operator() -> None:
     assert all(height <= min(100e9 * place, 10e12) for place, height in points)
 
 
+def test_calls_that_differ_in_their_arithmetic_alone_have_a_point_each() -> None:
+    """Two comparisons per element and four, each for 4 bytes read, and 4 and an index of 8 written. The third is the first."""
+    pools = [nn.MaxPool1d(3, 1, 1), nn.MaxPool1d(5, 1, 2), nn.MaxPool1d(3, 1, 1)]
+    ax = draw_roofline(analyze_roofline(nn.Sequential(*pools), (4, 4096), device="a round card"))
+    points = np.concatenate([np.asarray(each.get_offsets()) for each in ax.collections])
+    assert sorted(place for place, _ in points) == [2 / 16, 4 / 16]
+
+
 def test_there_must_be_something_to_draw() -> None:
     with pytest.raises(InputError, match="no operator does arithmetic"):
         draw_roofline(analyze_roofline(nn.Flatten(), (4, 4), device="a round card"))

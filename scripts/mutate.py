@@ -1,0 +1,362 @@
+"""Tries small changes of the package on its tests.
+
+Each change is tried in a process of its own, forked from one that has imported torch. There the changed text is imported; the
+file stays as it is. First come the quickest tests that run the changed lines, then, for what survives, all others but the slow
+ones. Tests that start Python anew do not see the change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from difflib import unified_diff
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from mutations import ROOT, Place, changed, places_of
+from tabulate import tabulate
+
+BUILD = ROOT / "build" / "mutate"
+RESULTS = BUILD / "results.jsonl"
+AT_ONCE = 2
+#: seconds of tests to try before all of them: more than this many that run the same line would rarely notice more
+ENOUGH = 8.0
+#: imported before the forks; what only some tests need, they import, and pytest its plugins
+HEAVY = ("numpy", "pandas", "torch", "torch._dynamo", "torch.utils.flop_counter")
+#: plain: pytest would load the package itself, to rewrite its assertions
+SAME_RUN = ["-q", "--assert=plain", "--randomly-seed=0", "-p", "same_examples"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One text in one place."""
+
+    place: Place
+    text: str
+
+    @cached_property
+    def source(self) -> bytes | None:
+        """The changed file; None where nothing changes, or nothing could be imported."""
+        return changed(self.place, self.text)
+
+    @property
+    def name(self) -> str:
+        """What tells it from other changes, as long as its file stays as it is."""
+        digest = hashlib.sha256(self.source or b"").hexdigest()[:12]
+        return f"{self.place.file}:{self.place.lines[0]} {self.place.kind} {digest}"
+
+    def diff(self) -> str:
+        """What a person reads."""
+        before = (ROOT / self.place.file).read_text().splitlines()
+        after = (self.source or b"").decode().splitlines()
+        return "\n".join(list(unified_diff(before, after, n=3, lineterm=""))[2:])
+
+
+class Runners:
+    """Which tests run which lines, from one run of all quick tests; it is made again when a file changes."""
+
+    def __init__(self) -> None:
+        wanted = hashlib.sha256(b"".join(path.read_bytes() for path in _sources())).hexdigest()
+        noted = BUILD / "sources"
+        if not noted.exists() or noted.read_text() != wanted:
+            self._run()
+            noted.write_text(wanted)
+        self.seconds: dict[str, float] = {}
+        self._by_line: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for path in BUILD.glob("lines-*.json"):
+            self._read(json.loads(path.read_text()))
+
+    def _run(self) -> None:
+        for path in BUILD.glob("lines-*.json"):
+            path.unlink()
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            *SAME_RUN,
+            "-p",
+            "lines_run",
+            "-m",
+            "not slow",
+            "-n",
+            str(AT_ONCE),
+            "--dist",
+            "worksteal",
+        ]
+        print("Which tests run which lines: a run of all quick tests …", flush=True)
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | {"LINES_RUN": str(BUILD / "lines-")}, stdout=subprocess.PIPE)
+        print(*done.stdout.decode().splitlines()[-1:], flush=True)
+
+    def _read(self, noted: dict[str, Any]) -> None:
+        self.seconds |= noted["passed"]
+        for file, lines in noted["runners"].items():
+            for line, tests in lines.items():
+                self._by_line[file][int(line)] += [noted["tests"][test] for test in tests]
+
+    def of(self, place: Place) -> list[str]:
+        """Those worth trying first: of what runs on import, all that run anything of the file."""
+        lines = self._by_line[place.file]
+        wanted = lines if place.on_import else range(place.lines[0], place.lines[1] + 1)
+        tests = {test for line in wanted for test in lines.get(line, ()) if test in self.seconds}
+        own = Path(place.file).stem.strip("_")
+        return sorted(tests, key=lambda test: (place.on_import and own not in test, self.seconds[test], test))
+
+    def enough_of(self, place: Place) -> list[str]:
+        """As many of these as take a while."""
+        chosen, total = [], 0.0
+        for test in self.of(place):
+            total += self.seconds[test]
+            if total > ENOUGH and chosen:
+                break
+            chosen.append(test)
+        return chosen
+
+
+def _sources() -> Iterator[Path]:
+    for folder in ("torchscan", "tests"):
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+class Chosen:
+    """A plugin of pytest: only these tests, in this order; it notes which fail."""
+
+    def __init__(self, tests: Iterable[str], verdict: Path) -> None:
+        self.order = {test: index for index, test in enumerate(tests)}
+        self.verdict = verdict
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Leaves out the others."""
+        items[:] = sorted((item for item in items if item.nodeid in self.order), key=lambda item: self.order[item.nodeid])
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Whatever fails, also while it is set up."""
+        if report.failed:
+            with self.verdict.open("a") as file:
+                file.write(report.nodeid + "\n")
+
+
+class ChangedFile(importlib.machinery.SourceFileLoader):
+    """Loads a text in place of what is in the file; nothing is read from, or written to, a cache."""
+
+    text = b""
+
+    def get_data(self, path: str) -> bytes:  # noqa: ARG002
+        """The changed text."""
+        return self.text
+
+    def path_stats(self, path: str) -> Any:
+        """There is no cache where there is no time of a change."""
+        raise OSError(path)
+
+
+class Finder:
+    """Finds one module of the package in its changed form, the others where they are."""
+
+    def __init__(self, change: Change) -> None:
+        self.path = ROOT / change.place.file
+        parts = self.path.relative_to(ROOT).with_suffix("").parts
+        self.module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        self.text = change.source or self.path.read_bytes()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002
+        """What the machinery of imports asks."""
+        if name != self.module:
+            return None
+        loader = ChangedFile(name, str(self.path))
+        loader.text = self.text
+        return importlib.util.spec_from_file_location(name, self.path, loader=loader)
+
+
+@dataclass
+class Trial:
+    """A change on its way: the process that tries it now, and the tests that have run."""
+
+    change: Change
+    runners: Runners
+    tests: list[str] = field(default_factory=list)
+    all_tests: bool = False
+    #: at the first failure; else all that fail are noted
+    stops: bool = True
+    process: int = 0
+    deadline: float = 0.0
+
+    @property
+    def verdict(self) -> Path:
+        """Where the process leaves the names of tests that fail."""
+        return BUILD / f"verdict-{self.process or os.getpid()}"
+
+    def start(self) -> None:
+        """First the quickest tests that run the line; if these have run, or there are none, all others."""
+        known = self.runners.seconds
+        first = [] if self.tests else self.runners.enough_of(self.change.place)
+        self.all_tests = not first
+        likely = dict.fromkeys([*self.runners.of(self.change.place), *sorted(known, key=known.__getitem__)])
+        self.tests = first or [test for test in likely if test not in set(self.tests)]
+        self.deadline = time.monotonic() + 90 + 10 * sum(map(known.__getitem__, self.tests))
+        self.process = os.fork()
+        if not self.process:
+            self._run()
+
+    def _run(self) -> None:
+        """In the process of its own; it never returns."""
+        os.setsid()
+        log = os.open(BUILD / f"log-{os.getpid()}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        sys.meta_path.insert(0, Finder(self.change))
+        import pytest
+
+        files = sorted({test.split("::")[0] for test in self.tests})
+        options = [*SAME_RUN, *["-x"] * self.stops, "-p", "no:cacheprovider", "--randomly-dont-reorganize"]
+        chosen = Chosen(self.tests, BUILD / f"verdict-{os.getpid()}")
+        try:
+            status = int(pytest.main([*options, *files], plugins=[chosen]))
+        except BaseException as problem:  # whatever it is, this process must not go on where its parent was
+            status = 99
+            print(problem)
+        sys.stdout.flush()
+        os._exit(status)
+
+    def outcome(self) -> str | None:
+        """None while it runs; "survived", or what noticed."""
+        done, status = os.waitpid(self.process, os.WNOHANG)
+        if not done and time.monotonic() < self.deadline:
+            return None
+        if not done:
+            os.killpg(self.process, signal.SIGKILL)
+            os.waitpid(self.process, 0)
+            return self._cleared("takes for ever")
+        failed = self.verdict.read_text().strip() if self.verdict.exists() else "the tests cannot run"
+        return self._cleared("survived" if status == 0 else failed)
+
+    def _cleared(self, outcome: str) -> str:
+        self.verdict.unlink(missing_ok=True)
+        (BUILD / f"log-{self.process}").unlink(missing_ok=True)
+        return outcome
+
+
+def leave_out_what_fails_anyway(runners: Runners) -> None:
+    """Tries no change at all: what fails then says nothing about any other."""
+    nothing = Change(Place("torchscan/units.py", "nothing", 0, 0, ("",), (1, 1), on_import=False), "")
+    trial = Trial(nothing, runners, stops=False)
+    trial.start()
+    while (outcome := trial.outcome()) is None:
+        time.sleep(0.1)
+    if outcome in ("the tests cannot run", "takes for ever"):
+        raise SystemExit(f"The tests cannot run here: the package, as it is, {outcome}.")
+    failing = [] if outcome == "survived" else outcome.splitlines()
+    for test in failing:
+        runners.seconds.pop(test, None)
+    print(
+        "Left out, as they fail without any change:" if failing else "Every test passes without a change.", *failing, flush=True
+    )
+
+
+def tried(changes: Iterable[Change], runners: Runners) -> Iterator[tuple[Change, str]]:
+    """Each with what noticed it, or "survived"; a few at a time. All tests run last, on what the likeliest did not notice."""
+    waiting = deque(Trial(change, runners) for change in changes)
+    running: list[Trial] = []
+    while waiting or running:
+        while waiting and len(running) < AT_ONCE:
+            running.append(waiting.popleft())
+            running[-1].start()
+        time.sleep(0.05)
+        for trial, outcome in [(trial, outcome) for trial in running if (outcome := trial.outcome())]:
+            running.remove(trial)
+            if outcome == "survived" and not trial.all_tests:
+                print(f"so far unnoticed  {trial.change.name}", flush=True)
+                waiting.append(trial)
+            else:
+                yield trial.change, outcome
+
+
+def drawn(count: int, seed: int, files: list[Path]) -> Iterator[Change]:
+    """So many changes, each place as likely as any other."""
+    places = [place for file in files for place in places_of(file)]
+    chance = random.Random(seed)  # noqa: S311
+    chance.shuffle(places)
+    for place in places:
+        change = Change(place, chance.choice(place.texts))
+        if count and change.source is not None:
+            count -= 1
+            yield change
+
+
+def _recorded() -> dict[str, dict[str, Any]]:
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    return {result["name"]: result for result in map(json.loads, lines)}
+
+
+def _survivors() -> Iterator[Change]:
+    """What survived before and can still be made: its file may have changed since."""
+    for result in _recorded().values():
+        place = Place(**result["place"] | {"texts": tuple(result["place"]["texts"]), "lines": tuple(result["place"]["lines"])})
+        change = Change(place, result["text"])
+        if result["outcome"] == "survived" and change.source and change.name == result["name"]:
+            yield change
+
+
+def _note(change: Change, outcome: str) -> None:
+    result = {"name": change.name, "outcome": outcome, "place": asdict(change.place), "text": change.text}
+    with RESULTS.open("a") as file:
+        file.write(json.dumps(result) + "\n")
+    print(f"{'SURVIVED' if outcome == 'survived' else 'killed  '}  {change.name}  {outcome}", flush=True)
+
+
+def _write_survivors(survivors: list[Change]) -> None:
+    pages = [f"## {change.name}\n\n```diff\n{change.diff()}\n```\n" for change in survivors]
+    (BUILD / "survivors.md").write_text("# Changes that no quick test notices\n\n" + "\n".join(pages))
+
+
+def _print_table(outcomes: dict[Change, str]) -> None:
+    counts = Counter((change.place.kind, outcome == "survived") for change, outcome in outcomes.items())
+    kinds = sorted({kind for kind, _ in counts})
+    rows = [(kind, counts[kind, False], counts[kind, True]) for kind in kinds]
+    rows.append(("all", sum(row[1] for row in rows), sum(row[2] for row in rows)))
+    print(tabulate(rows, headers=["change", "killed", "survived"]))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/mutate", description=__doc__)
+    parser.add_argument("count", nargs="?", type=int, default=100)
+    parser.add_argument("files", nargs="*", type=lambda name: (ROOT / name).resolve())
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--survivors", action="store_true", help="try again what survived")
+    return parser.parse_intermixed_args()
+
+
+def main() -> None:
+    """Draws, tries, and tells."""
+    wanted = _arguments()
+    BUILD.mkdir(parents=True, exist_ok=True)
+    runners = Runners()
+    for name in HEAVY:
+        importlib.import_module(name)
+    leave_out_what_fails_anyway(runners)
+    files = wanted.files or sorted((ROOT / "torchscan").rglob("*.py"))
+    changes = list(_survivors() if wanted.survivors else drawn(wanted.count, wanted.seed, files))
+    known = {} if wanted.survivors else _recorded()
+    outcomes = {change: known[change.name]["outcome"] for change in changes if change.name in known}
+    for change, outcome in tried((change for change in changes if change not in outcomes), runners):
+        outcomes[change] = outcome
+        _note(change, outcome)
+    _write_survivors([change for change, outcome in outcomes.items() if outcome == "survived"])
+    _print_table(outcomes)
+
+
+if __name__ == "__main__":
+    main()
