@@ -11,11 +11,13 @@ import torch
 from tests.random_modules.comparing import verdict_on
 from tests.random_modules.known import reason_for
 from tests.random_modules.models import random_module
+from tests.versions import before
 
 QUICK = [range(20), range(20, 40)]
 SLOW = [pytest.param(range(first, first + 20), marks=pytest.mark.slow) for first in range(40, 240, 20)]
 
 
+@before("2.13", "shapes alone show other detached tensors than data")
 @pytest.mark.parametrize("seeds", [*QUICK, *SLOW], ids=lambda seeds: f"from {seeds[0]}")
 def test_random_modules_are_recorded_on_shapes_alone_as_for_real(seeds: range) -> None:
     """Every twentieth also in training, with all that is derived from its record."""

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 import torchscan
 from tests.recording.test_record import Calls, op_names, output_shapes
+from tests.versions import before
 from torchscan.trace.events import TensorSpec
 
 
@@ -315,6 +316,7 @@ def test_gradients_without_elements_have_no_values_either() -> None:
     assert [op.signature.outputs[0].shape for op in abstract.ops if op.signature.operator == "aten.cat"] == [(8,)]
 
 
+@before("2.13", "gradients start in another way")
 def test_gradients_that_start_from_a_number() -> None:
     """The number has a value in inference mode, and torch compares devices, so the model is recorded with gradients."""
     model = Calls(lambda _, x: torch.func.vjp(lambda y: y.tanh().sum(), x)[1](torch.ones(()))[0])
@@ -329,6 +331,7 @@ def test_assumed_indices_are_laid_out_as_the_operator_says() -> None:
     assert layouts(abstract) == layouts(real) == [[(12, 3, 1)], [(12, 3, 1)]]
 
 
+@before("2.13", "a recurrent layer of the CPU keeps other memory")
 def test_zeros_as_large_as_the_weights_stand_for_the_biases_of_an_lstm() -> None:
     """What torch makes for oneDNN, those for the state first: 4·5 rows of 5, then of 3."""
     abstract, real = both(nn.LSTM(3, 5, bias=False), args=(torch.randn(7, 2, 3),), backward=True)
