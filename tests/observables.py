@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 import signal
+import sys
 import zlib
 from typing import Any
 
@@ -37,6 +38,7 @@ def process_state() -> dict[str, Any]:
             torch.are_deterministic_algorithms_enabled(),
             torch.is_autocast_enabled("cpu"),
             torch.get_num_threads(),
+            sys.getswitchinterval(),
         ),
         "modes": (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()),
         "functions": [vars(each).get("has_torch_function") for each in (nn.functional, torch.functional, torch._tensor)],

@@ -219,8 +219,8 @@ def keeps_for_gradients() -> bool:
     return _top_hooks(True) is not None
 
 
-#: the code of the function that hands a graph to the engine, and waits for it
-RUNS_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
+#: where the function is that Python's functions hand a graph to
+RUNS_BACKWARD: tuple[dict[str, Any], str] = (vars(torch.autograd), "_engine_run_backward")
 
 
 def engine() -> Any:

@@ -413,6 +413,38 @@ def test_attributes_with_a_mind_of_their_own_do_not_disturb() -> None:
     assert model.linear.weight.grad is grad
 
 
+class Clears(nn.Module):
+    """Its forward pass does to gradients what training does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.linear.weight.grad = torch.ones(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.zero_grad()
+        with torch.enable_grad():
+            torch.autograd.backward(self.linear(x).sum())
+        del self.linear.weight.grad
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("options", [{"execute": "abstract", "backward": True}, {"execute": "real"}], ids=["backward", "real"])
+def test_gradients_are_put_back_also_where_threads_run(options: Any) -> None:
+    model = Clears()
+    before = observables(model)
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        torchscan.record(model, (4,), **options)
+    finally:
+        over.set()
+        thread.join()
+    assert observables(model) == before
+    assert "grad" not in vars(Tensor)
+
+
 @BOTH_WAYS
 def test_the_graph_of_a_state_that_the_model_detaches_stays(execute: Any) -> None:
     class Truncated(nn.Module):

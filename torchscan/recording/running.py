@@ -77,6 +77,7 @@ def _enter(arguments: _Arguments, request: PassRequest, inventory: Inventory, ta
             table.name(tensor, "input", name)
     for slot in inventory.slots if request.is_converted else ():
         table.enter_own(slot.tensor, slot.kind, slot.path)
+        slot.tensor.grad = None  # as it is afterwards, whatever autograd leaves on a tensor that it is handed directly
 
 
 def _enter_made_up(arguments: _Arguments, request: PassRequest, values: AssumedValues) -> None:

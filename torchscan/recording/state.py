@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import sys
 import threading
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
@@ -19,9 +18,10 @@ from torch import Tensor, nn
 from torchscan.errors import InputError, warn_user
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.kept_gradients import KeptGradients
 from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo, is_recording, put_back_after
-from torchscan.torch_versions import RUNS_BACKWARD, compiled_from, modes_as_now, set_version, share_memory
+from torchscan.torch_versions import compiled_from, modes_as_now, set_version, share_memory
 
 T = TypeVar("T")
 
@@ -32,7 +32,6 @@ _ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dty
 _PLAIN_TYPES = (OrderedDict, dict, list, set, deque)  # the more special ones first
 _HARMLESS = frozenset({"builtins", "abc", "typing", "types", "enum", "dataclasses", "collections", "__main__"})
 _STANDARD_LIBRARY = sys.stdlib_module_names - _HARMLESS
-_NEVER = 1e6  # seconds
 _CALL = nn.Module._call_impl.__code__
 _NO_STATE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)
 
@@ -55,6 +54,7 @@ def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any], table: 
         keep_switches(undo)
         snapshot = Snapshot(modules, [*arguments, *inventory.tensors])  # a ScriptModule keeps its own out of sight
         undo.later(partial(snapshot.restore, table))
+        snapshot.gradients.watch(undo)
         undo.later(partial(_set_flags, modules, [each.training for each in modules]))
         _bypass_compilation(modules)
         set_training(modules, mode)
@@ -155,8 +155,7 @@ class Snapshot:
         while self._waiting and len(self._seen) < MOST_OBJECTS:  # what is near comes first
             self._take(self._waiting.popleft())
         self._waiting.clear()
-        with undisturbed() as is_quiet:
-            self._gradients = [(each.tensor, each.tensor.grad) for each in self._tensors if each.is_leaf and is_quiet]
+        self.gradients = KeptGradients(each.tensor for each in self._tensors if each.is_leaf)
 
     def restore(self, table: TensorTable) -> None:
         """Put back what is not as it was. One that cannot be does not keep the others from it."""
@@ -171,7 +170,7 @@ class Snapshot:
             _try(failures, _restore_class, kind, attributes)
         for tensor in self._tensors:
             _try(failures, tensor.restore, table)
-        _try(failures, self._restore_gradients, table)
+        _try(failures, self.gradients.restore, table)
         for generator, state in self._generators:
             _try(failures, generator.set_state, state)
         interruption = next((each for each in failures if not isinstance(each, Exception)), None)
@@ -179,12 +178,6 @@ class Snapshot:
             raise interruption
         if failures:
             warn_user(f"{len(failures)} part(s) of the model could not be put back as they were: {failures[0]!r}")
-
-    def _restore_gradients(self, table: TensorTable) -> None:
-        with undisturbed() as is_quiet:
-            for tensor, gradient in self._gradients if is_quiet else ():
-                if tensor.is_leaf and tensor.grad is not gradient and _is_ours(tensor.grad, table):
-                    tensor.grad = gradient
 
     def _take(self, value: Any) -> None:
         kind = type(value)
@@ -268,37 +261,11 @@ class _TensorState:
             set_version(tensor, self._version)
 
 
-@contextlib.contextmanager
-def undisturbed() -> Iterator[bool]:
-    """No other thread gets to run in here, and whether none of them is computing gradients, which needs no Python."""
-    before = sys.getswitchinterval()
-    try:
-        sys.setswitchinterval(_NEVER)
-        yield not any(_is_computing_gradients(frame) for frame in _frames_of_others())
-    finally:
-        sys.setswitchinterval(before)
-
-
-def _is_computing_gradients(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code is RUNS_BACKWARD:
-            return True
-        frame = frame.f_back
-    return False
-
-
 def _frames_of_others() -> list[FrameType]:
     """The innermost frame of each other thread."""
     if threading.active_count() == 1:
         return []
     return [frame for number, frame in sys._current_frames().items() if number != threading.get_ident()]
-
-
-def _is_ours(gradient: Tensor | None, table: TensorTable) -> bool:
-    """Whether the pass has put it there, which while other threads run is not certain."""
-    if threading.active_count() == 1:
-        return True
-    return gradient is not None and (gradient.is_meta or table.is_met_as_ours(gradient))
 
 
 def _layout_of(tensor: Tensor) -> tuple[Any, ...]:

@@ -1,0 +1,71 @@
+"""What the model does to the ``.grad`` of its tensors, which is put back.
+
+A gradient is looked at only when this pass is about to change it: where another thread trains the same model, torch crashes if
+gradients are looked at while it works.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+
+from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.patches import replaced
+from torchscan.recording.undo import Undo, is_recording
+from torchscan.torch_versions import RUNS_BACKWARD
+
+_GRAD: Any = Tensor.grad
+
+
+class KeptGradients:
+    """Those of some leaves, from the moment on that the pass changes them."""
+
+    def __init__(self, leaves: Iterable[Tensor]) -> None:
+        self._leaves = {id(each): each for each in leaves}
+        self._before: dict[int, Tensor | None] = {}
+
+    def watch(self, undo: Undo) -> None:
+        """Keep a gradient before it is assigned to, and all before they are computed."""
+        undo.later(_unwatch)
+        Tensor.grad = property(_GRAD.__get__, self._assign, self._delete)  # type: ignore[assignment]
+        undo.enter(lambda: replaced(*RUNS_BACKWARD, self._keeping_all))
+
+    def restore(self, table: TensorTable) -> None:
+        """Put back what is not as it was."""
+        for number, gradient in self._before.items():
+            tensor = self._leaves[number]
+            if tensor.is_leaf and tensor.grad is not gradient and _is_left_by_pass(tensor.grad, table):
+                tensor.grad = gradient
+
+    def _assign(self, tensor: Tensor, gradient: Tensor | None) -> None:
+        self._keep(tensor)
+        _GRAD.__set__(tensor, gradient)
+
+    def _delete(self, tensor: Tensor) -> None:
+        self._keep(tensor)
+        _GRAD.__delete__(tensor)
+
+    def _keep(self, tensor: Tensor) -> None:
+        if is_recording() and id(tensor) in self._leaves:
+            self._before.setdefault(id(tensor), _GRAD.__get__(tensor))
+
+    def _keeping_all(self, run_backward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, accumulate_grad: bool, **kwargs: Any) -> Any:
+            for tensor in self._leaves.values() if accumulate_grad else ():
+                self._keep(tensor)
+            return run_backward(*args, accumulate_grad=accumulate_grad, **kwargs)
+
+        return run
+
+
+def _unwatch() -> None:
+    if "grad" in vars(Tensor):
+        del Tensor.grad
+
+
+def _is_left_by_pass(gradient: Tensor | None, table: TensorTable) -> bool:
+    """Where other threads run it may be theirs by now."""
+    return gradient is None or threading.active_count() == 1 or gradient.is_meta or table.is_met_as_ours(gradient)
