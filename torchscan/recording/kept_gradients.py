@@ -15,7 +15,7 @@ from torch import Tensor
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.patches import replaced
 from torchscan.recording.undo import Undo, is_recording
-from torchscan.torch_versions import RUNS_BACKWARD
+from torchscan.torch_versions import RUNS_BACKWARD, without_torch_function
 
 _GRAD: Any = Tensor.grad
 
@@ -49,8 +49,9 @@ class KeptGradients:
         _GRAD.__delete__(tensor)
 
     def _keep(self, tensor: Tensor) -> None:
-        if is_recording() and id(tensor) in self._leaves:
-            self._before.setdefault(id(tensor), _GRAD.__get__(tensor))
+        if is_recording() and id(tensor) in self._leaves and id(tensor) not in self._before:
+            with without_torch_function():  # its own, not that of a substitute
+                self._before[id(tensor)] = _GRAD.__get__(tensor)
 
     def _keeping_all(self, run_backward: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, accumulate_grad: bool, **kwargs: Any) -> Any:
