@@ -56,10 +56,12 @@ def _record_in_pieces(request: PassRequest) -> tuple[Trace, PassRequest]:
     is_last_resort = not has_data or request.autocast is not None
     try:
         return _record(abstract, is_last_resort=is_last_resort), abstract
-    except NeedsValuesError as error:
-        reason = str(error).splitlines()[0]
+    except (NeedsValuesError, RecordError) as error:
+        if isinstance(error, RecordError) and is_last_resort:
+            raise
+        reason = _first_line(error)
     if has_data:
-        with contextlib.suppress(NeedsValuesError, CopyError):
+        with contextlib.suppress(NeedsValuesError, RecordError, CopyError):
             copied = on_meta_copy(abstract)
             return _record(copied, is_last_resort=is_last_resort), copied
         if not is_last_resort:
@@ -67,6 +69,11 @@ def _record_in_pieces(request: PassRequest) -> tuple[Trace, PassRequest]:
             remark = f"that it may run on data, and on these data, because on shapes alone {reason}"
             return _record(real).assuming(remark), real
     raise NeedsValuesError(f"{reason}\n  try: a model with data, as it is: precision=None, and not on the meta device")
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong, without what to try."""
+    return str(error).partition("\n")[0]
 
 
 def _record(request: PassRequest, *, is_last_resort: bool = True) -> Trace:
@@ -82,7 +89,7 @@ def _record(request: PassRequest, *, is_last_resort: bool = True) -> Trace:
     except TorchscanError as error:
         if not others or isinstance(error, InputError):
             raise
-        second = others[0].because(f"the shape-only pass could not go on: {error}")
+        second = others[0].because(f"the shape-only pass could not go on: {_first_line(error)}")
     return _record_in(second, request, inventory)
 
 
