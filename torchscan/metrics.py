@@ -29,6 +29,8 @@ class Metric:
     record: Literal["forward", "steps"] = "forward"
     #: whether it is a lower bound if an operator is unpriced
     is_cost: bool = False
+    #: whether it is one if weights cannot be read
+    has_weights: bool = False
     #: the keys of the info dict (of a layer, or overall) that add up to it; empty: it comes from elsewhere
     keys: tuple[str, ...] = ()
 
@@ -41,8 +43,9 @@ class Metric:
         return scan.forward.unpriced if self.record == "forward" else scan.unpriced_steps
 
     def doubts(self, scan: Scan) -> list[str]:
-        """Why it is a lower bound: unpriced operators, and modules that the record doesn't follow."""
-        return [*self.unpriced(scan), *self.trace(scan).provenance.missed] if self.is_cost else []
+        """Why it is a lower bound: unpriced operators, modules that the record doesn't follow, weights that can't be read."""
+        costs = [*self.unpriced(scan), *self.trace(scan).provenance.missed] if self.is_cost else []
+        return [*costs, *(self.trace(scan).provenance.unread if self.has_weights else ())]
 
     def of_info(self, data: Mapping[str, Any]) -> int:
         """The sum of its keys in the info dict, of a layer or overall."""
@@ -53,17 +56,18 @@ class Metric:
         return f"{'≥ ' if is_bound else ''}{self.text(value)}"
 
 
-def _counted(heading: str, *keys: str, is_memory: bool = False, is_cost: bool = False) -> Metric:
+def _counted(heading: str, *keys: str, is_memory: bool = False, is_cost: bool = False, has_weights: bool = False) -> Metric:
     text, parse = (units.memory, units.parse_memory) if is_memory else (units.count, units.parse_count)
 
     def value(scan: Scan) -> int:
         return int(sum(scan.forward.counts["overall"][key] for key in keys))
 
-    return Metric(heading=heading, value=value, text=text, parse=parse, is_cost=is_cost, keys=keys)
+    return Metric(heading=heading, value=value, text=text, parse=parse, is_cost=is_cost, has_weights=has_weights, keys=keys)
 
 
-def _estimated_memory(heading: str, value: Callable[[Scan], int]) -> Metric:
-    return Metric(heading=heading, value=value, text=units.memory, parse=units.parse_memory, record="steps")
+def _estimated_memory(heading: str, value: Callable[[Scan], int], *, has_weights: bool = False) -> Metric:
+    parse = units.parse_memory
+    return Metric(heading=heading, value=value, text=units.memory, parse=parse, record="steps", has_weights=has_weights)
 
 
 def _activation_memory(scan: Scan) -> int:
@@ -98,14 +102,14 @@ def _receptive_field(scan: Scan) -> str:
 
 
 METRICS: Mapping[str, Metric] = {
-    "params": _counted("Parameters", "grad_params", "nograd_params"),
+    "params": _counted("Parameters", "grad_params", "nograd_params", has_weights=True),
     "trainable_params": _counted("Trainable", "grad_params"),
-    "model_size": _counted("Model size", "param_size", "buffer_size", is_memory=True),
+    "model_size": _counted("Model size", "param_size", "buffer_size", is_memory=True, has_weights=True),
     "macs": _counted("MACs", "macs", is_cost=True),
     "flops": _counted("FLOPs", "flops", is_cost=True),
     "dmas": _counted("DMAs", "dmas", is_cost=True),
     "activation_memory": _estimated_memory("Activations", _activation_memory),
-    "peak_memory": _estimated_memory("Peak memory", lambda scan: scan.memory.peak_bytes),
+    "peak_memory": _estimated_memory("Peak memory", lambda scan: scan.memory.peak_bytes, has_weights=True),
     "receptive_field": Metric(heading="RF", value=_receptive_field, text=str),
     "latency": Metric(
         heading="Latency",

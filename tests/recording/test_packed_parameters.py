@@ -140,7 +140,17 @@ def test_an_object_that_cannot_be_read_makes_a_lower_bound() -> None:
     model.log = torch.classes.profiling._ScriptProfile()
     info = crawl_module(model, (10,))
     assert info["overall"]["grad_params"] == 220
-    assert "parameters and their memory are lower bounds: what log holds cannot be read" in info["provenance"]["assumptions"]
+    what = "what log holds, which cannot be read"
+    assert info["provenance"]["unread"] == [what]
+    assert f"no parameters and no memory for {what}" in info["provenance"]["assumptions"]
+    assert "≥ 220" in torchscan.format_info(info)
+    for limit in ("max_params", "max_model_size", "max_peak_memory"):
+        limits: dict[str, Any] = {limit: 10**6}
+        with pytest.raises(torchscan.UnpricedError, match="what log holds"):
+            assert_budget(model, (10,), **limits)
+    assert_budget(model, (10,), max_macs=200, max_trainable_params=220)
+    assert "≥ 220" in str(torchscan.model_table({"a": model}, (10,), metrics=["params"]))
+    assert "≥" not in torchscan.format_info(crawl_module(nn.Linear(10, 20), (10,)))
 
 
 def test_weights_that_no_module_shows_make_a_lower_bound() -> None:
@@ -152,7 +162,7 @@ def test_weights_that_no_module_shows_make_a_lower_bound() -> None:
     ]
     for model in hidden:
         assumptions = crawl_module(model, args=(torch.zeros(2, 10),))["provenance"]["assumptions"]
-        assert any("lower bounds: the model uses packed weights that no module shows" in text for text in assumptions)
+        assert "no parameters and no memory for the packed weights that the model uses and no module shows" in assumptions
 
 
 def test_a_quantised_model_is_as_before() -> None:

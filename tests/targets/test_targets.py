@@ -40,6 +40,21 @@ class NeedsData(Net):
     def __init__(self):
         super().__init__(int(torch.linspace(4, 4, 1).item()))
 
+class Branches(nn.Module):
+    # 16 MACs, and 64 more unless the first score is the largest, which it is not
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.scores, self.rest = nn.Linear(4, 4, bias=False), nn.Linear(4, 16, bias=False)
+        self.unused = nn.Parameter(torch.zeros(2**width))
+        if not self.scores.weight.is_meta:
+            nn.init.zeros_(self.scores.weight)
+            self.scores.weight.data[3] = 1
+
+    def forward(self, x):
+        x = self.scores(x.abs() + 1)
+        return x if x.argmax() == 0 else self.rest(x)
+
 net = Net(8)
 number = 3
 
@@ -340,3 +355,18 @@ def test_a_torchvision_of_another_torch_is_named_as_such(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("importlib.import_module", broken)
     assert refusal("torchvision:resnet18").endswith("built for another torch: install the one that belongs to yours")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_branch_on_an_index_that_was_assumed_is_decided_by_data() -> None:
+    info = with_model(parse_target("nets:Branches"), lambda built: torchscan.crawl_module(built.module, (4,)))
+    assert info["overall"]["macs"] == 16 + 64
+    assert info["provenance"]["execution"] == "real"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_model_too_large_for_memory_stays_without_data_and_says_so() -> None:
+    """Of 4 EiB."""
+    info = with_model(parse_target("nets:Branches(width=60)"), lambda built: torchscan.crawl_module(built.module, (4,)))
+    assert info["overall"]["macs"] == 16
+    assert any("nets.py" in text and "argmax" in text for text in info["provenance"]["assumptions"])

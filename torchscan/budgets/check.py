@@ -179,8 +179,8 @@ def scan_for(budget: Budget, built: Built, **given: Any) -> Scan:
 def _refuse_bounds(budget: Budget, scan: Scan, bounds: Sequence[str]) -> None:
     doubts = dict.fromkeys(doubt for name in bounds for doubt in METRICS[name].doubts(scan))
     raise UnpricedError(
-        f"{budget.place or budget.name}: only a lower bound is known for {METRICS[bounds[0]].heading}, because these have no "
-        f"price: {', '.join(doubts)}; price them (docs/adding-operators.md), or pass strict=False to accept the bound"
+        f"{budget.place or budget.name}: only a lower bound is known for {METRICS[bounds[0]].heading}, because this is "
+        f"not counted: {', '.join(doubts)}; price operators (docs/adding-operators.md), or accept the bound with strict=False"
     )
 
 

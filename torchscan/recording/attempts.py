@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -69,6 +70,20 @@ class Attempt:
             yield
 
 
+#: whether a model without data is built again, with data, if its pass asks for values
+_has_another_chance: ContextVar[bool] = ContextVar("has_another_chance", default=False)
+
+
+@contextlib.contextmanager
+def another_chance() -> Iterator[None]:
+    """What runs in here is run again on a model with data if it raises :class:`~torchscan.errors.NeedsValuesError`."""
+    token = _has_another_chance.set(True)
+    try:
+        yield
+    finally:
+        _has_another_chance.reset(token)
+
+
 def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
     """The ways to run it, in the order in which to try them."""
     abstract = Attempt(name="abstract", reason="shapes are enough", device=_META)
@@ -83,7 +98,7 @@ def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
     if real.device.type == "cuda":
         return [real.because("the model is on CUDA")]
     if on_meta:
-        return [abstract]
+        return [replace(abstract, is_last_resort=not _has_another_chance.get())]
     if real.device.type in _autocast_devices():
         return [real.because("autocast is active")]
     return [abstract, real]

@@ -83,7 +83,7 @@ def _record(request: PassRequest, *, is_last_resort: bool = True) -> Trace:
     """
     inventory = Inventory(original_of(request.module))
     first, *others = attempts_for(request, inventory)
-    first = replace(first, is_last_resort=is_last_resort and not others)
+    first = replace(first, is_last_resort=first.is_last_resort and is_last_resort and not others)
     try:
         return _record_in(first, request, inventory)
     except TorchscanError as error:
@@ -136,15 +136,21 @@ def _record_once(attempt: Attempt, request: PassRequest, inventory: Inventory) -
 
     inputs = unchanged(inventory, request.mode, [request.args, request.kwargs], recorder.table, body)
     recorder.values.tell()
-    for what in unseen_parameters(inventory, _called(recorder), recorder.took_packed):
-        assumptions.add(f"parameters and their memory are lower bounds: {what}")
+    unread = unseen_parameters(inventory, _called(recorder), recorder.took_packed)
+    for what in unread:
+        assumptions.add(f"no parameters and no memory for {what}")
     _warn_of_leftovers(recorder.table)
-    provenance = _provenance(request, attempt, inputs, tuple(assumptions.texts), recorder.tree.missed)
+    provenance = _provenance(request, attempt, inputs, tuple(assumptions.texts), recorder.tree.missed, unread)
     return _trace(recorder, inventory, provenance)
 
 
 def _provenance(
-    request: PassRequest, attempt: Attempt, inputs: Sequence[InputRecord], assumptions: tuple[str, ...], missed: set[str]
+    request: PassRequest,
+    attempt: Attempt,
+    inputs: Sequence[InputRecord],
+    assumptions: tuple[str, ...],
+    missed: set[str],
+    unread: Sequence[str],
 ) -> Provenance:
     return Provenance(
         execution=attempt.name,
@@ -155,6 +161,7 @@ def _provenance(
         inputs=tuple(inputs),
         assumptions=assumptions,
         missed=tuple(sorted(missed)),
+        unread=tuple(unread),
         torchscan_version=__version__,
         torch_version=torch.__version__,
     )

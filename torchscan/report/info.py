@@ -132,6 +132,7 @@ def _provenance(provenance: Provenance, convention: Convention) -> ProvenanceDat
         ],
         "assumptions": list(provenance.assumptions),
         "missed": list(provenance.missed),
+        "unread": list(provenance.unread),
         "torchscan_version": provenance.torchscan_version,
         "torch_version": provenance.torch_version,
         "convention": convention,

@@ -111,6 +111,8 @@ class ProvenanceData(TypedDict):
     inputs: list[InputData]
     assumptions: list[str]
     missed: list[str]
+    #: weights that cannot be read; not there in older reports
+    unread: NotRequired[list[str]]
     torchscan_version: str
     torch_version: str
     convention: str

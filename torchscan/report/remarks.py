@@ -20,13 +20,15 @@ _NOTES: Mapping[str, str] = {
 def totals_of(info: InfoData) -> Table:
     """The figures of the whole model."""
     overall, bound = info["overall"], "" if info["overall"]["complete"] else "≥ "
-    parameters = overall["grad_params"] + overall["nograd_params"]
+    unread = "≥ " if info["provenance"].get("unread") else ""
+    fixed = overall["nograd_params"]
+    parameters = overall["grad_params"] + fixed
     size = overall["param_size"] + overall["buffer_size"]
     rows = [
         _row("grad_params", "Trainable parameters", overall["grad_params"], units.exact(overall["grad_params"])),
-        _row("nograd_params", "Non-trainable parameters", overall["nograd_params"], units.exact(overall["nograd_params"])),
-        _row("params", "Total parameters", parameters, units.exact(parameters)),
-        _row("model_size", "Model size (parameters + buffers)", size, units.memory(size)),
+        _row("nograd_params", "Non-trainable parameters", fixed, f"{unread}{units.exact(fixed)}"),
+        _row("params", "Total parameters", parameters, f"{unread}{units.exact(parameters)}"),
+        _row("model_size", "Model size (parameters + buffers)", size, f"{unread}{units.memory(size)}"),
         *_overhead_rows(info["overheads"], size),
         _row("flops", "Floating-point operations", overall["flops"], f"{bound}{units.count(overall['flops'], 'FLOPs')}"),
         _macs_row(info["provenance"]["convention"], overall["macs"], bound),

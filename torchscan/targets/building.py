@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError
+from torchscan.recording.attempts import another_chance
 from torchscan.targets.built import Built
 from torchscan.targets.hubs import HUBS
 from torchscan.targets.importing import first_on_the_path, named
@@ -19,6 +22,8 @@ from torchscan.targets.parsing import Target
 Result = TypeVar("Result")
 Factory = Callable[[], Built]
 
+#: the share of the machine's memory that a model may take to be built with data
+_MOST_OF_MEMORY = 0.5
 #: what torch says if data is needed and tensors have none, or if only some of them have it
 _NO_DATA = ("meta tensor", "out of meta", "on meta", "device meta", "meta device", "device='meta'", "and meta", "meta and")
 
@@ -44,9 +49,12 @@ def _with_factory(target: Target, factory: Factory | Built, verb: Callable[[Buil
     if isinstance(factory, Built):
         return verb(factory)
     on_meta = _built_without_data(target, factory) if may_be_meta else None
+    if on_meta is not None and not on_meta.has_another_chance:
+        return verb(on_meta)
     if on_meta is not None:
         try:
-            return verb(on_meta)
+            with another_chance():
+                return verb(on_meta)
         except TorchscanError as error:
             if not may_need_data(error):
                 raise
@@ -62,9 +70,21 @@ def may_need_data(error: TorchscanError) -> bool:
 def _built_without_data(target: Target, factory: Factory) -> Built | None:
     try:
         with torch.device("meta"):
-            return replace(_built(target, factory), has_another_chance=True)
+            built = _built(target, factory)
     except Exception:  # the constructor may have needed data: then it gets some
         return None
+    return replace(built, has_another_chance=_bytes_of(built.module) < _MOST_OF_MEMORY * _bytes_of_machine())
+
+
+def _bytes_of(module: nn.Module) -> int:
+    return sum(each.numel() * each.element_size() for each in (*module.parameters(), *module.buffers()))
+
+
+def _bytes_of_machine() -> float:
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):  # Windows does not tell
+        return math.inf
 
 
 def _built(target: Target, factory: Factory) -> Built:

@@ -19,7 +19,7 @@ class Built:
 
     module: nn.Module
     inputs: tuple[InputSpec, ...] = ()
-    #: whether it is built again with data if its pass asks for values
+    #: whether it is built again, with data, if its pass asks for values: not if that takes too much memory
     has_another_chance: bool = False
 
     def converted(self, dtype: str | None) -> Built:

@@ -272,5 +272,7 @@ class Provenance:
     assumptions: tuple[str, ...]
     #: paths of modules that ran in other threads, which a record does not follow
     missed: tuple[str, ...]
+    #: weights that cannot be read: if there are any, parameters and their memory are lower bounds
+    unread: tuple[str, ...]
     torchscan_version: str
     torch_version: str

@@ -48,11 +48,11 @@ def _packed_records(
 
 
 def unseen_parameters(inventory: Inventory, called: Container[str], took_packed: set[str]) -> list[str]:
-    """Why there may be more than those: an object doesn't hand out its weights, or one was used that no module shows."""
+    """What else there may be: an object doesn't hand out its weights, or one was used that no module shows."""
     holders = {nearest_called(each.owner, called) for each in inventory.packed}
-    unread = [f"what {each.path} holds cannot be read" for each in inventory.packed if each.sizes is None]
+    unread = [f"what {each.path} holds, which cannot be read" for each in inventory.packed if each.sizes is None]
     return unread + [
-        f"{path or 'the model'} uses packed weights that no module shows" for path in sorted(took_packed - holders)
+        f"the packed weights that {path or 'the model'} uses and no module shows" for path in sorted(took_packed - holders)
     ]
 
 
