@@ -445,6 +445,46 @@ def test_gradients_are_put_back_also_where_threads_run(options: Any) -> None:
     assert "grad" not in vars(Tensor)
 
 
+class Special(Tensor):
+    """Its gradients are plain tensors."""
+
+
+def test_what_torch_knows_of_gradients_is_as_before() -> None:
+    """It remembers how they are read, for subclasses."""
+
+    class Specialises(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x.as_subclass(Special)).as_subclass(Tensor)
+
+    torch.overrides.get_default_nowrap_functions.cache_clear()
+    torchscan.record(Specialises(), (4,), execute="real")
+    x = torch.ones(3).as_subclass(Special).requires_grad_()
+    torch.sum(x).as_subclass(Tensor).backward()
+    assert type(x.grad) is Tensor
+    assert x.grad is x.grad
+
+
+def test_what_somebody_has_made_of_gradients_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Tensor] = []
+    theirs: Any = property(lambda tensor: read.append(tensor))
+    monkeypatch.setattr(Tensor, "grad", theirs, raising=False)
+
+    class Reads(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            assert x.grad is None
+            return x + 1
+
+    torchscan.record(Reads(), (4,))
+    assert vars(Tensor)["grad"] is theirs
+    assert read
+    monkeypatch.undo()
+    assert "grad" not in vars(Tensor)
+
+
 @BOTH_WAYS
 def test_the_graph_of_a_state_that_the_model_detaches_stays(execute: Any) -> None:
     class Truncated(nn.Module):

@@ -124,3 +124,35 @@ def test_memory_that_is_shared_is_not_written_to(how: Any) -> None:
     assert torchscan.crawl_module(model, (4,), batch_size=5, execute=how)["overall"]["macs"] == 5 * 12
     assert torch.equal(model.filled, torch.zeros(7))
     assert model.empty.shape == model.indices.shape == (0,)
+
+
+KEPT_ELSEWHERE = torch.empty(0)
+FILLED_ELSEWHERE = torch.full((2, 2), 5.0)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_tensors_that_are_no_part_of_the_model_have_their_shape_and_memory_back(execute: Any) -> None:
+    model = nn.Linear(4, 3)
+    model.weight.grad = torch.ones(3, 4)
+
+    class Elsewhere(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = model
+
+        def forward(self, x: Tensor) -> Tensor:
+            FILLED_ELSEWHERE.resize_(3, 3)
+            assert self.layer.weight.grad is not None
+            self.layer.weight.grad.resize_(7)
+            torch.mul(x, 2, out=KEPT_ELSEWHERE)
+            torch.cat([x, x], out=KEPT_ELSEWHERE)
+            return self.layer(KEPT_ELSEWHERE)
+
+    memory = FILLED_ELSEWHERE.data_ptr()
+    info = torchscan.crawl_module(Elsewhere(), (4,), batch_size=5, execute=execute)
+    assert info["overall"]["macs"] == 10 * 12
+    assert KEPT_ELSEWHERE.shape == (0,)
+    assert FILLED_ELSEWHERE.tolist() == [[5, 5], [5, 5]]
+    assert FILLED_ELSEWHERE.data_ptr() == memory
+    assert model.weight.grad.shape == (3, 4)

@@ -8,29 +8,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
+from torch.overrides import get_default_nowrap_functions
 
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.patches import replaced
 from torchscan.recording.undo import Undo, is_recording
 from torchscan.torch_versions import RUNS_BACKWARD, without_torch_function
 
-_GRAD: Any = Tensor.grad
-
 
 class KeptGradients:
-    """Those of some leaves, from the moment on that the pass changes them."""
+    """Those of some leaves, from the moment on that the model changes them."""
 
     def __init__(self, leaves: Iterable[Tensor]) -> None:
         self._leaves = {id(each): each for each in leaves}
         self._before: dict[int, Tensor | None] = {}
+        #: what is there, torch's own or somebody's
+        self._grad: Any = Tensor.grad
 
     def watch(self, undo: Undo) -> None:
-        """Keep a gradient before it is assigned to, and all before they are computed."""
-        undo.later(_unwatch)
-        Tensor.grad = property(_GRAD.__get__, self._assign, self._delete)  # type: ignore[assignment]
+        """Keep a gradient before the model assigns to it, and all before it computes any."""
+        ours: Any = property(self._grad.__get__, self._assign, self._delete)
+        undo.later(partial(_unwatch, ours, self._grad, "grad" in vars(Tensor)))
+        get_default_nowrap_functions().add(ours.__get__)  # what subclasses have for gradients stays what it is
+        Tensor.grad = ours
         undo.enter(lambda: replaced(*RUNS_BACKWARD, self._keeping_all))
 
     def restore(self, table: TensorTable) -> None:
@@ -42,19 +46,19 @@ class KeptGradients:
 
     def _assign(self, tensor: Tensor, gradient: Tensor | None) -> None:
         self._keep(tensor)
-        _GRAD.__set__(tensor, gradient)
+        self._grad.__set__(tensor, gradient)
 
     def _delete(self, tensor: Tensor) -> None:
         self._keep(tensor)
-        _GRAD.__delete__(tensor)
+        self._grad.__delete__(tensor)
 
     def _keep(self, tensor: Tensor) -> None:
         if is_recording() and id(tensor) in self._leaves and id(tensor) not in self._before:
             with without_torch_function():  # its own, not that of a substitute
-                self._before[id(tensor)] = _GRAD.__get__(tensor)
+                self._before[id(tensor)] = self._grad.__get__(tensor)
 
     def _keeping_all(self, run_backward: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, accumulate_grad: bool, **kwargs: Any) -> Any:
+        def run(*args: Any, accumulate_grad: bool = False, **kwargs: Any) -> Any:
             for tensor in self._leaves.values() if accumulate_grad else ():
                 self._keep(tensor)
             return run_backward(*args, accumulate_grad=accumulate_grad, **kwargs)
@@ -62,8 +66,12 @@ class KeptGradients:
         return run
 
 
-def _unwatch() -> None:
-    if "grad" in vars(Tensor):
+def _unwatch(ours: Any, before: Any, was_replaced: bool) -> None:
+    """Whoever had put something of theirs there has it back."""
+    get_default_nowrap_functions().discard(ours.__get__)
+    if was_replaced:
+        Tensor.grad = before
+    elif "grad" in vars(Tensor):
         del Tensor.grad
 
 

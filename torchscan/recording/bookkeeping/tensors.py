@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.storages import Storages
+from torchscan.recording.undo import at_the_latest
+from torchscan.torch_versions import without_torch_function
 from torchscan.trace.events import Sparsity, TensorKind, TensorRecord, TensorSpec
 
 #: integers and booleans up to this many elements keep their values in a pass on shapes alone
@@ -194,6 +197,7 @@ class TensorTable:
             memory, offset = standin.untyped_storage(), standin.storage_offset()
         else:
             memory, offset = torch.UntypedStorage(_span_of(standin) * standin.element_size(), device=tensor.device), 0
+        at_the_latest(partial(_put_back, tensor, tensor.data))
         with torch.no_grad():
             tensor.set_(memory, offset, standin.shape, standin.stride())
         self.storages.stands_for(tensor, storage, holds=True)
@@ -321,3 +325,8 @@ def _standin(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | N
     """
     with torch.inference_mode(False):
         return meta_tensor(spec) if storage is None else _same_view(tensor, storage)
+
+
+def _put_back(tensor: Tensor, data: Tensor) -> None:
+    with without_torch_function():
+        tensor.data = data
