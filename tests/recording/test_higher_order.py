@@ -79,4 +79,4 @@ def test_other_operators_that_take_functions_are_refused_in_one_line() -> None:
     model = Calls(lambda _, x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
     with pytest.raises(RecordError, match=r"cond takes functions|no rule registered for HOP cond") as caught:
         record(model, (4,))
-    assert "try: replace it by what one of its branches does" in str(caught.value)
+    assert "try: replace it with one of its branches" in str(caught.value)

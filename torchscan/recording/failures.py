@@ -71,7 +71,7 @@ def _first_line(error: BaseException) -> str:
 #: what to try where the exception says what is wrong
 _HINTS: Mapping[Saying, str] = {
     Saying.NO_SHAPE_FUNCTION: "register what shape the operator returns: @my_op.register_fake; or pass execute='real'",
-    Saying.TAKES_FUNCTIONS: "replace it by what one of its branches does (torch.cond), or by a loop (while_loop, scan)",
+    Saying.TAKES_FUNCTIONS: "replace it with one of its branches (torch.cond) or with a Python loop (while_loop, scan)",
     Saying.NO_GRADIENT: "register the operator's gradient: my_op.register_autograd; or leave out backward=True",
     Saying.ONE_SAMPLE: "normalisation in training needs more than one sample: pass batch_size=2",
 }

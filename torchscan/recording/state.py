@@ -69,8 +69,8 @@ def _refuse_if_running_elsewhere(root: nn.Module, modules: Sequence[nn.Module]) 
     ids = set(map(id, modules)) if others else set()
     if any(_is_in(ids, frame) for frame in others):
         raise InputError(
-            f"another thread is running this model ({type(root).__name__}), and a record would change how: "
-            "wait until it is done, or give copy.deepcopy(model)"
+            f"another thread is running this model ({type(root).__name__}), and recording it now would interfere: "
+            "wait until it has finished, or pass copy.deepcopy(model)"
         )
 
 

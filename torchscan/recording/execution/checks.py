@@ -81,7 +81,7 @@ def _gather_range(request: OpRequest) -> None:
 
 def _require_integers(request: OpRequest, indices: Tensor) -> None:
     if request.table.find(indices).spec.is_arithmetic:
-        raise TypeError("the index is floating-point: it has to be of integers")
+        raise TypeError("the index is floating-point, but must be of integers")
 
 
 def _index_range(request: OpRequest) -> None:
