@@ -572,3 +572,68 @@ def test_a_step_that_fails_on_shapes_is_run_on_data_and_says_so() -> None:
     assert any("because on shapes alone Sorted (the model itself) failed" in each for each in estimate.assumptions)
     with pytest.raises(torchscan.RecordError):  # there are no data in another precision
         estimate_memory(Sorted(), (4,), training=True, optimizer="SGD", precision="bf16")
+
+
+#: functions of one tensor that autocast computes in 32 bits on CUDA, as torch documents it
+IN_SINGLE = [
+    "acos",
+    "asin",
+    "cosh",
+    "erfinv",
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log2",
+    "log1p",
+    "reciprocal",
+    "rsqrt",
+    "sinh",
+    "tan",
+]
+IN_SINGLE += [
+    "sinh",
+    "tan",
+    "cumprod",
+    "cumsum",
+    "prod",
+    "sum",
+    "softmax",
+    "log_softmax",
+    "renorm",
+    "norm",
+    "pow",
+    "__pow__",
+    "__rpow__",
+]
+ARGUMENTS = {"cumprod": (0,), "cumsum": (0,), "softmax": (0,), "log_softmax": (0,), "renorm": (2, 0, 1.0), "pow": (2,)}
+ARGUMENTS |= {"__pow__": (2,), "__rpow__": (2,)}
+
+
+@pytest.mark.parametrize(("device", "names"), [("H200", IN_SINGLE), ("cpu", ["prod", "trace"])])
+def test_autocast_computes_in_32_bits_what_torch_says(device: str, names: list[str]) -> None:
+    for name in names:
+
+        class Applies(nn.Module):
+            def __init__(self, name: str) -> None:
+                super().__init__()
+                self.linear, self.name = nn.Linear(4, 4), name
+
+            def forward(self, x: Tensor) -> Tensor:
+                low = self.linear(x)
+                assert low.dtype == torch.bfloat16
+                result: Tensor = getattr(low, self.name)(*ARGUMENTS.get(self.name, ()))
+                assert result.dtype == torch.float32, self.name
+                return result
+
+        options: Any = {} if device == "cpu" else {"device": device}
+        estimate_memory(Applies(name), args=(torch.ones(4, 4),), precision="bf16-mixed", **options)
+
+
+def test_losses_of_probabilities_are_in_32_bits_on_a_cpu() -> None:
+    def loss(output: Tensor) -> Tensor:
+        result = F.binary_cross_entropy(output.sigmoid(), torch.ones(2, 4))
+        assert result.dtype == torch.float32
+        return result
+
+    estimate_memory(nn.Linear(4, 4), (4,), batch_size=2, training=True, loss=loss, precision="bf16-mixed")

@@ -569,3 +569,21 @@ def test_measured_step_times(name: str, truth: Callable[[str], Path]) -> None:
         warnings.simplefilter("ignore")  # the activations of some are kept in one block too many
         result = roofline(model, (3, 224, 224), device="RTX 3090", precision="fp16-mixed", batch_size=batch)
     assert 1000 * result.time_estimate == pytest.approx(milliseconds, rel=0.12)
+
+
+def test_kinds_of_operators_come_with_the_slowest_first() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.Linear(512, 4096), nn.Tanh(), nn.Linear(4096, 512))
+    kinds = torchscan.analyze_roofline(model, (512,), batch_size=64, device="H200").by_kind
+    times = [each.time_estimate for each in kinds.values()]
+    assert len(times) == 3
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "operator", "precision"),
+    [(nn.LSTM(64, 64), (8, 1, 64), "aten._cudnn_rnn", "tf32"), (nn.Linear(64, 64), (8, 64), "aten.addmm", "fp32")],
+)
+def test_recurrent_layers_have_a_precision_of_their_own(layer: nn.Module, shape: Any, operator: str, precision: str) -> None:
+    """By default torch lets cuDNN shorten numbers, and products not."""
+    loads = torchscan.analyze_roofline(layer, args=(torch.zeros(shape),), device="H200", training=True).operators
+    assert {each.precision for each in loads if each.operator == operator} == {precision}

@@ -287,3 +287,14 @@ def test_integer_arithmetic_moves_bytes_only() -> None:
 def test_types_set_the_bytes() -> None:
     assert cost(torch.mm, (2, 3), (3, 5), dtype=torch.bfloat16).bytes_read == 2 * 21
     assert cost(torch.mm, (2, 3), (3, 5), dtype=torch.float64).bytes_read == 8 * 21
+
+
+def test_adding_to_elements_reads_them_too() -> None:
+    """Two rows of 5 floats, and 2 indices."""
+    values, index = torch.zeros(2, 5), torch.tensor([0, 1])
+    read = []
+    for adds in (False, True):
+        model = Calls(lambda _, x, adds=adds: x.clone().index_put_((index,), values, accumulate=adds))
+        trace = torchscan.record(model, args=(torch.zeros(3, 5),))
+        read.append(torchscan.by_operator(trace)["aten.index_put_"].bytes_read)
+    assert read == [2 * 5 * 4 + 2 * 8, 2 * 5 * 4 + 2 * 8 + 2 * 5 * 4]

@@ -368,3 +368,17 @@ def test_a_composite_operator_on_the_input_and_on_known_values(is_buffer: bool) 
     assert described(abstract) == described(real)
     assert output_shapes(abstract) == [(3, 3, 21)]
     assert [slot.is_used for slot in abstract.parameters] == [is_buffer]
+
+
+def test_what_only_a_cycle_holds_is_no_leftover() -> None:
+    """A warning would be an error here."""
+
+    class Knot:
+        pass
+
+    def forward(_: Any, x: Tensor) -> Tensor:
+        knot: Any = Knot()
+        knot.itself, knot.tensor = knot, x + 1
+        return x * 2
+
+    assert len(torchscan.record(Calls(forward), (3,), execute="abstract").ops) == 2

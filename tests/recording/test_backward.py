@@ -400,3 +400,24 @@ def test_attention_by_its_own_name_is_one_operator() -> None:
 def test_a_loss_that_is_none_is_said(backward: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         record(nn.Linear(4, 2), (4,), backward=backward)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda x, _: x.to(torch.float64),
+        lambda x, _: x.to("cpu", torch.float64),
+        lambda x, _: x.to(x.new_zeros(1, dtype=torch.float64)),
+        lambda x, known: known.to(torch.float64) * x,
+        lambda x, known: known.to(x.double()) * x,
+        lambda x, known: known.to(device=x.device, dtype=torch.float64) * x,
+    ],
+)
+def test_conversions_on_shapes_alone_are_those_of_real_tensors(convert: Any) -> None:
+    known = torch.arange(4)
+    model = Calls(lambda _, x: convert(x, known))
+    outputs = []
+    for execute in ("abstract", "real"):
+        trace = torchscan.record(model, args=(torch.ones(4, requires_grad=True),), backward=True, execute=execute)
+        outputs.append(trace.tensors[trace.root.outputs[0]].spec.dtype)
+    assert outputs == [torch.float64, torch.float64]

@@ -299,3 +299,29 @@ sys.exit(ended != (child, 0))
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, env=there)  # noqa: S603
     assert done.returncode == 0, done.stderr
+
+
+def test_a_signal_that_comes_while_torchscan_works_is_answered_in_the_next_line_of_the_model() -> None:
+    steps: list[int] = []
+
+    class Steps(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            for step in range(10):
+                steps.append(step)
+                x = x + 1
+            return x
+
+    def signal_within_ours(frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "call" and frame.f_code.co_name == "_write_down" and len(steps) == 3:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    sys.setprofile(signal_within_ours)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            torchscan.record(Steps(), (4,))
+    finally:
+        sys.setprofile(None)
+        signal.signal(signal.SIGALRM, before)
+    assert steps == [0, 1, 2]

@@ -138,3 +138,10 @@ def test_as_plain_data(as_json: Any) -> None:
     assert data["totals"]["grad_params"] == {"before": 58, "after": 72}
     assert data["layers"][0]["change"] == "changed"
     assert data["layers"][0]["after"]["grad_params"] == 50
+
+
+def test_a_layer_whose_shape_changes_says_which() -> None:
+    one, other = nn.Sequential(nn.ReLU(), nn.Linear(4, 8)), nn.Sequential(nn.ReLU(), nn.Linear(4, 10))
+    text = format_comparison(compare_info(info(one), info(other)), width=200)
+    assert "output now (-1, 10)" in text
+    assert "input now" not in text
