@@ -156,6 +156,28 @@ def test_cudnn_takes_a_recurrent_layer_as_one_operator() -> None:
     assert operators.count("aten._cudnn_rnn") == operators.count("aten._cudnn_rnn_backward") == 1
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize(
+    "layer",
+    [nn.LSTM(7, 3, 2, proj_size=2, bidirectional=True), nn.LSTM(7, 3, bias=False), nn.RNN(7, 3), nn.GRU(7, 3)],
+    ids=["projected", "without biases", "plain", "gated"],
+)
+def test_recurrent_layers_on_a_card_have_the_shapes_of_real_ones(layer: nn.RNNBase) -> None:
+    def shapes_of(output: Any) -> list[torch.Size]:
+        result, last = output
+        return [each.shape for each in (result, *(last if isinstance(last, tuple) else (last,)))]
+
+    def loss(output: Any) -> Tensor:
+        assert shapes_of(output) == expected
+        result: Tensor = output[0].sum()
+        return result
+
+    x = torch.zeros(5, 2, 7)
+    expected = shapes_of(layer(x))
+    estimate = estimate_memory(layer, args=(x,), training=True, loss=loss, device="H200")
+    assert estimate.by_kind["parameters"] == sum(4 * each.numel() for each in layer.parameters())
+
+
 # -- where ---------------------------------------------------------------------------------------------------------------
 
 

@@ -835,3 +835,13 @@ def test_a_second_call_has_a_field_of_its_own() -> None:
 
     field = torchscan.receptive_field(Net(forward, shared=nn.Conv1d(1, 1, 3)), (1, 20))
     assert (field["shared"].rf, field["shared", 1].rf) == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "notes"), [("constant", ()), ("reflect", ("padded",)), ("replicate", ("padded",)), ("circular", ("wraps",))]
+)
+def test_a_border_of_zeros_is_noted_nowhere(mode: str, notes: tuple[str, ...]) -> None:
+    model = nn.Sequential(Net(lambda _, x: F.pad(x, (2, 2), mode)), nn.Conv1d(1, 1, 5))
+    for backward in (False, True):
+        (axis,) = receptive_fields(torchscan.record(model, (1, 30), backward=backward)).output.axes
+        assert (axis.size, axis.notes) == (5, notes)

@@ -150,3 +150,9 @@ def test_a_file_that_is_wrong_is_named_with_what_is_wrong(own_file: Path, conten
         device_named("H200")
     assert str(own_file) in str(caught.value)
     assert own_file.read_text() == content
+
+
+def test_a_file_of_devices_that_cannot_be_opened_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path))  # a folder
+    with pytest.raises(InputError, match=tmp_path.name):
+        device_named("H200")

@@ -382,3 +382,27 @@ def test_what_only_a_cycle_holds_is_no_leftover() -> None:
         return x * 2
 
     assert len(torchscan.record(Calls(forward), (3,), execute="abstract").ops) == 2
+
+
+def test_made_up_inputs_are_the_same_whatever_the_seed() -> None:
+    seen: list[Tensor] = []
+    model = Calls(lambda _, x: seen.append(x.clone()) or x)  # type: ignore[func-returns-value]
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        torchscan.record(model, (5,), execute="real")
+    assert torch.equal(*seen)
+    assert seen[0].unique().numel() == 5
+
+
+def test_a_mask_that_decides_a_shape_is_noted_where_only_the_mask_is_made_up() -> None:
+    model = Calls(lambda _, x: torch.masked_select(torch.arange(4.0), x > 0))
+    (said,) = torchscan.record(model, (4,)).provenance.assumptions
+    assert "aten.masked_select" in said
+
+
+@pytest.mark.parametrize("wrong", range(4))
+def test_batch_norm_with_a_wrong_number_of_channels_is_refused(wrong: int) -> None:
+    vectors = [torch.ones(4 if position == wrong else 3) for position in range(4)]
+    model = Calls(lambda _, x: F.batch_norm(x, vectors[0], vectors[1], vectors[2], vectors[3]))
+    with pytest.raises(torchscan.RecordError):
+        torchscan.record(model, (3, 8), execute="abstract")

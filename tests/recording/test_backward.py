@@ -421,3 +421,11 @@ def test_conversions_on_shapes_alone_are_those_of_real_tensors(convert: Any) -> 
         trace = torchscan.record(model, args=(torch.ones(4, requires_grad=True),), backward=True, execute=execute)
         outputs.append(trace.tensors[trace.root.outputs[0]].spec.dtype)
     assert outputs == [torch.float64, torch.float64]
+
+
+def test_gradients_of_what_was_used_twice_are_added_up_by_the_engine() -> None:
+    model = Calls(lambda _, x: (x + x * 2) * (x + 3))
+    trace = torchscan.record(model, args=(torch.ones(4, requires_grad=True),), backward=True)
+    sums = [op for op in trace.ops if op.phase == "backward" and op.origin == "engine"]
+    assert len(sums) == 2  # x is used three times
+    assert {op.signature.operator for op in sums} == {"aten.add"}
