@@ -691,6 +691,22 @@ POOLING = [
 
 RESIZE = [
     case("aten.upsample_bilinear2d", IMAGE, [16, 16], False, out=T(2, 4, 16, 16), other=7 * 2048),
+    case("aten.upsample_linear1d", T(2, 4, 8), [16], False, out=T(2, 4, 16), other=3 * 128),
+    case("aten.upsample_linear1d_backward", T(2, 4, 16), [16], [2, 4, 8], False, out=T(2, 4, 8), other=2 * 2 * 128),
+    case(
+        "aten.upsample_trilinear3d_backward",
+        T(1, 2, 4, 4, 4),
+        [4] * 3,
+        [1, 2, 2, 2, 2],
+        False,
+        out=T(1, 2, 2, 2, 2),
+        other=8 * 2 * 128,
+    ),
+    case("aten.upsample_bicubic2d_backward", T(2, 4, 16, 16), [16, 16], [2, 4, 8, 8], False, out=IMAGE, other=16 * 3 * 2048),
+    *(
+        case(f"aten.{name}", X, out=X, other=30)
+        for name in ("lgamma", "digamma", "i0", "special_i0e", "special_i1", "special_i1e")
+    ),
     case("aten.upsample_bilinear2d_backward", T(2, 4, 16, 16), [16, 16], [2, 4, 8, 8], False, out=IMAGE, other=8 * 2048),
     # 8 to 4: neighbours up to 2 away from 1, 3, 5, 7: 3 + 4 + 4 + 3 = 14, 2 · 14 − 4 operations; 64 rows, then 32 columns
     case("aten._upsample_bilinear2d_aa", IMAGE, [4, 4], False, out=T(2, 4, 4, 4), other=24 * 64 + 24 * 32),

@@ -406,3 +406,11 @@ def test_batch_norm_with_a_wrong_number_of_channels_is_refused(wrong: int) -> No
     model = Calls(lambda _, x: F.batch_norm(x, vectors[0], vectors[1], vectors[2], vectors[3]))
     with pytest.raises(torchscan.RecordError):
         torchscan.record(model, (3, 8), execute="abstract")
+
+
+def test_subclasses_are_recorded_as_what_they_are_made_of() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    model = Calls(lambda _, x: (TwoTensor(x, x + 1) * 2).a)  # type: ignore[attr-defined]
+    names = [op.signature.operator for op in torchscan.record(model, (4,), execute="abstract").ops]
+    assert names.count("aten.mul") == 2

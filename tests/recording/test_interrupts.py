@@ -325,3 +325,36 @@ def test_a_signal_that_comes_while_torchscan_works_is_answered_in_the_next_line_
         sys.setprofile(None)
         signal.signal(signal.SIGALRM, before)
     assert steps == [0, 1, 2]
+
+
+def innermost_of_ours(frame: FrameType | None) -> str:
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("torchscan."):
+        frame = frame.f_back
+    return "" if frame is None else frame.f_code.co_name
+
+
+def test_a_signal_that_comes_while_torch_works_for_torchscan_waits_too() -> None:
+    """As it does in the shape functions that torch has in Python: torchscan is in the middle of a call."""
+    answered_in: list[str] = []
+    raised_in: list[str] = []
+
+    def signal_within_torch(frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "call" and frame.f_globals.get("__name__", "").startswith("torch.") and not raised_in:
+            inside = innermost_of_ours(frame)
+            if inside not in ("", "let_in"):
+                raised_in.append(inside)
+                signal.raise_signal(signal.SIGUSR1)
+
+    class Upsamples(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            sys.setprofile(signal_within_torch)
+            return nn.functional.interpolate(x, scale_factor=2, mode="bicubic")
+
+    before = signal.signal(signal.SIGUSR1, lambda _, frame: answered_in.append(innermost_of_ours(frame)))
+    try:
+        torchscan.record(Upsamples(), (1, 4, 4))
+    finally:
+        sys.setprofile(None)
+        signal.signal(signal.SIGUSR1, before)
+    assert len(raised_in) == len(answered_in) == 1
+    assert answered_in[0] in ("let_in", "tell")

@@ -157,5 +157,5 @@ def test_pdflatex_repeats_the_headings_of_a_long_table_on_each_page(document: st
 def test_each_total_stands_once() -> None:
     text = torchscan.to_latex(INFOS["block"]())
     totals = [line for line in text.splitlines() if "multicolumn" in line]
-    assert len(totals) == len(set(totals))
+    assert len(totals) == len({line.rstrip("*") for line in totals})
     assert [line.endswith("*") for line in totals] == [True] * (len(totals) - 1) + [False]
