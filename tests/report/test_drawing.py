@@ -39,7 +39,9 @@ def test_the_frame_of_a_unit_is_its_interval() -> None:
     assert drawn(ax) == {"receptive field": (21, 28, 7, 9)}
     assert (ax.get_xlim(), ax.get_ylim()) == ((0, 48), (64, 0))
     assert ax.get_title() == "unit (8, 6) of Sequential: 9×7"
-    assert drawn(torchscan.draw_receptive_field(layer)) == {"receptive field": (21, 28, 7, 9)}  # the middle
+    bare = torchscan.draw_receptive_field(layer)
+    assert drawn(bare) == {"receptive field": (21, 28, 7, 9)}  # the middle
+    assert (bare.get_xlim(), bare.get_ylim()) == ((0, 48), (64, 0))
 
 
 def test_what_reaches_into_the_padding_is_shown() -> None:
