@@ -200,6 +200,40 @@ def test_each_row_of_scores_has_its_own() -> None:
     assert cost.bytes_read == cost.least_bytes_read == 6 * 4 + 6 * 8
 
 
+@pytest.mark.parametrize("order", [lambda s: s.argsort(-1), lambda s: s.sort(-1)[1], lambda s: s.topk(s.shape[-1])[1]])
+@pytest.mark.parametrize(("experts", "picks", "rows"), [(16, 2, 3), (64, 4, 8), (64, 1, 30), (128, 8, 8), (8, 2, 100)])
+def test_the_first_of_an_order_are_balanced_however_many(order: Any, experts: int, picks: int, rows: int) -> None:
+    """As many experts of 8 · 8 are run as expected, give or take two; they get all rows."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        chosen = order(self.router(x))[:, :picks]
+        for expert, matrix in enumerate(self.experts):
+            row, _ = torch.where(chosen == expert)
+            if len(row):
+                matrix(x[row])
+        return x
+
+    layers = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(experts))
+    trace = record(Calls(forward, router=nn.Linear(8, experts, bias=False), experts=layers), (8,), batch_size=rows)
+    expected = experts * (1 - (1 - picks / experts) ** rows)
+    assert len([call for call in trace.modules if call.path.startswith("experts.")]) == pytest.approx(expected, abs=2)
+    assert total_cost(trace).macs == rows * 8 * experts + rows * picks * 64
+
+
+def test_each_of_two_picks_may_be_any_expert() -> None:
+    """Of 100 rows with 2 picks of 4 experts, each expert is the first one of 25."""
+    sizes = []
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        chosen = self.router(x).topk(2)[1]
+        sizes.extend(chosen[:, :1].flatten().bincount(minlength=4).tolist())
+        sizes.extend(chosen.flatten().bincount(minlength=4).tolist())
+        return x
+
+    record(Calls(forward, router=nn.Linear(8, 4)), (8,), batch_size=100)
+    assert sizes == [25] * 4 + [50] * 4
+
+
 def test_experts_that_are_called_without_rows_read_nothing() -> None:
     """One row picks 2 of 4 modules of 64 weights; it is 32 bytes, and so is each of their results."""
 
