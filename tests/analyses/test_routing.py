@@ -312,6 +312,33 @@ def test_gradients_of_the_rows_read_the_hit_experts_too() -> None:
     assert grouped.least_bytes_read == 2 * (2 * 128 + 6 * 16 + 64) + 2 * 6 * 16 + 64
 
 
+def in_parts(self: Any, x: Tensor) -> Tensor:
+    chosen = self.router(x).topk(2)[1].flatten()
+    parts = x[chosen.argsort() // 2].split(chosen.bincount(minlength=16).tolist())
+    return torch.cat([matrix(part) for part, matrix in zip(parts, self.experts, strict=True)])
+
+
+def in_a_loop(self: Any, x: Tensor) -> Tensor:
+    chosen = self.router(x).topk(2)[1]
+    rows = [torch.where(chosen == expert)[0] for expert in range(16)]
+    return torch.cat([matrix(x[row]) for row, matrix in zip(rows, self.experts, strict=True)])
+
+
+@pytest.mark.parametrize(("way", "rows", "is_told"), [(in_parts, 3, True), (in_parts, 1, False), (in_a_loop, 3, False)])
+def test_a_bound_says_where_it_is_that_of_the_pass(way: Any, rows: int, is_told: bool) -> None:
+    """Sorted rows that are split by counts: whose they are nobody knows. One row reads no fewer experts, whichever."""
+    experts = nn.ModuleList(nn.Linear(8, 8, bias=False) for _ in range(16))
+    model = Calls(way, router=nn.Linear(8, 16, bias=False), experts=experts)
+    result = analyze_roofline(model, (8,), batch_size=rows, device="H100 SXM")
+    assert any("rows reach the experts as in this pass" in text for text in result.assumptions) == is_told
+
+
+@pytest.mark.parametrize("kind", ["grouped", "gathered", "looped"])
+def test_a_bound_that_holds_for_any_routing_says_nothing(kind: str) -> None:
+    result = analyze_roofline(mixture(kind), (8,), dtype=torch.bfloat16, batch_size=3, device="H100 SXM")
+    assert not any("in this pass" in text for text in result.assumptions)
+
+
 # -- what follows --------------------------------------------------------------------------------------------------------
 
 

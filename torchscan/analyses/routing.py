@@ -64,6 +64,10 @@ class RoutedCalls:
         self._rows_of_call: dict[int, _Rows] = {}
         #: by call that looks for the true places of a mask, the rows that these are
         self._told_by: dict[int, _Rows] = {}
+        #: rows in the order of their experts, and parts of them: how many rows all of them are
+        self._sorted: dict[int, int] = {}
+        #: whether experts get parts whose sizes the model has read: which rows an expert gets, and whether any, is not told
+        self.is_split_by_counts = False
         #: by tensor that holds all picks of a row along a dimension, or the first of them
         self._dim_of_picks: dict[int, int] = {}
         #: by router
@@ -129,6 +133,23 @@ class RoutedCalls:
             self._follow_picks(index, op)
         elif not self._rows.keys().isdisjoint(op.inputs):
             self._note_rows(index, op, None)
+        elif op.inputs and op.inputs[0] in self._sorted:
+            self._follow_sorted(op)
+
+    def _follow_sorted(self, op: OpCall) -> None:
+        whole, rows = self._sorted[op.inputs[0]], op.signature.inputs[0].shape
+        if op.signature.is_view or op.signature.operator in _KEEPING:
+            same = (out for out, spec in zip(op.outputs, op.signature.outputs, strict=True) if len(spec.shape) == len(rows))
+            self._sorted.update(dict.fromkeys(same, whole))
+        elif rows and rows[0] < whole and self._weights(op):
+            self.is_split_by_counts = True
+
+    def _sorts_rows(self, op: OpCall) -> bool:
+        """Rows of data are gathered in an order made of picks. One row alone has nothing to share."""
+        if op.signature.operator not in _GATHERING or op.inputs[0] in self._trails:
+            return False
+        trails = [self._trails[tensor] for tensor in op.inputs if tensor in self._trails]
+        return all(trail.mask is None and not trail.are_picks and self._routers[trail.router].rows != 1 for trail in trails)
 
     def _follow_picks(self, index: int, op: OpCall) -> None:
         trail = self._trail_through(op)
@@ -138,6 +159,8 @@ class RoutedCalls:
                 self._told_by[index] = trail.router, op.inputs[0]
         self._note_routing(index, op)
         self._note_rows(index, op, self._gathered(op))
+        if self._sorts_rows(op):
+            self._sorted[op.outputs[0]] = max(op.signature.outputs[0].shape[:1], default=0)
 
     def _is_router(self, op: OpCall) -> bool:
         """Scores are compared, not picks."""
