@@ -763,6 +763,7 @@ INDEXING = [
     case("aten.index_select", X, 2, I(3), out=T(2, 3, 3), read=18 + 3, written=18),
     case("aten.index.Tensor", X, (I(4), I(4)), out=T(4, 5), read=20 + 8, written=20),
     case("aten.take", X, I(4), out=T(4), read=8, written=4),
+    case("aten.take_along_dim", X, I(4), out=T(4), read=8, written=4),
     case("aten._unsafe_masked_index", X, T(4, dtype=torch.bool), (I(4), I(4), I(4)), 0.0, out=T(4), other=4),
     # 4 rows of 5 are put, or added
     case("aten.index_put_", X, (I(4), I(4)), T(4, 5), out=X, read=8 + 20, written=20),

@@ -48,6 +48,17 @@ READS = [
     lambda scores: torch.ones(1).repeat_interleave(scores.argmax(-1)).numel() == 0,
     lambda scores: [True, False, False][scores.argmax()],
     lambda scores: bool(scores.new_zeros(1, 3, dtype=torch.long).scatter_(1, scores.argsort()[:, :1], 1)[0, 0] == 1),
+    lambda scores: bool((scores.argmax(-1) != 0).sum() == 0),
+    lambda scores: bool((scores.argmax(-1) == 0).cumsum(0)[-1] == 1),
+    lambda scores: bool((scores.topk(2).indices != 0).sum(-1).sum() == 1),
+    lambda scores: bool(torch.ones(1, dtype=torch.long).mul((scores.argmax(-1) != 0).long()).max() == 0),
+    lambda scores: len((scores.argmax(-1) != 0).nonzero()) == 0,
+    lambda scores: len(torch.where(scores.argmax(-1) != 0)[0]) == 0,
+    lambda scores: len(scores[scores.argmax(-1) != 0]) == 0,
+    lambda scores: len(torch.masked_select(torch.arange(1), scores.argmax(-1) != 0)) == 0,
+    lambda scores: len((index := scores.argmax(-1))[index != 0]) == 0,
+    lambda scores: bool(torch.searchsorted(torch.arange(3), scores.argmax(-1)) == 0),
+    lambda scores: bool(torch.bucketize(scores.argmax(-1), torch.arange(3)) == 0),
 ]
 
 
@@ -86,6 +97,68 @@ def test_an_estimate_takes_a_branch_on_data_too() -> None:
     assert any("a branch at test_assumed.py:" in text for text in estimate.assumptions)
     estimate = torchscan.estimate_memory(model.to("meta"), (4,))
     assert any("a branch reads at test_assumed.py:" in text for text in estimate.assumptions)
+
+
+class Search(nn.Module):
+    """10 steps of 8 · 10 + 8 · 8 = 144 MACs a row, if none of them is the last."""
+
+    def __init__(self, is_over: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 10)
+        self.body = nn.Linear(8, 8, bias=False)
+        self.is_over = is_over
+        with torch.no_grad():
+            self.head.bias[1] = 100  # never the end, which is 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(10):
+            if self.is_over(self.head(x).argmax(-1)):
+                break
+            x = self.body(x)
+        return x
+
+
+ENDS = [
+    lambda token: len(token[token != 0]) == 0,
+    lambda token: (token != 0).sum() == 0,
+    lambda token: (token == 0).sum() == len(token),
+    lambda token: (token != 0).nonzero().numel() == 0,
+    lambda token: (token == 0).float().mean() == 1,
+    lambda token: len(torch.where(token != 0)[0]) == 0,
+    lambda token: ((token == 0) | (token == 2)).sum() == len(token),
+]
+
+
+@pytest.mark.parametrize("is_over", ENDS, ids=range(len(ENDS)))
+def test_however_a_model_asks_for_the_end_it_is_not_told_one(is_over: Callable[[Tensor], Any]) -> None:
+    trace = torchscan.record(Search(is_over), (8,))
+    assert trace.provenance.execution == "real"
+    assert torchscan.total_cost(trace).macs == 10 * 144
+    (text,) = [text for text in torchscan.record(Search(is_over).to("meta"), (8,)).provenance.assumptions if "branch" in text]
+    assert "a branch reads at test_assumed.py:" in text
+
+
+def test_a_class_that_is_picked_out_is_so_on_data() -> None:
+    """One row: 12 MACs, and 20 more as its class is not 0."""
+
+    class Hard(Cascade):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.late(x[self.early(x).argmax(-1) != 0])
+
+    model = Hard(bool)
+    with torch.no_grad():
+        model.early.weight.copy_(torch.tensor([[0.0] * 4, [1.0] * 4, [2.0] * 4]))
+    trace = torchscan.record(model, args=(torch.ones(1, 4),))
+    assert (trace.provenance.execution, torchscan.total_cost(trace).macs) == ("real", 12 + 20)
+
+
+def test_that_picks_are_many_enough_is_told() -> None:
+    """Of 30 rows in 3 classes, 10 are in each."""
+    model = Cascade(lambda scores: len((index := scores.argmax(-1))[index != 0]) == 20)
+    trace = torchscan.record(model, (4,), batch_size=30)
+    assert torchscan.total_cost(trace).macs == 30 * (12 + 12)
+    (text,) = trace.provenance.assumptions
+    assert text.startswith("balanced routing: aten.argmax.default ")
 
 
 class Period(nn.Module):
@@ -192,6 +265,27 @@ def test_a_router_reads_how_many_tokens_each_expert_gets(dispatch: Callable[...,
     assert torchscan.total_cost(trace, phase="forward").macs == 8 * 6 * 4 + 8 * 2 * 6 * 6
     (text,) = trace.provenance.assumptions
     assert text == "balanced routing: aten.topk.default returns as many different indices as expected, evenly spread"
+
+
+@pytest.mark.parametrize("dispatch", DISPATCHES)
+def test_a_router_may_ask_for_every_expert_with_few_tokens_too(dispatch: Callable[..., Any]) -> None:
+    """One token to 2 of 4 experts; it is fewer picks than experts, but those of all of them are asked for."""
+    trace = torchscan.record(Mixture(dispatch), (6,))
+    assert trace.provenance.execution == "abstract"
+    assert torchscan.total_cost(trace).macs == 6 * 4 + 2 * 6 * 6
+    assert all(text.startswith("balanced routing: ") for text in trace.provenance.assumptions)
+
+
+def by_two(model: Mixture, x: Tensor, chosen: Tensor) -> None:
+    for index in range(2):
+        model.experts[index](x[(chosen == index).any(-1)])
+
+
+def test_half_of_the_experts_are_certain_ones() -> None:
+    """Of one token, nobody knows how many picks are among them; of 8 tokens, half of 16 are."""
+    assert torchscan.record(Mixture(by_two), (6,)).provenance.execution == "real"
+    trace = torchscan.record(Mixture(by_two), (6,), batch_size=8)
+    assert (trace.provenance.execution, torchscan.total_cost(trace).macs) == ("abstract", 8 * 24 + 8 * 36)
 
 
 def hard(model: Mixture, x: Tensor, chosen: Tensor) -> None:

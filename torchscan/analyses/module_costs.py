@@ -12,12 +12,12 @@ from torchscan.ops import OpCost, price
 from torchscan.trace.trace import Trace
 
 
-def call_costs(trace: Trace, convention: Convention = "torchscan") -> tuple[OpCost, ...]:
+def call_costs(trace: Trace, convention: Convention = "torchscan", *, routed: RoutedCalls | None = None) -> tuple[OpCost, ...]:
     """The cost of each call of ``trace.ops``, in order; ``macs`` as the convention counts them.
 
     Calls with the same signature cost the same if their indices were picked alike, and models repeat themselves.
     """
-    routed = RoutedCalls(trace)
+    routed = routed or RoutedCalls(trace)
     keys = [(id(op.signature), routed.routing(index)) for index, op in enumerate(trace.ops)]
     distinct = {key: op.signature for key, op in zip(keys, trace.ops, strict=True)}
     prices = {key: price(signature, key[1]).cost for key, signature in distinct.items()}

@@ -1,30 +1,33 @@
 """Which operator calls depend on what a router picked, found by following its picks through the record.
 
-A router is a ``topk`` or ``argmax`` of scores: each row picks k of n experts. Its picks reach the experts in two ways.
-Either an operator is handed them, or the counts made of them (a gather of weights, a grouped product). Or the model goes
-through the experts, and each call of one gets the rows that picked it: those at the true places of a mask.
+A router compares scores (``topk``, ``argmax``, ``sort``): each row picks k of n experts. Its picks reach the experts in two
+ways. Either an operator is handed them, or the counts made of them (a gather of weights, a grouped product). Or the model
+goes through the experts, and each call of one gets the rows that picked it: those at the true places of a mask.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torchscan.ops import OpCost
 from torchscan.ops.routing import UNKNOWN, Routing
+from torchscan.recording.execution.routing import BALANCED_INDICES
 from torchscan.trace.events import OpCall, OpSignature
 from torchscan.trace.trace import Trace
 
 #: router -> position of the picks among its results
-_ROUTERS = {"aten.topk": 1, "aten.argmax": 0, "aten.max": 1}
+_ROUTERS = {str(op.overloadpacket): position for op, position in BALANCED_INDICES.items()}
 
 #: they return what they were given, in another order or type; sorting returns positions too
 _KEEPS = ("to", "_to_copy", "clone", "contiguous", "reshape", "flatten", "clamp", "clamp_", "sort")
 _KEEPING = frozenset(f"aten.{name}" for name in _KEEPS)
 #: handed the ends of groups of rows, not the picks
 _GROUPED = frozenset({"aten._grouped_mm", "aten._scaled_grouped_mm", "aten._scaled_grouped_mm_v2"})
-_GATHERING = frozenset({"aten.index", "aten._unsafe_index", "aten.index_select", "aten.embedding"})
+_GATHERS = ("index", "_unsafe_index", "index_select", "embedding", "gather", "take_along_dim")
+_GATHERING = frozenset(f"aten.{name}" for name in _GATHERS)
 #: their result is the first operand, with something put into it
 _PLACES = ("index_add", "index_put", "index_copy", "scatter", "scatter_add", "scatter_reduce")
 _PLACING = frozenset(f"aten.{name}" for name in _PLACES)
@@ -61,6 +64,12 @@ class RoutedCalls:
         self._rows_of_call: dict[int, _Rows] = {}
         #: by call that looks for the true places of a mask, the rows that these are
         self._told_by: dict[int, _Rows] = {}
+        #: rows in the order of their experts, and parts of them: how many rows all of them are
+        self._sorted: dict[int, int] = {}
+        #: whether experts get parts whose sizes the model has read: which rows an expert gets, and whether any, is not told
+        self.is_split_by_counts = False
+        #: by tensor that holds all picks of a row along a dimension, or the first of them
+        self._dim_of_picks: dict[int, int] = {}
         #: by router
         self._routers: dict[int, Routing] = {}
         self._routings: dict[int, Routing] = {}
@@ -124,21 +133,45 @@ class RoutedCalls:
             self._follow_picks(index, op)
         elif not self._rows.keys().isdisjoint(op.inputs):
             self._note_rows(index, op, None)
+        elif op.inputs and op.inputs[0] in self._sorted:
+            self._follow_sorted(op)
+
+    def _follow_sorted(self, op: OpCall) -> None:
+        whole, rows = self._sorted[op.inputs[0]], op.signature.inputs[0].shape
+        if op.signature.is_view or op.signature.operator in _KEEPING:
+            same = (out for out, spec in zip(op.outputs, op.signature.outputs, strict=True) if len(spec.shape) == len(rows))
+            self._sorted.update(dict.fromkeys(same, whole))
+        elif rows and rows[0] < whole and self._weights(op):
+            self.is_split_by_counts = True
+
+    def _sorts_rows(self, op: OpCall) -> bool:
+        """Rows of data are gathered in an order made of picks. One row alone has nothing to share."""
+        if op.signature.operator not in _GATHERING or op.inputs[0] in self._trails:
+            return False
+        trails = [self._trails[tensor] for tensor in op.inputs if tensor in self._trails]
+        return all(trail.mask is None and not trail.are_picks and self._routers[trail.router].rows != 1 for trail in trails)
 
     def _follow_picks(self, index: int, op: OpCall) -> None:
         trail = self._trail_through(op)
         if trail is not None:
-            self._enter_trail(op, trail)
+            self._enter_trail(op, self._after_slice(index, op, trail))
             if op.signature.operator == "aten.nonzero":
                 self._told_by[index] = trail.router, op.inputs[0]
         self._note_routing(index, op)
         self._note_rows(index, op, self._gathered(op))
+        if self._sorts_rows(op):
+            self._sorted[op.outputs[0]] = max(op.signature.outputs[0].shape[:1], default=0)
 
     def _is_router(self, op: OpCall) -> bool:
         """Scores are compared, not picks."""
         signature = op.signature
         position = _ROUTERS.get(signature.operator)
-        return position is not None and position < len(op.outputs) and signature.inputs[0].is_arithmetic
+        return (
+            position is not None
+            and position < len(op.outputs)
+            and signature.inputs[0].is_arithmetic
+            and op.inputs[0] not in self._trails
+        )
 
     def _enter_router(self, index: int, op: OpCall) -> None:
         position = _ROUTERS[op.signature.operator]
@@ -146,6 +179,18 @@ class RoutedCalls:
         if routing is not None:
             self._routers[index] = routing
             self._trails[op.outputs[position]] = _Trail(index, are_picks=True)
+            if len(op.signature.outputs[position].shape) == len(op.signature.inputs[0].shape):
+                self._dim_of_picks[op.outputs[position]] = _dim_of(op.signature) or 0
+
+    def _after_slice(self, index: int, op: OpCall, trail: _Trail) -> _Trail:
+        """Some of the picks of each row, or some of the rows, are as good as picked by a router of their own."""
+        dim = self._dim_of_picks.get(op.inputs[0]) if op.signature.operator == "aten.slice" else None
+        if dim is None:
+            return trail
+        shape = op.signature.outputs[0].shape
+        self._dim_of_picks[op.outputs[0]] = dim
+        self._routers[index] = replace(self._routers[trail.router], picks=shape[dim], rows=_numel_without(shape, dim))
+        return replace(trail, router=index)
 
     def _trail_through(self, op: OpCall) -> _Trail | None:
         """None if it leads to no numbers made of picks, but to data."""
@@ -213,11 +258,22 @@ def _with_avoidable(cost: OpCost, weights: int, needed: int, hit: int) -> OpCost
 
 def _routing_of(signature: OpSignature, slots: int) -> Routing | None:
     """What a router's scores and picks say; None where it picks from everything at once."""
-    source, dim = signature.inputs[0], signature.arguments.get("dim", -1 if signature.operator == "aten.topk" else None)
-    if not source.numel or not isinstance(dim, int):
+    source, dim = signature.inputs[0], _dim_of(signature)
+    if not source.numel or dim is None:
         return None
-    rows = math.prod(source.shape) // source.shape[dim]
+    rows = _numel_without(source.shape, dim)
     return Routing(source.shape[dim], slots // rows, rows)
+
+
+def _dim_of(signature: OpSignature) -> int | None:
+    """The dimension that is chosen along, None for all of them."""
+    (default,) = (argument.default_value for argument in signature.op._schema.arguments if argument.name == "dim")
+    dim = signature.arguments.get("dim", default)
+    return dim if isinstance(dim, int) else None
+
+
+def _numel_without(shape: Sequence[int], dim: int) -> int:
+    return math.prod(shape) // max(shape[dim], 1)
 
 
 def _fills(operator: str) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from torchscan.ops.elementwise import Output, first
+from torchscan.ops.indexing import routed
 from torchscan.ops.registry import Work, cost_of, traffic_of, window_of
+from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.ops.windows import Looks, here, look
 from torchscan.torch_versions import aten
 from torchscan.trace.events import TensorSpec
@@ -12,9 +14,9 @@ _SUM, _MEAN, _MAX = 0, 1, 2  # torch's numbers for the modes of a bag
 
 
 @traffic_of(aten.embedding)
-def embedding(weight: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
-    """Reads the indices and one row for each of them, at most the whole table."""
-    return Work(elements_read=indices.numel + out.numel, bytes_read=_rows_read(weight, out.numel) + indices.stored_bytes)
+def embedding(weight: TensorSpec, indices: TensorSpec, *_: object, routing: Routing = UNKNOWN, out: TensorSpec) -> Work:
+    """Reads the indices and one row for each of them, at most the whole table; of what a router picks, each row once."""
+    return routed(weight, 0, indices, out, routing)
 
 
 @window_of(aten.embedding)

@@ -17,16 +17,29 @@ from torchscan.trace.events import TensorSpec
 # -- reading elements ----------------------------------------------------------------------------------------------------
 
 
-@traffic_of(aten.take_along_dim, aten.take)
+@traffic_of(aten.take)
 def take(self: TensorSpec, indices: TensorSpec, *_: object, out: TensorSpec) -> Work:
     """Reads the indices and one element for each output."""
     return _picked(self, [indices], out)
 
 
+@traffic_of(aten.take_along_dim)
+def take_along(
+    self: TensorSpec,
+    indices: TensorSpec,
+    dim: int | None = None,
+    *_: object,
+    routing: Routing = UNKNOWN,
+    out: TensorSpec,
+) -> Work:
+    """Reads the indices and one element for each output; of what a router picks, each choice once."""
+    return _picked(self, [indices], out) if dim is None else routed(self, dim, indices, out, routing)
+
+
 @traffic_of(aten.gather)
-def gather(self: TensorSpec, dim: int, index: TensorSpec, *_: object, out: TensorSpec) -> Work:
-    """Reads the indices and one element for each output."""
-    return _picked(self, [index], out)
+def gather(self: TensorSpec, dim: int, index: TensorSpec, *_: object, routing: Routing = UNKNOWN, out: TensorSpec) -> Work:
+    """Reads the indices and one element for each output; of what a router picks, each choice once."""
+    return routed(self, dim, index, out, routing)
 
 
 @traffic_of(aten.index_select)
@@ -34,7 +47,7 @@ def index_select(
     self: TensorSpec, dim: int, index: TensorSpec, *_: object, routing: Routing = UNKNOWN, out: TensorSpec
 ) -> Work:
     """Reads the indices and one element for each output; of what a router picks, each choice once."""
-    return _routed(self, dim, index, out, routing)
+    return routed(self, dim, index, out, routing)
 
 
 @traffic_of(aten.index, aten._unsafe_index)
@@ -43,7 +56,7 @@ def index(self: TensorSpec, indices: Sequence[TensorSpec | None], *, routing: Ro
     given = _given(indices)
     if len(given) != 1:
         return _picked(self, given, out)
-    return _routed(self, list(indices).index(given[0]), given[0], out, routing)
+    return routed(self, list(indices).index(given[0]), given[0], out, routing)
 
 
 @window_of(aten.index, aten._unsafe_index)
@@ -118,17 +131,23 @@ def _picked(source: TensorSpec, indices: Sequence[TensorSpec], out: TensorSpec) 
     )
 
 
-def _routed(source: TensorSpec, dim: int, index: TensorSpec, out: TensorSpec, routing: Routing) -> Work:
+def routed(source: TensorSpec, dim: int, index: TensorSpec, out: TensorSpec, routing: Routing) -> Work:
     """Picked by a router, n·(1 − (1 − k/n)^rows) of n choices can be expected to be among the indices, k at least."""
     work, choices = _picked(source, [index], out), source.shape[dim] if source.shape else 1
-    if (routing.choices, routing.slots) != (choices, index.numel):
+    size = source.numel // max(choices, 1)
+    if not _takes_whole(index, out, size, routing) or routing.choices != choices:
         return work
-    each = source.numel // max(choices, 1) * source.dtype.itemsize
+    each = size * source.dtype.itemsize
     return replace(
         work,
         bytes_read=round(routing.expected * each) + index.stored_bytes,
         avoidable_bytes_read=round(routing.expected * each) - routing.fewest * each,
     )
+
+
+def _takes_whole(index: TensorSpec, out: TensorSpec, size: int, routing: Routing) -> bool:
+    """Whether each slot takes all of what it picks: its index is given once, or once for each element."""
+    return out.numel == routing.slots * size and index.numel in (routing.slots, out.numel)
 
 
 # -- writing elements ----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from torchscan.analyses.roofline.fusion import fused_kernels, is_fusible, traffi
 from torchscan.analyses.roofline.kernels import Kernel, is_launched, kernel_of
 from torchscan.analyses.roofline.rates import Format, Numbers, Rates, format_of
 from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
+from torchscan.analyses.routing import RoutedCalls
 from torchscan.analyses.totals import paths_around
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall, OpSignature, Phase
@@ -164,6 +165,12 @@ def _in_eight_bits(signature: OpSignature, cost: OpCost) -> OpCost:
     return replace(cost, bytes_read=read, avoidable_bytes_read=cost.avoidable_bytes_read * read // max(cost.bytes_read, 1))
 
 
+#: of the bound, where it does not hold for any routing
+_ONE_ROUTING = (
+    "that rows reach the experts as in this pass: the bound reads all experts that get rows in it, another routing fewer"
+)
+
+
 def roofline_of(
     trace: Trace,
     rates: Rates,
@@ -174,7 +181,8 @@ def roofline_of(
     warnings: Sequence[str] = (),
 ) -> Roofline:
     """The roofline of a record on a device; ``compiled`` as ``torch.compile`` would run it."""
-    costs = call_costs(trace)
+    routed = RoutedCalls(trace)
+    costs = call_costs(trace, routed=routed)
     kernels = fused_kernels(trace, costs) if compiled else _each_its_own(trace)
     moved = traffic_when_fused(trace, costs, kernels) if compiled else costs
     cached, cached_at_least = _in_cache(trace, rates, costs)
@@ -189,7 +197,8 @@ def roofline_of(
     if unpriced := unpriced_operators(trace, costs):
         told.append(f"a lower bound: the cost of {', '.join(unpriced)} is not known")
     told += _not_modelled(trace)
-    return _result(trace, rates, runs, loads, precision, compiled, told)
+    result = _result(trace, rates, runs, loads, precision, compiled, told)
+    return replace(result, assumptions=(*result.assumptions, _ONE_ROUTING)) if routed.is_split_by_counts else result
 
 
 def _in_cache(trace: Trace, rates: Rates, costs: Sequence[OpCost]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:

@@ -3,6 +3,7 @@
 On shapes alone the indices that a router picks are spread evenly: see :mod:`torchscan.recording.execution.routing`. How many
 tokens each expert gets, and which ones, is what was assumed, and what a mixture of experts reads. Which expert a token gets is
 not: a branch that reads it could as well go another way. :mod:`torchscan.recording.execution.picks` tells the two apart.
+How many tokens a certain one gets may be either: that is decided at the end, when it is known how many others were asked for.
 
 In a real pass on made-up inputs the same is done for what is computed from them, and none of it is read without a remark.
 """
@@ -17,7 +18,7 @@ from torch import Tensor
 from torchscan.errors import NeedsValuesError
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
 from torchscan.recording.execution.calls import About, Assumed, OpRequest
-from torchscan.recording.execution.picks import about_after, asks_how_many, of_result
+from torchscan.recording.execution.picks import about_after, are_most, choices_asked_for, of_result, what_is_read
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, may_read, name_of_read, reads
 from torchscan.recording.places import place_of_user
 from torchscan.torch_versions import OpOverloadPacket, current_node
@@ -40,6 +41,10 @@ class AssumedValues:
         self._is_checking = False
         #: by the number of the block
         self._of_storage: dict[int, Assumed] = {}
+        #: by the call that picked, the choices that its picks were compared with
+        self._asked_for: dict[int, set[object]] = {}
+        #: what was read of certain choices: a matter of balance only if most others are asked for too
+        self._undecided: list[tuple[Assumed, str, str]] = []
         #: by the operator that picked, where a branch reads it
         self._branches: dict[str, dict[str, None]] = {}
         #: where values are read that depend on made-up inputs, and what reads them
@@ -67,26 +72,35 @@ class AssumedValues:
         if not met or request.op in ONLY_SPEC_MATTERS:
             return NOTHING
         for position, assumed in met if may_read(request) else ():
-            if reads(request, position) and not asks_how_many(request, position, assumed):
-                self._note(assumed, name_of_read(request.op))
+            if reads(request, position):
+                self._note(assumed.with_about(what_is_read(request, position, assumed)), name_of_read(request.op))
         return met
 
     def read(self, tensor: Tensor, function: str) -> None:
         """A function has read the values of a tensor."""
         assumed = self._of(self._table.find(tensor)) if self._of_storage else None
-        if assumed is not None and not assumed.about.may_be_read:
+        if assumed is not None:
             self._note(assumed, function)
 
     def follow(self, request: OpRequest, assumed: Assumed | None, met: Met, made: Sequence[Tracked]) -> None:
         """What a call ``made``, and what it wrote to, rests on what its operands rest on, or on what it has assumed itself."""
-        for tracked in made if assumed is not None else ():
-            self._enter(tracked, None if tracked.spec.is_arithmetic else assumed)
+        if assumed is not None:
+            self._enter_picks(assumed, made)
         if not met:
             return
+        for position, each in met:
+            self._asked_for.get(each.call, set()).update(choices_asked_for(request, position, each))
         about, strongest = max((about_after(request, position, each), each) for position, each in met)
         written = map(self._table.find, request.written_tensors()) if request.traits.written else ()
         made = [*made, *(tracked for tracked in written if tracked not in made)]
         self._hand_on(request.op.overloadpacket, made, strongest.with_about(about))
+
+    def _enter_picks(self, assumed: Assumed, made: Sequence[Tracked]) -> None:
+        """Of each call its own: a loop picks once a round, and asks for the same choice each time."""
+        assumed = assumed._replace(call=len(self._asked_for))
+        self._asked_for[assumed.call] = set()
+        for tracked in made:
+            self._enter(tracked, None if tracked.spec.is_arithmetic else assumed)
 
     def _hand_on(self, op: OpOverloadPacket, made: Sequence[Tracked], assumed: Assumed) -> None:
         """Loads, and what meets unknown values, are what a router makes of its picks: the record rests on their balance."""
@@ -96,7 +110,10 @@ class AssumedValues:
             self._enter(tracked, result)
             is_used |= result.about is About.LOADS or not tracked.is_concrete
         if is_used and assumed.about.is_picked:
-            self._assume(f"balanced routing: {assumed.operator} returns as many different indices as expected, evenly spread")
+            self._assume_balance(assumed)
+
+    def _assume_balance(self, assumed: Assumed) -> None:
+        self._assume(f"balanced routing: {assumed.operator} returns as many different indices as expected, evenly spread")
 
     def _enter(self, tracked: Tracked, assumed: Assumed | None) -> None:
         """What is read of a block of memory may be anything that it holds."""
@@ -105,7 +122,12 @@ class AssumedValues:
             self._of_storage[tracked.storage] = assumed
 
     def tell(self) -> None:
-        """Say what was read on the way."""
+        """Say what was read on the way. Raises if it must not have been."""
+        for assumed, reader, place in self._undecided:
+            if are_most(self._asked_for[assumed.call], assumed.choices):
+                self._assume_balance(assumed)
+            else:
+                self._note_place(assumed.with_about(About.HITS), reader, place)
         for operator, places in self._branches.items():
             self._assume(
                 f"the index that {operator} picks, which a branch reads at {_several(list(places))}: "
@@ -119,7 +141,10 @@ class AssumedValues:
         return self._of_storage.get(tracked.storage) if tracked.is_concrete else None
 
     def _note(self, assumed: Assumed, reader: str) -> None:
-        if self._is_checking:
+        if self._is_checking or assumed.about is About.IDS:
+            return
+        if assumed.about is About.LOADS:
+            self._assume_balance(assumed)
             return
         place = place_of_user()
         if place is None and current_node() is not None:
@@ -129,6 +154,8 @@ class AssumedValues:
     def _note_place(self, assumed: Assumed, reader: str, place: str) -> None:
         if assumed.about is About.DATA:
             self._reads.setdefault(place, reader)
+        elif assumed.about is About.LOAD:
+            self._undecided.append((assumed, reader, place))
         elif self._is_last_resort:
             self._branches.setdefault(assumed.operator, {}).setdefault(place)
         else:

@@ -213,14 +213,18 @@ class About(IntEnum):
 
     #: how many were picked, and where
     LOADS = 0
+    #: how often this one was, in fewer rows than there are choices: a load only if most others are asked for too
+    LOAD = 1
+    #: of each choice, whether it was picked
+    MARKS = 2
     #: whether it is this one that was picked
-    HITS = 1
+    HITS = 3
     #: which one was picked
-    PICKS = 2
+    PICKS = 4
     #: integers that were made up, or computed from such: every pass has the same
-    IDS = 3
+    IDS = 5
     #: what was computed from inputs that were made up
-    DATA = 4
+    DATA = 6
 
     @property
     def may_be_read(self) -> bool:
@@ -241,10 +245,12 @@ class Assumed(NamedTuple):
     operator: str = ""
     #: and from how many
     choices: int = 1
+    #: the number of the call that did
+    call: int = -1
 
     def with_about(self, about: About) -> Assumed:
         """The same, told another way."""
-        return self if about is self.about else Assumed(about, self.operator, self.choices)
+        return self if about is self.about else self._replace(about=about)
 
 
 @dataclass(frozen=True, slots=True)  # not kw_only: see OpCall

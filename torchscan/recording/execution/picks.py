@@ -1,13 +1,15 @@
 """What operators make of indices that a pass has assumed.
 
-*Picks* say which one was picked, *hits* whether it was this one, *loads* how many were picked, and where. Comparing turns picks
-into hits; counting, sorting and finding turn both into loads; all else leaves them what they are.
+*Picks* say which one was picked, *hits* whether it was this one, *marks* the same of each one, *loads* how many were picked,
+and where. Comparing turns picks into hits; counting, sorting and finding turn picks and marks into loads; all else leaves them
+what they are. Hits that are counted or found are loads if there are as many picks among them as choices. Else they are a
+*load*: of the one that is asked for, be it the end of a sequence, or an expert in a loop over all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from torchscan.recording.execution.calls import About, Assumed, OpRequest
 from torchscan.torch_versions import OpOverloadPacket, aten
@@ -17,7 +19,10 @@ _COMPARISONS = frozenset({aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge, 
 
 #: how often each one occurs, or where it is found
 _COUNTS = frozenset({aten.bincount, aten.histc, aten.searchsorted, aten.bucketize, aten.argsort})
+#: the position of what they look for, which stays what it is
+_LOOKED_FOR: Mapping[OpOverloadPacket, int] = {aten.searchsorted: 1, aten.bucketize: 0}
 _COUNTS_HITS = _COUNTS | {aten.sum, aten.mean, aten.cumsum, aten.cumsum_, aten.count_nonzero}
+_REDUCES = frozenset({aten.any, aten.sum, aten.mean, aten.count_nonzero})
 _FINDS_HITS = frozenset({aten.nonzero, aten.argwhere, aten.masked_select})
 
 #: a one at each index; how often there is one
@@ -32,11 +37,11 @@ _COUNTED_RESULTS: Mapping[OpOverloadPacket, tuple[int, ...]] = {
 }
 
 
-def asks_how_many(request: OpRequest, position: int, assumed: Assumed) -> bool:
-    """Whether a call that reads the values of an operand learns no more from them than what was assumed."""
+def what_is_read(request: OpRequest, position: int, assumed: Assumed) -> About:
+    """What a call learns from the values of an operand that it reads."""
     if assumed.about.is_picked and request.op.overloadpacket in _COUNTED_RESULTS:
-        return True
-    return about_after(request, position, assumed).may_be_read
+        return About.LOADS
+    return about_after(request, position, assumed)
 
 
 def of_result(op: OpOverloadPacket, position: int, spec: TensorSpec, assumed: Assumed) -> Assumed:
@@ -50,29 +55,57 @@ def of_result(op: OpOverloadPacket, position: int, spec: TensorSpec, assumed: As
 def about_after(request: OpRequest, position: int, assumed: Assumed) -> About:
     """What the results tell, as far as it comes from this operand."""
     if assumed.about is About.PICKS:
-        return _after_picks(request.op.overloadpacket, position)
-    if assumed.about is About.HITS:
-        return _after_hits(request, position, assumed.choices)
+        return _after_picks(request, position, assumed.choices)
+    if assumed.about in (About.LOAD, About.MARKS, About.HITS):
+        return _after_hits(request, position, assumed)
     return assumed.about
 
 
-def _after_picks(op: OpOverloadPacket, position: int) -> About:
-    if op in _COUNTS or (op in _ADDS_UP and position == _INDEX):
+def choices_asked_for(request: OpRequest, position: int, assumed: Assumed) -> Collection[object]:
+    """Those that a call compares picks with, and all of them where it looks for what each one of them got."""
+    op = request.op.overloadpacket
+    if assumed.about is not About.PICKS:
+        return ()
+    if op in _COUNTS or op in _COUNTED_RESULTS:
+        return range(assumed.choices)
+    return _compared_with(request, position) if op in _COMPARISONS else ()
+
+
+def _compared_with(request: OpRequest, position: int) -> Collection[object]:
+    tensors = [tensor for each, tensor in enumerate(request.tensors) if each != position and request.tracked[each].is_concrete]
+    numbers = [each for each in request.args if isinstance(each, int | float)]
+    return {*numbers, *(value for tensor in tensors for value in request.operand(tensor).flatten().tolist())}
+
+
+def are_most(asked_for: Collection[object], choices: int) -> bool:
+    """Whether a model that asks for so many of the choices goes through them, and does not wait for certain ones."""
+    return 2 * len(asked_for) > choices
+
+
+def _after_picks(request: OpRequest, position: int, choices: int) -> About:
+    op = request.op.overloadpacket
+    if (op in _COUNTS and _LOOKED_FOR.get(op) != position) or (op in _ADDS_UP and position == _INDEX):
         return About.LOADS
-    return About.HITS if op in _COMPARISONS or (op in _MARKS and position == _INDEX) else About.PICKS
+    if op in _MARKS and position == _INDEX:
+        return About.MARKS
+    if op not in _COMPARISONS:
+        return About.PICKS
+    return About.MARKS if are_most(_compared_with(request, position), choices) else About.HITS
 
 
-def _after_hits(request: OpRequest, position: int, choices: int) -> About:
+def _after_hits(request: OpRequest, position: int, assumed: Assumed) -> About:
     """Whether any of so many picks hits is a matter of balance if there are at least as many as choices."""
     op = request.op.overloadpacket
-    chooses = op in _FINDS_HITS or (op is aten.index and position > 0)
-    covers = op is aten.any and _reduced(request) >= choices
-    return About.LOADS if chooses or covers or op in _COUNTS_HITS else About.HITS
+    counts = op in _COUNTS_HITS or op in _FINDS_HITS or (op is aten.index and position > 0)
+    if not counts and op is not aten.any:
+        return assumed.about
+    is_all = assumed.about is About.MARKS and counts
+    return About.LOADS if is_all or _reduced(request, position) >= assumed.choices else About.LOAD
 
 
-def _reduced(request: OpRequest) -> int:
+def _reduced(request: OpRequest, position: int) -> int:
     """How many elements of the operand go into one of the result."""
-    shape = request.tracked[0].spec.shape
-    dims = request.args[1] if len(request.args) > 1 else None
+    shape = request.tracked[position].spec.shape
+    dims = request.args[1] if len(request.args) > 1 and request.op.overloadpacket in _REDUCES else None
     axes = range(len(shape)) if dims is None else [dims] if isinstance(dims, int) else dims
     return math.prod(shape[axis] for axis in axes)

@@ -2,7 +2,12 @@
 
 A router sends each token to the experts with the highest scores. Without scores, as many different ones are hit as uniform
 routing can be expected to hit, ``m = n·(1 − (1 − k/n)^rows)`` of ``n`` choices with ``k`` picks for each row, and all of these
-equally often: row ``r`` gets the indices ``(r·k + j) mod m`` for ``j = 0 … k-1``.
+equally often: row ``r`` gets the indices ``(r·k + j) mod m`` for ``j = 0 … k-1``, shifted by one whenever it would get the same
+indices as an earlier row.
+
+Where all choices are put in order, a router may go on with the first k of each row, whatever k is. So row ``r`` gets the
+indices ``(s_r + j) mod n``. The first k of all rows hit whatever is no further than k behind a start ``s_r``. That is as many
+as expected if ``rows·(1 − k/n)^(rows − 1)`` of the gaps between starts are longer than k.
 """
 
 from __future__ import annotations
@@ -42,10 +47,12 @@ def balanced_indices(request: OpRequest, outputs: Sequence[TensorSpec]) -> Calla
         return None
     dim = _dim_of(request) if len(spec.shape) == len(request.tracked[0].spec.shape) else None
     choices = _choices_of(request)
-    hit = _hit(choices, math.prod(request.tracked[0].spec.shape) // choices, spec.numel)
+    rows = math.prod(request.tracked[0].spec.shape) // choices
+    is_order = dim is not None and spec.numel == rows * choices > 0
 
     def put(result: Any) -> Any:
-        indices = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype).copy_(_spread(spec.shape, dim, hit))
+        balanced = _orders(rows, choices).flatten() if is_order else _in_turn(choices, rows, spec.numel)
+        indices = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype).copy_(_spread(balanced, spec.shape, dim))
         if isinstance(result, Tensor):
             return indices
         return type(result)([*result[:position], indices, *result[position + 1 :]])
@@ -79,9 +86,34 @@ def _dim_of(request: OpRequest) -> int | None:
     return dim if isinstance(dim, int) else None
 
 
-def _spread(shape: tuple[int, ...], dim: int | None, choices: int) -> Tensor:
-    """Count through the rows; within a row along ``dim``."""
+def _in_turn(choices: int, rows: int, slots: int) -> Tensor:
+    """One choice after another. Only some of them would ever come first in a row, were it not for the shift."""
+    hit, each = _hit(choices, rows, slots), torch.arange(slots)
+    return (each + each // math.lcm(hit, max(slots // max(rows, 1), 1))) % hit
+
+
+def _spread(indices: Tensor, shape: tuple[int, ...], dim: int | None) -> Tensor:
+    """Those of one row after those of another; within a row along ``dim``."""
     if dim is None or not shape:
-        return (torch.arange(math.prod(shape)) % choices).reshape(shape)
+        return indices.reshape(shape)
     moved = [size for axis, size in enumerate(shape) if axis != dim % len(shape)] + [shape[dim]]
-    return (torch.arange(math.prod(shape)) % choices).reshape(moved).movedim(-1, dim)
+    return indices.reshape(moved).movedim(-1, dim)
+
+
+def _orders(rows: int, choices: int) -> Tensor:
+    """All choices in order, each row from another start."""
+    gaps = _gaps(rows)
+    starts = ((gaps.cumsum(0) - gaps) / gaps.sum() * choices).round().long()
+    return (starts[:, None] + torch.arange(choices)) % choices
+
+
+def _gaps(rows: int) -> Tensor:
+    """Between neighbours, the i-th longest of which ``i − ½ = rows·(1 − gap)^(rows − 1)``, long and short ones mixed."""
+    longest_first = (torch.arange(rows) * _mixing(rows) % rows + 0.5).double() / rows
+    gaps: Tensor = 1 - longest_first ** (1 / max(rows - 1, 1))
+    return gaps
+
+
+def _mixing(rows: int) -> int:
+    """A stride through all rows that spreads neighbours far apart: near the golden ratio, without a common divisor."""
+    return next(stride for stride in range(max(1, round(0.618 * rows)), rows + 1) if math.gcd(stride, rows) == 1)
