@@ -283,7 +283,7 @@ class Recorder(TorchDispatchMode):
         origin = self._origin(request, index)
         self._ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, origin))
         self.table.storages.advance(index + 1)
-        if met or outcome.assumed is not None:
+        if met or request.traits.may_draw or outcome.assumed is not None:
             self.values.follow(request, outcome.assumed, met, made)
         return result
 

@@ -59,6 +59,8 @@ class OpTraits:
     is_composite: bool
     #: takes objects that hold weights in a kernel's own format
     takes_packed: bool
+    #: draws random numbers, unless its arguments say that it doesn't
+    may_draw: bool
 
 
 def traits_of(op: OpOverload) -> OpTraits:
@@ -81,6 +83,7 @@ def traits_of(op: OpOverload) -> OpTraits:
         needs_values=bool(value_tags & set(op.tags)) or str(op) in _NEED_VALUES,
         is_composite=op._can_decompose(),
         takes_packed=any("__torch__" in str(argument.type) for argument in arguments),
+        may_draw=torch.Tag.nondeterministic_seeded in op.tags,
     )
 
 
@@ -209,18 +212,22 @@ class OpRequest:
 
 
 class About(IntEnum):
-    """What values tell that rest on something made up: see :mod:`torchscan.recording.execution.assumed`."""
+    """What values tell that rest on something made up, the strongest last: see :mod:`torchscan.recording.execution.assumed`."""
 
     #: how many were picked, and where
     LOADS = 0
-    #: whether it is this one that was picked
-    HITS = 1
-    #: which one was picked
-    PICKS = 2
     #: integers that were made up, or computed from such: every pass has the same
-    IDS = 3
+    IDS = 1
+    #: random numbers between 0 and 1, as they were drawn
+    FRACTIONS = 2
+    #: what was computed from random numbers
+    DRAWN = 3
+    #: whether it is this one that was picked
+    HITS = 4
+    #: which one was picked
+    PICKS = 5
     #: what was computed from inputs that were made up
-    DATA = 4
+    DATA = 6
 
     @property
     def may_be_read(self) -> bool:
@@ -230,7 +237,12 @@ class About(IntEnum):
     @property
     def is_picked(self) -> bool:
         """Whether it comes from indices that were assumed."""
-        return self <= About.PICKS
+        return self in (About.LOADS, About.HITS, About.PICKS)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it comes from random numbers that the model draws."""
+        return self in (About.FRACTIONS, About.DRAWN)
 
 
 class Assumed(NamedTuple):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 
 from torchscan.recording.execution.calls import About, Assumed, OpRequest
+from torchscan.recording.execution.draws import after_fractions
 from torchscan.torch_versions import OpOverloadPacket, aten
 from torchscan.trace.events import TensorSpec
 
@@ -53,6 +54,8 @@ def about_after(request: OpRequest, position: int, assumed: Assumed) -> About:
         return _after_picks(request.op.overloadpacket, position)
     if assumed.about is About.HITS:
         return _after_hits(request, position, assumed.choices)
+    if assumed.about is About.FRACTIONS:
+        return after_fractions(request)
     return assumed.about
 
 
