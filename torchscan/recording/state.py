@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.errors import InputError, warn_user
+from torchscan.recording.bookkeeping.containers import LARGEST_CONTAINER, MOST_OBJECTS
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.kept_gradients import KeptGradients
@@ -24,9 +25,6 @@ from torchscan.recording.undo import Undo, is_recording, put_back_after
 from torchscan.torch_versions import compiled_from, modes_as_now, set_version, share_memory
 
 T = TypeVar("T")
-
-#: containers beyond this many items, and whatever is reached after this many objects, are left to the model
-LARGEST_CONTAINER, MOST_OBJECTS = 10_000, 200_000
 
 _ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
 _PLAIN_TYPES = (OrderedDict, dict, list, set, deque)  # the more special ones first
