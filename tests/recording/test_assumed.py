@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,7 @@ READS = [
     lambda scores: scores.topk(2).indices.tolist()[0][0] == 0,
     lambda scores: scores.topk(2).indices.cpu().numpy()[0][0] == 0,
     lambda scores: torch.arange(int(scores.argmax())).numel() == 0,
+    lambda scores: copy.deepcopy(scores.argmax(-1))[0].item() == 0,
     lambda scores: torch.equal(scores.max(-1).indices, torch.tensor([0])),
     lambda scores: bool(F.one_hot(scores.argmax(-1), 3)[0, 0]),
     lambda scores: bool(torch.arange(3)[scores.argmin(-1)] + 1 == 1),
@@ -230,6 +232,7 @@ SELECTIONS = {
     "tolist": lambda x: x.tolist()[0][0] > 3,
     "numpy": lambda x: x.detach().numpy()[0][0] > 3,
     "aten.equal": lambda x: torch.equal(x, -x),
+    "aten.unique_dim": lambda x: copy.deepcopy(x.detach()).unique(dim=0).shape[0],
 }
 
 

@@ -20,7 +20,7 @@ from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
 from torchscan.recording.execution.calls import About, Assumed, OpRequest
 from torchscan.recording.execution.draws import drawn_by
 from torchscan.recording.execution.picks import about_after, asks_how_many, of_result
-from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, may_read, name_of_read, reads
+from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, begins_deepcopy, may_read, name_of_read, reads
 from torchscan.recording.places import place_of_user
 from torchscan.torch_versions import OpOverloadPacket, current_node
 
@@ -67,7 +67,7 @@ class AssumedValues:
         if not self._of_storage:
             return NOTHING
         met = [(position, each) for position, each in enumerate(map(self._of, request.tracked)) if each is not None]
-        if not met or request.op in ONLY_SPEC_MATTERS:
+        if not met or (request.op in ONLY_SPEC_MATTERS and not begins_deepcopy(request)):
             return NOTHING
         for position, assumed in met if may_read(request) else ():
             if reads(request, position) and not asks_how_many(request, position, assumed):
