@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 #: containers beyond this many items, and what is reached after this many objects, are not looked into
 LARGEST_CONTAINER, MOST_OBJECTS = 10_000, 200_000
+
+_CONTAINERS = (list, tuple, dict)
+_HOLDERS = (torch.ScriptObject, *_CONTAINERS)
 
 #: equal where the weights in two objects are
 Fingerprint = tuple[str, ...]
@@ -100,17 +103,26 @@ def _items_of(value: object) -> list[object]:
     return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
 
 
-def packed_objects(named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, torch.ScriptObject]]:
+def packed_objects(named: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, torch.ScriptObject]]:
     """Objects with weights in a kernel's own format, in lists, tuples and dicts however nested, each with its position."""
-    waiting, seen = deque(named), set[int]()
+    waiting, seen = deque(_worth_a_look(named)), set[int]()
     while waiting and len(seen) < MOST_OBJECTS:
         name, value = waiting.popleft()
         if _is_packed(value):
             yield name, value
-        elif issubclass(type(value), list | tuple | dict) and len(value) <= LARGEST_CONTAINER and id(value) not in seen:
+        elif issubclass(type(value), _CONTAINERS) and len(value) <= LARGEST_CONTAINER and id(value) not in seen:
             seen.add(id(value))
             pairs = dict.items(value) if issubclass(type(value), dict) else enumerate(value)
-            waiting.extend((f"{name}[{key!r}]", item) for key, item in pairs)
+            waiting.extend((f"{name}[{key!r}]", item) for key, item in _worth_a_look(pairs))
+
+
+def _worth_a_look(named: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Most of what a module has is neither, or an empty table of hooks."""
+    return [
+        (name, value)
+        for name, value in named
+        if issubclass(type(value), _HOLDERS) and (type(value) not in (dict, OrderedDict) or value)
+    ]
 
 
 def _is_packed(value: object) -> bool:

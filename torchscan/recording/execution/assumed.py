@@ -85,7 +85,7 @@ class AssumedValues:
         for tracked in made if assumed is not None else ():
             self._enter(tracked, None if tracked.spec.is_arithmetic else assumed)
         known = [(about_after(request, position, each), each) for position, each in met]
-        drawn = drawn_by(request)
+        drawn = drawn_by(request) if any(tracked.is_concrete for tracked in made) else None
         if drawn is not None:
             known.append((drawn, Assumed(drawn)))
         if not known:
