@@ -33,6 +33,7 @@ __all__ = [
     "MissingOperator",
     "OpOverload",
     "OpOverloadPacket",
+    "TensorHooks",
     "TorchDispatchMode",
     "as_written",
     "aten",
@@ -45,6 +46,8 @@ __all__ = [
     "default_device",
     "engine",
     "forget_hooks",
+    "hooks_for_gradients_as_now",
+    "hooks_of",
     "is_functorch_wrapped",
     "keeps_for_gradients",
     "modes_as_now",
@@ -53,6 +56,7 @@ __all__ = [
     "optimizer_hooks",
     "prepare_optimizers",
     "print_options",
+    "put_back_hooks",
     "scaled_dot_product_attention",
     "set_attention_order",
     "set_default_device",
@@ -219,6 +223,19 @@ def keeps_for_gradients() -> bool:
     return _top_hooks(True) is not None
 
 
+def hooks_for_gradients_as_now() -> Callable[[], None]:
+    """A function that leaves the hooks on what is kept for gradients that this thread has entered in the meantime."""
+    before = _top_hooks(True)
+
+    def leave() -> None:
+        while _top_hooks(True) not in (before, None):
+            _C._autograd._pop_saved_tensors_default_hooks()
+        if _top_hooks(True) != before:
+            _C._autograd._push_saved_tensors_default_hooks(*before)
+
+    return leave
+
+
 #: where the function is that Python's functions hand a graph to
 RUNS_BACKWARD: tuple[dict[str, Any], str] = (vars(torch.autograd), "_engine_run_backward")
 
@@ -229,6 +246,32 @@ def engine() -> Any:
 
 
 # -- hooks ---------------------------------------------------------------------------------------------------------------
+
+#: by their number; None if there never were any
+TensorHooks = tuple[dict[int, Any] | None, dict[int, Any] | None]
+_NO_HOOKS: TensorHooks = (None, None)
+
+
+def hooks_of(tensor: Tensor) -> TensorHooks:
+    """What autograd calls with the gradient of a tensor, and with the tensor when it has been added to ``.grad``."""
+    given: Any = tensor._backward_hooks
+    added: Any = tensor._post_accumulate_grad_hooks
+    if given is None and added is None:
+        return _NO_HOOKS
+    return None if given is None else dict(given), None if added is None else dict(added)
+
+
+def put_back_hooks(tensor: Tensor, before: TensorHooks) -> None:
+    """As they were read. Autograd goes on with the dict that it was given, so that is changed."""
+    if hooks_of(tensor) == before:
+        return
+    for name, hooks in zip(("_backward_hooks", "_post_accumulate_grad_hooks"), before, strict=True):
+        now: Any = getattr(tensor, name)
+        if now is not None:
+            now.clear()
+            now.update(hooks or {})
+        if hooks is None:
+            setattr(tensor, name, None)
 
 
 def forget_hooks(*functions: Callable[..., object]) -> None:

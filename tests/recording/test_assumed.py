@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,7 @@ READS = [
     lambda scores: scores.topk(2).indices.tolist()[0][0] == 0,
     lambda scores: scores.topk(2).indices.cpu().numpy()[0][0] == 0,
     lambda scores: torch.arange(int(scores.argmax())).numel() == 0,
+    lambda scores: copy.deepcopy(scores.argmax(-1))[0].item() == 0,
     lambda scores: torch.equal(scores.max(-1).indices, torch.tensor([0])),
     lambda scores: bool(F.one_hot(scores.argmax(-1), 3)[0, 0]),
     lambda scores: bool(torch.arange(3)[scores.argmin(-1)] + 1 == 1),
@@ -324,6 +326,7 @@ SELECTIONS = {
     "tolist": lambda x: x.tolist()[0][0] > 3,
     "numpy": lambda x: x.detach().numpy()[0][0] > 3,
     "aten.equal": lambda x: torch.equal(x, -x),
+    "aten.unique_dim": lambda x: copy.deepcopy(x.detach()).unique(dim=0).shape[0],
 }
 
 
@@ -383,3 +386,79 @@ def test_a_remark_stands_below_the_table_and_the_total_is_complete() -> None:
     info = torchscan.crawl_module(Filter(SELECTIONS["aten.nonzero"]), (3,))
     assert info["overall"]["complete"]
     assert "Assumed that made-up inputs are typical" in " ".join(torchscan.format_info(info).split())
+
+
+# -- numbers that a model draws ------------------------------------------------------------------------------------------
+
+
+class Repeats(nn.Module):
+    """Its layer runs as often as ``count`` says."""
+
+    def __init__(self, count: Callable[[Repeats], Any]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4, bias=False)
+        self.count = count
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(int(self.count(self))):
+            x = self.layer(x)
+        return x
+
+
+DRAWS = {
+    "a branch": lambda _: 1 if torch.rand([]) < 0.5 else 2,
+    "a count": lambda _: torch.randint(1, 3, ()).item(),
+    "dropout": lambda _: F.dropout(torch.ones(8)).sum().item() // 4,
+    "an order": lambda _: torch.randperm(3).tolist()[0],
+    "a mask": lambda _: len(torch.arange(3).masked_select(torch.zeros(3).bernoulli_() > 0)),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+@pytest.mark.parametrize("has_inputs", [False, True])
+def test_a_pass_says_where_numbers_decide_that_the_model_draws(name: str, execute: Any, has_inputs: bool) -> None:
+    inputs: dict[str, Any] = {"args": (torch.ones(1, 4),)} if has_inputs else {"input_shape": (4,)}
+    trace = torchscan.record(Repeats(DRAWS[name]), **inputs, execute=execute)
+    (text,) = trace.provenance.assumptions
+    assert text.startswith("that the numbers drawn are typical: they decide what is counted, by ")
+    assert text.endswith(f" at {line_of(DRAWS[name])} (in <lambda>)")
+
+
+def test_a_number_that_is_drawn_does_not_need_data() -> None:
+    assert torchscan.record(Repeats(DRAWS["a branch"]), (4,)).provenance.execution == "abstract"
+
+
+def skips(model: Repeats) -> int:
+    return 0 if model.training and torch.rand([]) < 0.5 else 1
+
+
+ONE = torch.ones(1, 1, 1, 1)
+
+#: where nothing is drawn, or nothing that is drawn is read, or it may be any number
+CERTAIN = {
+    "dropout of layers, switched off": skips,
+    "dropout, switched off": lambda _: F.dropout(torch.ones(3), training=False).sum().item(),
+    "no dropout": lambda _: F.dropout(torch.ones(3), p=0).sum().item(),
+    "attention": lambda _: F.scaled_dot_product_attention(ONE, ONE, ONE).item(),
+    "layers that are never dropped": lambda _: 0 if torch.rand([]) < 0.0 else 1,
+    "a shape": lambda _: torch.rand(2).shape[0],
+}
+
+
+@pytest.mark.parametrize("name", CERTAIN)
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_what_does_not_depend_on_chance_may_be_read(name: str, execute: Any) -> None:
+    assert torchscan.record(Repeats(CERTAIN[name]), (4,), execute=execute, mode="eval").provenance.assumptions == ()
+
+
+def test_layers_that_are_dropped_in_training_are_named() -> None:
+    (text,) = torchscan.record(Repeats(skips), (4,), mode="train").provenance.assumptions
+    assert "(in skips)" in text
+
+
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_dropout_is_nothing_to_remark(execute: Any) -> None:
+    layers = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), nn.RReLU())
+    trace = torchscan.record(layers, (3, 4), training=True, execute=execute)
+    assert trace.provenance.assumptions == ()

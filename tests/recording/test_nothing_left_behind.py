@@ -357,6 +357,75 @@ def test_hooks_registered_on_the_way_are_removed_and_the_others_stay(execute: An
     model(torch.ones(1, 4))
 
 
+class HooksOnTensors(nn.Module):
+    """Registers and removes hooks of its parameters on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+        self.bare = nn.Parameter(torch.ones(2))
+        self.hooked = nn.Parameter(torch.ones(2))
+        self.handle = self.hooked.register_hook(lambda _: self.calls.append("before"))
+        self.registers = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.registers:
+            self.bare.register_hook(lambda gradient: gradient * 7)
+            self.bare.register_post_accumulate_grad_hook(lambda _: self.calls.append("left"))
+            self.hooked.register_hook(lambda gradient: gradient * 7)
+            self.handle.remove()
+        return (self.bare * self.hooked * x).sum()
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("training", [False, True])
+def test_hooks_of_parameters_are_as_before(execute: Any, training: bool) -> None:
+    model = HooksOnTensors()
+    model.registers = True
+    torchscan.record(model, (2,), execute=execute, training=training)
+    model.registers = False
+    model.calls.clear()
+    model(torch.ones(2)).backward()
+    assert model.bare.grad is not None
+    assert model.hooked.grad is not None
+    assert (model.bare.grad.tolist(), model.hooked.grad.tolist()) == ([1.0, 1.0], [1.0, 1.0])
+    assert model.calls == ["before"]
+    model.handle.remove()
+    model(torch.ones(2)).backward()
+    assert model.calls == ["before"]
+
+
+@BOTH_WAYS
+@needs("_C._autograd._top_saved_tensors_default_hooks")
+def test_hooks_on_what_is_kept_for_gradients_are_left(execute: Any) -> None:
+    packed: list[str] = []
+
+    def noted(name: str) -> torch.autograd.graph.saved_tensors_hooks:
+        def pack(tensor: Tensor) -> Tensor:
+            packed.append(name)
+            return tensor
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, lambda each: each)
+
+    class Enters(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            noted("first").__enter__()
+            noted("second").__enter__()
+            return x
+
+    def kept() -> list[str]:
+        packed.clear()
+        torch.ones((), requires_grad=True).exp()
+        return packed
+
+    torchscan.record(Enters(), (2,), execute=execute)
+    assert kept() == []
+    with noted("the user's"):
+        torchscan.record(Enters(), (2,), execute=execute)
+        assert kept() == ["the user's"]
+    assert kept() == []
+
+
 def test_live_objects_are_left_alone() -> None:
     class Talks(nn.Module):
         def __init__(self) -> None:

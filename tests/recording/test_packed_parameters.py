@@ -121,6 +121,66 @@ def test_objects_that_are_used_without_their_module() -> None:
     assert (info["overall"]["nograd_params"], info["unused_parameters"]) == (220, {})
 
 
+def packed_weights() -> Any:
+    """10 · 20 and 20."""
+    return dynamic(nn.Linear(10, 20))[0]._packed_params._packed_params
+
+
+class Holder(nn.Module):
+    """Sums up the products with what it is asked for, of all that it holds."""
+
+    def __init__(self, use: Any, **held: Any) -> None:
+        super().__init__()
+        vars(self).update(held)
+        self.use = use
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sum(torch.ops.quantized.linear_dynamic(x, packed, False) for packed in self.use(self))
+
+
+CONTAINERS: dict[str, tuple[Any, Any]] = {
+    "a dict": (lambda packed: {"a": packed}, lambda self: [self.held["a"]]),
+    "lists": (lambda packed: [[[packed]]], lambda self: self.held[0][0]),
+    "a list in a dict in a tuple": (lambda packed: (1, {"a": [packed]}), lambda self: self.held[1]["a"]),
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_objects_in_containers_are_counted(name: str) -> None:
+    put, use = CONTAINERS[name]
+    info = crawl_module(Holder(use, held=put(packed_weights())), args=(torch.zeros(2, 10),))
+    assert (info["overall"]["nograd_params"], info["unused_parameters"]) == (220, {})
+    assert info["provenance"]["unread"] == []
+
+
+def test_a_list_that_holds_itself_is_looked_into_once() -> None:
+    held = [packed_weights()]
+    held.append(held)
+    assert parameters(Holder(lambda self: self.held[:1], held=held), torch.zeros(2, 10))[0] == 220
+
+
+def test_an_object_that_is_shown_does_not_hide_another() -> None:
+    hidden = packed_weights()
+    model = Holder(lambda self: [self.shown, hidden], shown=packed_weights())
+    info = crawl_module(model, args=(torch.zeros(2, 10),))
+    assert info["provenance"]["unread"] == ["the packed weights that the model uses and no module shows"]
+    assert "≥ 220" in torchscan.format_info(info)
+
+
+def test_of_two_objects_of_a_module_the_one_that_no_operator_takes_is_unused() -> None:
+    model = Holder(lambda self: [self.used], used=packed_weights(), unused=packed_weights())
+    info = crawl_module(model, args=(torch.zeros(2, 10),))
+    assert (info["overall"]["nograd_params"], sum(info["unused_parameters"].values())) == (440, 220)
+
+
+def test_a_layer_may_use_what_another_module_holds() -> None:
+    layer = Holder(lambda _: model.held)
+    model: Any = Calls(lambda self, x: self.layer(x), layer=layer)
+    model.held = [packed_weights()]
+    info = crawl_module(model, args=(torch.zeros(2, 10),))
+    assert (info["provenance"]["unread"], info["unused_parameters"]) == ([], {})
+
+
 def test_memory_holds_what_is_packed_away() -> None:
     memory = estimate_memory(dynamic(nn.Linear(10, 20)), (10,))
     assert memory.by_kind["parameters"] == 200 + 80

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
-from torchscan.recording.bookkeeping.parameters import nearest_called
 from torchscan.trace.events import ParameterRecord
 from torchscan.trace.trace import Trace
 
@@ -53,7 +53,7 @@ def _slots_by_owner(trace: Trace) -> dict[str, list[ParameterRecord]]:
     called = {call.path for call in trace.modules}
     slots: dict[str, list[ParameterRecord]] = {}
     for record in trace.parameters:
-        slots.setdefault(nearest_called(record.owner, called), []).append(record)
+        slots.setdefault(_nearest_called(record.owner, called), []).append(record)
     return slots
 
 
@@ -82,3 +82,10 @@ def modules_around(path: str) -> list[str]:
     """``a.b.weight -> [a, a.b]``, from the outermost in."""
     parts = path.split(".")
     return [".".join(parts[:length]) for length in range(1, len(parts))]
+
+
+def _nearest_called(path: str, called: Container[str]) -> str:
+    """The module of this path, or the innermost around it that was called."""
+    while path and path not in called:
+        path = path.rpartition(".")[0]
+    return path

@@ -136,7 +136,7 @@ def _record_once(attempt: Attempt, request: PassRequest, inventory: Inventory) -
 
     inputs = unchanged(inventory, request.mode, [request.args, request.kwargs], recorder.table, body)
     recorder.values.tell()
-    unread = unseen_parameters(inventory, _called(recorder), recorder.took_packed)
+    unread = unseen_parameters(inventory, recorder.took_packed)
     for what in unread:
         assumptions.add(f"no parameters and no memory for {what}")
     _warn_of_leftovers(recorder.table)
@@ -169,7 +169,7 @@ def _provenance(
 
 def _trace(recorder: Recorder, inventory: Inventory, provenance: Provenance) -> Trace:
     # first: it may have to enter those that were not used
-    parameters = parameter_records(inventory, recorder.table, _called(recorder), recorder.took_packed)
+    parameters = parameter_records(inventory, recorder.table, recorder.took_packed)
     return Trace(
         modules=recorder.module_calls(),
         ops=recorder.op_calls(),
@@ -178,10 +178,6 @@ def _trace(recorder: Recorder, inventory: Inventory, provenance: Provenance) -> 
         parameters=parameters,
         provenance=provenance,
     )
-
-
-def _called(recorder: Recorder) -> set[str]:
-    return {call.path for call in recorder.tree.calls}
 
 
 def _warn_of_leftovers(table: TensorTable) -> None:

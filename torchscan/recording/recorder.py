@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
+from torchscan.recording.bookkeeping.containers import (
+    Fingerprint,
+    copy_arguments,
+    fingerprint_of,
+    packed_objects,
+    packed_tensors,
+    tensors_in,
+)
 from torchscan.recording.bookkeeping.inventory import Inventory, type_name_of
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked, meta_tensor
 from torchscan.recording.call_tree import Call, CallTree
@@ -93,8 +100,8 @@ class Recorder(TorchDispatchMode):
                 self.table.storages.find_or_add(size.memory, "parameter", packed.path)
         self.assume = assume
         self.values = AssumedValues(self.table, assume, is_last_resort=is_last_resort)
-        #: paths of the modules whose own operators were given packed weights
-        self.took_packed: set[str] = set()
+        #: the packed weights that operators were given, with the path of the module that gave them first
+        self.took_packed: dict[Fingerprint | None, str] = {}
         self._after_recomputation = after_recomputation
         self._execution = execution
         self._is_whole = is_whole
@@ -279,13 +286,17 @@ class Recorder(TorchDispatchMode):
         outputs = tuple([tracked.index for tracked in made])
         call = self.tree.current or self._owner()
         if request.traits.takes_packed:
-            self.took_packed.add(call.path)
+            self._note_packed(request, call)
         origin = self._origin(request, index)
         self._ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, origin))
         self.table.storages.advance(index + 1)
-        if met or outcome.assumed is not None:
+        if met or request.traits.may_draw or outcome.assumed is not None:
             self.values.follow(request, outcome.assumed, met, made)
         return result
+
+    def _note_packed(self, request: OpRequest, call: Call) -> None:
+        for _, packed in packed_objects([("", list(request.args)), ("", dict(request.kwargs))]):
+            self.took_packed.setdefault(fingerprint_of(packed_tensors(packed)), call.path)
 
     def _enter_outputs(self, request: OpRequest, outcome: OpOutcome, producer: int) -> list[Tracked]:
         entered = []

@@ -16,17 +16,23 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.errors import InputError, warn_user
+from torchscan.recording.bookkeeping.containers import LARGEST_CONTAINER, MOST_OBJECTS
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.kept_gradients import KeptGradients
 from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo, is_recording, put_back_after
-from torchscan.torch_versions import compiled_from, modes_as_now, set_version, share_memory
+from torchscan.torch_versions import (
+    compiled_from,
+    hooks_for_gradients_as_now,
+    hooks_of,
+    modes_as_now,
+    put_back_hooks,
+    set_version,
+    share_memory,
+)
 
 T = TypeVar("T")
-
-#: containers beyond this many items, and whatever is reached after this many objects, are left to the model
-LARGEST_CONTAINER, MOST_OBJECTS = 10_000, 200_000
 
 _ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
 _PLAIN_TYPES = (OrderedDict, dict, list, set, deque)  # the more special ones first
@@ -50,6 +56,7 @@ def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any], table: 
     def with_everything_kept(undo: Undo) -> T:
         _refuse_if_running_elsewhere(inventory.root, modules)
         undo.later(modes_as_now(), is_of_process=False)
+        undo.later(hooks_for_gradients_as_now(), is_of_process=False)
         keep_random_state(undo)
         keep_switches(undo)
         snapshot = Snapshot(modules, [*arguments, *inventory.tensors])  # a ScriptModule keeps its own out of sight
@@ -237,7 +244,7 @@ def _attributes_of(value: Any) -> dict[str, Any] | None:
 class _TensorState:
     """What an assignment can change of a tensor besides its elements, which are not written to."""
 
-    __slots__ = ("_attributes", "_data", "_requires_grad", "_version", "is_leaf", "tensor")
+    __slots__ = ("_attributes", "_data", "_hooks", "_requires_grad", "_version", "is_leaf", "tensor")
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
@@ -245,6 +252,7 @@ class _TensorState:
         self._requires_grad = tensor.requires_grad
         self._version = _version_of(tensor)
         self.is_leaf = tensor.is_leaf
+        self._hooks = hooks_of(tensor)
         self._attributes = dict(vars(tensor)) if getattr(tensor, "__dict__", None) else {}
 
     def restore(self, table: TensorTable) -> None:
@@ -257,6 +265,7 @@ class _TensorState:
             tensor.requires_grad_(self._requires_grad)
         if not _same_items(vars(tensor), self._attributes):
             _refill(vars(tensor), self._attributes)
+        put_back_hooks(tensor, self._hooks)
         if _version_of(tensor) != self._version and table.was_written(tensor):  # an operator counts it up, wherever it writes
             set_version(tensor, self._version)
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+#: containers beyond this many items, and what is reached after this many objects, are not looked into
+LARGEST_CONTAINER, MOST_OBJECTS = 10_000, 200_000
+
+_CONTAINERS = (list, tuple, dict)
+_HOLDERS = (torch.ScriptObject, *_CONTAINERS)
+
+#: equal where the weights in two objects are
+Fingerprint = tuple[str, ...]
+_MOST_VALUES = 1000
 
 _ATOMS = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device, type)
 
@@ -92,6 +103,33 @@ def _items_of(value: object) -> list[object]:
     return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
 
 
+def packed_objects(named: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, torch.ScriptObject]]:
+    """Objects with weights in a kernel's own format, in lists, tuples and dicts however nested, each with its position."""
+    waiting, seen = deque(_worth_a_look(named)), set[int]()
+    while waiting and len(seen) < MOST_OBJECTS:
+        name, value = waiting.popleft()
+        if _is_packed(value):
+            yield name, value
+        elif issubclass(type(value), _CONTAINERS) and len(value) <= LARGEST_CONTAINER and id(value) not in seen:
+            seen.add(id(value))
+            pairs = dict.items(value) if issubclass(type(value), dict) else enumerate(value)
+            waiting.extend((f"{name}[{key!r}]", item) for key, item in _worth_a_look(pairs))
+
+
+def _worth_a_look(named: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """Most of what a module has is neither, or an empty table of hooks."""
+    return [
+        (name, value)
+        for name, value in named
+        if issubclass(type(value), _HOLDERS) and (type(value) not in (dict, OrderedDict) or value)
+    ]
+
+
+def _is_packed(value: object) -> bool:
+    """By its type: a proxy that is asked for its class may raise. A ScriptModule has its parameters where all modules do."""
+    return issubclass(type(value), torch.ScriptObject) and not issubclass(type(value), torch.ScriptModule)
+
+
 def packed_tensors(packed: torch.ScriptObject) -> list[Tensor] | None:
     """The weights, each once, in an object that holds them in a kernel's own format, as quantised layers do.
 
@@ -101,6 +139,17 @@ def packed_tensors(packed: torch.ScriptObject) -> list[Tensor] | None:
         return list({tensor._cdata: tensor for tensor in _unpacked(packed) if _is_weight(tensor)}.values())
     except (RuntimeError, TypeError, AttributeError):  # each class of such objects has its own reasons
         return None
+
+
+def fingerprint_of(weights: Sequence[Tensor] | None) -> Fingerprint | None:
+    """What tells weights that were packed from others: torch hands an operator another object for the same weights."""
+    return None if weights is None else tuple(map(_values_of, weights))
+
+
+def _values_of(tensor: Tensor) -> str:
+    """Its type, shape and some values, which no two layers that were trained have in common."""
+    values = (tensor.int_repr() if tensor.is_quantized else tensor).flatten()
+    return f"{tensor.dtype} {list(tensor.shape)} {values[:: values.numel() // _MOST_VALUES + 1].tolist()}"
 
 
 def _unpacked(value: object) -> list[Tensor]:

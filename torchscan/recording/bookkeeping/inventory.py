@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from torchscan.once import once
-from torchscan.recording.bookkeeping.containers import packed_tensors
+from torchscan.recording.bookkeeping.containers import Fingerprint, fingerprint_of, packed_objects, packed_tensors
 from torchscan.trace.events import TensorKind, stored_size
 
 
@@ -48,7 +48,7 @@ class PackedSize(NamedTuple):
     memory: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackedObject:
     """An object that holds parameters in a kernel's own format, as quantised layers do."""
 
@@ -58,6 +58,8 @@ class PackedObject:
     identity: int
     #: None: it doesn't hand them out
     sizes: tuple[PackedSize, ...] | None
+    #: None: nor can it be told from others
+    fingerprint: Fingerprint | None
 
     @property
     def path(self) -> str:
@@ -133,10 +135,9 @@ class Inventory:
     def packed(self) -> tuple[PackedObject, ...]:
         """The objects that hold parameters in a kernel's own format."""
         return tuple(
-            PackedObject(path, name, id(packed), _sizes_in(packed))
+            _packed_object(path, name, packed)
             for path, module in self.modules.items()
-            for attribute, value in vars(module).items()
-            for name, packed in _objects_in(attribute, value)
+            for name, packed in packed_objects(vars(module).items())
         )
 
     @property
@@ -145,22 +146,15 @@ class Inventory:
         return [slot.tensor for slot in self.slots if not slot.is_lazy]
 
 
-def _objects_in(name: str, value: Any) -> Iterator[tuple[str, torch.ScriptObject]]:
-    """Of an attribute, or of the list that it is; a ScriptModule is a module, which has its parameters where all have them."""
-    if _is_packed(value):
-        yield name, value
-    elif type(value) in (list, tuple):
-        yield from ((f"{name}[{position}]", item) for position, item in enumerate(value) if _is_packed(item))
-
-
-def _is_packed(value: object) -> bool:
-    """By its type: a proxy that is asked for its class may raise."""
-    return issubclass(type(value), torch.ScriptObject) and not issubclass(type(value), torch.ScriptModule)
-
-
-def _sizes_in(packed: torch.ScriptObject) -> tuple[PackedSize, ...] | None:
-    tensors = packed_tensors(packed)
-    return None if tensors is None else tuple(map(_size_of, tensors))
+def _packed_object(owner: str, name: str, packed: torch.ScriptObject) -> PackedObject:
+    weights = packed_tensors(packed)
+    return PackedObject(
+        owner=owner,
+        name=name,
+        identity=id(packed),
+        sizes=None if weights is None else tuple(map(_size_of, weights)),
+        fingerprint=fingerprint_of(weights),
+    )
 
 
 def _size_of(tensor: Tensor) -> PackedSize:

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
+from torchscan.recording.bookkeeping.containers import Fingerprint
 from torchscan.recording.bookkeeping.inventory import Inventory, PackedObject, Slot
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.trace.events import ParameterRecord, stored_size
 
 
 def parameter_records(
-    inventory: Inventory, table: TensorTable, called: Container[str], took_packed: Container[str]
+    inventory: Inventory, table: TensorTable, took_packed: Container[Fingerprint | None]
 ) -> tuple[ParameterRecord, ...]:
-    """One for each slot, in the order of the inventory, then one for each that is packed away.
-
-    The record knows which modules were ``called``, and whose own operators were given packed weights.
-    """
+    """One for each slot, in the order of the inventory, then one for each that is packed away; operators ``took_packed``."""
     first: dict[int, int] = {}
     identities = [first.setdefault(slot.tensor._cdata, position) for position, slot in enumerate(inventory.slots)]
     used = [table.is_used(slot.tensor) for slot in inventory.slots]  # before the table is asked for those that are not
     plain = [_record_of(*each, table) for each in zip(inventory.slots, identities, used, strict=True)]
-    return (*plain, *_packed_records(inventory.packed, len(plain), table, called, took_packed))
+    return (*plain, *_packed_records(inventory.packed, len(plain), table, took_packed))
 
 
 def _packed_records(
-    packed: Sequence[PackedObject], before: int, table: TensorTable, called: Container[str], took_packed: Container[str]
+    packed: Sequence[PackedObject], before: int, table: TensorTable, took_packed: Container[Fingerprint | None]
 ) -> Iterator[ParameterRecord]:
-    """An operator is given packed weights without saying which, so they count as used if their module gave any."""
     first: dict[tuple[int, int], tuple[int, Tensor]] = {}
     parameters = ((each, place, size) for each in packed for place, size in enumerate(each.sizes or ()))
     for position, (each, place, size) in enumerate(parameters, before):
@@ -42,25 +39,17 @@ def _packed_records(
             requires_grad=False,
             numel=size.numel,
             stored_bytes=size.memory.numel(),
-            is_used=nearest_called(each.owner, called) in took_packed,
+            is_used=each.fingerprint in took_packed,
             storages=(storage,),
         )
 
 
-def unseen_parameters(inventory: Inventory, called: Container[str], took_packed: set[str]) -> list[str]:
+def unseen_parameters(inventory: Inventory, took_packed: Mapping[Fingerprint | None, str]) -> list[str]:
     """What else there may be: an object doesn't hand out its weights, or one was used that no module shows."""
-    holders = {nearest_called(each.owner, called) for each in inventory.packed}
+    shown = {each.fingerprint for each in inventory.packed}
+    hidden = {path for fingerprint, path in took_packed.items() if fingerprint not in shown}
     unread = [f"what {each.path} holds, which cannot be read" for each in inventory.packed if each.sizes is None]
-    return unread + [
-        f"the packed weights that {path or 'the model'} uses and no module shows" for path in sorted(took_packed - holders)
-    ]
-
-
-def nearest_called(path: str, called: Container[str]) -> str:
-    """The module of this path, or the innermost around it that was called."""
-    while path and path not in called:
-        path = path.rpartition(".")[0]
-    return path
+    return unread + [f"the packed weights that {path or 'the model'} uses and no module shows" for path in sorted(hidden)]
 
 
 def _record_of(slot: Slot, identity: int, is_used: bool, table: TensorTable) -> ParameterRecord:

@@ -5,21 +5,23 @@ tokens each expert gets, and which ones, is what was assumed, and what a mixture
 not: a branch that reads it could as well go another way. :mod:`torchscan.recording.execution.picks` tells the two apart.
 How many tokens a certain one gets may be either: that is decided at the end, when it is known how many others were asked for.
 
-In a real pass on made-up inputs the same is done for what is computed from them, and none of it is read without a remark.
+In a real pass on made-up inputs the same is done for what is computed from them, and in any pass for what is computed from
+random numbers that the model draws. None of it is read without a remark.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
 from torchscan.recording.execution.calls import About, Assumed, OpRequest
+from torchscan.recording.execution.draws import drawn_by
 from torchscan.recording.execution.picks import about_after, are_most, choices_asked_for, of_result, what_is_read
-from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, may_read, name_of_read, reads
+from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, begins_deepcopy, may_read, name_of_read, reads
 from torchscan.recording.places import place_of_user
 from torchscan.torch_versions import OpOverloadPacket, current_node
 
@@ -47,8 +49,9 @@ class AssumedValues:
         self._undecided: list[tuple[Assumed, str, str]] = []
         #: by the operator that picked, where a branch reads it
         self._branches: dict[str, dict[str, None]] = {}
-        #: where values are read that depend on made-up inputs, and what reads them
+        #: where values are read that depend on made-up inputs, or on random numbers, and what reads them
         self._reads: dict[str, str] = {}
+        self._draws: dict[str, str] = {}
 
     def enter_input(self, tensor: Tensor) -> None:
         """The values of this input were made up."""
@@ -69,7 +72,7 @@ class AssumedValues:
         if not self._of_storage:
             return NOTHING
         met = [(position, each) for position, each in enumerate(map(self._of, request.tracked)) if each is not None]
-        if not met or request.op in ONLY_SPEC_MATTERS:
+        if not met or (request.op in ONLY_SPEC_MATTERS and not begins_deepcopy(request)):
             return NOTHING
         for position, assumed in met if may_read(request) else ():
             if reads(request, position):
@@ -86,11 +89,15 @@ class AssumedValues:
         """What a call ``made``, and what it wrote to, rests on what its operands rest on, or on what it has assumed itself."""
         if assumed is not None:
             self._enter_picks(assumed, made)
-        if not met:
-            return
         for position, each in met:
             self._asked_for.get(each.call, set()).update(choices_asked_for(request, position, each))
-        about, strongest = max((about_after(request, position, each), each) for position, each in met)
+        known = [(about_after(request, position, each), each) for position, each in met]
+        drawn = drawn_by(request) if any(tracked.is_concrete for tracked in made) else None
+        if drawn is not None:
+            known.append((drawn, Assumed(drawn)))
+        if not known:
+            return
+        about, strongest = max(known)
         written = map(self._table.find, request.written_tensors()) if request.traits.written else ()
         made = [*made, *(tracked for tracked in written if tracked not in made)]
         self._hand_on(request.op.overloadpacket, made, strongest.with_about(about))
@@ -134,8 +141,9 @@ class AssumedValues:
                 "another index may lead another way through the model"
             )
         if self._reads:
-            readers = _several([f"{reader} at {place}" for place, reader in self._reads.items()])
-            self._assume(f"that made-up inputs are typical: their values decide what is counted, by {readers}")
+            self._assume(f"that made-up inputs are typical: their values decide what is counted, by {_readers(self._reads)}")
+        if self._draws:
+            self._assume(f"that the numbers drawn are typical: they decide what is counted, by {_readers(self._draws)}")
 
     def _of(self, tracked: Tracked) -> Assumed | None:
         return self._of_storage.get(tracked.storage) if tracked.is_concrete else None
@@ -154,6 +162,8 @@ class AssumedValues:
     def _note_place(self, assumed: Assumed, reader: str, place: str) -> None:
         if assumed.about is About.DATA:
             self._reads.setdefault(place, reader)
+        elif assumed.about.is_drawn:
+            self._draws.setdefault(place, reader)
         elif assumed.about is About.LOAD:
             self._undecided.append((assumed, reader, place))
         elif self._is_last_resort:
@@ -162,6 +172,10 @@ class AssumedValues:
             raise NeedsValuesError(
                 f"a branch at {place} reads an index that was assumed: {assumed.operator} picks it by values that are not known"
             )
+
+
+def _readers(by_place: Mapping[str, str]) -> str:
+    return _several([f"{reader} at {place}" for place, reader in by_place.items()])
 
 
 def _several(places: Sequence[str]) -> str:

@@ -59,6 +59,8 @@ class OpTraits:
     is_composite: bool
     #: takes objects that hold weights in a kernel's own format
     takes_packed: bool
+    #: draws random numbers, unless its arguments say that it doesn't
+    may_draw: bool
 
 
 def traits_of(op: OpOverload) -> OpTraits:
@@ -81,6 +83,7 @@ def traits_of(op: OpOverload) -> OpTraits:
         needs_values=bool(value_tags & set(op.tags)) or str(op) in _NEED_VALUES,
         is_composite=op._can_decompose(),
         takes_packed=any("__torch__" in str(argument.type) for argument in arguments),
+        may_draw=torch.Tag.nondeterministic_seeded in op.tags,
     )
 
 
@@ -209,32 +212,36 @@ class OpRequest:
 
 
 class About(IntEnum):
-    """What values tell that rest on something made up: see :mod:`torchscan.recording.execution.assumed`."""
+    """What values tell that rest on something made up, the strongest last: see :mod:`torchscan.recording.execution.assumed`."""
 
     #: how many were picked, and where
     LOADS = 0
-    #: how often this one was, in fewer rows than there are choices: a load only if most others are asked for too
-    LOAD = 1
-    #: of each choice, whether it was picked
-    MARKS = 2
-    #: whether it is this one that was picked
-    HITS = 3
-    #: which one was picked
-    PICKS = 4
     #: integers that were made up, or computed from such: every pass has the same
-    IDS = 5
+    IDS = 1
+    #: random numbers between 0 and 1, as they were drawn
+    FRACTIONS = 2
+    #: what was computed from random numbers
+    DRAWN = 3
+    #: how often this one was, in fewer rows than there are choices: a load only if most others are asked for too
+    LOAD = 4
+    #: of each choice, whether it was picked
+    MARKS = 5
+    #: whether it is this one that was picked
+    HITS = 6
+    #: which one was picked
+    PICKS = 7
     #: what was computed from inputs that were made up
-    DATA = 6
-
-    @property
-    def may_be_read(self) -> bool:
-        """Whether what was said of the pass covers it."""
-        return self in (About.LOADS, About.IDS)
+    DATA = 8
 
     @property
     def is_picked(self) -> bool:
         """Whether it comes from indices that were assumed."""
-        return self <= About.PICKS
+        return self is About.LOADS or About.LOAD <= self <= About.PICKS
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it comes from random numbers that the model draws."""
+        return self in (About.FRACTIONS, About.DRAWN)
 
 
 class Assumed(NamedTuple):

@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Mapping
 
 from torchscan.recording.execution.calls import About, Assumed, OpRequest
+from torchscan.recording.execution.draws import after_fractions
 from torchscan.torch_versions import OpOverloadPacket, aten
 from torchscan.trace.events import TensorSpec
 
@@ -58,6 +59,8 @@ def about_after(request: OpRequest, position: int, assumed: Assumed) -> About:
         return _after_picks(request, position, assumed.choices)
     if assumed.about in (About.LOAD, About.MARKS, About.HITS):
         return _after_hits(request, position, assumed)
+    if assumed.about is About.FRACTIONS:
+        return after_fractions(request)
     return assumed.about
 
 

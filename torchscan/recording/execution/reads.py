@@ -32,6 +32,11 @@ READING_FUNCTIONS: Collection[Callable[..., object]] = frozenset({Tensor.tolist,
 CHECKING: Collection[Callable[..., object]] = frozenset({aten.one_hot.default, one_hot})
 
 
+def begins_deepcopy(request: OpRequest) -> bool:
+    """Whether it makes what ``copy.deepcopy`` then gives a copy of the operand's memory, out of sight."""
+    return request.op is aten.new_empty.default and not request.args[1]
+
+
 def is_mask(index: Tensor | None) -> bool:
     """Whether an index says of each element whether it is chosen."""
     return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
