@@ -266,7 +266,7 @@ def test_a_router_reads_how_many_tokens_each_expert_gets(dispatch: Callable[...,
     assert trace.provenance.execution == "abstract"
     assert torchscan.total_cost(trace, phase="forward").macs == 8 * 6 * 4 + 8 * 2 * 6 * 6
     (text,) = trace.provenance.assumptions
-    assert text == "balanced routing: aten.topk.default returns as many different indices as expected, evenly spread"
+    assert text == "balanced routing: aten.topk.default spreads its picks evenly, over as many indices as can be expected"
 
 
 @pytest.mark.parametrize("dispatch", DISPATCHES)
@@ -337,7 +337,7 @@ def test_a_real_pass_says_where_made_up_inputs_decide(name: str, backward: bool)
     trace = torchscan.record(Filter(select), (3,), backward=backward)
     assert trace.provenance.execution == "real"
     (text,) = trace.provenance.assumptions
-    assert text.startswith("that made-up inputs are typical: their values decide what is counted, by ")
+    assert text.startswith("that the made-up inputs are typical: their values decide what is counted, by ")
     assert name in text
     assert text.endswith(f" at {line_of(select)} (in <lambda>)")
 
@@ -385,7 +385,7 @@ def test_made_up_integers_may_be_read_but_not_what_a_layer_makes_of_them() -> No
 def test_a_remark_stands_below_the_table_and_the_total_is_complete() -> None:
     info = torchscan.crawl_module(Filter(SELECTIONS["aten.nonzero"]), (3,))
     assert info["overall"]["complete"]
-    assert "Assumed that made-up inputs are typical" in " ".join(torchscan.format_info(info).split())
+    assert "Assumed that the made-up inputs are typical" in " ".join(torchscan.format_info(info).split())
 
 
 # -- numbers that a model draws ------------------------------------------------------------------------------------------

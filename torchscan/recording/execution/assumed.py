@@ -120,7 +120,7 @@ class AssumedValues:
             self._assume_balance(assumed)
 
     def _assume_balance(self, assumed: Assumed) -> None:
-        self._assume(f"balanced routing: {assumed.operator} returns as many different indices as expected, evenly spread")
+        self._assume(f"balanced routing: {assumed.operator} spreads its picks evenly, over as many indices as can be expected")
 
     def _enter(self, tracked: Tracked, assumed: Assumed | None) -> None:
         """What is read of a block of memory may be anything that it holds."""
@@ -138,10 +138,12 @@ class AssumedValues:
         for operator, places in self._branches.items():
             self._assume(
                 f"the index that {operator} picks, which a branch reads at {_several(list(places))}: "
-                "another index may lead another way through the model"
+                "a different one may take a different path"
             )
         if self._reads:
-            self._assume(f"that made-up inputs are typical: their values decide what is counted, by {_readers(self._reads)}")
+            self._assume(
+                f"that the made-up inputs are typical: their values decide what is counted, by {_readers(self._reads)}"
+            )
         if self._draws:
             self._assume(f"that the numbers drawn are typical: they decide what is counted, by {_readers(self._draws)}")
 
@@ -157,7 +159,7 @@ class AssumedValues:
         place = place_of_user()
         if place is None and current_node() is not None:
             return  # the gradient of something that the forward pass has read
-        self._note_place(assumed, reader, place or "a line of torch's own")
+        self._note_place(assumed, reader, place or "a line inside torch")
 
     def _note_place(self, assumed: Assumed, reader: str, place: str) -> None:
         if assumed.about is About.DATA:
@@ -170,7 +172,7 @@ class AssumedValues:
             self._branches.setdefault(assumed.operator, {}).setdefault(place)
         else:
             raise NeedsValuesError(
-                f"a branch at {place} reads an index that was assumed: {assumed.operator} picks it by values that are not known"
+                f"a branch at {place} reads an index that {assumed.operator} picks by values that are not known"
             )
 
 
