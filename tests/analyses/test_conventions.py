@@ -158,6 +158,7 @@ FUNCTIONS: Mapping[str, Case] = {
     "bilinear": (lambda: Calls(lambda self, x: F.bilinear(x, x, self.weight[None])), SEQUENCE),
     "einsum": (lambda: Calls(lambda self, x: torch.einsum("bld,dm->blm", x, self.weight)), SEQUENCE),
     "einsum, batched": (lambda: Calls(lambda self, x: torch.einsum("bld,bmd->blm", x, x)), SEQUENCE),
+    "einsum, the other way round": (lambda: Calls(lambda self, x: torch.einsum("bld,bmd->bml", x, x[:, :2])), SEQUENCE),
     "einsum, nothing summed": (lambda: Calls(lambda self, x: torch.einsum("bld,d->bld", x, self.bias)), SEQUENCE),
     "einsum, one operand": (lambda: Calls(lambda self, x: torch.einsum("...ld->...", x)), SEQUENCE),
     "einsum, three operands": (

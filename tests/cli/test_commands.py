@@ -546,3 +546,13 @@ def test_the_hook_runs_what_is_there(folder: Path, as_installed: dict[str, str])
     assert (hook["id"], hook["language"], hook["pass_filenames"]) == ("torchscan-check", "system", False)
     done = subprocess.run(hook["entry"].split(), env=as_installed, capture_output=True, text=True, check=False, cwd=folder)  # noqa: S603
     assert (done.returncode, done.stdout) == (0, "✓ net: Parameters 58\n")
+
+
+def test_a_note_is_told_once(run: Any, folder: Path) -> None:
+    (folder / "loud.py").write_text(
+        "import warnings\nfrom torch import nn\n\nclass Loud(nn.Module):\n    def forward(self, x):\n"
+        "        warnings.warn('too loud')\n        warnings.warn('too loud')\n"
+        "        warnings.warn('too fast')\n        return x + 1\n"
+    )
+    _, _, said = run("summary", "loud.py:Loud", "--input", "4")
+    assert said == "torchscan: note: too loud\ntorchscan: note: too fast\n"
