@@ -691,6 +691,7 @@ POOLING = [
 
 RESIZE = [
     case("aten.upsample_bilinear2d", IMAGE, [16, 16], False, out=T(2, 4, 16, 16), other=7 * 2048),
+    case("aten.mish_backward", X, X, out=X, other=20 * 30),
     case("aten.upsample_linear1d", T(2, 4, 8), [16], False, out=T(2, 4, 16), other=3 * 128),
     case("aten.upsample_linear1d_backward", T(2, 4, 16), [16], [2, 4, 8], False, out=T(2, 4, 8), other=2 * 2 * 128),
     case(
