@@ -20,7 +20,8 @@ _OTHER_LAYOUT = frozenset(
         "_fft_c2r", "channel_shuffle", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "convolution",
         "convolution_backward", "max_unpool2d", "max_unpool3d", "max_pool1d", "adaptive_avg_pool1d", "_adaptive_avg_pool2d",
         "copysign", "logaddexp", "floor_divide", "angle", "hardsigmoid_backward", "hardtanh_backward", "stack", "elu_backward",
-        "_log_softmax_backward_data",
+        "_log_softmax_backward_data", "pad", "replication_pad2d", "reflection_pad2d", "pixel_shuffle", "logit_backward",
+        "softplus_backward", "index",
     )
 )  # fmt: skip
 
@@ -77,6 +78,7 @@ KNOWN: dict[str, Callable[[Difference], bool]] = {
     "in pieces, take_along_dim compares devices": _refused("arguments for torch.take_along_dim"),
     "some operators write to elements that are one and the same, and torch lets them": _refused("an expanded tensor"),
     "a view of another type is detached where there are data": _is("operators", "aten.view.dtype instead of aten.detach"),
+    "the gradient of a constant, a zero without elements, gets some where there are data": _is("elements_read", "aten.to"),
     "the statistics of 16-bit normalisations have 16 bits on the CPU": _is("dtype", "aten.native_layer_norm"),
 }
 
