@@ -21,7 +21,6 @@ import torch
 
 from torchscan.hardware import process_memory as room
 from torchscan.hardware.process_memory import (
-    MIB,
     Overhead,
     ProcessMemory,
     cuda_overhead,
@@ -30,6 +29,7 @@ from torchscan.hardware.process_memory import (
 )
 
 ME = os.getpid()
+MIB = 1024 * 1024
 #: beyond the largest number that Linux gives out, so they are in no /proc
 STRANGER, OTHER_STRANGER = 5_000_001, 5_000_002
 

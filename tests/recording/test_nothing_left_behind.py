@@ -724,3 +724,12 @@ def test_whoever_uses_the_new_switches_of_precision_can_record_and_has_them_afte
         assert switch.fp32_precision == "tf32"
     finally:
         switch.fp32_precision = before
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("before", [True, False])
+def test_training_flags_of_scripted_modules_are_as_before(mode: Any, before: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Sequential(nn.Dropout(), nn.Linear(4, 4)))).train(before)
+    torchscan.record(model, (4,), mode=mode)
+    assert [each.training for each in model.modules()] == [before] * 5
