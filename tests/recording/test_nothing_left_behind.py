@@ -537,6 +537,23 @@ def test_what_torch_knows_of_gradients_is_as_before() -> None:
     assert x.grad is x.grad
 
 
+def test_torch_can_be_imported_further_while_a_model_runs() -> None:
+    """Its compiler asks of each attribute of tensors whose it is."""
+
+    def owner_and_name() -> tuple[Any, Any]:
+        attribute: Any = Tensor.grad
+        return attribute.__objclass__, attribute.__name__
+
+    class Asks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(owner_and_name())
+            return x + 1
+
+    seen: list[Any] = []
+    torchscan.record(Asks(), (4,))
+    assert seen == [owner_and_name()]
+
+
 def test_what_somebody_has_made_of_gradients_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Tensor] = []
     theirs: Any = property(lambda tensor: read.append(tensor))
@@ -726,7 +743,7 @@ def test_whoever_uses_the_new_switches_of_precision_can_record_and_has_them_afte
         switch.fp32_precision = before
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")
 @pytest.mark.parametrize("mode", ["eval", "train"])
 @pytest.mark.parametrize("before", [True, False])
 def test_training_flags_of_scripted_modules_are_as_before(mode: Any, before: bool) -> None:

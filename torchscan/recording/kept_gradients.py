@@ -20,6 +20,13 @@ from torchscan.recording.undo import Undo, is_recording
 from torchscan.torch_versions import RUNS_BACKWARD, without_torch_function
 
 
+class _Watched(property):
+    """A property that looks like torch's own to code that asks whose it is, as torch's compiler does when it is imported."""
+
+    __objclass__ = Tensor.__mro__[1]
+    __name__ = "grad"
+
+
 class KeptGradients:
     """Those of some leaves, from the moment on that the model changes them."""
 
@@ -31,7 +38,7 @@ class KeptGradients:
 
     def watch(self, undo: Undo) -> None:
         """Keep a gradient before the model assigns to it, and all before it computes any."""
-        ours: Any = property(self._grad.__get__, self._assign, self._delete)
+        ours: Any = _Watched(self._grad.__get__, self._assign, self._delete)
         undo.later(partial(_unwatch, ours, self._grad, "grad" in vars(Tensor)))
         get_default_nowrap_functions().add(ours.__get__)  # what subclasses have for gradients stays what it is
         Tensor.grad = ours
