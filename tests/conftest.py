@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.observables import flags
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -22,6 +24,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def _no_flag_stays_switched() -> Iterator[None]:
+    """What a test leaves behind would fail in a later one, which had no part in it."""
+    before = flags()
+    yield
+    assert flags() == before
 
 
 TRUTH = Path(__file__).parent.parent.parent / "shared" / "truth"

@@ -30,20 +30,33 @@ def process_state() -> dict[str, Any]:
             len(table) for name, table in sorted(vars(hooks).items()) if name.startswith("_global") and table is not None
         ],
         "has_hooks": getattr(hooks, "_has_any_global_hook", bool)(),
-        "flags": (
-            torch.backends.mha.get_fastpath_enabled(),
-            torch.is_grad_enabled(),
-            torch.is_inference_mode_enabled(),
-            torch.get_default_dtype(),
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_autocast_enabled("cpu"),
-            torch.get_num_threads(),
-            sys.getswitchinterval(),
-        ),
+        "flags": flags(),
         "modes": (torch._C._len_torch_dispatch_stack(), torch._C._len_torch_function_stack()),
         "functions": [vars(each).get("has_torch_function") for each in (nn.functional, torch.functional, torch._tensor)],
         "signals": signal.getsignal(signal.SIGINT),
     }
+
+
+def flags() -> tuple[Any, ...]:
+    """What torch and Python have one of, for all code of this thread."""
+    return (
+        torch.backends.mha.get_fastpath_enabled(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_cache_enabled(),
+        autocast_contexts(),
+        torch.get_num_threads(),
+        sys.getswitchinterval(),
+        sys.getrecursionlimit(),
+    )
+
+
+def autocast_contexts() -> int:
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
 
 
 def _module(module: nn.Module) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from operator import attrgetter
@@ -97,6 +98,7 @@ def _of_thread() -> tuple[_Switch, ...]:
         _Switch(torch.is_grad_enabled, torch.set_grad_enabled),
         _Switch(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
         *map(_autocast_on, ("cpu", "cuda")),
+        _Switch(autocast_contexts, _set_autocast_contexts),
         _Switch(default_device, set_default_device),
     )
 
@@ -141,6 +143,21 @@ def _autocast_on(device: str) -> _Switch:
         torch.set_autocast_dtype(device, value[1])
 
     return _Switch(lambda: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)), write)
+
+
+def autocast_contexts() -> int:
+    """How many are around; in one call, because between the two an interrupt would leave one more."""
+    return min(map(operator.call, (torch.autocast_increment_nesting, torch.autocast_decrement_nesting)))
+
+
+def _set_autocast_contexts(number: int) -> None:
+    """An interrupt can come where one begins or ends. Outside all of them, torch keeps no casts."""
+    for _ in range(autocast_contexts() - number):
+        torch.autocast_decrement_nesting()
+    for _ in range(number - autocast_contexts()):
+        torch.autocast_increment_nesting()
+    if number == 0:
+        torch.clear_autocast_cache()
 
 
 def _determinism() -> tuple[bool, bool]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.amp import autocast_mode
 
 from torchscan.recording.patches import replaced
+from torchscan.recording.switches import autocast_contexts
 
 _CONVOLUTIONS = frozenset(f"conv{kind}{axes}d" for kind in ("", "_transpose") for axes in (1, 2, 3)) | {
     "convolution",
@@ -130,7 +131,7 @@ class Autocast:
         """The arguments that a function gets. What a checkpoint computes ``once_more`` is cast as it was the first time."""
         lower = self._current(once_more=once_more)
         if lower is None:
-            if not _nesting():
+            if not autocast_contexts():
                 self.forget()
             return args, kwargs
         name = getattr(function, "__name__", "")
@@ -195,12 +196,6 @@ def autocast_of_meta_tensors(device_type: str) -> Iterator[None]:
             stack.enter_context(replaced(vars(torch), name, of_device_type))
         stack.enter_context(replaced(vars(autocast_mode), "is_autocast_available", of_device_type))
         yield
-
-
-def _nesting() -> int:
-    """How many contexts of autocast are around."""
-    torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting()
 
 
 def _tensors(values: tuple[Any, ...]) -> Iterator[Tensor]:
