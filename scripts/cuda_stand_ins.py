@@ -15,6 +15,7 @@ from pathlib import Path
 _NO_DEVICE = 100  # cudaErrorNoDevice; to cuDNN, cuBLAS and NCCL it is an error too
 _CUDA = ("libcu", "libnv", "libnccl")
 _PREFIXES = ("cu", "nccl", "nvml", "nvrtc", "nvshmem", "nvJitLink", "nvtx", "__cuda")
+_WORDS = ("ErrorString", "ErrorName", "StatusString", "StatusName")
 _OTHER_VERSIONS = {"libnvshmem_host": "NVSHMEM"}  # as a rule a symbol's version is the name of its library
 
 
@@ -52,7 +53,7 @@ def _symbols_of(library: str, symbols: set[tuple[str, str]], *, is_first: bool) 
 
 def _compile(target: Path, versions: dict[str, list[str]], plain: list[str]) -> None:
     names = sorted({*plain, *(name for group in versions.values() for name in group)})
-    source = "\n".join(f"int {name}(void) {{ return {_NO_DEVICE}; }}" for name in names)
+    source = "\n".join(map(_definition, names))
     script = "\n".join(f"{version} {{ {' '.join(f'{name};' for name in group)} }};" for version, group in versions.items())
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "all.c").write_text(source + "\n", encoding="utf-8")
@@ -60,6 +61,13 @@ def _compile(target: Path, versions: dict[str, list[str]], plain: list[str]) -> 
         options = ["-shared", "-fPIC", "-w", "-fno-builtin", f"-Wl,-soname,{target.name}"]
         options += [f"-Wl,--version-script={scratch}/all.map"] if versions else []
         subprocess.run(["cc", *options, "-o", str(target), f"{scratch}/all.c"], check=True)
+
+
+def _definition(name: str) -> str:
+    """Torch asks for the words of an error, and takes any address for words."""
+    if name.endswith(_WORDS) and not name.startswith("cuGet"):  # the driver's functions write to an address that they are given
+        return f'const char *{name}(void) {{ return "a stand-in: there is no CUDA device"; }}'
+    return f"int {name}(void) {{ return {_NO_DEVICE}; }}"
 
 
 def _output(*command: str) -> str:
