@@ -106,5 +106,5 @@ def _recurrent(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> 
     steps = source[1 if signature.arguments.get("batch_first", False) and len(source) > 2 else 0]
     if isinstance(packed, tuple) and packed and all(isinstance(each, int) for each in packed):
         steps = len(packed)
-    weights = sum(1 for spec in signature.inputs if len(spec.shape) == 2)
+    weights = sum(1 for spec in signature.inputs[1:] if len(spec.shape) == 2)
     return Kernel(traffic=CONTRACTIONS, matrices=RECURRENCE, launches=max(1, steps * weights // 2))

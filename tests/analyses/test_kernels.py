@@ -1,0 +1,275 @@
+"""What the estimate takes kernels to do, by hand, with the constants of docs/roofline.md.
+
+One card computes at 10 and 100 TFLOP/s and moves bytes in no time; another moves 100 GB/s and computes in no time. Both have
+100 multiprocessors at 1 GHz. The first call of a pass adds 20 µs until it is launched; each kernel adds 5 µs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.recording.test_record import Calls
+from tests.versions import needs
+from torchscan import analyze_roofline, register_device
+from torchscan.hardware import devices
+
+ARITHMETIC, MEMORY = "a card with endless bandwidth", "a card with endless arithmetic"
+CALL, LAUNCH, CYCLE = 20e-6, 5e-6, 1 / (100 * 1e9)
+
+
+@pytest.fixture(autouse=True)
+def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_registered", {})
+    common: dict[str, Any] = {"memory_gb": 1000, "multiprocessors": 100, "boost_mhz": 1000}
+    register_device(ARITHMETIC, bandwidth_gbs=1e12, dense_tflops={"fp32": 10, "fp16": 100, "bf16": 100}, **common)
+    register_device(MEMORY, bandwidth_gbs=100, dense_tflops={"fp32": 1e12, "fp16": 1e12, "bf16": 1e12}, **common)
+
+
+def seconds(device: str, call: nn.Module | Callable[..., Any], *args: Any, kernels: int = 1, **options: Any) -> float:
+    """The time of the only kernel of a model, or of a function, without what it takes to launch it."""
+    model = call if isinstance(call, nn.Module) else Calls(lambda _, *given: call(*given))
+    result = analyze_roofline(model, args=args, device=device, **options)
+    return sum(each.time_estimate for each in result.operators) - CALL - kernels * LAUNCH
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.zeros(shape, dtype=dtype, device="meta")
+
+
+def exactly(value: float) -> Any:
+    return pytest.approx(value, rel=1e-3)
+
+
+# -- products ------------------------------------------------------------------------------------------------------------
+
+
+def product(*shapes: tuple[int, ...], device: str = ARITHMETIC) -> float:
+    left, right = (meta(*shape) for shape in shapes)
+    return seconds(device, torch.bmm if left.dim() == 3 else torch.mm, left, right, precision="fp32")
+
+
+def test_a_tile_for_each_multiprocessor_is_the_peak() -> None:
+    whole = 2 * 12800 * 128 * 4096 / 10e12
+    assert product((12800, 4096), (4096, 128)) == exactly(whole)
+    assert product((128, 4096), (4096, 12800)) == exactly(whole)
+    assert product((100, 128, 4096), (100, 4096, 128)) == exactly(whole)
+
+
+def test_fewer_tiles_take_as_long_if_the_sum_is_too_short_to_be_split() -> None:
+    assert product((100, 128, 256), (100, 256, 128)) == exactly(2 * 12800 * 128 * 256 / 10e12)
+    assert product((60, 128, 256), (60, 256, 128)) == exactly(2 * 12800 * 128 * 256 / 10e12)
+
+
+def test_a_long_sum_is_split_among_multiprocessors() -> None:
+    """Two tiles: 50 pieces of each, on a hundred."""
+    assert product((256, 256 * 50), (256 * 50, 128)) == exactly(2 * 256 * 128 * 256 * 50 / 10e12)
+
+
+def test_with_few_rows_or_columns_products_stream_and_else_they_wait() -> None:
+    read = 4 * (64 * 4096 + 4096 * 8192 + 64 * 8192)
+    assert product((64, 4096), (4096, 8192), device=MEMORY) == exactly(read / 0.9 / 100e9)
+    assert product((8192, 4096), (4096, 64), device=MEMORY) == exactly(read / 0.9 / 100e9)
+    more = 4 * (65 * 4096 + 4096 * 8192 + 65 * 8192)
+    assert product((65, 4096), (4096, 8192), device=MEMORY) == exactly(more / 0.5 / 100e9)
+
+
+def test_a_product_with_a_vector_streams() -> None:
+    assert seconds(MEMORY, torch.mv, meta(4096, 8192), meta(8192)) == exactly(4 * (4096 * 8192 + 8192 + 4096) / 0.9 / 100e9)
+
+
+@needs("_grouped_mm")
+@pytest.mark.parametrize(
+    ("slots", "experts", "computed"),
+    [
+        (12800, 100, 100 * 128 * 128),  # a tile of 128 × 128 for each expert
+        (64, 100, 3 * 100 * 32 * 32 / 0.4),  # 64 experts with a row: 4 of the smallest tiles each, in 3 waves
+        (200, 100, 100 * 64 * 128 / 0.85),  # two rows each, in one wave of larger tiles
+    ],
+)
+def test_each_expert_that_gets_rows_has_a_product(slots: int, experts: int, computed: float) -> None:
+    rows, weights = meta(slots, 256, dtype=torch.bfloat16), meta(experts, 256, 128, dtype=torch.bfloat16)
+    ends = torch.linspace(slots // experts, slots, experts, dtype=torch.float64).to(torch.int32)
+    time = seconds(ARITHMETIC, lambda left, right: torch._grouped_mm(left, right, offs=ends), rows, weights)
+    assert time == exactly(2 * computed * 256 / 100e12)
+
+
+# -- recurrent layers ----------------------------------------------------------------------------------------------------
+
+
+def test_packed_sequences_take_as_many_steps_as_the_longest_has() -> None:
+    """Nine rows in five steps, each of two products: 5 µs each."""
+    weights = [meta(4 * 32, 32), meta(4 * 32, 32), meta(4 * 32), meta(4 * 32)]
+    sizes: tuple[Any, ...] = (2, 32, 0, 1, False, 0.0, False, False, [3, 2, 2, 1, 1], None)  # an LSTM of 32, one layer
+    states, moved = (meta(1, 3, 32), meta(1, 3, 32)), 4 * (9 * 32 + 2 * 4 * 32 * 33 + 9 * 32 + 4 * 3 * 32)
+
+    def run(x: Tensor) -> Tensor:
+        out: Tensor = torch.ops.aten._cudnn_rnn(x, weights, 4, None, *states, *sizes)[0]
+        return out
+
+    result = analyze_roofline(Calls(lambda _, x: run(x)), args=(meta(9, 32),), device=MEMORY)
+    load = result.by_kind["aten._cudnn_rnn"]
+    assert load.time_estimate == pytest.approx(CALL + 5 * LAUNCH + moved / 0.5 / 100e9, abs=1e-6)
+
+
+# -- convolutions --------------------------------------------------------------------------------------------------------
+
+
+def convolved(x: Tensor, out: int, device: str = MEMORY, *, window: int = 3, **options: Any) -> float:
+    layer = nn.Conv2d(x.shape[1], out, window, padding=window // 2, bias=False, **options).to("meta", x.dtype)
+    return seconds(device, layer, x)
+
+
+@pytest.mark.parametrize(("channels", "side"), [(8, 32), (1, 64), (64, 1)])
+def test_half_precision_is_turned_around_unless_it_lies_channels_last(channels: int, side: int) -> None:
+    """One channel, or one place, is in no order that torch could tell: it counts as contiguous."""
+    x = meta(64, channels, side, side, dtype=torch.float16)
+    moved = 2 * (64 * channels * side**2 + channels * 64 * 9 + 64 * 64 * side**2) / (0.9 * 100e9)
+    assert convolved(x, 64) == exactly(moved * (1 + 2 * 0.52))
+    last = x.to(memory_format=torch.channels_last)
+    assert convolved(last, 64) == exactly(moved * (1 if channels > 1 and side > 1 else 1 + 2 * 0.52))
+    assert convolved(x.float(), 64) == exactly(2 * moved)
+
+
+def test_one_by_one_convolutions_are_not_turned_around_if_their_places_are_whole_lines() -> None:
+    for side, turned in ((4, 0), (5, 2 * 0.52)):
+        moved = 2 * (64 * 64 * side**2 + 64 * 64 + 64 * 64 * side**2) / (0.9 * 100e9)
+        assert convolved(meta(64, 64, side, side, dtype=torch.float16), 64, window=1) == exactly(moved * (1 + turned))
+
+
+def test_a_one_by_one_convolution_reaches_95_percent_of_the_peak() -> None:
+    x = meta(50, 256, 16, 16, dtype=torch.float16)
+    assert convolved(x, 256, ARITHMETIC, window=1) == exactly(2 * 50 * 256 * 256 * 256 / 100e12 / 0.95)
+
+
+def test_channels_are_padded_to_eight_and_sums_to_32() -> None:
+    """3 channels count as 8, and 8 · 9 sums as 96."""
+    x = meta(50, 3, 16, 16, dtype=torch.float16)
+    assert convolved(x, 256, ARITHMETIC) == exactly(2 * 50 * 256 * 256 * 96 / 100e12)
+
+
+@pytest.mark.parametrize(("window", "rate"), [(5, 0.15), (7, 0.038)])
+def test_large_depthwise_windows_reach_a_small_share_of_vector_units(window: int, rate: float) -> None:
+    time = convolved(meta(8, 64, 32, 32), 64, ARITHMETIC, window=window, groups=64)
+    assert time == exactly(2 * 8 * 64 * 32**2 * window**2 / 10e12 / rate)
+
+
+@pytest.mark.parametrize(("window", "rate"), [(7, 1.0), (9, 0.02)])
+def test_channels_last_depthwise_windows_are_fast_up_to_seven(window: int, rate: float) -> None:
+    x = meta(8, 64, 32, 32).to(memory_format=torch.channels_last)
+    time = convolved(x, 64, ARITHMETIC, window=window, groups=64)
+    assert time == exactly(2 * 8 * 64 * 32**2 * window**2 / 10e12 / rate)
+
+
+def test_small_depthwise_windows_take_cycles_for_each_element() -> None:
+    assert convolved(meta(8, 64, 32, 32), 64, ARITHMETIC, groups=64) == exactly(8 * 64 * 32**2 * 1.4 * CYCLE)
+
+
+def test_groups_run_on_the_faster_units() -> None:
+    """Of four channels each: on matrix units all but nothing of a tile would be of use."""
+    x = meta(8, 64, 32, 32, dtype=torch.float16)
+    products, cycles = 2 * 8 * 32**2 * 64 * 4 * 9 / 10e12 / 0.9, 8 * 64 * 32**2 * 2.2 * CYCLE
+    assert convolved(x, 64, ARITHMETIC, groups=16) == exactly(max(products, cycles))
+
+
+# -- passes over memory --------------------------------------------------------------------------------------------------
+
+
+def test_operands_in_another_order_than_the_result_are_not_read_in_whole_lines() -> None:
+    x, moved = meta(4000, 1000), 3 * 4 * 4_000_000
+    assert seconds(MEMORY, torch.add, x, x.clone()) == exactly(moved / 0.9 / 100e9)
+    assert seconds(MEMORY, torch.add, x, meta(1000, 4000).T) == exactly(moved / 0.8 / 100e9)
+
+
+def test_lists_of_tensors_take_a_kernel_for_each_64() -> None:
+    for count, kernels in ((64, 1), (65, 2), (129, 3)):
+        tensors = [meta(1000) for _ in range(count)]
+        time = seconds(MEMORY, lambda *each: torch._foreach_add(each, 1.0), *tensors, kernels=kernels)
+        assert time == exactly(2 * 4 * 1000 * count / 0.9 / 100e9)
+
+
+def test_adding_at_indices_is_slow() -> None:
+    """A row of 100 numbers each: read from both, and written."""
+    x, index, source = meta(5000, 100), meta(5000, dtype=torch.int64), meta(5000, 100)
+    time = seconds(MEMORY, lambda *given: torch.index_add(given[0], 0, *given[1:]), x, index, source)
+    assert time == exactly((3 * 4 * 5000 * 100 + 8 * 5000) / 0.3 / 100e9)
+
+
+def test_sorting_goes_over_the_data_twice_for_each_byte_of_a_number() -> None:
+    for dtype, passes in ((torch.float32, 8), (torch.int16, 4)):
+        x = meta(1000, 1000, dtype=dtype)
+        moved = 10**6 * (2 * dtype.itemsize + 8)  # numbers in and out, indices of 8 bytes
+        assert seconds(MEMORY, torch.sort, x, kernels=passes) == exactly(passes * moved / 0.9 / 100e9)
+
+
+def test_each_row_that_is_normalised_takes_cycles() -> None:
+    assert seconds(ARITHMETIC, nn.LayerNorm(16).to("meta"), meta(1000, 100, 16)) == exactly(100_000 * 250 * CYCLE)
+
+
+def test_statistics_of_a_batch_take_another_pass() -> None:
+    norm, x = nn.BatchNorm2d(64).to("meta"), meta(64, 64, 56, 56)
+    once = 4 * 64 * 64 * 56**2 / 0.9 / 100e9
+    modes: dict[Any, int] = {"eval": 2, "train": 3}
+    for mode, passes in modes.items():
+        load = analyze_roofline(norm, args=(x,), device=MEMORY, mode=mode).by_kind["aten.native_batch_norm"]
+        assert load.time_estimate == pytest.approx(passes * once, rel=0.03)
+
+
+def test_elements_whose_place_is_computed_take_cycles() -> None:
+    x = meta(8, 64, 32, 32)
+    count = x.numel()
+    assert seconds(ARITHMETIC, lambda a, b: torch.cat([a, b]), x, x.clone()) == exactly(2 * count * 0.65 * CYCLE)
+    assert seconds(ARITHMETIC, nn.AvgPool2d(2), x) == exactly(count * 1.1 * CYCLE)
+    assert seconds(ARITHMETIC, nn.Upsample(scale_factor=2), x) == exactly(4 * count * 2 * CYCLE)
+
+
+@pytest.mark.parametrize(("mode", "dims"), [("bilinear", 2), ("bicubic", 2), ("trilinear", 3)])
+def test_smooth_interpolation_loops_over_samples_and_channels(mode: str, dims: int) -> None:
+    """8 · 64 turns of 0.29 µs, once for all places if these are fewer than 100 · 512."""
+    x, few = meta(8, 64, *[8] * dims), meta(8, 64, *[2] * dims)
+    rounds = -(-(16**dims) // (100 * 512))
+    for source, turns in ((x, 8 * 64 * rounds), (few, 8 * 64)):
+        cycles = source.numel() * 2**dims * 2 * CYCLE
+        assert seconds(ARITHMETIC, nn.Upsample(scale_factor=2, mode=mode), source) == exactly(cycles + turns * 0.29e-6)
+
+
+def test_channels_last_smooth_interpolation_loops_over_nothing() -> None:
+    x = meta(8, 64, 8, 8).to(memory_format=torch.channels_last)
+    assert seconds(ARITHMETIC, nn.Upsample(scale_factor=2, mode="bilinear"), x) == exactly(8 * 64 * 16**2 * 2 * CYCLE)
+
+
+def test_unfolding_launches_a_kernel_for_each_sample() -> None:
+    assert seconds(ARITHMETIC, lambda x: F.unfold(x, 3), meta(7, 2, 5, 5)) == pytest.approx(7 * 20e-6, rel=0.01)
+
+
+def test_the_gradient_of_an_embedding_sorts_its_positions_first() -> None:
+    """Four kernels, which add at indexed places."""
+    table = nn.Embedding(1000, 100).to("meta")
+    kinds = analyze_roofline(table, args=(meta(5000, dtype=torch.int64),), device=MEMORY, training=True).by_kind
+    load = kinds["aten.embedding_dense_backward"]
+    assert load.time_estimate == pytest.approx((load.bytes_read + load.bytes_written) / 0.3 / 100e9 + 4 * LAUNCH, abs=8e-6)
+
+
+# -- power ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arch", "picojoules"),
+    [
+        *(("Volta", 2.0), ("Turing", 2.2), ("Ampere GA100", 1.1), ("Ampere", 1.6), ("Ada", 1.0), ("Hopper", 0.72)),
+        *(("Blackwell GB100", 0.47), ("Blackwell", 1.0), ("CDNA 3", 1.0)),
+    ],
+)
+def test_power_limits_the_rate_of_products(arch: str, picojoules: float) -> None:
+    """65 % of 100 W, and the rate goes with the square root of what is missing; single precision is not limited."""
+    rates = {"fp32": 100, "fp16": 400}
+    register_device("hungry", memory_gb=64, bandwidth_gbs=1e12, dense_tflops=rates, power_w=100, arch=arch)
+    share = (0.65 * 100 / (picojoules * 1e-12 * 400e12)) ** 0.5
+    for dtype, rate in ((torch.float16, 400e12 * min(1.0, share)), (torch.float32, 100e12)):
+        x = meta(8192, 8192, dtype=dtype)
+        assert seconds("hungry", torch.mm, x, x.clone(), precision=None) == exactly(2 * 8192**3 / rate)
