@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -190,12 +190,29 @@ def print_options() -> Any:
     return torch._tensor_str.PRINT_OPTS
 
 
+#: whether "tf32" is said by name, where older versions have a flag for it; newer ones must not be told both ways
+_HAS_PRECISIONS = hasattr(torch.backends.cudnn, "conv")
+
+
+@contextlib.contextmanager
+def products_in_tf32(wanted: bool) -> Iterator[None]:
+    """Products of single precision in tf32, or not."""
+    matmul: Any = torch.backends.cuda.matmul
+    name, value = ("fp32_precision", "tf32" if wanted else "ieee") if _HAS_PRECISIONS else ("allow_tf32", wanted)
+    before = getattr(matmul, name)
+    setattr(matmul, name, value)
+    try:
+        yield
+    finally:
+        setattr(matmul, name, before)
+
+
 def shortened_to_tf32() -> frozenset[Literal["products", "convolutions", "recurrent"]]:
     """What torch may compute in tf32 instead of single precision on a device that can, by its switches."""
     matmul: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn
     shortened: dict[Literal["products", "convolutions", "recurrent"], bool]
-    if not hasattr(cudnn, "conv"):
+    if not _HAS_PRECISIONS:
         shortened = {"products": matmul.allow_tf32, "convolutions": cudnn.allow_tf32, "recurrent": cudnn.allow_tf32}
     else:
         shortened = {

@@ -25,7 +25,12 @@ _ROUTERS = {str(op.overloadpacket): position for op, position in BALANCED_INDICE
 _KEEPS = ("to", "_to_copy", "clone", "contiguous", "reshape", "flatten", "clamp", "clamp_", "sort")
 _KEEPING = frozenset(f"aten.{name}" for name in _KEEPS)
 #: handed the ends of groups of rows, not the picks
-_GROUPED = frozenset({"aten._grouped_mm", "aten._scaled_grouped_mm", "aten._scaled_grouped_mm_v2"})
+_GROUPED = frozenset(
+    {
+        *("aten._grouped_mm", "aten._scaled_grouped_mm", "aten._scaled_grouped_mm_v2"),
+        *("transformers.grouped_mm_fallback", "transformers.grouped_mm_fallback_backward"),
+    }
+)
 _GATHERS = ("index", "_unsafe_index", "index_select", "embedding", "gather", "take_along_dim")
 _GATHERING = frozenset(f"aten.{name}" for name in _GATHERS)
 #: their result is the first operand, with something put into it

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchscan.hardware.devices import cpu_name, known_entry
+from torchscan.torch_versions import products_in_tf32
 
 _MIB, _GIB = 2**20, 2**30
 #: seconds spent on each measurement
@@ -75,19 +75,8 @@ def _products(device: torch.device, dtype: torch.dtype, shortened: bool) -> floa
     size = 8192 if device.type == "cuda" else 1024
     generator = torch.Generator(device).manual_seed(0)
     first, second = (torch.rand(size, size, device=device, generator=generator).to(dtype) for _ in range(2))
-    with torch.inference_mode(), _shortened(shortened):
+    with torch.inference_mode(), products_in_tf32(shortened):
         return 2 * size**3 / _best(lambda: first @ second, device)
-
-
-@contextlib.contextmanager
-def _shortened(wanted: bool) -> Iterator[None]:
-    switch = torch.backends.cuda.matmul
-    before = switch.fp32_precision
-    switch.fp32_precision = "tf32" if wanted else "ieee"
-    try:
-        yield
-    finally:
-        switch.fp32_precision = before
 
 
 def _best(run: Callable[[], object], device: torch.device) -> float:

@@ -45,6 +45,35 @@ def scaled_grouped_mm(
     return _of_hit_experts(self, mat2, inputs, routing, Work(macs=_grouped(self, mat2, out), other_flops=out.numel))
 
 
+@cost_of("transformers::grouped_mm_fallback")
+def fallback_of_transformers(
+    input: TensorSpec,
+    weight: TensorSpec,
+    offs: TensorSpec,
+    *,
+    inputs: tuple[TensorSpec, ...],
+    routing: Routing = UNKNOWN,
+    out: TensorSpec,
+) -> Work:
+    """Where torch has no grouped product: as the one above."""
+    return grouped_mm(input, weight, inputs=inputs, routing=routing, out=out)
+
+
+@cost_of("transformers::grouped_mm_fallback_backward")
+def gradients_of_the_fallback(
+    input: TensorSpec,
+    weight: TensorSpec,
+    offs: TensorSpec,
+    grad_output: TensorSpec,
+    *,
+    inputs: tuple[TensorSpec, ...],
+    routing: Routing = UNKNOWN,
+) -> Work:
+    """Of both operands, each as many MACs as the product: 2 · numel(grad_output) · k."""
+    work = Work(macs=2 * grad_output.numel * input.shape[-1])
+    return _of_hit_experts(input, weight, inputs, routing, work)
+
+
 @cost_of("aten::_foreach_mm")
 def foreach_mm(self: Sequence[TensorSpec], *_: object, out: TensorSpec | tuple[TensorSpec, ...]) -> Work:
     """One product for each entry of a list: MACs = Σ numel(out_i) · k_i."""
