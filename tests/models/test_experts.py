@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import torch.nn as nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
-from torchscan import OpCost, analyze_roofline, by_module_and_operator, record
+from tests.recording.test_record import Calls
+from torchscan import OpCost, analyze_roofline, by_module_and_operator, by_operator, record
 
 transformers = pytest.importorskip("transformers")
 
@@ -80,6 +82,20 @@ def test_a_layer_reads_the_experts_that_its_tokens_can_be_expected_to_hit(name: 
     assert cost.bytes_read == pytest.approx(hit * each + others, abs=2)
     assert cost.least_bytes_read == pytest.approx(4 * each + others, abs=18)  # 9 experts in whole bytes, twice
     assert cost.macs == (0 if way == "batched_mm" else slots * EXPERT // 2)
+
+
+def test_the_grouped_product_of_transformers_costs_what_torchs_does() -> None:
+    """Ten rows of 8 numbers, four experts of 8 × 16: 1,280 MACs, and as many for each gradient."""
+    importlib.import_module("transformers.integrations.moe")
+    experts, ends = nn.Parameter(torch.zeros(4, 8, 16)), torch.tensor([3, 3, 7, 10], dtype=torch.int32)
+    model = Calls(lambda self, x: torch.ops.transformers.grouped_mm_fallback(x, self.experts, ends), experts=experts)
+    costs = by_operator(record(model, args=(torch.zeros(10, 8, requires_grad=True),), backward=True, execute="abstract"))
+    forward, backward = (costs[f"transformers.grouped_mm_fallback{each}"] for each in ("", "_backward"))
+    assert (forward.macs, backward.macs) == (1280, 2560)
+    hit = 4 * (1 - (3 / 4) ** 10)  # each row picks one expert
+    assert forward.bytes_read == pytest.approx(4 * (10 * 8 + 4) + hit * 4 * 8 * 16, abs=1)
+    assert backward.bytes_read == pytest.approx(4 * (10 * 8 + 4 + 10 * 16) + hit * 4 * 8 * 16, abs=1)
+    assert (forward.elements_written, backward.elements_written) == (10 * 16, 10 * 8 + 4 * 8 * 16)
 
 
 def qwen3_30b_a3b(way: str) -> nn.Module:

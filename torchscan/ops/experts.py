@@ -68,6 +68,7 @@ def gradients_of_the_fallback(
     *,
     inputs: tuple[TensorSpec, ...],
     routing: Routing = UNKNOWN,
+    **_: object,
 ) -> Work:
     """Of both operands, each as many MACs as the product: 2 · numel(grad_output) · k."""
     work = Work(macs=2 * grad_output.numel * input.shape[-1])
