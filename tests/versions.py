@@ -32,3 +32,9 @@ def skip_without(path: str) -> None:
     """The same, inside a test."""
     if lacks(path):
         pytest.skip(f"this version of torch has no torch.{path}")
+
+
+def skip_before(version: str, reason: str) -> None:
+    """The same, inside a test."""
+    if TorchVersion(torch.__version__) < version:
+        pytest.skip(f"before torch {version}, {reason}")

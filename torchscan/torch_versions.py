@@ -19,6 +19,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._prims_common import suggest_memory_format
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import optimizer
+from torch.torch_version import TorchVersion
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
 from torch.utils._python_dispatch import _pop_mode as pop_mode
@@ -221,6 +222,12 @@ def shortened_to_tf32() -> frozenset[Literal["products", "convolutions", "recurr
             "recurrent": cudnn.rnn.fp32_precision == "tf32",
         }
     return frozenset(name for name, is_shortened in shortened.items() if is_shortened)
+
+
+# -- kernels -------------------------------------------------------------------------------------------------------------
+
+#: blocks of states that oneDNN keeps for the gradient of a recurrent layer: five in torch 2.6 and 2.9, three in 2.13
+BLOCKS_OF_WIDE_STATES = 3 if TorchVersion(torch.__version__) >= "2.10" else 5
 
 
 # -- autograd ------------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
-#: a Python number that becomes a tensor, which a record does not list
-_BOOKKEEPING = {aten.lift_fresh.default}
+#: Python numbers that become tensors, which a record does not list
+_BOOKKEEPING = {aten.lift_fresh.default, aten.scalar_tensor.default}
 
 
 class StorageCounter(TorchDispatchMode):

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tests.torchvision_cpu  # noqa: F401 - makes torchvision importable
 from tests.analyses.storage_counter import count_inference, count_step
-from tests.versions import needs
+from tests.versions import needs, skip_before
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
@@ -190,6 +190,8 @@ def test_frozen_layers_have_neither_gradient_nor_state() -> None:
 @pytest.mark.parametrize("name", ["perceptron", "ResNet-50", "ViT-B/16", "Llama", "checkpoints", "encoder"])
 def test_a_step_under_autocast(name: str) -> None:
     """Casts of weights live until the loss is there, what they are saved for longer."""
+    if name == "checkpoints":
+        skip_before("2.7", "it is not told that a checkpoint computes again, which keeps the cast of a bias longer")
     model, x = CASES[name]()
     expected = count_step(model, x, _total, autocast=torch.bfloat16)
     assert history(model, x, mode="train", backward=_total, autocast=torch.bfloat16) == expected

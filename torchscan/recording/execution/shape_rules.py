@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.torch_versions import FUSES_GROUPED_QUERIES, OpOverload, aten, suggest_memory_format
+from torchscan.torch_versions import BLOCKS_OF_WIDE_STATES, FUSES_GROUPED_QUERIES, OpOverload, aten, suggest_memory_format
 
 Rule = Callable[..., Tensor | tuple[Tensor | None, ...] | None]
 
@@ -163,10 +163,10 @@ def _lstm_layer_backward(source: Tensor, *rest: Any) -> tuple[Tensor, ...]:
 
 
 def _lstm_workspace(steps: int, batch: int, width: int, size: int) -> int:
-    """What oneDNN keeps, in bytes, for rows of single precision: seven blocks of whole pages.
+    """What oneDNN keeps, in bytes, for rows of single precision: seven blocks of whole pages, in older versions nine.
 
-    The gates (steps rows), three of states that are as wide as the wider of input and state (2·(steps+1) rows), two of states
-    (2·(steps+1) rows) and one of outputs (steps rows). Rows are padded to 64 bytes, and away from multiples of 1 KiB.
+    The gates (steps rows), three or five of states that are as wide as the wider of input and state (2·(steps+1) rows), two of
+    states (2·(steps+1) rows) and one of outputs (steps rows). Rows are padded to 64 bytes, and away from multiples of 1 KiB.
     """
 
     def pages(rows: int, columns: int) -> int:
@@ -177,7 +177,7 @@ def _lstm_workspace(steps: int, batch: int, width: int, size: int) -> int:
         return columns + 16 if columns % 256 == 0 else columns
 
     gates, states = pages(steps, padded(4 * size)), pages(2 * (steps + 1), padded(max(width, size)))
-    return gates + 3 * states + 2 * pages(2 * (steps + 1), size) + pages(steps, padded(size))
+    return gates + BLOCKS_OF_WIDE_STATES * states + 2 * pages(2 * (steps + 1), size) + pages(steps, padded(size))
 
 
 def _cudnn_rnn(
