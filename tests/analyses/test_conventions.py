@@ -358,6 +358,26 @@ def test_flop_counter_sees_no_groups_in_the_gradient_of_a_weight(layer: nn.Modul
     assert total_cost(trace, convention="flop_counter").macs == counter.get_total_flops()
 
 
+@pytest.mark.parametrize(
+    ("equation", "shapes", "macs"),
+    [
+        ("abc,abd->acd", [(7, 11, 13), (7, 11, 17)], 17_017),  # batched products are exact
+        ("nts,nqs->nqt", [(7, 11, 13), (7, 17, 13)], 17_017),
+        ("abc,acd->abd", [(7, 11, 13), (7, 13, 17)], 17_020),  # others are half of what numpy rounds: 34,035 to 3.404e+04
+        ("ab,bc->ac", [(2, 3), (3, 5)], 30),
+    ],
+)
+def test_fvcore_rounds_some_sums(equation: str, shapes: list[tuple[int, ...]], macs: int) -> None:
+    operands = tuple(torch.zeros(shape) for shape in shapes)
+    trace = record(Calls(lambda _, each: torch.einsum(equation, *each)), args=(operands,))
+    assert total_cost(trace, convention="fvcore").macs == macs
+
+
+def test_fvcore_counts_a_product_with_a_vector() -> None:
+    trace = record(Calls(lambda _, each: torch.matmul(*each)), args=((torch.zeros(3, 4), torch.zeros(4)),))
+    assert total_cost(trace, convention="fvcore").macs == 12
+
+
 def test_other_tools_see_the_forward_pass_only() -> None:
     model = nn.Sequential(nn.Linear(8, 5), nn.LayerNorm(5))
     forward, step = (record(model, (8,), backward=backward) for backward in (False, True))

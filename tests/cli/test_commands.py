@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import os
@@ -263,6 +264,24 @@ def test_standard_streams_may_be_full_or_closed(redirection: str, status: int) -
     assert done.stderr in ("", "torchscan: the answer cannot be written: No space left on device\n")
 
 
+@pytest.mark.parametrize(
+    ("code", "status", "told"),
+    [(errno.EIO, 2, "the answer cannot be written: Input/output error\n"), (errno.EDOM, 3, "this is a mistake of torchscan's")],
+)
+@pytest.mark.usefixtures("folder")
+def test_a_disk_that_fails_is_no_mistake_of_torchscans(
+    code: int, status: int, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: str) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.stdout, "write", fail)
+        patch.setattr(os, "dup2", lambda *_: None)
+        assert main(["summary", *NET]) == status
+    assert capfd.readouterr().err.startswith(f"torchscan: {told}")
+
+
 @pytest.mark.slow
 def test_notes_are_lines_on_standard_error() -> None:
     options = ["--input", "4", "--device", "GTX 1650 Ti"]
@@ -369,6 +388,8 @@ def test_comparing_and_one_page(run: Any, folder: Path) -> None:
         "before": 48,
         "after": 54,
     }
+    for width, rule in (("40", 40), ("70", 46)):
+        assert "─" * rule in run("compare", "a.json", "b.json", "--width", width)[1].splitlines()
     assert "| MACs | 48 | 54 | +12.50 % |" in run("compare", "a.json", "b.json", "--format", "github")[1]
     assert run("report", *NET, "--device", "RTX 4090") == (0, "written to torchscan.html\n", "")
     page = (folder / "torchscan.html").read_text()

@@ -60,6 +60,15 @@ def owners(tree: CallTree, *outputs: Tensor) -> list[tuple[str, str | None]]:
     return [found[number] for number in sorted(found, reverse=True) if found[number][0] != "torch::autograd::AccumulateGrad"]
 
 
+def test_leaves_of_a_graph_were_made_by_no_call() -> None:
+    model = shared()
+    tree = tree_of(model)
+    with tree.watched():
+        leaves = [node for node in nodes_of(model(X)) if node.name() == "torch::autograd::AccumulateGrad"]
+    assert leaves
+    assert [tree.owner_of(node) for node in (*leaves, None)] == [None] * (len(leaves) + 1)
+
+
 def test_two_steps_of_training_count_alike_after_a_reset() -> None:
     model = shared()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

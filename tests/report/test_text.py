@@ -161,8 +161,9 @@ def test_columns_can_be_chosen_and_wrong_ones_are_refused_with_a_list() -> None:
         lines(Block(), (3, 32, 32), wrap_mode="middle")
     with pytest.raises(torchscan.InputError, match="give a list"):
         lines(Block(), (3, 32, 32), columns="params")
-    with pytest.raises(torchscan.InputError, match="number of characters"):
-        lines(Block(), (3, 32, 32), width=0)
+    for width in (0, True, 50.0):
+        with pytest.raises(torchscan.InputError, match="number of characters"):
+            lines(Block(), (3, 32, 32), width=width)
 
 
 def test_the_layout_is_checked_before_the_pass() -> None:
