@@ -43,6 +43,10 @@ def _is_packed(difference: Difference) -> bool:
     return difference.what == "operators" and difference.where.startswith(starts)
 
 
+def _is_detached(difference: Difference) -> bool:
+    return difference.what == "operators" and " instead of aten.detach.default" in difference.where
+
+
 def _is(what: str, where: str) -> Callable[[Difference], bool]:
     return lambda difference: difference.what == what and difference.where.startswith(where)
 
@@ -77,7 +81,10 @@ KNOWN: dict[str, Callable[[Difference], bool]] = {
     "quantile makes a number of its own where it compares devices": _refused("quantile() q tensor must be on the same device"),
     "in pieces, take_along_dim compares devices": _refused("arguments for torch.take_along_dim"),
     "some operators write to elements that are one and the same, and torch lets them": _refused("an expanded tensor"),
-    "a view of another type is detached where there are data": _is("operators", "aten.view.dtype instead of aten.detach"),
+    "autograd detaches where there are data, as after a view of another type, which costs nothing": _is_detached,
+    "gradients inside of a module need a graph on shapes alone, which this one can't have": _refused(
+        "cannot register a hook on a tensor that doesn't require gradient"
+    ),
     "the gradient of a constant, a zero without elements, gets some where there are data": _is("elements_read", "aten.to"),
     "the statistics of 16-bit normalisations have 16 bits on the CPU": _is("dtype", "aten.native_layer_norm"),
 }
