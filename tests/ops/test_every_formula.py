@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +93,10 @@ MATMUL = [
     case("aten.sparse_sampled_addmm", SPARSE, T(4, 3), T(3, 6), out=SPARSE, macs=7 * 3),
     case("aten._int_mm", T(2, 3, dtype=torch.int8), T(3, 5, dtype=torch.int8), out=T(2, 5, dtype=torch.int32), macs=30),
     case("aten.linalg_vecdot", T(4, 3), T(4, 3), out=T(4), macs=4 * 3),
+    case("aten.linalg_vecdot", T(2, 4, 3), T(2, 4, 3), out=T(2, 4), macs=8 * 3),
+    case(
+        "quantized.add", T(30, dtype=torch.qint8), T(30, dtype=torch.qint8), 1.0, 0, out=T(30, dtype=torch.qint8), other=7 * 30
+    ),
     case("aten.outer", T(2), T(3), out=T(2, 3), macs=2 * 3),
     case("aten.bilinear", T(2, 3), T(2, 4), T(5, 3, 4), out=T(2, 5), macs=2 * 5 * 3 * 4 + 2 * 5 * 4),
     # the same call as the kernel sees it: (N,1,I,1) · (1,O,I,J) · (N,1,1,J), summed over I and J
@@ -661,6 +666,9 @@ POOLING = [
     case("aten.adaptive_max_pool2d", IMAGE, [1, 1], out=(T(2, 4, 1, 1), I(2, 4, 1, 1)), other=8 * 63),
     # each gradient: a division and 4 sums
     case("aten.avg_pool2d_backward", T(2, 4, 4, 4), IMAGE, [2, 2], [2, 2], [0, 0], False, True, None, out=IMAGE, other=5 * 128),
+    # 8 bins of 64 elements: each is added, and each bin divided
+    case("aten._adaptive_avg_pool2d", IMAGE, [1, 1], out=T(2, 4, 1, 1), other=512),
+    case("aten._adaptive_avg_pool3d", T(2, 2, 4, 4, 4), [1, 1, 1], out=T(2, 2, 1, 1, 1), other=256),
     case("aten._adaptive_avg_pool2d_backward", T(2, 4, 1, 1), IMAGE, out=IMAGE, other=8 + 512),
     case(
         *("aten.max_pool2d_with_indices_backward", T(2, 4, 4, 4), IMAGE, [2, 2], [2, 2], [0, 0], [1, 1], False, I(2, 4, 4, 4)),
@@ -800,6 +808,10 @@ LOSS = [
     # difference, square, and 29 sums and a division
     case("aten.mse_loss", X, X, out=T(), other=2 * 30 + 30),
     case("aten.mse_loss", X, X, 0, out=X, other=2 * 30),
+    case("aten.mse_loss", X, X, 2, out=T(), other=2 * 30 + 29),
+    case("aten.mse_loss", T(1), T(1), 2, out=T(), other=2),  # there is nothing to add up
+    # compare, |x|, exponential, a sum, a quotient, a product
+    case("aten.log_sigmoid_backward", X, X, X, out=X, other=6 * 30),
     case("aten.binary_cross_entropy_with_logits", X, X, X, T(5), out=T(), other=(8 + 1 + 4) * 30 + 30),
     case("aten.nll_loss_forward", T(7, 10), I(7), T(10), 1, -100, out=(T(), T()), other=7 * 2 + 7),
     # 12 steps, 2 samples, 2 · 4 + 1 states
@@ -818,6 +830,8 @@ FFT = [
     # 4 real rows of 8, then 5 complex columns of 4
     case("aten._fft_r2c", T(4, 8), [0, 1], 0, True, out=C(4, 5), other=4 * 60 + 5 * (5 * 4 * 2)),
     case("aten._fft_c2r", C(4, 5), [0, 1], 0, 8, out=T(4, 8), other=4 * 60 + 5 * 40),
+    # 8 real rows of 8; along both others 40 complex elements: 20 columns of 2, 10 of 4
+    case("aten._fft_c2r", C(2, 4, 5), [0, 1, 2], 0, 8, out=T(2, 4, 8), other=8 * 60 + 5 * 40 * (1 + 2)),
 ]
 
 LINALG = [
@@ -848,6 +862,7 @@ OPTIMIZER = [
     case("aten._foreach_zero_", LIST, read=0, written=10),
     # moments 3 + 4, the step 6, of 10 elements
     case("aten._fused_adam_", LIST, LIST, LIST, LIST, (), (T(), T()), **ADAM, other=13 * 10, read=42, written=40),
+    case("aten._fused_adam_", LIST, LIST, LIST, LIST, (), (T(), T()), **(ADAM | {"weight_decay": 0.1}), other=15 * 10),
     case("aten._fused_adamw_", LIST, LIST, LIST, LIST, (), (T(), T()), **(ADAM | {"weight_decay": 0.1}), other=14 * 10),
     # 2, weight decay 2, momentum 3, nesterov 2
     case("aten._fused_sgd_", LIST, LIST, LIST, **SGD, is_first_step=False, other=9 * 10),
@@ -884,6 +899,12 @@ def test_count(case: Case) -> None:
         assert priced.cost.elements_read == case.read
     if case.written is not None:
         assert priced.cost.elements_written == case.written
+        sizes = {spec.dtype.itemsize for spec in _specs_in(case.out)}
+        assert len(sizes) != 1 or priced.cost.bytes_written == case.written * sizes.pop()
+
+
+def _specs_in(out: Any) -> Iterator[TensorSpec]:
+    yield from out if isinstance(out, tuple) else (out,)
 
 
 def test_no_formula_is_without_a_count() -> None:

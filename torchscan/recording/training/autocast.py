@@ -49,7 +49,7 @@ _WAYS_TO_RESIZE += ["linear1d", "bilinear2d", "trilinear3d", "bicubic2d", "bilin
 
 #: kind of device -> functions that compute in 16 bits
 _LOWER: Mapping[str, frozenset[str]] = {
-    "cpu": _CONTRACTIONS - {"mv", "addmv", "addr", "linalg_multi_dot", "chain_matmul"},
+    "cpu": _CONTRACTIONS - {"mv", "addmv", "addr"},
     "cuda": frozenset(_CONTRACTIONS | _RECURRENT),
 }
 #: those that compute in 32
