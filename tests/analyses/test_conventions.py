@@ -373,6 +373,27 @@ def test_fvcore_rounds_some_sums(equation: str, shapes: list[tuple[int, ...]], m
     assert total_cost(trace, convention="fvcore").macs == macs
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: torch.einsum("ab,ab->ab", a, b),
+        lambda a, b: torch.einsum("ab,cb->ac", a, b),
+        lambda a, b: torch.chain_matmul(a, b.T, a),
+        lambda a, b: torch.linalg.multi_dot([a, b.T, a]),
+        lambda a, b: torch.inner(a, b),
+        lambda a, b: torch.tensordot(a, b, dims=([1], [1])),
+        lambda a, b: torch.addmm(a[:, :3], a, b.T),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")
+def test_products_count_as_in_torchs_flop_counter(function: Any) -> None:
+    a, b = torch.ones(3, 4), torch.ones(3, 4)
+    with FlopCounterMode(display=False) as counter:
+        function(a, b)
+    trace = record(Calls(lambda _, each: function(*each)), args=((a, b),))
+    assert total_cost(trace, convention="flop_counter").macs == counter.get_total_flops()
+
+
 def test_fvcore_counts_a_product_with_a_vector() -> None:
     trace = record(Calls(lambda _, each: torch.matmul(*each)), args=((torch.zeros(3, 4), torch.zeros(4)),))
     assert total_cost(trace, convention="fvcore").macs == 12

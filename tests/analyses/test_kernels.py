@@ -66,6 +66,10 @@ def test_fewer_tiles_take_as_long_if_the_sum_is_too_short_to_be_split() -> None:
     assert product((60, 128, 256), (60, 256, 128)) == exactly(2 * 12800 * 128 * 256 / 10e12)
 
 
+def test_each_product_of_a_batch_has_tiles_of_its_own() -> None:
+    assert product((100, 100, 4096), (100, 4096, 128)) == exactly(2 * 12800 * 128 * 4096 / 10e12)
+
+
 def test_a_long_sum_is_split_among_multiprocessors() -> None:
     """Two tiles: 50 pieces of each, on a hundred."""
     assert product((256, 256 * 50), (256 * 50, 128)) == exactly(2 * 256 * 128 * 256 * 50 / 10e12)
@@ -157,6 +161,14 @@ def test_channels_are_padded_to_eight_and_sums_to_32() -> None:
 def test_large_depthwise_windows_reach_a_small_share_of_vector_units(window: int, rate: float) -> None:
     time = convolved(meta(8, 64, 32, 32), 64, ARITHMETIC, window=window, groups=64)
     assert time == exactly(2 * 8 * 64 * 32**2 * window**2 / 10e12 / rate)
+
+
+def test_ten_places_are_a_large_window() -> None:
+    rates: dict[str, Any] = {"dense_tflops": {"fp32": 10}, "multiprocessors": 100, "boost_mhz": 2000}
+    register_device("a card with a fast clock", memory_gb=64, bandwidth_gbs=1e12, **rates)
+    layer = nn.Conv2d(64, 64, (2, 5), padding=(0, 2), groups=64, bias=False).to("meta")
+    time = seconds("a card with a fast clock", layer, meta(8, 64, 33, 32))
+    assert time == exactly(2 * 8 * 64 * 32**2 * 10 / 10e12 / 0.15)
 
 
 @pytest.mark.parametrize(("window", "rate"), [(7, 1.0), (9, 0.02)])

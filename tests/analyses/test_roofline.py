@@ -503,6 +503,14 @@ def test_a_format_that_a_device_has_no_rate_for_is_assumed_and_said() -> None:
     assert any("no rate for fp64" in each for each in result.assumptions)
 
 
+def test_half_precision_that_no_data_sheet_tells_of_is_as_fast_as_single() -> None:
+    register_device("an old card", memory_gb=64, bandwidth_gbs=100, dense_tflops={"fp32": 10})
+    for dtype in (torch.float16, torch.bfloat16):
+        layer = nn.Linear(4096, 4096, bias=False).to(dtype)
+        load = only(roofline(layer, (4096,), batch_size=4096, device="an old card"), "mm")
+        assert load.time_bound == pytest.approx(2 * 4096**3 / 10e12)
+
+
 def test_double_precision_that_no_data_sheet_tells_of_is_a_64th_of_single() -> None:
     """2·4096³ FLOPs at 10/64 TFLOP/s."""
     load = only(roofline(nn.Linear(4096, 4096, bias=False).double(), (4096,), batch_size=4096), "mm")

@@ -365,6 +365,19 @@ def test_files_are_written_whole_or_not_at_all(run: Any, folder: Path) -> None:
     assert [path.name for path in report.parent.iterdir()] == ["net.json"]
 
 
+def test_a_file_that_cannot_be_replaced_leaves_nothing_beside_it(
+    run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Path, target: Path) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "replace", fail)
+    before = sorted(folder.iterdir())
+    status, _, error = run("summary", *NET, "--format", "csv", "--output", "net.csv")
+    assert (status, "cannot be written" in error) == (2, True)
+    assert sorted(folder.iterdir()) == before
+
+
 def test_a_pipe_stays_a_pipe_and_a_link_a_link(run: Any, folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     with ThreadPoolExecutor(1) as pool:
@@ -489,6 +502,7 @@ def needs(shell: str) -> str:
         ("torchscan summary torchv", "torchvision:", "timm:"),
         ("torchscan completion ''", "zsh", "torchvision:"),
         ("torchscan check --config ne", "nets.py", "--update"),
+        ("torchscan summary x --output ne", "nets.py", "--update"),
     ],
 )
 def test_completion_in_bash(run: Any, words: str, offered: str, not_offered: str) -> None:

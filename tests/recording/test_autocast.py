@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tests.recording.test_record import Calls
 from torchscan import estimate_memory
+from torchscan.recording.precision import Precision
 
 Function = Callable[[Tensor], Tensor]
 
@@ -92,12 +93,9 @@ def made(function: Function, dtype: torch.dtype, device: str) -> torch.dtype:
         return result
 
     x = torch.zeros(2, 3, 4, dtype=dtype, device="meta")
-    estimate_memory(
-        Calls(run),
-        args=(x,),
-        precision=f"{'fp' if device == 'H200' else 'bf'}16-mixed",
-        device=device if device == "H200" else None,
-    )
+    on_cuda = device == "H200"
+    precision: Precision = "fp16-mixed" if on_cuda else "bf16-mixed"
+    estimate_memory(Calls(run), args=(x,), precision=precision, device=device if on_cuda else None)
     return found[-1]
 
 

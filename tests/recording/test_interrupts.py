@@ -128,6 +128,38 @@ def test_a_handler_that_goes_on_is_called_and_the_pass_goes_on() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR1", "SIGUSR2")
+
+
+@pytest.mark.parametrize("name", [each for each in SIGNALS if hasattr(signal, each)])
+def test_no_signal_breaks_off_what_puts_things_back(name: str) -> None:
+    """It comes as this begins, and is answered when everything is as before."""
+    number = getattr(signal, name)
+    model = Messy()
+    answered: list[bool] = []
+
+    def answer(_number: int, _frame: object) -> None:
+        answered.append(observables(model) == before)
+        raise Interrupt
+
+    def come(frame: FrameType, _event: str, _argument: object) -> Any:
+        if frame.f_code.co_name == "now" and frame.f_code.co_filename.endswith("undo.py"):
+            sys.settrace(None)
+            signal.raise_signal(number)
+
+    usual = signal.signal(number, answer)
+    before = observables(model)
+    sys.settrace(come)
+    try:
+        with pytest.raises(Interrupt):
+            scan("real", model)
+        assert answered == [True]
+        assert observables(model) == before
+    finally:
+        sys.settrace(None)
+        signal.signal(number, usual)
+
+
 # -- lines ---------------------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ import torchscan
 from tests.versions import skip_without
 from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo
+from torchscan.torch_versions import default_device, set_default_device
 
 b = torch.backends
 
@@ -82,6 +83,40 @@ FLIPS = {
     ),
     "printing": Flip(lambda: torch.set_printoptions(precision=2, sci_mode=True), lambda: str(torch._tensor_str.PRINT_OPTS)),
 }
+
+
+def test_what_was_set_before_the_pass_is_not_taken_for_the_default() -> None:
+    """Determinism without its warnings, and a device that is the default by name."""
+    torch.use_deterministic_algorithms(True)
+    torch.set_default_device("cpu")
+    try:
+        torchscan.record(Flips(lambda: torch.use_deterministic_algorithms(False), fails=False), (4,))
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        torchscan.record(Flips(lambda: torch.set_default_device("meta"), fails=False), (4,))
+        assert default_device() == torch.device("cpu")
+    finally:
+        torch.use_deterministic_algorithms(False)
+        set_default_device(None)
+
+
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_a_context_of_autocast_that_the_model_leaves_open_is_closed_and_its_casts_are_gone(execute: Any) -> None:
+    model = Flips(lambda: None, fails=False)
+    x = torch.ones(1, 4)
+
+    def leave_open(_module: nn.Module, _args: object) -> None:
+        torch.autocast("cpu", torch.bfloat16).__enter__()
+
+    forget = model.register_forward_pre_hook(leave_open)
+    torchscan.record(model, (4,), execute=execute, backward=True)
+    forget.remove()
+    assert not torch.is_autocast_enabled("cpu")
+    with torch.no_grad():
+        model.linear.weight.zero_()
+        model.linear.bias.fill_(3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(x).tolist() == [[3.0] * 4]
 
 
 class Flips(nn.Module):

@@ -85,6 +85,15 @@ def test_text_says_before_and_after_in_80_columns() -> None:
     assert "+25.00 %" in text
 
 
+def test_words_are_on_the_left_and_numbers_on_the_right() -> None:
+    text = format_comparison(compare_info(info(net(8, nn.Tanh())), info(net(10))), width=200)
+    heading, *_ = [line for line in text.splitlines() if line.lstrip().startswith("Layer")]
+    rows = {line.split()[1]: line for line in text.splitlines() if line[:1] in "~-+" and line.strip()}
+    assert all(line[0] != " " and line.index(name) == heading.index("Layer") for name, line in rows.items())
+    assert rows["0"].index("40 → 50") + len("40 → 50") == heading.index("Params") + len("Params")
+    assert "→" not in rows["1"].partition("output")[0]  # nothing before, nothing now
+
+
 def test_markdown_is_a_comment() -> None:
     text = format_comparison(compare_info(info(net(8)), info(net(10))), markdown=True)
     assert text.startswith("|  | before | after |  |\n| :-- | --: | --: | --: |\n| Parameters | 58 | 72 | +24.14 % |\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
+from matplotlib.text import Annotation
 from torch import nn
 
 from torchscan import InputError, Roofline, analyze_roofline, draw_roofline, format_roofline, register_device
@@ -92,6 +94,20 @@ def test_the_picture_has_both_roofs_and_a_point_for_each_operator() -> None:
     expected = {(each.intensity, each.flops / each.time_estimate) for each in result.operators if each.flops}
     assert {tuple(point) for point in points} == expected
     assert all(height <= min(100e9 * place, 10e12) for place, height in points)
+
+
+def test_each_label_stands_at_its_point_and_no_two_overlap() -> None:
+    result = a_roofline()
+    labels = draw_roofline(result).texts
+    points = {
+        (each.operator.removeprefix("aten."), each.intensity, each.flops / each.time_estimate) for each in result.operators
+    }
+    texts = {(each.get_text(), *each.xy) for each in labels if isinstance(each, Annotation)}
+    assert "addmm" in {name for name, *_ in texts}
+    assert len(texts) == len(labels) > 1
+    assert texts <= points
+    for (_, x, y), (_, across, up) in itertools.combinations(texts, 2):
+        assert abs(np.log10(x / across)) >= 0.5 or abs(np.log10(y / up)) >= 0.15
 
 
 def test_calls_that_differ_in_their_arithmetic_alone_have_a_point_each() -> None:

@@ -96,6 +96,10 @@ def test_the_table_says_where_receptive_fields_are_not_the_whole_truth(capsys: p
     assert "(norm-stats)" in text
     assert "(wraps)" in text
     assert "(hull)" not in text
+    assert "(padded)" not in text
+    reflecting = nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect")
+    torchscan.summary(reflecting, (3, 32, 32), receptive_field=True)
+    assert "reflected or repeated (padded)" in capsys.readouterr().out.replace("\n", " ")
     torchscan.summary(model, (3, 32, 32))
     assert "norm-stats" not in capsys.readouterr().out
 
@@ -175,6 +179,7 @@ def test_where_there_is_no_room_shapes_and_numbers_stay_whole() -> None:
     narrow = lines(Block(), (3, 32, 32), width=10)
     assert "(-1, 16, 32, 32)" in narrow[4]
     assert "442.37 k" in narrow[4]
+    assert " Batc…m2d  " in narrow[5]  # of 8 characters, the least that a type has
 
 
 def test_what_a_pass_assumed_or_left_out_is_said() -> None:

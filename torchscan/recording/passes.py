@@ -135,6 +135,7 @@ def _record_once(attempt: Attempt, request: PassRequest, inventory: Inventory) -
             return run(request, attempt, recorder, inventory, autocast)
 
     inputs = unchanged(inventory, request.mode, [request.args, request.kwargs], recorder.table, body)
+    autocast.forget()  # the model may have left a context open
     recorder.values.tell()
     unread = unseen_parameters(inventory, recorder.took_packed)
     for what in unread:
