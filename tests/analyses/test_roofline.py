@@ -302,6 +302,15 @@ def test_compiled_work_of_one_kernel_overlaps() -> None:
     assert result.time_bound == pytest.approx(max(flops, moving))
 
 
+def test_compiled_what_a_chain_finds_in_the_cache_is_all_that_it_moves() -> None:
+    """4 MB read and written by one kernel or by three of them together, in a cache of 48 MiB."""
+    one, three = (
+        roofline(nn.Sequential(*(nn.ReLU() for _ in range(count))), (1000,), batch_size=1000, device="L4", compiled=True)
+        for count in (1, 3)
+    )
+    assert three.time_bound == pytest.approx(one.time_bound)
+
+
 def test_compiled_products_stay_kernels_of_their_own() -> None:
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
     loads = roofline(model, (64,), batch_size=64, compiled=True).operators

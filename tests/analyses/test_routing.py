@@ -334,6 +334,12 @@ def test_a_bound_says_where_it_is_that_of_the_pass(way: Any, rows: int, is_told:
 
 
 @pytest.mark.parametrize("kind", ["grouped", "gathered", "looped"])
+def test_a_bound_of_all_routings_says_nothing(kind: str) -> None:
+    result = analyze_roofline(mixture(kind), (8,), batch_size=3, dtype=torch.bfloat16, device="H100 SXM")
+    assert not any("rows reach the experts as in this pass" in text for text in result.assumptions)
+
+
+@pytest.mark.parametrize("kind", ["grouped", "gathered", "looped"])
 def test_a_bound_that_holds_for_any_routing_says_nothing(kind: str) -> None:
     result = analyze_roofline(mixture(kind), (8,), dtype=torch.bfloat16, batch_size=3, device="H100 SXM")
     assert not any("in this pass" in text for text in result.assumptions)

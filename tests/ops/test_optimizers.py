@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import torchscan
 from tests.recording.test_record import Calls
@@ -48,3 +48,13 @@ def test_a_fused_step_costs_what_its_equation_says() -> None:
 def test_gradient_descent_takes_a_product_and_a_difference() -> None:
     assert second_step(torch.optim.SGD, foreach=False).flops == 2 * 20
     assert second_step(torch.optim.SGD, foreach=True).flops == 2 * 20
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+def test_a_fused_step_whose_rate_is_a_tensor_runs_on_shapes(kind: Any) -> None:
+    def make(parameters: list[Tensor]) -> torch.optim.Optimizer:
+        return kind(parameters, lr=torch.tensor(0.1), fused=True)
+
+    trace = torchscan.Scan(nn.Linear(4, 5), (4,), training=True, optimizer=make).steps
+    assert trace.provenance.execution == "abstract"
+    assert any("_fused_" in op.signature.operator for op in trace.ops)

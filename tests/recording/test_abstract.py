@@ -199,6 +199,23 @@ def test_random_numbers_of_a_generator_of_the_users_are_not_drawn() -> None:
     assert torch.equal(generator.get_state(), state)
 
 
+@pytest.mark.parametrize(
+    "grow",
+    [
+        lambda known: known.tile(10**12),
+        lambda known: known.repeat(10**12),
+        lambda known: known.repeat_interleave(10**12),
+        lambda known: F.pad(known, (0, 10**12)),
+        lambda known: known.new_zeros(10**12),
+    ],
+    ids=["tile", "repeat", "repeat_interleave", "pad", "new_zeros"],
+)
+def test_known_integers_do_not_grow_beyond_memory(grow: Any) -> None:
+    """8 TB and more on shapes alone are shapes."""
+    trace = torchscan.record(Calls(lambda _, x: x.sum() + grow(torch.arange(3)).sum()), (4,), execute="abstract")
+    assert max(each.spec.numel for each in trace.tensors) >= 10**12
+
+
 def test_an_active_autocast_makes_the_pass_a_real_one() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         chosen, on_shapes = (torchscan.record(nn.Linear(4, 2), (4,), execute=how) for how in ("auto", "abstract"))
