@@ -73,3 +73,17 @@ def test_train_mode_counts_what_training_does() -> None:
 def test_a_depth_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(torchscan.InputError, match="max_depth is 'two': give a number of levels"):
         torchscan.summary(nn.Linear(2, 2), (2,), max_depth="two")  # type: ignore[arg-type]
+
+
+def test_the_usual_calls_work_by_position(capsys: pytest.CaptureFixture[str]) -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3)), torch.zeros(1, 3, 8, 8)
+    info = torchscan.crawl_module(model, (3, 8, 8), torch.float32)
+    text = torchscan.format_info(info, "tail", True, True)
+    assert text.splitlines()[1].split() == ["Layer", "Output", "shape", "Params", "MACs", "RF", "Stride", "Pad"]
+    torchscan.summary(model, (3, 8, 8), "tail", None, True, True)
+    assert capsys.readouterr().out == f"{text}\n"
+    assert torchscan.aggregate_info(info, 0)["layers"][0]["macs"] == 4 * 27 * 36
+    assert torchscan.module_macs(model, x, None) == 4 * 27 * 36
+    assert torchscan.module_flops(model, x, None) == 2 * 4 * 27 * 36  # whatever the bias
+    assert torchscan.module_dmas(model, x, None) > 0
+    assert torchscan.module_rf(model, x, None) == (3, 1, 0)

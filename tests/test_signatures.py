@@ -68,6 +68,17 @@ def test_the_question_has_a_field_for_every_argument() -> None:
         (torchscan.estimate_memory, "execute", r"^estimate_memory\(\) got an unexpected keyword argument 'execute'"),
         (torchscan.assert_budget, "max_parms", "'max_parms': did you mean 'max_params'"),
         (Scan, "devise", "'devise': did you mean 'device'"),
+        # as torchinfo, thop, fvcore and ptflops call theirs
+        (torchscan.summary, "input_size", r"has no argument 'input_size': give input_shape=\(3, 224, 224\), of one sample"),
+        (torchscan.summary, "input_data", r"'input_data': give args=\(x,\)"),
+        (torchscan.summary, "col_names", r"'col_names': give columns=\["),
+        (torchscan.summary, "depth", "'depth': give max_depth="),
+        (torchscan.summary, "device", "'device', and needs none: the model stays where it is"),
+        (torchscan.summary, "verbose", "'verbose', and needs none: summary"),
+        (torchscan.crawl_module, "inputs", r"'inputs': give args=\(x,\)"),
+        (torchscan.crawl_module, "input_res", "'input_res': give input_shape="),
+        (torchscan.crawl_module, "as_strings", "'as_strings', and needs none: figures are numbers"),
+        (torchscan.crawl_module, "depth", "'depth': there are"),  # it has no max_depth to name
     ],
 )
 def test_an_unknown_argument_is_refused_with_the_nearest(verb: Callable[..., Any], given: str, said: str) -> None:

@@ -17,7 +17,7 @@ from torchscan.ops import OpCost
 from torchscan.recording.arguments import RunArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.aggregate import folded_to
-from torchscan.report.columns import DEFAULT_COLUMNS
+from torchscan.report.columns import usual_columns
 from torchscan.report.export import check_layout, format_info
 from torchscan.report.info import Info
 from torchscan.report.table import Cut
@@ -86,17 +86,11 @@ def summary(
         convention: whose rules MACs follow: torchscan's own, or another tool's.
     """
     check_layout(columns, wrap_mode, width)
-    shown = _columns(receptive_field, effective_rf_stats) if columns is None else columns
+    shown = usual_columns(receptive_field, effective_rf_stats) if columns is None else columns
     with_fields = not {"rf", "s", "p"}.isdisjoint(shown)
     scan = Scan(module, input_shape, dtype, **asked)
     info = scan.describe(convention, strict=strict, receptive_field=with_fields)
     print(format_info(folded_to(info, max_depth), wrap_mode, columns=shown, width=width))  # noqa: T201 - printing is what it is for
-
-
-def _columns(receptive_field: bool, effective_rf_stats: bool) -> list[str]:
-    """The default columns and those asked for. With all of them, types do not fit into 80 characters."""
-    asked = [*(["rf"] if receptive_field else []), *(["s", "p"] if effective_rf_stats else [])]
-    return [name for name in DEFAULT_COLUMNS if name != "type" or len(asked) < 3] + asked
 
 
 @asking

@@ -69,8 +69,36 @@ def _parameters(verb: Callable[..., Any], defaults: Mapping[str, Any]) -> list[i
     return [*positional[:-1], *named, *(each for each in own if each.kind is keyword)]
 
 
+#: arguments of other tools -> what to give here. The names in it are in the signature, or the advice is not for this verb
+_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("input_size", "input_res"), "input_shape=(3, 224, 224), of one sample: the batch dimension is batch_size="
+    ),
+    **dict.fromkeys(("input_data", "inputs", "input_constructor"), "args=(x,), or kwargs={'x': x}"),
+    "dtypes": "dtype=",
+    "batch_dim": "batch_size=, since input_shape= is that of one sample",
+    "col_names": "columns=['type', 'output_shape', 'params', 'macs']",
+    **dict.fromkeys(("row_settings", "col_width"), "columns= and width="),
+    "depth": "max_depth=",
+    "print_per_layer_stat": "columns=; crawl_module(...) gives the same without printing",
+}
+#: arguments of other tools that need no counterpart
+_NEEDLESS: Mapping[str, str] = {
+    "verbose": "summary(...) prints, and crawl_module(...) gives the same without printing",
+    "as_strings": "figures are numbers; format_info(...) makes text of them",
+    "device": "the model stays where it is, and runs on shapes alone unless it is on a GPU",
+    "cache_forward_pass": "Scan(...) keeps its pass for all questions",
+    **dict.fromkeys(("custom_ops", "custom_modules_hooks"), "operators are priced, not modules: see torchscan.cost_of"),
+    "ignore_modules": "torchscan.select_layers(...) leaves layers out",
+}
+
+
 def _unknown(called: str, unknown: set[str], known: set[str]) -> str:
     name = min(unknown)
+    if name in _ELSEWHERE and set(re.findall(r"(\w+)=", _ELSEWHERE[name])) & known:
+        return f"{called}() has no argument {name!r}: give {_ELSEWHERE[name]}"
+    if name in _NEEDLESS:
+        return f"{called}() has no argument {name!r}, and needs none: {_NEEDLESS[name]}"
     near = difflib.get_close_matches(name, known, 1)
     said = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
     return f"{called}() got an unexpected keyword argument {name!r}: {said}"

@@ -44,7 +44,55 @@ def test_a_batch_dimension_given_by_mistake_is_spotted() -> None:
 def test_a_wrong_size_further_down_names_the_layer_that_stumbles() -> None:
     text = message(convnet(), (3, 9, 9))
     assert text.startswith("2 (Linear) failed in aten.linear.default(float32 [1, 392], float32 [10, 288]")
-    assert "another input_shape than (3, 9, 9)" in text
+    assert "make 2 (Linear) fit what it is given: it takes 288 features and is given 392" in text
+    assert "or another input_shape than (3, 9, 9)" in text
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        (nn.Conv2d(4, 4, 1), ": it takes 4 channels and is given 8;"),
+        (nn.Conv2d(6, 4, 1, groups=2), ": it takes 6 channels and is given 8;"),
+        (nn.BatchNorm2d(4), ";"),
+    ],
+)
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_a_layer_that_does_not_fit_the_one_before_is_to_blame(layer: nn.Module, said: str, execute: Any) -> None:
+    text = message(nn.Sequential(nn.Conv2d(3, 8, 3), layer), (3, 9, 9), execute=execute)
+    assert f"try: make 1 ({type(layer).__name__}) fit what it is given{said} or another input_shape" in text
+
+
+def test_whoever_asked_for_auto_already_is_told_something_else() -> None:
+    class Picks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[x > 0]
+
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4), Picks())
+    with pytest.raises(torchscan.NeedsValuesError, match="try: the model with data"):
+        torchscan.record(model, (4,))
+    with pytest.raises(torchscan.NeedsValuesError, match="try: execute='auto'"):
+        torchscan.record(model, (4,), execute="abstract")
+    with pytest.raises(torchscan.NeedsValuesError, match="try: execute='auto'"):
+        torchscan.record(Picks(), (4,), execute="abstract")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"input_shape": torch.ones(2, 4)},
+            r"^input_shape is for shapes, .*, and got a tensor: give .* args=\(x,\)$",
+        ),
+        ({"input_shape": [torch.ones(2, 4)]}, r"give tensors as args=\(x,\)$"),
+        ({"input_shape": {"x": torch.ones(2, 4)}}, r"give tensors as kwargs=\{'x': x\}$"),
+        ({"input_shape": (4,), "dtype": "long"}, r"^dtype is 'long': give torch.long, or one per input$"),
+        ({"input_shape": (4,), "dtype": "lung"}, r"give a torch.dtype, such as torch.long, or one per input$"),
+    ],
+)
+def test_python_objects_are_asked_for_by_name(given: Any, said: str) -> None:
+    with pytest.raises(torchscan.InputError, match=said):
+        torchscan.record(nn.Linear(4, 4), **given)
 
 
 @pytest.mark.parametrize("execute", ["auto", "abstract", "real"])
@@ -89,7 +137,7 @@ def test_an_exception_inside_the_model_names_its_layer() -> None:
         ({"input_shape": (-1, 4)}, "give one shape without the batch dimension"),
         ({"input_shape": [(4,), 3]}, "give one shape without the batch dimension"),
         ({"input_shape": (4,), "batch_size": 0}, "give a positive integer"),
-        ({"input_shape": (4,), "dtype": "float32"}, "give a torch.dtype"),
+        ({"input_shape": (4,), "dtype": "float32"}, "give torch.float32"),
         ({"input_shape": (4,), "dtype": [torch.float32, torch.long]}, "2 dtypes were given for 1 inputs"),
         ({"args": {"x": torch.ones(1, 4)}}, "give keyword arguments as kwargs="),
         ({"args": (torch.ones(1, 4),), "batch_size": 8}, "complete arguments have their own"),

@@ -163,7 +163,9 @@ def test_columns_can_be_chosen_and_wrong_ones_are_refused_with_a_list() -> None:
         lines(Block(), (3, 32, 32), columns=["colour"])
     with pytest.raises(torchscan.InputError, match="head, mid, tail"):
         lines(Block(), (3, 32, 32), wrap_mode="middle")
-    with pytest.raises(torchscan.InputError, match="give a list"):
+    with pytest.raises(torchscan.InputError, match=r"did you mean 'flops'\? There are type, path"):
+        lines(Block(), (3, 32, 32), columns=["flop"])
+    with pytest.raises(torchscan.InputError, match=r"give a list of names, columns=\['params'\]"):
         lines(Block(), (3, 32, 32), columns="params")
     for width in (0, True, 50.0):
         with pytest.raises(torchscan.InputError, match="number of characters"):

@@ -142,6 +142,20 @@ def test_what_names_no_model_is_refused_in_a_line(text: str) -> None:
     assert len(str(caught.value)) < 500
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("resnet50", "did you mean torchvision:resnet50, timm:resnet50 or a_file.py:resnet50?"),
+        ("torchvision.models.resnet50", "did you mean torchvision.models:resnet50?"),
+        ("nets.py", "say which in the file, nets.py:NAME"),
+    ],
+)
+def test_a_name_without_a_place_gets_one(text: str, meant: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_target(text)
+    assert str(caught.value) == f"'{text}' does not name a model: {meant}"
+
+
 @given(st.text(max_size=40) | st.text("ab:.py/()[]{}='\",*1-\\ \n\0tvhf", max_size=40))
 def test_any_text_is_a_target_or_is_refused_in_a_line(text: str) -> None:
     target, said = result_or_refusal(parse_target, text)

@@ -67,6 +67,7 @@ def _example(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
 
 
 def _as_shapes(input_shape: Shapes) -> list[tuple[int, ...]]:
+    _refuse_tensors(input_shape)
     single = _as_shape(input_shape)
     if single is not None:
         return [single]
@@ -75,6 +76,14 @@ def _as_shapes(input_shape: Shapes) -> list[tuple[int, ...]]:
     if not all(shape is not None for shape in shapes):
         raise InputError(f"input_shape is {input_shape!r}: {_HOW}")
     return [shape for shape in shapes if shape is not None]
+
+
+def _refuse_tensors(input_shape: Any) -> None:
+    several = input_shape.values() if isinstance(input_shape, Mapping) else input_shape
+    given = several if isinstance(input_shape, list | tuple | Mapping) else [input_shape]
+    if any(isinstance(each, Tensor) and each.dim() for each in given):
+        how = "kwargs={'x': x}" if isinstance(input_shape, Mapping) else "args=(x,)"
+        raise InputError(f"input_shape is for shapes, such as (3, 224, 224), and got a tensor: give tensors as {how}")
 
 
 def _as_shape(value: Any) -> tuple[int, ...] | None:
@@ -103,7 +112,10 @@ def _as_dtypes(dtype: torch.dtype | Sequence[torch.dtype | None] | None, inputs:
     given: list[Any] = list(dtype) if isinstance(dtype, list | tuple) else [dtype] * inputs
     dtypes = [floating_dtype_of(module) if kind is None else kind for kind in given]
     if not all(isinstance(kind, torch.dtype) for kind in dtypes):
-        raise InputError(f"dtype is {dtype!r}: give a torch.dtype, or one per input")
+        wrong = next(kind for kind in dtypes if not isinstance(kind, torch.dtype))
+        meant = getattr(torch, wrong, None) if isinstance(wrong, str) else None
+        how = f"give torch.{wrong}" if isinstance(meant, torch.dtype) else "give a torch.dtype, such as torch.long"
+        raise InputError(f"dtype is {dtype!r}: {how}, or one per input")
     if len(dtypes) != inputs:
         raise InputError(f"{len(dtypes)} dtypes were given for {inputs} inputs: give one dtype, or one per input")
     return dtypes

@@ -12,9 +12,11 @@ from torch import nn
 
 from torchscan.errors import NeedsValuesError, RecordError, TorchscanError
 from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.call_tree import Call
 from torchscan.recording.example_inputs import Shapes
 from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.recorder import Failure
+from torchscan.recording.request import PassRequest
 from torchscan.recording.sayings import Saying, says
 from torchscan.trace.events import InputRecord, TensorSpec
 
@@ -22,17 +24,15 @@ from torchscan.trace.events import InputRecord, TensorSpec
 _LONGEST_PATH = 200
 
 
-def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], input_shape: Shapes | None) -> TorchscanError:
+def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], request: PassRequest) -> TorchscanError:
     """The error to raise for an exception that left the model; the caller chains the cause."""
     error = failure.error
     where = _where(failure, module)
     if isinstance(error, NeedsValuesError):
-        return NeedsValuesError(
-            f"{where}: {error}\n  try: execute='auto', which falls back to data; a model on the meta device has none"
-        )
+        return NeedsValuesError(f"{where}: {error}\n  try: {_how_to_get_values(request)}")
     what = _first_line(error)
     got = ", ".join(_input_text(each) for each in inputs) or "no tensor"
-    hint = _hint(error, failure.request, module, input_shape)
+    hint = _hint(failure, module, request.input_shape)
     return RecordError(f"{where}: {type(error).__name__}: {what}\n  the model was given: {got}\n  try: {hint}")
 
 
@@ -77,7 +77,14 @@ _HINTS: Mapping[Saying, str] = {
 }
 
 
-def _hint(error: BaseException, request: OpRequest | None, module: nn.Module, input_shape: Shapes | None) -> str:
+def _how_to_get_values(request: PassRequest) -> str:
+    if request.execute == "abstract":
+        return "execute='auto', which falls back to data; a model on the meta device has none"
+    return "the model with data: on the meta device there are no values (torch.device('cpu') around its constructor)"
+
+
+def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> str:
+    error, request = failure.error, failure.request
     for saying, hint in _HINTS.items():
         if says(error, saying):
             return hint
@@ -90,6 +97,8 @@ def _hint(error: BaseException, request: OpRequest | None, module: nn.Module, in
         return "pass dtype=, one for all inputs or one per input, so that they have the type that the model expects"
     if isinstance(error, TypeError) and request is None:
         return f"give one shape per argument of forward{_signature(module)}, or complete args= and kwargs="
+    if request is not None and failure.call is not None and failure.call.path and any(each.is_made for each in request.tracked):
+        return _misfit(failure.call, request, input_shape)
     if input_shape is not None and request is not None:
         return _shape_hint(input_shape)
     return f"check the inputs against forward{_signature(module)}; in Python, the original exception is chained"
@@ -97,6 +106,31 @@ def _hint(error: BaseException, request: OpRequest | None, module: nn.Module, in
 
 def _has_floating_index(request: OpRequest) -> bool:
     return len(request.tracked) > 1 and request.tracked[1].spec.is_arithmetic
+
+
+def _misfit(call: Call, request: OpRequest, input_shape: Shapes | None) -> str:
+    """The input was fine as far as here: a layer does not fit the one before."""
+    name = f"{_short(call.path)} ({type_name_of(call.module)})"
+    rest = "" if input_shape is None else f"; or another input_shape than {_plain(input_shape)}, if sizes grow with it"
+    taken, given = _features(request)
+    said = f": it takes {taken} {'features' if 'linear' in str(request.op) else 'channels'} and is given {given}"
+    return f"make {name} fit what it is given{said if taken != given else ''}{rest}"
+
+
+def _features(request: OpRequest) -> tuple[int, int]:
+    """How many a linear layer or a convolution takes, and is given; the same number twice for everything else."""
+    specs = [tracked.spec for tracked in request.tracked]
+    name = str(request.op)
+    if "linear" in name and len(specs) > 1 and specs[0].shape and len(specs[1].shape) == 2:
+        return specs[1].shape[1], specs[0].shape[-1]
+    if "aten.conv" in name and "transpose" not in name and len(specs) > 1 and len(specs[0].shape) == len(specs[1].shape):
+        groups = request.args[-1] if isinstance(request.args[-1], int) else 1
+        return specs[1].shape[1] * groups, specs[0].shape[1]
+    return 0, 0
+
+
+def _plain(input_shape: Shapes) -> str:
+    return str(dict(input_shape) if isinstance(input_shape, Mapping) else input_shape)
 
 
 def _shape_hint(input_shape: Shapes) -> str:

@@ -56,7 +56,7 @@ def run(
     except (BackwardError, OptimizerError):
         raise
     except Exception as error:
-        raise explain(recorder.failure_of(error), inventory.root, inputs, request.input_shape) from error
+        raise explain(recorder.failure_of(error), inventory.root, inputs, request) from error
     return inputs
 
 

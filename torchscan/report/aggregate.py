@@ -37,6 +37,6 @@ def _fold(layer: Layer, into: Layer) -> None:
 def folded_to(info: InfoDict, max_depth: int | None) -> Info:
     """The same; a model with fewer levels stays whole."""
     if max_depth is not None and (isinstance(max_depth, bool) or not isinstance(max_depth, int)):
-        raise InputError(f"max_depth is {max_depth!r}: give a number of levels")
+        raise InputError(f"max_depth is {max_depth!r}: give a number of levels, or None for all of them")
     deepest = max(layer["depth"] for layer in info["layers"])
     return Info(info) if max_depth is None else aggregate_info(info, min(max_depth, deepest))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -107,13 +108,21 @@ FIELDS = frozenset(get_args(FieldKey))
 DEFAULT_COLUMNS = ("type", "output_shape", "params", "macs")
 
 
+def usual_columns(receptive_field: bool, effective_rf_stats: bool) -> list[str]:
+    """The default columns and those asked for. With all of them, types do not fit into 80 characters."""
+    asked = [*(["rf"] if receptive_field else []), *(["s", "p"] if effective_rf_stats else [])]
+    return [name for name in DEFAULT_COLUMNS if name != "type" or len(asked) < 3] + asked
+
+
 def check_columns(columns: Sequence[str] | None) -> None:
     """Refuse a column that does not exist."""
     if isinstance(columns, str):
-        raise InputError(f"columns is {columns!r}: give a list of names")
+        raise InputError(f"columns is {columns!r}: give a list of names, columns={columns.replace(' ', '').split(',')}")
     unknown = [name for name in columns or () if name not in COLUMNS]
     if unknown:
-        raise InputError(f"unknown column {unknown[0]!r}: choose from {', '.join(COLUMNS)}")
+        near = difflib.get_close_matches(unknown[0], COLUMNS, 1)
+        meant = f"did you mean {near[0]!r}? There are" if near else "choose from"
+        raise InputError(f"unknown column {unknown[0]!r}: {meant} {', '.join(COLUMNS)}")
 
 
 def name_of(layer: Layer) -> str:

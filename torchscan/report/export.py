@@ -7,7 +7,16 @@ from dataclasses import replace
 from typing import get_args
 
 from torchscan.errors import InputError
-from torchscan.report.columns import COLUMNS, DEFAULT_COLUMNS, FIELDS, LayerColumn, check_columns, full_name_of, name_of
+from torchscan.report.columns import (
+    COLUMNS,
+    DEFAULT_COLUMNS,
+    FIELDS,
+    LayerColumn,
+    check_columns,
+    full_name_of,
+    name_of,
+    usual_columns,
+)
 from torchscan.report.html import page, part_of
 from torchscan.report.info_data import SUMS, InfoDict, Layer, data_of
 from torchscan.report.latex import latex_of
@@ -37,17 +46,21 @@ def info_table(info: InfoDict, columns: Sequence[str] | None = None, cut: Cut = 
 def format_info(
     info: InfoDict,
     wrap_mode: Cut = "mid",
+    receptive_field: bool = False,
+    effective_rf_stats: bool = False,
     *,
     columns: Sequence[str] | None = None,
     width: int = 80,
 ) -> str:
     """The table of layers and, below it, the totals.
 
-    ``columns`` are those to show beside the layer's name. What does not fit ``width`` is cut at ``wrap_mode``:
+    ``receptive_field`` and ``effective_rf_stats`` add columns to the usual ones, as in :func:`summary`. ``columns`` are those
+    to show beside the layer's name instead. What does not fit ``width`` is cut at ``wrap_mode``:
     the head of a text, its middle or its tail.
     """
     check_layout(columns, wrap_mode, width)
-    return info_table(info, columns, wrap_mode).write("text", width=width)
+    shown = usual_columns(receptive_field, effective_rf_stats) if columns is None else columns
+    return info_table(info, shown, wrap_mode).write("text", width=width)
 
 
 def check_layout(columns: Sequence[str] | None, wrap_mode: str, width: int) -> None:

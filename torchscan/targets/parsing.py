@@ -52,7 +52,7 @@ def parse_target(text: str) -> Target:
         found = _NAMED.fullmatch(text)
         kind = "file" if found is not None and found["place"].endswith(".py") else "module"
     if found is None or "\0" in text:
-        raise InputError(f"{_shown(text)} does not name a model: {HOW}")
+        raise InputError(f"{_shown(text)} does not name a model: {_meant(text)}")
     parts = found.groupdict()
     place, name, call = parts.get("place") or "", parts.get("name") or "", parts.get("call")
     if kind == "module" and not _MODULE.fullmatch(place):
@@ -61,6 +61,16 @@ def parse_target(text: str) -> Target:
     if kind != "module" and kind != "file" and args:
         raise InputError(f"{_shown(text)}: pass arguments by name, {name or 'config.json'}(num_classes=10)")
     return Target(text=text, kind=kind, place=place, name=name, args=args, kwargs=kwargs, is_call=call is not None)
+
+
+def _meant(text: str) -> str:
+    """What a name without a place may have been meant as."""
+    if len(text) > 100 or not _MODULE.fullmatch(text):
+        return HOW
+    if text.endswith(".py"):
+        return f"say which in the file, {text}:NAME"
+    place, _, name = text.rpartition(".")
+    return f"did you mean {place}:{name}?" if place else f"did you mean torchvision:{name}, timm:{name} or a_file.py:{name}?"
 
 
 def _arguments(text: str, call: str | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
