@@ -61,6 +61,15 @@ def test_a_tile_for_each_multiprocessor_is_the_peak() -> None:
     assert product((100, 128, 4096), (100, 4096, 128)) == exactly(whole)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "share"),
+    [(256, 128, 1.0), (128, 256, 1.0), (256, 64, 0.85), (128, 64, 0.85), (64, 128, 0.85), (64, 64, 0.7), (32, 32, 0.4)],
+)
+def test_smaller_tiles_reach_a_smaller_share_of_the_peak(rows: int, columns: int, share: float) -> None:
+    macs = 100 * rows * columns * 256
+    assert product((100, rows, 256), (100, 256, columns)) == exactly(2 * macs / 10e12 / share)
+
+
 def test_fewer_tiles_take_as_long_if_the_sum_is_too_short_to_be_split() -> None:
     assert product((100, 128, 256), (100, 256, 128)) == exactly(2 * 12800 * 128 * 256 / 10e12)
     assert product((60, 128, 256), (60, 256, 128)) == exactly(2 * 12800 * 128 * 256 / 10e12)
@@ -176,6 +185,13 @@ def test_channels_last_depthwise_windows_are_fast_up_to_seven(window: int, rate:
     x = meta(8, 64, 32, 32).to(memory_format=torch.channels_last)
     time = convolved(x, 64, ARITHMETIC, window=window, groups=64)
     assert time == exactly(2 * 8 * 64 * 32**2 * window**2 / 10e12 / rate)
+
+
+def test_a_bias_of_a_channels_last_depthwise_convolution_is_another_pass() -> None:
+    x = meta(8, 64, 32, 32).to(memory_format=torch.channels_last)
+    layers = [nn.Conv2d(64, 64, 3, padding=1, groups=64, bias=bias).to("meta") for bias in (False, True)]
+    without, with_bias = (seconds(MEMORY, layer, x) for layer in layers)
+    assert with_bias - without == pytest.approx(2 * 4 * 8 * 64 * 32**2 / 0.9 / 100e9, rel=1e-2)
 
 
 def test_small_depthwise_windows_take_cycles_for_each_element() -> None:

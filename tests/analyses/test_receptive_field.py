@@ -611,6 +611,17 @@ def test_operators_without_a_dimension_of_their_own_have_a_rule(forward: Any) ->
     assert [reason.operator for reason in axis.reasons] in (["aten.roll"], ["aten.sum"])
 
 
+def test_as_plain_data_it_has_each_output_of_each_layer() -> None:
+    data = torchscan.receptive_field(nn.Sequential(nn.Conv2d(1, 1, (3, 5), stride=2)), (1, 16, 16)).as_dict()
+    assert json.loads(json.dumps(data)) == data
+    assert [layer["path"] for layer in data["layers"]] == ["", "0"]
+    ((down, across),) = data["layers"][1]["outputs"]
+    assert [(axis["status"], axis["rf"], axis["stride"], axis["padding"]) for axis in (down, across)] == [
+        ("local", 3, 2, 0),
+        ("local", 5, 2, 0),
+    ]
+
+
 @pytest.mark.parametrize(
     ("taken", "starts", "ends"),
     [

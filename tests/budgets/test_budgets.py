@@ -196,6 +196,19 @@ def test_every_key_is_read(folder: Path) -> None:
     assert budget.tolerance == {"macs": 0.01, "params": 0.5}
 
 
+def test_a_budget_that_says_nothing_is_for_an_inference(folder: Path) -> None:
+    path = folder / "torchscan.toml"
+    path.write_text('[budgets.net]\ntarget = "nets.py:Net"\ninput = "4"\nmax_params = 58\n')
+    budget = read_budgets(path)["net"]
+    assert (budget.batch_size, budget.mode, budget.training, budget.optimizer) == (1, None, False, None)
+
+
+def test_inputs_by_name_take_the_place_of_shapes() -> None:
+    assert_budget(nn.Linear(4, 2), kwargs={"input": torch.zeros(3, 4)}, max_macs=24)
+    with pytest.raises(AssertionError):
+        assert_budget(nn.Linear(4, 2), kwargs={"input": torch.zeros(3, 4)}, max_macs=23)
+
+
 def test_the_file_is_looked_for_upwards(folder: Path) -> None:
     inner = folder / "a" / "b"
     inner.mkdir(parents=True)

@@ -77,6 +77,7 @@ MASK3 = (True, True, True)
 IMAGE = T(2, 4, 8, 8)  # 512 elements
 ADAM = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
 SGD = {"weight_decay": 0.1, "momentum": 0.9, "lr": 0.1, "dampening": 0.0, "nesterov": True, "maximize": False}
+PLAIN = {"momentum": 0.0, "nesterov": False}
 LIST = (T(4), T(2, 3))  # 10 elements
 
 MATMUL = [
@@ -214,6 +215,8 @@ CONVOLUTION = [
         out=T(2, 4, 6, 6),
         macs=288 * 27,
         other=1944 * 8 + 648 * 14,
+        read=4 * 1944 + 288 * 27 + 4 * 27 + 2 * 18 * 36 + 4 + 2 * 9 * 36,
+        written=288,
     ),
     # again 7 for each sample, 8 to spread it over its neighbours, 14 for its offset
     case(
@@ -864,6 +867,7 @@ OPTIMIZER = [
     case("aten._fused_adam_", LIST, LIST, LIST, LIST, (), (T(), T()), **ADAM, other=13 * 10, read=42, written=40),
     case("aten._fused_adam_", LIST, LIST, LIST, LIST, (), (T(), T()), **(ADAM | {"weight_decay": 0.1}), other=15 * 10),
     case("aten._fused_adamw_", LIST, LIST, LIST, LIST, (), (T(), T()), **(ADAM | {"weight_decay": 0.1}), other=14 * 10),
+    case("aten._fused_sgd_", LIST, LIST, LIST, **(SGD | PLAIN), is_first_step=False, other=4 * 10),
     # 2, weight decay 2, momentum 3, nesterov 2
     case("aten._fused_sgd_", LIST, LIST, LIST, **SGD, is_first_step=False, other=9 * 10),
     case(

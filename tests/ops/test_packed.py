@@ -23,7 +23,7 @@ def diagonal(layout: str) -> Any:
     dense = torch.eye(4, 6)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's sparse CSR is in beta state
-        return dense.to_sparse() if layout == "coo" else dense.to_sparse_csr()
+        return getattr(dense, {"coo": "to_sparse", "csr": "to_sparse_csr", "csc": "to_sparse_csc"}[layout])()
 
 
 @pytest.mark.parametrize("layout", ["coo", "csr"])
@@ -34,11 +34,12 @@ def test_of_a_sparse_matrix_only_what_is_stored_is_multiplied(layout: str) -> No
     assert macs(Calls(lambda _, x: torch.addmm(torch.zeros(4, 3), sparse, x)), torch.zeros(6, 3)) == 4 * 3
 
 
-def test_the_bytes_of_a_sparse_matrix_are_its_values_and_their_places() -> None:
-    """4 floats and 2 · 4 indices of 8 bytes, and 6 · 3 floats."""
-    sparse = diagonal("coo")
+@pytest.mark.parametrize(("layout", "indices"), [("coo", 4 + 4), ("csr", 5 + 4), ("csc", 7 + 4)])
+def test_the_bytes_of_a_sparse_matrix_are_its_values_and_their_places(layout: str, indices: int) -> None:
+    """4 floats; 2 · 4 indices of 8 bytes, or where each row or column begins and ends, and 4 indices; and 6 · 3 floats."""
+    sparse = diagonal(layout)
     info = torchscan.crawl_module(Calls(lambda _, x: torch.sparse.mm(sparse, x)), args=(torch.zeros(6, 3),))
-    assert info["overall"]["bytes_read"] == 4 * 4 + 8 * 8 + 18 * 4
+    assert info["overall"]["bytes_read"] == 4 * 4 + 8 * indices + 18 * 4
 
 
 @pytest.fixture

@@ -39,6 +39,12 @@ def test_the_input_is_left_alone() -> None:
     assert original == before
 
 
+def test_layers_that_took_others_in_are_leaves() -> None:
+    assert [each["is_leaf"] for each in torchscan.aggregate_info(info(), 0)["layers"]] == [True]
+    folded = torchscan.aggregate_info(info(), 1)["layers"]
+    assert [each["is_leaf"] for each in folded] == [each["depth"] == 1 for each in folded]
+
+
 def test_at_full_depth_nothing_changes() -> None:
     assert torchscan.aggregate_info(info(), 3) == info()
 

@@ -145,8 +145,19 @@ def test_what_is_no_report_is_refused() -> None:
 def test_as_plain_data(as_json: Any) -> None:
     data = as_json(compare_info(info(net(8)), info(net(10))).as_dict())
     assert data["totals"]["grad_params"] == {"before": 58, "after": 72}
+    assert data["complete"] == {"before": True, "after": True}
     assert data["layers"][0]["change"] == "changed"
     assert data["layers"][0]["after"]["grad_params"] == 50
+
+
+def test_a_layer_that_differs_in_no_column_says_in_what() -> None:
+    """Tanh does 9 operations per element, and a ReLU one."""
+    before, after = info(nn.Sequential(nn.ReLU())), info(nn.Sequential(nn.ReLU()))
+    for report, flops in ((before, 4), (after, 36)):
+        report["layers"][1]["flops"] = flops
+    text = format_comparison(compare_info(before, after))
+    assert "flops 4 → 36" in text
+    assert "params" not in text.partition("flops 4")[0].splitlines()[-1]
 
 
 def test_a_layer_whose_shape_changes_says_which() -> None:

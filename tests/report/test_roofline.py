@@ -94,6 +94,9 @@ def test_the_picture_has_both_roofs_and_a_point_for_each_operator() -> None:
     expected = {(each.intensity, each.flops / each.time_estimate) for each in result.operators if each.flops}
     assert {tuple(point) for point in points} == expected
     assert all(height <= min(100e9 * place, 10e12) for place, height in points)
+    left, right = ax.get_xlim()
+    assert all(left < place < right for place, _ in points)
+    assert left < 10e12 / 100e9 < right  # where the roofs meet
 
 
 def test_each_label_stands_at_its_point_and_no_two_overlap() -> None:

@@ -184,6 +184,11 @@ def test_where_there_is_no_room_shapes_and_numbers_stay_whole() -> None:
     assert " Batc…m2d  " in narrow[5]  # of 8 characters, the least that a type has
 
 
+def test_the_mode_of_the_pass_is_said() -> None:
+    for mode, words in (("eval", "in evaluation mode"), ("train", "in training mode"), ("same", "as the modules are set")):
+        assert f"One pass {words}" in " ".join(lines(nn.ReLU(), (4,), mode=mode))
+
+
 def test_what_a_pass_assumed_or_left_out_is_said() -> None:
     class Partial(nn.Module):
         def __init__(self) -> None:
