@@ -405,6 +405,13 @@ RECURRENT = [
         macs=10 * (12 * 7 + 12 * 3),
         other=10 * 3 * 32,
     ),
+    # two directions
+    case(
+        *("aten.lstm.input", T(5, 2, 7), (T(2, 2, 3), T(2, 2, 3)), LSTM_WEIGHTS * 2, True, 1, 0.0, False, True, False),
+        out=(T(5, 2, 6), T(2, 2, 3), T(2, 2, 3)),
+        macs=2 * 10 * (12 * 7 + 12 * 3),
+        other=2 * 10 * 3 * 32,
+    ),
     case("aten.gru_cell", T(2, 7), T(2, 3), T(9, 7), T(9, 3), T(9), T(9), out=T(2, 3), macs=2 * (63 + 27), other=2 * 3 * 21),
     case("aten._thnn_fused_lstm_cell", T(2, 12), T(2, 12), T(2, 3), out=(T(2, 3), T(2, 3), T(2, 12)), other=2 * 3 * 32),
     case(
@@ -468,6 +475,13 @@ RECURRENT = [
         out=(T(5, 2, 7),),
         macs=2 * 10 * 120,
         other=10 * 3 * 24,
+    ),
+    case(
+        *("aten._cudnn_rnn_backward", T(5, 2, 7), LSTM_WEIGHTS * 2, 4, T(288), T(2, 2, 3), T(2, 2, 3), T(5, 2, 6), T(5, 2, 6)),
+        *(None, None, 2, 3, 0, 1, False, 0.0, True, True, [], None, T(9), (True, True, True, True)),
+        out=(T(5, 2, 7),),
+        macs=2 * 2 * 10 * 120,
+        other=2 * 10 * 3 * 24,
     ),
     case(
         *(

@@ -15,11 +15,11 @@ from torchscan import TensorSpec
 from torchscan.ops import price
 
 PER_ELEMENT = {
-    1: """relu threshold mul div reciprocal neg sign signbit sgn abs maximum minimum fmax fmin fmod remainder
-       clamp_min clamp_max floor ceil round trunc eq ne lt le gt ge isnan isinf isfinite isposinf isneginf logical_not
-       logical_and logical_or logical_xor masked_fill where exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square pow erf erfc erfinv sin cos tan
-       asin acos atan atan2 sinh cosh asinh acosh atanh deg2rad rad2deg floor_divide copysign heaviside angle lgamma digamma
-       nll_loss_backward cummaxmin_backward value_selecting_reduction_backward""",
+    1: """relu threshold mul div reciprocal neg sign signbit sgn abs maximum minimum fmax fmin fmod remainder clamp_min
+       clamp_max floor ceil round trunc eq ne lt le gt ge isnan isinf isfinite isposinf isneginf logical_not logical_and
+       logical_or logical_xor masked_fill where exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square pow erf erfc erfinv sin
+       cos tan asin acos atan atan2 sinh cosh asinh acosh atanh deg2rad rad2deg floor_divide copysign heaviside angle lgamma
+       digamma nll_loss_backward cummaxmin_backward value_selecting_reduction_backward""",
     # two comparisons; compare and select; x − ⌊x⌋; two products
     2: """relu6 hardtanh clamp hardshrink softshrink threshold_backward hardshrink_backward softshrink_backward frac
        native_dropout_backward _masked_scale xlogy ldexp dequantize quantized.add_scalar quantized.mul_scalar
