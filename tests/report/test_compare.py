@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -55,6 +56,14 @@ def test_what_is_gone_stands_where_it_was() -> None:
     changes = compare_info(info(before), info(after))
     assert [(each.path, each.kind) for each in changes.layers] == [("b", "removed"), ("d", "added")]
     assert format_comparison(changes).index("−  b") < format_comparison(changes).index("+  d")
+
+
+def test_what_takes_a_place_stands_below_what_was_there() -> None:
+    def with_a(name: str) -> nn.Sequential:
+        return nn.Sequential(OrderedDict({"a": nn.Linear(4, 4), name: nn.Tanh(), "z": nn.ReLU()}))
+
+    changes = compare_info(info(with_a("old")), info(with_a("new")))
+    assert [(each.path, each.kind) for each in changes.layers] == [("old", "removed"), ("new", "added")]
 
 
 def test_each_call_of_a_module_is_compared_by_itself() -> None:
