@@ -48,6 +48,13 @@ def test_within_and_beyond_a_limit(run: pytest.Pytester) -> None:
     failed.stdout.no_fnmatch_line("*pytest_plugin.py*")
 
 
+def test_inputs_may_be_whole_arguments(run: pytest.Pytester) -> None:
+    for inputs in ("args=(torch.zeros(3, 4),)", "kwargs={'x': torch.zeros(3, 4)}"):
+        test = f"import torch; model_budget(Net(), {inputs}, max_macs={{}})"
+        outcome(run, test.format(144)).assert_outcomes(passed=1)
+        outcome(run, test.format(143)).assert_outcomes(failed=1)
+
+
 def test_a_baseline_is_missing_recorded_kept_and_exceeded(run: pytest.Pytester) -> None:
     baseline = run.path / "net.json"
     missing = outcome(run, "model_budget(name='net')")
