@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -114,6 +115,7 @@ CASES: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "GRU": lambda: (Recurrent(nn.GRU), torch.randn(4, 20, 32)),
     "GRU in both directions": lambda: (Recurrent(nn.GRU, bidirectional=True), torch.randn(4, 20, 32)),
     "RNN": lambda: (Recurrent(nn.RNN), torch.randn(4, 20, 32)),
+    "RNN of rectifiers": lambda: (Recurrent(functools.partial(nn.RNN, nonlinearity="relu")), torch.randn(4, 20, 32)),
     "constants": lambda: (WithConstants(), torch.randn(4, 10)),
     "checkpoints": lambda: (Checkpointed(use_reentrant=False), torch.randn(8, 32, 64)),
     "reentrant checkpoints": lambda: (Checkpointed(use_reentrant=True), torch.randn(8, 32, 64, requires_grad=True)),

@@ -333,6 +333,20 @@ def test_a_bound_says_where_it_is_that_of_the_pass(way: Any, rows: int, is_told:
     assert any("rows reach the experts as in this pass" in text for text in result.assumptions) == is_told
 
 
+def test_picks_of_another_type_are_picks() -> None:
+    """Three rows pick two of 16 experts of 8 × 8 in two bytes, 5.28 in all; indices have 4 bytes."""
+    experts = nn.Parameter(torch.zeros(16, 8, 8, dtype=torch.bfloat16))
+    router = nn.Linear(8, 16, bias=False, dtype=torch.bfloat16)
+
+    def gathered(self: Any, x: Tensor) -> Tensor:
+        chosen = self.router(x).topk(2)[1].to(torch.int32).flatten()
+        out: Tensor = x.repeat_interleave(2, 0)[:, None] @ self.experts[chosen]
+        return out
+
+    cost = cost_of_product(Calls(gathered, router=router, experts=experts), 3, "index")
+    assert cost.bytes_read == pytest.approx(16 * (1 - (14 / 16) ** 3) * 128 + 6 * 4, abs=1)
+
+
 @pytest.mark.parametrize("kind", ["grouped", "gathered", "looped"])
 def test_a_bound_of_all_routings_says_nothing(kind: str) -> None:
     result = analyze_roofline(mixture(kind), (8,), batch_size=3, dtype=torch.bfloat16, device="H100 SXM")

@@ -34,6 +34,14 @@ def test_what_was_freed_is_used_again() -> None:
     assert (allocator.reserved, allocator.allocated) == (64 * MIB, 64 * MIB)
 
 
+def test_a_small_block_is_split_for_half_a_kibibyte() -> None:
+    allocator = CachingAllocator()
+    first, _neighbour = allocator.allocate(1024), allocator.allocate(512)
+    allocator.free(first)
+    allocator.allocate(512)
+    assert allocator.allocated == 2 * 512
+
+
 def test_a_large_block_is_not_split_for_less_than_a_mebibyte() -> None:
     allocator = CachingAllocator()
     allocator.free(allocator.allocate(64 * MIB))

@@ -153,6 +153,7 @@ CASES: dict[str, Case] = {
     "outer": case(lambda x, y: aten.outer(x, y), (3,), (2,)),
     "vecdot": case(lambda x, y: torch.linalg.vecdot(x, y, dim=1), SIGNAL, SIGNAL),
     "einsum": case(lambda x, y: torch.einsum("bik,jk->bji", x, y), (2, 3, 4), (5, 4)),
+    "einsum that broadcasts": case(lambda x, y: torch.einsum("...ik,...jk->...ij", x[:1], y), SIGNAL, SIGNAL),
     "einsum of many dimensions": case(lambda x, y: torch.einsum("...k,...k", x, y), SIGNAL, (3, 8)),
     "embedding": case(lambda w: F.embedding(picked([[1, 0]]), w), (3, 4), may_be_less=True),
     "sum over a dimension": case(lambda x: x.sum(1), SIGNAL),

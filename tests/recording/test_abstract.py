@@ -216,6 +216,18 @@ def test_known_integers_do_not_grow_beyond_memory(grow: Any) -> None:
     assert max(each.spec.numel for each in trace.tensors) >= 10**12
 
 
+def test_on_data_the_models_own_generator_draws_what_it_would_draw() -> None:
+    generator, drawn = torch.Generator().manual_seed(3), []
+
+    def forward(_: Calls, x: Tensor) -> Tensor:
+        noise = torch.rand(2, generator=generator)
+        drawn.append(noise.tolist())
+        return x + noise.sum()
+
+    torchscan.record(Calls(forward), (4,), execute="real")
+    assert drawn[-1] == torch.rand(2, generator=generator).tolist()
+
+
 def test_an_active_autocast_makes_the_pass_a_real_one() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         chosen, on_shapes = (torchscan.record(nn.Linear(4, 2), (4,), execute=how) for how in ("auto", "abstract"))

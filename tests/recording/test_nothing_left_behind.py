@@ -750,3 +750,18 @@ def test_training_flags_of_scripted_modules_are_as_before(mode: Any, before: boo
     model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Sequential(nn.Dropout(), nn.Linear(4, 4)))).train(before)
     torchscan.record(model, (4,), mode=mode)
     assert [each.training for each in model.modules()] == [before] * 5
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_of_a_model_wrapped_for_many_processes_the_model_itself_is_recorded() -> None:
+    """Its wrapper would talk to the others, in the forward pass too."""
+    distributed = torch.distributed
+    if not distributed.is_available() or distributed.is_initialized():
+        pytest.skip("no group of processes can be made here")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 4)))
+        trace = torchscan.record(wrapped, (4,))
+        assert [(call.path, call.type_name) for call in trace.modules] == [("", "Sequential"), ("0", "Linear")]
+    finally:
+        distributed.destroy_process_group()
