@@ -98,6 +98,14 @@ MATMUL = [
     case(
         "quantized.add", T(30, dtype=torch.qint8), T(30, dtype=torch.qint8), 1.0, 0, out=T(30, dtype=torch.qint8), other=7 * 30
     ),
+    # ten rows for four experts, where torch has no grouped product
+    case("transformers.grouped_mm_fallback", T(10, 8), T(4, 8, 16), I(4), out=T(10, 16), macs=10 * 8 * 16),
+    case(
+        *("transformers.grouped_mm_fallback_backward", T(10, 8), T(4, 8, 16), I(4), T(10, 16)),
+        out=(T(10, 8), T(4, 8, 16)),
+        macs=2 * 10 * 8 * 16,
+        written=10 * 8 + 4 * 8 * 16,
+    ),
     case("aten.outer", T(2), T(3), out=T(2, 3), macs=2 * 3),
     case("aten.bilinear", T(2, 3), T(2, 4), T(5, 3, 4), out=T(2, 5), macs=2 * 5 * 3 * 4 + 2 * 5 * 4),
     # the same call as the kernel sees it: (N,1,I,1) · (1,O,I,J) · (N,1,1,J), summed over I and J
