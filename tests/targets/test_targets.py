@@ -295,9 +295,11 @@ def test_the_random_state_stays_as_it_is() -> None:
         ("broken:net", "importing broken failed: No module named 'no_such_package_at_all'"),
         ("leaves.py:net", "running leaves.py failed: SystemExit: 3"),
         ("nothing.py:net", "there is no file 'nothing.py'"),
-        ("torchvision:resnet5", "did you mean resnet50"),
+        ("torchvision:resnet5", "did you mean resnet50?"),
         ("torchvision:resnet50(num_klasses=3)", "could not be built: TypeError"),
         ("timm:vit_tiny_patch16_22", "did you mean"),
+        ("timm:vit", " more begin so."),
+        ("torchvision:convnext", "did you mean convnext_base or convnext_tiny or convnext_large or convnext_small?"),
         ("hf:config.json", "there is no file 'config.json'; configs are read from disk, never from a hub"),
         ("hf:nets.py", "is not a config that transformers knows"),
         (

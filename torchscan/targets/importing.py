@@ -14,6 +14,9 @@ from typing import Any
 from torchscan.errors import InputError
 from torchscan.targets.parsing import Target
 
+#: that are suggested for the beginning of a name
+_MOST_NAMES = 8
+
 
 @contextlib.contextmanager
 def first_on_the_path(folder: Path) -> Iterator[None]:
@@ -60,9 +63,12 @@ def path_of(text: str, folder: Path, target: Target) -> Path:
 
 
 def near(name: str, known: Collection[str]) -> str:
-    """A question that suggests similar names."""
-    alike = difflib.get_close_matches(name, [each for each in known if not each.startswith("_")], 3)
-    return f": did you mean {' or '.join(alike)}?" if alike else ""
+    """A question that suggests the names that begin so, the shortest first, or else similar ones."""
+    public = [each for each in known if not each.startswith("_")]
+    longer = sorted((each for each in public if each.lower().startswith(name.lower())), key=len)
+    alike = longer[:_MOST_NAMES] or difflib.get_close_matches(name, public, 3)
+    more = f" {len(longer) - _MOST_NAMES} more begin so." if len(longer) > _MOST_NAMES else ""
+    return f": did you mean {' or '.join(alike)}?{more}" if alike else ""
 
 
 def _file(target: Target, folder: Path) -> Any:
