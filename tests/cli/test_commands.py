@@ -572,6 +572,8 @@ def test_the_steps_of_the_action(folder: Path, as_installed: dict[str, str]) -> 
     config.write_text(config.read_text().replace("58", "57"))
     assert step(check["run"], "net", "torchscan.toml") == 1
     assert "exceeds its budget" in summary.read_text()
+    (folder / "net").touch()
+    assert step(check["run"], "n*t", "") == 2  # a name of a budget, not a pattern of files
 
 
 @pytest.mark.slow
