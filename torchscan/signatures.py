@@ -71,9 +71,7 @@ def _parameters(verb: Callable[..., Any], defaults: Mapping[str, Any]) -> list[i
 
 #: arguments of other tools -> what to give here. The names in it are in the signature, or the advice is not for this verb
 _ELSEWHERE: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("input_size", "input_res"), "input_shape=(3, 224, 224), of one sample: the batch dimension is batch_size="
-    ),
+    **dict.fromkeys(("input_size", "input_res"), "input_shape=(3, 224, 224) for one sample, and batch_size="),
     **dict.fromkeys(("input_data", "inputs", "input_constructor"), "args=(x,), or kwargs={'x': x}"),
     "dtypes": "dtype=",
     "batch_dim": "batch_size=, since input_shape= is that of one sample",
@@ -84,12 +82,11 @@ _ELSEWHERE: Mapping[str, str] = {
 }
 #: arguments of other tools that need no counterpart
 _NEEDLESS: Mapping[str, str] = {
-    "verbose": "summary(...) prints, and crawl_module(...) gives the same without printing",
+    "verbose": "crawl_module(...) gives what summary(...) prints",
     "as_strings": "figures are numbers; format_info(...) makes text of them",
     "device": "the model stays where it is, and runs on shapes alone unless it is on a GPU",
     "cache_forward_pass": "Scan(...) keeps its pass for all questions",
     **dict.fromkeys(("custom_ops", "custom_modules_hooks"), "operators are priced, not modules: see torchscan.cost_of"),
-    "ignore_modules": "torchscan.select_layers(...) leaves layers out",
 }
 
 

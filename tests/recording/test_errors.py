@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchscan
@@ -44,22 +45,61 @@ def test_a_batch_dimension_given_by_mistake_is_spotted() -> None:
 def test_a_wrong_size_further_down_names_the_layer_that_stumbles() -> None:
     text = message(convnet(), (3, 9, 9))
     assert text.startswith("2 (Linear) failed in aten.linear.default(float32 [1, 392], float32 [10, 288]")
-    assert "make 2 (Linear) fit what it is given: it takes 288 features and is given 392" in text
+    assert "make 2 (Linear) fit what it is given: its features are 288, and it is given 392" in text
     assert "or another input_shape than (3, 9, 9)" in text
 
 
 @pytest.mark.parametrize(
     ("layer", "said"),
     [
-        (nn.Conv2d(4, 4, 1), ": it takes 4 channels and is given 8;"),
-        (nn.Conv2d(6, 4, 1, groups=2), ": it takes 6 channels and is given 8;"),
-        (nn.BatchNorm2d(4), ";"),
+        (nn.Conv2d(4, 4, 1), "make 1 (Conv2d) fit what it is given: its channels are 4, and it is given 8"),
+        (nn.Conv2d(6, 4, 1, groups=2), "make 1 (Conv2d) fit what it is given: its channels are 6, and it is given 8"),
+        (
+            nn.ConvTranspose2d(9, 12, 3),
+            "check 1 (ConvTranspose2d), which cannot work on what it is given, and input_shape=(3, 9, 9)",
+        ),
+        (nn.Bilinear(8, 9, 2), "give one shape per argument"),
+        (nn.LSTM(9, 3), "check 1 (LSTM), which cannot work on what it is given, and input_shape=(3, 9, 9)"),
     ],
 )
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 def test_a_layer_that_does_not_fit_the_one_before_is_to_blame(layer: nn.Module, said: str, execute: Any) -> None:
-    text = message(nn.Sequential(nn.Conv2d(3, 8, 3), layer), (3, 9, 9), execute=execute)
-    assert f"try: make 1 ({type(layer).__name__}) fit what it is given{said} or another input_shape" in text
+    assert f"try: {said}" in message(nn.Sequential(nn.Conv2d(3, 8, 3), layer), (3, 9, 9), execute=execute)
+
+
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_in_training_too(execute: Any) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(9, 3))
+    said = "try: make 1 (Linear) fit what it is given: its features are 9, and it is given 8; or another input_shape than (4,)"
+    assert said in message(model, (4,), execute=execute, training=True)
+
+
+def behind_a_layer(forward: Any, *shape: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), Calls(forward, w=nn.Parameter(torch.ones(shape))))
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "said"),
+    [
+        # touched before a layer takes it, the input may still have one dimension too many
+        (nn.Sequential(Calls(lambda _, x: x / 255), nn.Conv2d(3, 8, 3)), (1, 3, 9, 9), "no batch dimension"),
+        # a weight that is computed is not what comes before
+        (nn.Sequential(torch.nn.utils.parametrizations.weight_norm(nn.Linear(9, 3))), (4,), "another input_shape than (4,)"),
+        # operands without dimensions
+        (
+            nn.Sequential(nn.Linear(4, 8), Calls(lambda s, x: F.conv1d(x[0], s.w), w=nn.Parameter(torch.ones(3)))),
+            (4,),
+            "check 1",
+        ),
+        (
+            nn.Sequential(nn.Linear(4, 8), Calls(lambda s, x: F.linear(x.sum(), s.w), w=nn.Parameter(torch.ones(3, 5)))),
+            (4,),
+            "check 1",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told_apart(model: nn.Module, shape: Any, said: str) -> None:
+    assert said in message(model, shape).partition("try: ")[2]
 
 
 def test_whoever_asked_for_auto_already_is_told_something_else() -> None:

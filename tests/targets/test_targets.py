@@ -148,6 +148,8 @@ def test_what_names_no_model_is_refused_in_a_line(text: str) -> None:
         ("resnet50", "did you mean torchvision:resnet50, timm:resnet50 or a_file.py:resnet50?"),
         ("torchvision.models.resnet50", "did you mean torchvision.models:resnet50?"),
         ("nets.py", "say which in the file, nets.py:NAME"),
+        ("./my-nets.py", "say which in the file, ./my-nets.py:NAME"),
+        ("config.json", "did you mean hf:config.json?"),
     ],
 )
 def test_a_name_without_a_place_gets_one(text: str, meant: str) -> None:

@@ -71,8 +71,13 @@ def gradients_of_the_fallback(
     **_: object,
 ) -> Work:
     """Of both operands, each as many MACs as the product: 2 · numel(grad_output) · k."""
-    work = Work(macs=2 * grad_output.numel * input.shape[-1])
-    return _of_hit_experts(input, weight, inputs, routing, work)
+    # without the gradient, which with as many rows as experts would pass for theirs
+    work = _of_hit_experts(input, weight, inputs[:3], routing, Work(macs=2 * grad_output.numel * input.shape[-1]))
+    return replace(
+        work,
+        elements_read=(work.elements_read or 0) + grad_output.numel,
+        bytes_read=(work.bytes_read or 0) + grad_output.stored_bytes,
+    )
 
 
 @cost_of("aten::_foreach_mm")

@@ -97,10 +97,13 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
         return "pass dtype=, one for all inputs or one per input, so that they have the type that the model expects"
     if isinstance(error, TypeError) and request is None:
         return f"give one shape per argument of forward{_signature(module)}, or complete args= and kwargs="
-    if request is not None and failure.call is not None and failure.call.path and any(each.is_made for each in request.tracked):
-        return _misfit(failure.call, request, input_shape)
-    if input_shape is not None and request is not None:
-        return _shape_hint(input_shape)
+    inner = failure.call if failure.call is not None and failure.call.path else None
+    if input_shape is not None and request is not None and not (_has_batch(input_shape) or (inner and _is_made(request))):
+        return f"another input_shape than {_shown(input_shape)}: it is one sample, without the batch dimension, {_LAYOUT}"
+    if input_shape is not None and request is not None and _has_batch(input_shape):
+        return _without_batch(input_shape)
+    if inner is not None:
+        return _misfit(inner, request, input_shape, module)
     return f"check the inputs against forward{_signature(module)}; in Python, the original exception is chained"
 
 
@@ -108,37 +111,69 @@ def _has_floating_index(request: OpRequest) -> bool:
     return len(request.tracked) > 1 and request.tracked[1].spec.is_arithmetic
 
 
-def _misfit(call: Call, request: OpRequest, input_shape: Shapes | None) -> str:
+_LAYOUT = "in the layout of the model"
+
+
+def _is_made(request: OpRequest) -> bool:
+    """Whether the data of the call come from other operators, not from the model's input."""
+    data = request.tracked[1:2] if str(request.op) == "aten.addmm.default" else request.tracked[:1]
+    return any(each.is_made for each in data)
+
+
+def _misfit(call: Call, request: OpRequest | None, input_shape: Shapes | None, module: nn.Module) -> str:
     """The input was fine as far as here: a layer does not fit the one before."""
     name = f"{_short(call.path)} ({type_name_of(call.module)})"
-    rest = "" if input_shape is None else f"; or another input_shape than {_plain(input_shape)}, if sizes grow with it"
-    taken, given = _features(request)
-    said = f": it takes {taken} {'features' if 'linear' in str(request.op) else 'channels'} and is given {given}"
-    return f"make {name} fit what it is given{said if taken != given else ''}{rest}"
+    features = None if request is None else _features(request)
+    if features is None:
+        rest = (
+            f"the inputs against forward{_signature(module)}" if input_shape is None else f"input_shape={_shown(input_shape)}"
+        )
+        return f"check {name}, which cannot work on what it is given, and {rest}"
+    taken, given, what = features
+    rest = "" if input_shape is None or what == "channels" else f"; or another input_shape than {_shown(input_shape)}"
+    return f"make {name} fit what it is given: its {what} are {taken}, and it is given {given}{rest}"
 
 
-def _features(request: OpRequest) -> tuple[int, int]:
-    """How many a linear layer or a convolution takes, and is given; the same number twice for everything else."""
-    specs = [tracked.spec for tracked in request.tracked]
-    name = str(request.op)
-    if "linear" in name and len(specs) > 1 and specs[0].shape and len(specs[1].shape) == 2:
-        return specs[1].shape[1], specs[0].shape[-1]
-    if "aten.conv" in name and "transpose" not in name and len(specs) > 1 and len(specs[0].shape) == len(specs[1].shape):
-        groups = request.args[-1] if isinstance(request.args[-1], int) else 1
-        return specs[1].shape[1] * groups, specs[0].shape[1]
-    return 0, 0
+def _features(request: OpRequest) -> tuple[int, int, str] | None:
+    """How many features or channels a layer takes and is given, if that is what does not fit."""
+    shapes, name = [tracked.spec.shape for tracked in request.tracked], str(request.op)
+    if name == "aten.addmm.default":
+        shapes = [shapes[1], shapes[2][::-1]]
+    if name in ("aten.linear.default", "aten.addmm.default") and shapes[0] and len(shapes[1]) == 2:
+        found = shapes[1][1], shapes[0][-1], "features"
+    elif name in _CONVOLUTIONS and len(shapes[0]) == len(shapes[1]) >= 3:
+        place, is_transposed = (8, bool(request.args[6])) if name == "aten.convolution.default" else (6, False)
+        groups = request.args[place] if len(request.args) > place else request.kwargs.get("groups", 1)
+        found = shapes[1][0] if is_transposed else shapes[1][1] * groups, shapes[0][1], "channels"
+    else:
+        return None
+    return found if found[0] != found[1] else None
 
 
-def _plain(input_shape: Shapes) -> str:
-    return str(dict(input_shape) if isinstance(input_shape, Mapping) else input_shape)
+_CONVOLUTIONS = frozenset(
+    {"aten.convolution.default", *(f"aten.conv{axes}d.{way}" for axes in (1, 2, 3) for way in ("default", "padding"))}
+)
 
 
-def _shape_hint(input_shape: Shapes) -> str:
+def _shown(input_shape: Shapes) -> str:
+    shapes: Any = dict(input_shape) if isinstance(input_shape, Mapping) else input_shape
+    is_one = isinstance(shapes, tuple | list) and not any(isinstance(each, tuple | list) for each in shapes)
+    return textwrap.shorten(str(tuple(map(int, shapes)) if is_one else shapes), 100, placeholder=" …")
+
+
+def _first_shape(input_shape: Shapes) -> list[int]:
     shapes: Any = list(input_shape.values()) if isinstance(input_shape, Mapping) else input_shape
-    shape = list(shapes[0]) if shapes and isinstance(shapes[0], list | tuple) else list(shapes)
-    if (len(shape) > 1 and shape[0] == 1) or len(shape) > 3:
-        return f"input_shape has no batch dimension (batch_size= sets it): {tuple(shape[1:])} instead of {tuple(shape)}?"
-    return f"another input_shape than {tuple(shape)}: it is one sample, without the batch dimension, in the layout of the model"
+    return list(shapes[0]) if shapes and isinstance(shapes[0], list | tuple) else list(shapes)
+
+
+def _has_batch(input_shape: Shapes) -> bool:
+    shape = _first_shape(input_shape)
+    return (len(shape) > 1 and shape[0] == 1) or len(shape) > 3
+
+
+def _without_batch(input_shape: Shapes) -> str:
+    shape = _first_shape(input_shape)
+    return f"input_shape has no batch dimension (batch_size= sets it): {tuple(shape[1:])} instead of {tuple(shape)}?"
 
 
 def _signature(module: nn.Module) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -117,10 +118,11 @@ def usual_columns(receptive_field: bool, effective_rf_stats: bool) -> list[str]:
 def check_columns(columns: Sequence[str] | None) -> None:
     """Refuse a column that does not exist."""
     if isinstance(columns, str):
-        raise InputError(f"columns is {columns!r}: give a list of names, columns={columns.replace(' ', '').split(',')}")
+        names = [each for each in re.split(r"[,\s]+", columns) if each] or ["params"]
+        raise InputError(f"columns is {columns!r}: give a list of names, columns={names}")
     unknown = [name for name in columns or () if name not in COLUMNS]
     if unknown:
-        near = difflib.get_close_matches(unknown[0], COLUMNS, 1)
+        near = difflib.get_close_matches(str(unknown[0]), COLUMNS, 1)
         meant = f"did you mean {near[0]!r}? There are" if near else "choose from"
         raise InputError(f"unknown column {unknown[0]!r}: {meant} {', '.join(COLUMNS)}")
 

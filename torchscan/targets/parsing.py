@@ -20,6 +20,7 @@ HOW = (
 _NAMED = re.compile(r"(?P<place>.+?):(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?P<call>\(.*\))?", re.DOTALL)
 _HUB = re.compile(r"(?P<kind>torchvision|timm):(?P<name>[\w.\-]+)(?P<call>\(.*\))?", re.DOTALL)
 _CONFIG = re.compile(r"hf:(?P<place>.+?)(?P<call>\([^/()]*\))?", re.DOTALL)
+_FILES = (".pt", ".pth", ".onnx", ".ipynb", ".safetensors", ".bin", ".yaml")
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
@@ -65,10 +66,14 @@ def parse_target(text: str) -> Target:
 
 def _meant(text: str) -> str:
     """What a name without a place may have been meant as."""
-    if len(text) > 100 or not _MODULE.fullmatch(text):
+    if len(text) > 100 or "\n" in text:
         return HOW
     if text.endswith(".py"):
         return f"say which in the file, {text}:NAME"
+    if text.endswith(".json"):
+        return f"did you mean hf:{text}?"
+    if not _MODULE.fullmatch(text) or text.endswith(_FILES):
+        return HOW
     place, _, name = text.rpartition(".")
     return f"did you mean {place}:{name}?" if place else f"did you mean torchvision:{name}, timm:{name} or a_file.py:{name}?"
 
