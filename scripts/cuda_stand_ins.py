@@ -65,7 +65,8 @@ def _compile(target: Path, versions: dict[str, list[str]], plain: list[str]) -> 
 
 def _definition(name: str) -> str:
     """Torch asks for the words of an error, and takes any address for words."""
-    if (name.endswith(_WORDS) or name == "ncclGetLastError") and not name.startswith("cuGet"):  # the driver's functions write to an address that they are given
+    # the driver's functions write words to an address that they are given
+    if (name.endswith(_WORDS) and not name.startswith("cuGet")) or name == "ncclGetLastError":
         return f'const char *{name}(void) {{ return "a stand-in: there is no CUDA device"; }}'
     return f"int {name}(void) {{ return {_NO_DEVICE}; }}"
 
