@@ -102,6 +102,14 @@ def test_what_does_not_fit_is_told_apart(model: nn.Module, shape: Any, said: str
     assert said in message(model, shape).partition("try: ")[2]
 
 
+@pytest.mark.parametrize(
+    ("shape", "shown"),
+    [([(5,)], "(5,)"), ([5], "(5,)"), ({"input": (5,)}, "{'input': (5,)}"), ((), "()"), ([()], "()"), ([np.int64(5)], "(5,)")],
+)
+def test_shapes_are_shown_as_they_could_be_given(shape: Any, shown: str) -> None:
+    assert f"another input_shape than {shown}: " in message(nn.Linear(4, 2), shape)
+
+
 def test_whoever_asked_for_auto_already_is_told_something_else() -> None:
     class Picks(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -156,9 +156,11 @@ _CONVOLUTIONS = frozenset(
 
 
 def _shown(input_shape: Shapes) -> str:
-    shapes: Any = dict(input_shape) if isinstance(input_shape, Mapping) else input_shape
-    is_one = isinstance(shapes, tuple | list) and not any(isinstance(each, tuple | list) for each in shapes)
-    return textwrap.shorten(str(tuple(map(int, shapes)) if is_one else shapes), 100, placeholder=" …")
+    is_one = not isinstance(input_shape, Mapping) and (
+        len(input_shape) == 1 or not any(isinstance(each, tuple | list) for each in input_shape)
+    )
+    shapes = tuple(map(int, _first_shape(input_shape))) if is_one else input_shape
+    return textwrap.shorten(str(shapes), 100, placeholder=" …")
 
 
 def _first_shape(input_shape: Shapes) -> list[int]:
