@@ -49,12 +49,15 @@ __all__ = [
     "forget_hooks",
     "hooks_for_gradients_as_now",
     "hooks_of",
+    "is_faking",
     "is_functorch_wrapped",
     "keeps_for_gradients",
+    "local_part",
     "modes_as_now",
     "next_node",
     "one_hot",
     "optimizer_hooks",
+    "placement_verbs",
     "prepare_optimizers",
     "print_options",
     "put_back_hooks",
@@ -130,6 +133,11 @@ def modes_as_now() -> Callable[[], None]:
             pop_mode()
 
     return leave
+
+
+def is_faking() -> bool:
+    """Whether somebody works out shapes on torch's fake tensors, which modes like ours see first."""
+    return _C._get_dispatch_mode(_C._TorchDispatchModeKey.FAKE) is not None
 
 
 # -- tensors and functions -----------------------------------------------------------------------------------------------
@@ -311,6 +319,22 @@ def forget_hooks(*functions: Callable[..., object]) -> None:
 def optimizer_hooks() -> tuple[dict[int, Any], ...]:
     """What all optimizers call before and after their step."""
     return optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks
+
+
+# -- many processes --------------------------------------------------------------------------------------------------------
+
+
+def placement_verbs() -> list[tuple[Any, str]]:
+    """The objects and names of the functions by which a DTensor finds out how a result will be placed, if there are any."""
+    api = sys.modules.get("torch.distributed.tensor._api")
+    names = ("propagate_op_sharding", "propagate_op_sharding_non_cached")
+    return [] if api is None else [(api.DTensor._op_dispatcher.sharding_propagator, name) for name in names]
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """What this process has of a DTensor; any other tensor as it is."""
+    api = sys.modules.get("torch.distributed.tensor._api")
+    return tensor._local_tensor if api is not None and isinstance(tensor, api.DTensor) else tensor
 
 
 # -- compiling -----------------------------------------------------------------------------------------------------------

@@ -73,6 +73,7 @@ _HINTS: Mapping[Saying, str] = {
     Saying.NO_SHAPE_FUNCTION: "register what shape the operator returns: @my_op.register_fake; or pass execute='real'",
     Saying.TAKES_FUNCTIONS: "replace it with one of its branches (torch.cond) or with a Python loop (while_loop, scan)",
     Saying.NO_GRADIENT: "register the operator's gradient: my_op.register_autograd; or leave out backward=True",
+    Saying.NO_FORWARD: "define forward in its class; a ModuleList or ModuleDict is not called, but the modules in it",
     Saying.ONE_SAMPLE: "normalisation in training needs more than one sample: pass batch_size=2",
 }
 

@@ -17,7 +17,7 @@ from torchscan.errors import InputError, NeedsValuesError, RecordError, Torchsca
 from torchscan.ops import is_known
 from torchscan.recording.attempts import Attempt, attempts_for
 from torchscan.recording.bookkeeping.inventory import Inventory, has_meta_tensors
-from torchscan.recording.bookkeeping.parameters import parameter_records, unseen_parameters
+from torchscan.recording.bookkeeping.parameters import parameter_records, shared_among_processes, unseen_parameters
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.nesting import make_room_for_nesting
 from torchscan.recording.precision import CopyError, on_meta_copy
@@ -28,7 +28,7 @@ from torchscan.recording.sayings import Saying, says
 from torchscan.recording.state import original_of, set_training, unchanged
 from torchscan.recording.training.autocast import Autocast
 from torchscan.torch_versions import prepare_optimizers
-from torchscan.trace.events import InputRecord, Provenance
+from torchscan.trace.events import InputRecord, ParameterRecord, Provenance
 from torchscan.trace.trace import Trace
 
 
@@ -140,9 +140,14 @@ def _record_once(attempt: Attempt, request: PassRequest, inventory: Inventory) -
     unread = unseen_parameters(inventory, recorder.took_packed)
     for what in unread:
         assumptions.add(f"no parameters and no memory for {what}")
+    # before the rest of the record: it may have to enter those that were not used
+    parameters = parameter_records(inventory, recorder.table, recorder.took_packed)
+    among = shared_among_processes(parameters)
+    if among is not None:
+        assumptions.add(among)
     _warn_of_leftovers(recorder.table)
     provenance = _provenance(request, attempt, inputs, tuple(assumptions.texts), recorder.tree.missed, unread)
-    return _trace(recorder, inventory, provenance)
+    return _trace(recorder, parameters, provenance)
 
 
 def _provenance(
@@ -168,9 +173,7 @@ def _provenance(
     )
 
 
-def _trace(recorder: Recorder, inventory: Inventory, provenance: Provenance) -> Trace:
-    # first: it may have to enter those that were not used
-    parameters = parameter_records(inventory, recorder.table, recorder.took_packed)
+def _trace(recorder: Recorder, parameters: tuple[ParameterRecord, ...], provenance: Provenance) -> Trace:
     return Trace(
         modules=recorder.module_calls(),
         ops=recorder.op_calls(),

@@ -33,6 +33,7 @@ from torchscan.torch_versions import (
     aten,
     count_function_modes,
     current_node,
+    is_faking,
     keeps_for_gradients,
     without_torch_function,
 )
@@ -208,6 +209,8 @@ class Recorder(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None,
     ) -> Any:
         """Tensor subclasses come first and are recorded as what they are made of."""
+        if is_faking():
+            return func(*args, **(kwargs or {}))  # a tensor subclass asks for the shape of what it is going to make
         self._notice_what_is_over()
         if isinstance(func, HigherOrderOperator):
             return self._record_with_functions(func, args, kwargs or {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import shorten
 from typing import Any, Literal, get_args
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments
+from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.bookkeeping.tensors import own_copy
 from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.recording.training.gradients import Backward
@@ -93,8 +95,29 @@ class PassRequest(Inputs):
 def require_module(given: object) -> None:
     """Refuse anything that is not a module, saying what it is."""
     if not isinstance(given, nn.Module):
-        what = "a class: create an instance of it" if isinstance(given, type) else "not a torch.nn.Module"
-        raise InputError(f"module is {given!r}, which is {what}")
+        raise InputError(f"module is {shorten(repr(given), 100, placeholder=' …')}, which is {_what_instead(given)}")
+    if isinstance(given, torch.jit.ScriptModule) and _hides_kernels(given):
+        raise InputError(
+            f"{type_name_of(given)} has been through torch.jit.optimize_for_inference, and torch shows nobody what its kernels "
+            "are given: pass the model as it was before"
+        )
+
+
+def _what_instead(given: object) -> str:
+    if isinstance(given, type):
+        return "a class: create an instance of it"
+    if isinstance(given, torch.export.ExportedProgram):
+        return "a program, not a torch.nn.Module: pass its module, program.module()"
+    if isinstance(given, Mapping) and any(isinstance(each, Tensor) for each in given.values()):
+        return "a state dict, not a torch.nn.Module: pass the model that it belongs to"
+    if callable(given):
+        return "a function, not a torch.nn.Module: call it in the forward of one"
+    return "not a torch.nn.Module"
+
+
+def _hides_kernels(module: torch.jit.ScriptModule) -> bool:
+    """Whether some nodes of its graph run oneDNN without a call of an operator."""
+    return hasattr(module, "graph") and any("mkldnn" in node.kind() for node in module.graph.nodes())
 
 
 def check_request(request: PassRequest) -> None:

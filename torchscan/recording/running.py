@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
@@ -18,7 +18,7 @@ from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
 from torchscan.recording.failures import explain
-from torchscan.recording.patches import replaced
+from torchscan.recording.patches import overridden, replaced
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.autocast import Autocast, autocast_of_meta_tensors
@@ -26,7 +26,7 @@ from torchscan.recording.training.gradients import BackwardError, Substitutes, l
 from torchscan.recording.training.optimizers import OptimizerError
 from torchscan.recording.training.step import differentiate, name_gradients, optimize
 from torchscan.recording.undo import at_the_latest, interruptible
-from torchscan.torch_versions import compiles_flex_attention
+from torchscan.torch_versions import compiles_flex_attention, placement_verbs, without_modes
 from torchscan.trace.events import InputRecord
 
 
@@ -123,6 +123,8 @@ class _Stage:
             compiles_flex = compiles_flex_attention()
             if compiles_flex is not None:
                 stack.enter_context(replaced(*compiles_flex, lambda _: True))
+            for verb in placement_verbs():
+                stack.enter_context(overridden(*verb, _unrecorded))
             if in_pieces:
                 stack.enter_context(self._substitutes)
             if in_pieces and is_abstract:
@@ -156,3 +158,13 @@ class _Stage:
         if self._request.optimizer is not None:
             slots, originals = self._inventory.slots, self._request.originals
             optimize(self._request.optimizer, slots, originals, self._recorder, self._substitutes, self._request.device_type)
+
+
+def _unrecorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """It runs operators on tensors without data, to see what they would return: no part of the pass."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with without_modes():
+            return function(*args, **kwargs)
+
+    return run

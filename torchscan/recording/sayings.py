@@ -23,6 +23,8 @@ class Saying(Enum):
     NO_GRADIENT = auto()
     #: batch statistics of one sample
     ONE_SAMPLE = auto()
+    #: a module has no forward
+    NO_FORWARD = auto()
     #: operands whose types do not go together
     WRONG_TYPE = auto()
 
@@ -33,6 +35,7 @@ _WORDS: Mapping[Saying, tuple[str, ...]] = {
     Saying.TAKES_FUNCTIONS: ("takes functions", "no rule registered for hop"),
     Saying.NO_GRADIENT: ("no autograd formula was registered",),
     Saying.ONE_SAMPLE: ("more than 1 value per channel",),
+    Saying.NO_FORWARD: ('missing the required "forward" function',),
     Saying.WRONG_TYPE: ("dtype", "scalar type"),
 }
 

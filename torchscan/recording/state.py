@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.errors import InputError, warn_user
-from torchscan.recording.bookkeeping.containers import LARGEST_CONTAINER, MOST_OBJECTS
+from torchscan.recording.bookkeeping.containers import LARGEST_CONTAINER, MOST_OBJECTS, plain_items, plain_len, plain_type_of
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.kept_gradients import KeptGradients
@@ -35,7 +35,6 @@ from torchscan.torch_versions import (
 T = TypeVar("T")
 
 _ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
-_PLAIN_TYPES = (OrderedDict, dict, list, set, deque)  # the more special ones first
 _HARMLESS = frozenset({"builtins", "abc", "typing", "types", "enum", "dataclasses", "collections", "__main__"})
 _STANDARD_LIBRARY = sys.stdlib_module_names - _HARMLESS
 _CALL = nn.Module._call_impl.__code__
@@ -62,7 +61,7 @@ def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any], table: 
         snapshot = Snapshot(modules, [*arguments, *inventory.tensors])  # a ScriptModule keeps its own out of sight
         undo.later(partial(snapshot.restore, table))
         snapshot.gradients.watch(undo)
-        undo.later(partial(_set_flags, modules, [each.training for each in modules]))
+        undo.later(partial(_set_flags, modules, [_training_of(each) for each in modules]))
         _bypass_compilation(modules)
         set_training(modules, mode)
         return body()
@@ -126,9 +125,14 @@ def set_training(modules: Sequence[nn.Module], mode: str) -> None:
         _set_flags(modules, [mode == "train"] * len(modules))
 
 
-def _set_flags(modules: Sequence[nn.Module], flags: Sequence[bool]) -> None:
+def _training_of(module: nn.Module) -> bool | None:
+    """None: it has been frozen, and its flag with it."""
+    return module.training if hasattr(module, "training") else None
+
+
+def _set_flags(modules: Sequence[nn.Module], flags: Sequence[bool | None]) -> None:
     for module, flag in zip(modules, flags, strict=True):
-        if module.training == flag:
+        if flag is None or _training_of(module) in (None, flag):
             continue
         if isinstance(module, torch.jit.ScriptModule):
             module.training = flag
@@ -160,7 +164,7 @@ class Snapshot:
         for _, attributes in self._classes:
             self._wait_for(attributes.values())
         while self._waiting and len(self._seen) < MOST_OBJECTS:  # what is near comes first
-            self._take(self._waiting.popleft())
+            self._take_if_possible(self._waiting.popleft())
         self._waiting.clear()
         self.gradients = KeptGradients(each.tensor for each in self._tensors if each.is_leaf)
 
@@ -168,7 +172,7 @@ class Snapshot:
         """Put back what is not as it was. One that cannot be does not keep the others from it."""
         failures: list[BaseException] = []
         for container in self._empty:
-            if _plain_type_of(container).__len__(container):
+            if plain_len(container):
                 _try(failures, _refill, container, ())
         for container, items in self._containers:
             if not _same_items(_readable(container), items):
@@ -186,6 +190,13 @@ class Snapshot:
         if failures:
             warn_user(f"{len(failures)} part(s) of the model could not be put back as they were: {failures[0]!r}")
 
+    def _take_if_possible(self, value: Any) -> None:
+        """Some objects answer every question with an exception."""
+        try:
+            self._take(value)
+        except Exception:
+            self._seen.add(id(value))
+
     def _take(self, value: Any) -> None:
         kind = type(value)
         if kind in _ATOMS or id(value) in self._seen or issubclass(kind, _NO_STATE):
@@ -197,8 +208,8 @@ class Snapshot:
         elif issubclass(kind, dict | list | set | deque):
             self._take_container(value)
         elif issubclass(kind, tuple | frozenset):
-            if len(value) <= LARGEST_CONTAINER:
-                self._wait_for(value)
+            if plain_len(value) <= LARGEST_CONTAINER:
+                self._wait_for(plain_items(value))
         elif issubclass(kind, torch.Generator):
             self._generators.append((value, value.get_state()))
         elif not _is_live(kind):
@@ -207,8 +218,8 @@ class Snapshot:
                 self._take_container(attributes)
 
     def _take_container(self, container: Any) -> None:
-        methods = _plain_type_of(container)
-        size = methods.__len__(container)
+        methods = plain_type_of(container)
+        size = plain_len(container)
         if size == 0:
             self._empty.append(container)  # as most tables of hooks are
         elif size <= LARGEST_CONTAINER:
@@ -301,26 +312,20 @@ def _restore_class(kind: type, attributes: dict[str, Any]) -> None:
             setattr(kind, name, value)
 
 
-def _plain_type_of(container: Any) -> Any:
-    """The type whose methods read and write the container, whatever a subclass makes of them."""
-    kind = type(container)
-    return kind if kind in _PLAIN_TYPES else next(each for each in _PLAIN_TYPES if issubclass(kind, each))
-
-
 def _readable(container: Any) -> Any:
     """The container itself where reading it runs no code but Python's own, else its items."""
-    return container if type(container) in _PLAIN_TYPES else _items_of(container)
+    return container if type(container) is plain_type_of(container) else _items_of(container)
 
 
 def _items_of(container: Any) -> Any:
-    methods = _plain_type_of(container)
+    methods = plain_type_of(container)
     if methods in (dict, OrderedDict):
         return dict(methods.items(container))
-    return set(container) if methods is set else list(methods.__iter__(container))
+    return (set if methods is set else list)(plain_items(container))
 
 
 def _refill(container: Any, items: Any) -> None:
-    methods = _plain_type_of(container)
+    methods = plain_type_of(container)
     methods.clear(container)
     (methods.extend if methods in (list, deque) else methods.update)(container, items)
 

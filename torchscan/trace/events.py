@@ -236,6 +236,8 @@ class ParameterRecord:
     is_buffer: bool
     requires_grad: bool
     numel: int
+    #: those of its elements that this process holds, where several share it
+    local_numel: int
     stored_bytes: int
     #: whether any operator of the pass read or wrote it
     is_used: bool

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 #: containers beyond this many items, and what is reached after this many objects, are not looked into
 LARGEST_CONTAINER, MOST_OBJECTS = 10_000, 200_000
 
+_SEQUENCES = (list, tuple, set, frozenset, deque)
+_PLAIN_TYPES = (OrderedDict, dict, *_SEQUENCES)  # the more special ones first
 _CONTAINERS = (list, tuple, dict)
 _HOLDERS = (torch.ScriptObject, *_CONTAINERS)
 
@@ -24,27 +26,52 @@ _MOST_VALUES = 1000
 _ATOMS = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device, type)
 
 
+def plain_type_of(container: Any) -> Any:
+    """The type whose methods read and write the container, whatever a subclass makes of them."""
+    kind = type(container)
+    return kind if kind in _PLAIN_TYPES else next(each for each in _PLAIN_TYPES if issubclass(kind, each))
+
+
+def plain_len(container: Any) -> int:
+    """How many items it has."""
+    return int(plain_type_of(container).__len__(container))
+
+
+def plain_items(container: Any) -> Iterator[Any]:
+    """The items, or the keys."""
+    return iter(plain_type_of(container).__iter__(container))
+
+
 def named_tensors(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
     """Tensors in nested lists, tuples, dicts and dataclasses, each with its position: ``('[0].mask', tensor)``."""
-    if isinstance(value, Tensor):
-        yield name, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from named_tensors(item, f"{name}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from named_tensors(item, f"{name}[{index}]")
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from named_tensors(getattr(value, field.name, None), f"{name}.{field.name}")
+    if issubclass(type(value), Tensor):
+        yield name, value  # type: ignore[misc] # asked for its class, an object may raise
+    else:
+        for step, item in _steps_into(value):
+            yield from named_tensors(item, name + step)
+
+
+def _steps_into(value: object) -> list[tuple[str, object]]:
+    """What a container holds, each with the step that leads to it; nothing of one that does not let itself be read."""
+    kind = type(value)
+    try:
+        if issubclass(kind, Mapping):
+            return [(f"[{key!r}]", item) for key, item in value.items()]  # type: ignore[attr-defined]
+        if issubclass(kind, list | tuple):
+            return [(f"[{index}]", item) for index, item in enumerate(plain_items(value))]
+        fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+        return [(f".{field.name}", getattr(value, field.name, None)) for field in fields]
+    except Exception:
+        return []
 
 
 def tensors_in(value: object) -> list[Tensor]:
     """The tensors of :func:`named_tensors`, with a short way for the two commonest cases."""
-    if isinstance(value, Tensor):
-        return [value]
-    if type(value) is tuple and len(value) == 1 and isinstance(value[0], Tensor):
-        return [value[0]]
+    kind = type(value)
+    if issubclass(kind, Tensor):
+        return [value]  # type: ignore[list-item]
+    if kind is tuple and len(value) == 1 and issubclass(type(value[0]), Tensor):  # type: ignore[arg-type, index]
+        return [value[0]]  # type: ignore[index]
     return [tensor for _, tensor in named_tensors(value)]
 
 
@@ -82,23 +109,32 @@ def _copy(value: Any, shared: dict[int, Any]) -> Any:
 
 def _share(value: object, shared: dict[int, Any], seen: set[int], own: Callable[[Tensor], Tensor]) -> None:
     """Enter every tensor and module below ``value`` into ``shared``, a memo of :func:`copy.deepcopy`."""
-    if isinstance(value, _ATOMS) or id(value) in seen:
+    kind = type(value)
+    if issubclass(kind, _ATOMS) or id(value) in seen:
         return
     seen.add(id(value))
-    if isinstance(value, Tensor):
-        shared[id(value)] = own(value)
-    elif isinstance(value, nn.Module) or callable(value):
+    if issubclass(kind, Tensor):
+        shared[id(value)] = own(value)  # type: ignore[arg-type]
+    elif issubclass(kind, nn.Module) or callable(value):
         shared[id(value)] = value
     else:
-        for item in _items_of(value):
+        for item in _parts_of(value):
             _share(item, shared, seen, own)
 
 
-def _items_of(value: object) -> list[object]:
-    if isinstance(value, Mapping):
+def _parts_of(value: object) -> list[object]:
+    """What is below an object; nothing below one that does not let itself be read."""
+    try:
+        return _items_or_attributes_of(value)
+    except Exception:
+        return []
+
+
+def _items_or_attributes_of(value: Any) -> list[object]:
+    if issubclass(type(value), Mapping):
         return list(value.values())
-    if isinstance(value, list | tuple | set | frozenset):
-        return list(value)
+    if issubclass(type(value), _SEQUENCES):
+        return list(plain_items(value))
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
 
@@ -110,9 +146,9 @@ def packed_objects(named: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, torc
         name, value = waiting.popleft()
         if _is_packed(value):
             yield name, value
-        elif issubclass(type(value), _CONTAINERS) and len(value) <= LARGEST_CONTAINER and id(value) not in seen:
+        elif issubclass(type(value), _CONTAINERS) and plain_len(value) <= LARGEST_CONTAINER and id(value) not in seen:
             seen.add(id(value))
-            pairs = dict.items(value) if issubclass(type(value), dict) else enumerate(value)
+            pairs = dict.items(value) if issubclass(type(value), dict) else enumerate(plain_items(value))
             waiting.extend((f"{name}[{key!r}]", item) for key, item in _worth_a_look(pairs))
 
 

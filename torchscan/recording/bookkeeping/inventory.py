@@ -69,7 +69,8 @@ class PackedObject:
 
 def type_name_of(module: nn.Module) -> str:
     """The class name; a ScriptModule's is that of the class it was made from."""
-    return str(getattr(module, "original_name", type(module).__name__))
+    kind = type(module)
+    return str(module.original_name) if issubclass(kind, torch.jit.ScriptModule) else kind.__name__
 
 
 def modules_of(module: nn.Module) -> dict[str, nn.Module]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from torchscan.recording.bookkeeping.containers import Fingerprint
 from torchscan.recording.bookkeeping.inventory import Inventory, PackedObject, Slot
 from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.torch_versions import local_part
 from torchscan.trace.events import ParameterRecord, stored_size
 
 
@@ -38,10 +40,20 @@ def _packed_records(
             is_buffer=False,
             requires_grad=False,
             numel=size.numel,
+            local_numel=size.numel,
             stored_bytes=size.memory.numel(),
             is_used=each.fingerprint in took_packed,
             storages=(storage,),
         )
+
+
+def shared_among_processes(records: Sequence[ParameterRecord]) -> str | None:
+    """What to say where other processes hold a part of the parameters."""
+    distinct = {each.identity: each for each in records if not each.is_buffer}.values()
+    held, all_ = sum(each.local_numel for each in distinct), sum(each.numel for each in distinct)
+    if held == all_:
+        return None
+    return f"one of several processes: it holds {held:,} of {all_:,} parameters, and bytes and costs are its own"
 
 
 def unseen_parameters(inventory: Inventory, took_packed: Mapping[Fingerprint | None, str]) -> list[str]:
@@ -49,7 +61,14 @@ def unseen_parameters(inventory: Inventory, took_packed: Mapping[Fingerprint | N
     shown = {each.fingerprint for each in inventory.packed}
     hidden = {path for fingerprint, path in took_packed.items() if fingerprint not in shown}
     unread = [f"what {each.path} holds, which cannot be read" for each in inventory.packed if each.sizes is None]
+    unread += [f"the weights of {path or 'the model'}, which was frozen: they are constants now" for path in _frozen(inventory)]
     return unread + [f"the packed weights that {path or 'the model'} uses and no module shows" for path in sorted(hidden)]
+
+
+def _frozen(inventory: Inventory) -> list[str]:
+    """What ``torch.jit.freeze`` was given has lost its parameters, and the flag that each other module has."""
+    scripts = ((path, each) for path, each in inventory.modules.items() if isinstance(each, torch.jit.ScriptModule))
+    return [path for path, each in scripts if not hasattr(each, "training")]
 
 
 def _record_of(slot: Slot, identity: int, is_used: bool, table: TensorTable) -> ParameterRecord:
@@ -61,6 +80,7 @@ def _record_of(slot: Slot, identity: int, is_used: bool, table: TensorTable) -> 
         is_buffer=slot.is_buffer,
         requires_grad=slot.tensor.requires_grad,
         numel=slot.tensor.numel(),
+        local_numel=local_part(slot.tensor).numel(),
         stored_bytes=sum(stored_size(part.numel(), part.dtype) for part in parts),
         is_used=is_used,
         storages=tuple(table.foreign_storage(part) for part in parts),
@@ -72,4 +92,5 @@ def _parts_of(tensor: Tensor) -> list[Tensor]:
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return [tensor]
-    return [part for name in flatten()[0] for part in _parts_of(getattr(tensor, name))]
+    held = (getattr(tensor, name) for name in flatten()[0])  # a mesh of devices among them, say
+    return [part for each in held if isinstance(each, Tensor) for part in _parts_of(each)]
