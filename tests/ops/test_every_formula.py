@@ -82,6 +82,8 @@ LIST = (T(4), T(2, 3))  # 10 elements
 
 MATMUL = [
     case("aten.linear", T(2, 3), T(5, 3), T(5), out=T(2, 5), macs=2 * 5 * 3, read=6 + 15 + 5, written=10),
+    # 2 rows of 5 gradients: as many products for the input as for the weight; the bias' are summed, 2 numbers once
+    case("aten.linear_backward", T(2, 3), T(2, 5), T(5, 3), MASK3, out=(T(2, 3), T(5, 3), T(5)), macs=2 * 30, other=5),
     case("aten.mm", T(2, 3), T(3, 5), out=T(2, 5), macs=2 * 5 * 3),
     case("aten.mm", C(2, 3), C(3, 5), out=C(2, 5), macs=4 * 2 * 5 * 3),  # a complex product is 4 real ones
     case("aten.addmm", T(5), T(2, 3), T(3, 5), out=T(2, 5), macs=30, other=10 + 5, alpha=2, beta=3),

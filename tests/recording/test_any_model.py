@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributions as dis
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchscan import InputError, RecordError, crawl_module, record
+from tests.recording.test_record import Calls
+from torchscan import InputError, RecordError, crawl_module, from_json, record, to_json
 from torchscan.trace.trace import Trace
 
 
@@ -264,3 +268,203 @@ def test_one_process_says_nothing_of_others() -> None:
     trace = record(two_layers(), (16,))
     assert said_of_processes(trace) == []
     assert sum(each.local_numel for each in trace.parameters) == ELEMENTS
+
+
+# -- what is known without data ------------------------------------------------------------------------------------------
+
+
+class Made(nn.Module):
+    """A linear layer of 4 · 4, and something that is made of its result."""
+
+    def __init__(self, make: Callable[[Tensor], Any], device: str = "cpu") -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4, device=device)
+        self.make = make
+
+    def forward(self, x: Tensor) -> Any:
+        made = self.layer(x)
+        return made, self.make(made)
+
+
+ON_CPU_AND_META = pytest.mark.parametrize("device", ["cpu", "meta"])
+
+DISTRIBUTIONS: dict[str, Callable[[Tensor], Any]] = {
+    "normal": lambda y: dis.Normal(y, y.exp()).rsample(),
+    "log_prob": lambda y: dis.Normal(y, y.exp(), validate_args=True).log_prob(y),
+    "categorical": lambda y: dis.Categorical(logits=y).sample(),
+    "beta": lambda y: dis.Beta(y.exp(), y.exp()).rsample(),
+    "several variables": lambda y: dis.MultivariateNormal(y, scale_tril=torch.diag_embed(y.exp())).rsample(),
+    "transformed": lambda y: dis.TransformedDistribution(dis.Normal(y, y.exp()), [dis.TanhTransform()]).rsample(),
+    "divergence": lambda y: dis.kl_divergence(dis.Categorical(logits=y), dis.Categorical(logits=-y)),
+}
+
+
+@ON_CPU_AND_META
+@pytest.mark.parametrize("make", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
+def test_distributions_take_values_in_range_for_granted(make: Any, device: str) -> None:
+    found, real = crawl_module(Made(make, device), (4,)), crawl_module(Made(make), (4,), execute="real")
+    assert found["provenance"]["execution"] == "abstract"
+    assert found["provenance"]["assumptions"] == ["that parameters and values of distributions are in range"]
+    assert real["provenance"]["assumptions"] == []
+    assert found["overall"] == real["overall"]
+
+
+def test_a_loop_until_samples_are_accepted_is_not_taken_for_granted() -> None:
+    """Von Mises draws by rejection: how often, the values tell."""
+    info = crawl_module(Made(lambda y: dis.VonMises(y, y.exp()).sample()), (4,))
+    assert info["provenance"]["execution"] == "real"
+
+
+def masked(self: Any, x: Tensor, mask: Tensor) -> Tensor:
+    if (mask == 0).all():
+        raise ValueError("nothing is left")
+    return self.layer(x)[mask > 0]
+
+
+def test_a_mask_of_floats_is_known_where_it_was_given() -> None:
+    trace = record(Calls(masked, layer=nn.Linear(4, 4)), args=(torch.ones(3, 4), torch.tensor([1.0, 0.0, 1.0])))
+    assert trace.provenance.execution == "abstract"
+    assert trace.ops[-1].signature.outputs[0].shape == (2, 4)
+
+
+def extended_mask(y: Tensor) -> bool:
+    """As of 512 tokens, read as Longformer does."""
+    mask = 1 - torch.ones(1, 512, dtype=torch.long)[:, None, None, :].expand(1, 1, 512, 512).to(torch.float32)
+    return bool((mask[:, 0, 0, :] > 0).flatten().any().item())
+
+
+KNOWN: dict[str, Callable[[Tensor], Any]] = {
+    "tensor": lambda y: int(torch.tensor([3, 4], device=y.device).sum()),
+    "as_tensor": lambda y: int(torch.as_tensor([3, 4], device=y.device).sum()),
+    "asarray": lambda y: int(torch.asarray([3, 4], device=y.device).sum()),
+    "new_tensor": lambda y: int(y.new_tensor([3, 4], dtype=torch.long).sum()),
+    "by name": lambda y: int(torch.tensor(data=[3], device="meta" if y.is_meta else "cpu")),
+    "float": lambda y: float(torch.tensor(3.0, device=y.device)),
+    "mask": extended_mask,
+}
+
+
+@ON_CPU_AND_META
+@pytest.mark.parametrize("make", KNOWN.values(), ids=KNOWN)
+def test_constants_that_follow_an_activation_keep_their_values(make: Any, device: str) -> None:
+    assert record(Made(make, device), (4,)).provenance.execution == "abstract"
+
+
+@pytest.mark.parametrize("name", ["tensor", "as_tensor", "new_tensor"])
+def test_integers_do_in_training_too(name: str) -> None:
+    trace = record(Made(KNOWN[name], "meta"), (4,), training=True, loss=lambda output: output[0].sum())
+    assert trace.provenance.execution == "abstract"
+
+
+def test_whoever_asks_for_no_values_after_the_pass_gets_none() -> None:
+    record(Made(KNOWN["tensor"], "meta"), (4,))
+    assert torch.tensor([1], device="meta").is_meta
+    assert "new_tensor" not in vars(Tensor)
+
+
+def turned(y: Tensor) -> Tensor:
+    """Views made in place of a tensor whose rows are one and the same."""
+    wide = y[:, None].expand(-1, 3, -1)
+    return wide.unsqueeze_(0).transpose_(1, 2).squeeze_(0)
+
+
+BOTH = pytest.mark.parametrize(
+    "backward", [False, lambda output: output[0].sum() + output[1].sum()], ids=["forward", "backward"]
+)
+
+ALIKE: dict[str, Callable[[Tensor], Any]] = {
+    "views in place": turned,
+    "sorted": lambda y: torch.take_along_dim(y, y.argsort(-1), -1),
+    "largest": lambda y: y.take_along_dim(y.argmax(-1, keepdim=True), dim=-1),
+    "flat": lambda y: y.take_along_dim(y.argsort(-1)),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("make", ALIKE.values(), ids=ALIKE)
+def test_shapes_lead_where_data_do(make: Any, backward: Any) -> None:
+    traces = [record(Made(make), (4,), batch_size=2, backward=backward, execute=way) for way in ("abstract", "real")]
+    found, real = ([(str(op.signature.op), op.signature.outputs) for op in trace.ops] for trace in traces)
+    assert found == real
+
+
+def test_writing_to_what_is_expanded_is_refused_as_before() -> None:
+    with pytest.raises(RecordError, match="an expanded tensor"):
+        record(Made(lambda y: y[:, None].expand(-1, 3, -1).add_(1)), (4,), execute="abstract")
+
+
+REFUSED: dict[str, tuple[Callable[[Tensor], Any], type[Exception]]] = {
+    "a product of two types": (lambda y: y @ y.double().T, RuntimeError),
+    "an expanded tensor": (lambda y: y[:, None].expand(-1, 3, -1).add_(1), RuntimeError),
+    "a mask": (lambda y: F.scaled_dot_product_attention(y, y, y, torch.zeros(5, 5)), RuntimeError),
+    "a type of a norm": (lambda y: F.layer_norm(y, [4], torch.ones(4).double()), RuntimeError),
+    "fractions as ids": (lambda y: F.embedding(y, torch.ones(3, 4)), RuntimeError),
+    "an id too large": (lambda y: F.embedding(torch.tensor([5]), y), IndexError),
+    "an index too large": (lambda y: y[torch.tensor([7])], IndexError),
+    "a position too large": (lambda y: y.gather(1, torch.tensor([[7]])), RuntimeError),
+}
+
+
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+@pytest.mark.parametrize(("make", "kind"), REFUSED.values(), ids=REFUSED)
+def test_a_model_catches_what_torch_would_raise(make: Any, kind: Any, execute: Any) -> None:
+    def caught(y: Tensor) -> bool:
+        with pytest.raises(kind):
+            make(y)
+        return True
+
+    assert record(Made(caught), (4,), execute=execute).modules
+
+
+# -- recurrent layers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *itertools.product((nn.LSTM, nn.GRU, nn.RNN), ({}, {"batch_first": True}, {"bidirectional": True}, {"num_layers": 2})),
+        (nn.LSTM, {"proj_size": 3}),
+    ],
+)
+def test_a_recurrent_layer_on_shapes_is_what_it_is_on_data(kind: Any, options: Any, steps: int) -> None:
+    model = kind(5, 7, **options)
+    traces = [record(model, args=(torch.ones(4, steps, 5),), execute=way) for way in ("abstract", "real")]
+    found, real = ([(str(op.signature.op), op.signature.outputs) for op in trace.ops] for trace in traces)
+    assert found == real
+
+
+def test_its_steps_are_not_gone_through_one_by_one() -> None:
+    """A sequence of 100,000 steps would take minutes."""
+    trace = record(nn.LSTM(8, 8, batch_first=True), (100_000, 8))
+    assert trace.ops[-1].signature.outputs[0].shape == (1, 100_000, 8)
+
+
+# -- nested tensors ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_nested_tensors_are_recorded_on_data(layout: Any) -> None:
+    """3 + 5 rows of 4 · 6; for the gradient as many for the weight, and as many for the other layer with its weight."""
+    given = torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(5, 4)], layout=layout)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 6))
+    info = crawl_module(model, args=(given,))
+    assert info["provenance"]["reason"].endswith("args[0] is a nested tensor, which has no counterpart on the meta device")
+    assert info["overall"]["macs"] == 8 * (4 * 4 + 4 * 6)
+    assert from_json(to_json(info)) == info
+
+    def loss(output: Tensor) -> Tensor:
+        return output.to_padded_tensor(0.0).sum()
+
+    trained = crawl_module(model, args=(given,), backward=loss)
+    assert trained["overall"]["macs"] == 8 * (2 * 4 * 4 + 3 * 4 * 6)
+    assert trained["overall"]["complete"]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_attention_says_what_to_give_it_instead() -> None:
+    given = torch.nested.nested_tensor([torch.ones(3, 8), torch.ones(5, 8)])
+    with pytest.raises(RecordError, match="try: give it a padded tensor and a mask"):
+        record(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), args=(given,))

@@ -260,9 +260,9 @@ def test_small_tensors_that_a_cache_remembers_can_be_trained_with(execute: Any) 
 def test_large_ones_without_data_are_warned_of() -> None:
     remembered.cache_clear()
     with torch.device("meta"):
-        model = Remembers(2**17)
-    with pytest.warns(UserWarning, match=r"keeps 1 meta tensor\(s\) .* \(\[131072\]; in a functools.lru_cache"):
-        torchscan.record(model, (2**17,))
+        model = Remembers(2**19)
+    with pytest.warns(UserWarning, match=r"keeps 1 meta tensor\(s\) .* \(\[524288\]; in a functools.lru_cache"):
+        torchscan.record(model, (2**19,))
     remembered.cache_clear()
 
 

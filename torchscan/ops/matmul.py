@@ -32,6 +32,16 @@ def linear(input: TensorSpec, weight: TensorSpec, bias: TensorSpec | None = None
     return Work(macs=real_products(out) * out.numel * weight.shape[-1])
 
 
+@cost_of(aten.linear_backward)
+def linear_backward(
+    self: TensorSpec, grad_output: TensorSpec, weight: TensorSpec, output_mask: Sequence[bool], *, out: object
+) -> Work:
+    """Products as forward for the gradients of input and weight, a sum over rows for that of the bias."""
+    of_input, of_weight, of_bias = output_mask
+    products = real_products(weight) * grad_output.numel * weight.shape[-1]
+    return Work(macs=(of_input + of_weight) * products, other_flops=of_bias * (grad_output.numel - weight.shape[0]))
+
+
 @window_of(aten.linear, aten.mkldnn_linear, "quantized::linear", "quantized::linear_relu", "quantized::linear_dynamic")
 def linear_window(input: TensorSpec, *_: object, out: TensorSpec) -> Looks:
     """All elements along the last dimension."""

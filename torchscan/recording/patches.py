@@ -28,16 +28,18 @@ def replaced(places: dict[Any, Any], key: Any, by: Callable[[Any], Any]) -> Iter
 
 
 @contextlib.contextmanager
-def overridden(owner: object, name: str, by: Callable[[Any], Any]) -> Iterator[None]:
-    """Put something in the place of a method of one object."""
-    places, method = vars(owner), getattr(owner, name)
-    if name in places:
-        with replaced(places, name, by):
-            yield
-        return
-    at_the_latest(partial(places.pop, name, None))
-    places[name] = by(method)
+def overridden(owner: Any, name: str, by: Callable[[Any], Any]) -> Iterator[None]:
+    """Put something in the place of an attribute, one that an object has from its class, or a class from its base, too."""
+    before = getattr(owner, name)
+    put_back = partial(setattr, owner, name, before) if name in vars(owner) else partial(_remove, owner, name)
+    at_the_latest(put_back)
+    setattr(owner, name, by(before))
     try:
         yield
     finally:
-        places.pop(name, None)
+        put_back()
+
+
+def _remove(owner: Any, name: str) -> None:
+    if name in vars(owner):
+        delattr(owner, name)

@@ -7,6 +7,10 @@ from pathlib import PurePath
 from types import FrameType
 
 _NOT_THE_USERS = frozenset({"torch", "torchscan"})
+#: where torch refuses parameters of distributions, and values, that are out of range
+_VALIDATING = frozenset(
+    f"torch.distributions.{name}" for name in ("distribution", "constraints", "continuous_bernoulli", "geometric")
+)
 #: the module that calls the model
 _CALLER = "torchscan.recording.running"
 
@@ -19,6 +23,16 @@ def place_of_user() -> str | None:
             return f"{PurePath(frame.f_code.co_filename).name}:{frame.f_lineno} (in {frame.f_code.co_qualname})"
         frame = frame.f_back
     return None
+
+
+def is_validation() -> bool:
+    """Whether torch asks on its own account whether values are as they should be."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _module_of(frame).partition(".")[0] in _NOT_THE_USERS:
+        if _module_of(frame) in _VALIDATING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _module_of(frame: FrameType) -> str:

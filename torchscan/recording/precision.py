@@ -13,6 +13,7 @@ from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import meta_copy, own_copy
+from torchscan.recording.execution.abstract import NO_FLOATS
 from torchscan.recording.request import PassRequest
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed"]
@@ -64,7 +65,7 @@ def on_meta_copy(request: PassRequest, dtype: torch.dtype | None = None) -> Pass
 
 def _meta_copy(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     if not tensor.is_floating_point():
-        return own_copy(tensor, on_meta=True)
+        return own_copy(tensor, on_meta=True, largest_floats=NO_FLOATS)
     copied = meta_copy(tensor, dtype)
     made: Any = nn.Parameter(copied) if isinstance(tensor, nn.Parameter) else copied
     return made.requires_grad_(tensor.requires_grad)  # type: ignore[no-any-return]

@@ -24,7 +24,8 @@ from torchscan.recording.call_tree import Call, CallTree
 from torchscan.recording.execution.assumed import NOTHING, AssumedValues, Met
 from torchscan.recording.execution.calls import Execution, OpOutcome, OpRequest, OpTraits, describe_outcome, traits_of
 from torchscan.recording.execution.higher_order import named_call
-from torchscan.recording.execution.reads import CHECKING
+from torchscan.recording.execution.reads import CHECKING, TRUTH
+from torchscan.recording.places import is_validation
 from torchscan.recording.undo import WAITING, at_the_latest, tell_interrupts
 from torchscan.torch_versions import (
     HigherOrderOperator,
@@ -228,13 +229,20 @@ class Recorder(TorchDispatchMode):
         request = OpRequest(func, traits, args, kwargs, self.table)
         try:
             met = self.values.met_by(request)
-            outcome = self._execution.run(request)
+            outcome = self._if_validated(request) or self._execution.run(request)
         except Exception as error:
             self._failed = (error, request)
             raise
         if func in _BOOKKEEPING:
             return self._result_of_bookkeeping(request, outcome)
         return self._write_down(request, outcome, met)
+
+    def _if_validated(self, request: OpRequest) -> OpOutcome | None:
+        """What torch refuses if it is out of range is taken to be in range where nobody knows."""
+        if request.op not in TRUTH or request.tracked[0].is_concrete or not is_validation():
+            return None
+        self.assume("that parameters and values of distributions are in range")
+        return describe_outcome(request, True)
 
     def _on_one_device(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """For composite operators, which compare devices: beside a meta tensor other fractions give up their values."""

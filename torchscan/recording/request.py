@@ -71,15 +71,19 @@ class PassRequest(Inputs):
         """Whether torchscan makes the inputs from shapes."""
         return self.input_shape is not None
 
-    def inputs(self, device: torch.device, kept: Collection[int]) -> tuple[tuple[Any, ...], dict[str, Any], set[int]]:
+    def inputs(
+        self, device: torch.device, kept: Collection[int], largest_floats: int
+    ) -> tuple[tuple[Any, ...], dict[str, Any], set[int]]:
         """The arguments of the forward pass, and which of their tensors torchscan made.
 
-        Tensors are copied to ``device`` (on ``meta``, integers keep their values), except those whose identity is in ``kept``.
+        Tensors are copied to ``device`` (on ``meta``, integers keep their values, and floating-point numbers up to
+        ``largest_floats`` of them), except those whose identity is in ``kept``.
         """
         owned: list[Tensor] = []
+        on_meta = device.type == "meta"
 
         def own(tensor: Tensor) -> Tensor:
-            copied = tensor if id(tensor) in kept else own_copy(tensor, on_meta=device.type == "meta")
+            copied = tensor if id(tensor) in kept else own_copy(tensor, on_meta=on_meta, largest_floats=largest_floats)
             if copied is not tensor:
                 owned.append(copied)
             return copied

@@ -11,11 +11,14 @@ from typing import Any
 
 from torch import Tensor
 
+from torchscan.errors import NeedsValuesError
 from torchscan.recording.attempts import Attempt
 from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.bookkeeping.tensors import TensorTable, shape_of
+from torchscan.recording.execution.abstract import NO_FLOATS
 from torchscan.recording.execution.assumed import AssumedValues
+from torchscan.recording.execution.constants import constants_keep_values
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
 from torchscan.recording.failures import explain
 from torchscan.recording.patches import overridden, replaced
@@ -50,7 +53,7 @@ def run(
     _enter(arguments, request, inventory, recorder.table)
     if not attempt.is_abstract:
         _enter_made_up(arguments, request, recorder.values)
-    inputs = [InputRecord(name, tuple(tensor.shape), tensor.dtype) for name, tensor in arguments.named]
+    inputs = [InputRecord(name, shape_of(tensor), tensor.dtype) for name, tensor in arguments.named]
     try:
         _Stage(request, attempt, recorder, inventory, autocast).whole(arguments)
     except (BackwardError, OptimizerError):
@@ -62,8 +65,12 @@ def run(
 
 def _arguments(request: PassRequest, attempt: Attempt, inventory: Inventory) -> _Arguments:
     kept = {id(slot.tensor) for slot in inventory.slots}
-    args, kwargs, owned = request.inputs(attempt.device, kept)
+    floats = NO_FLOATS if any(slot.tensor.is_meta for slot in inventory.slots) else attempt.largest_floats
+    args, kwargs, owned = request.inputs(attempt.device, kept, floats)
     named = [*named_tensors(args, "args"), *named_tensors(kwargs, "kwargs")]
+    nested = [name for name, tensor in named if tensor.is_nested]
+    if attempt.is_abstract and nested:
+        raise NeedsValuesError(f"{nested[0]} is a nested tensor, which has no counterpart on the meta device")
     return _Arguments(args, kwargs, named, [(name, tensor) for name, tensor in named if id(tensor) in owned])
 
 
@@ -130,6 +137,7 @@ class _Stage:
             if in_pieces and is_abstract:
                 stack.enter_context(functions_let_through())
             if is_abstract:
+                stack.enter_context(constants_keep_values(self._attempt.largest_floats))
                 stack.enter_context(autocast_of_meta_tensors(self._request.device_type))
             stack.enter_context(self._recorder.recording())
             yield

@@ -25,6 +25,8 @@ class Saying(Enum):
     ONE_SAMPLE = auto()
     #: a module has no forward
     NO_FORWARD = auto()
+    #: attention takes nested tensors only in kernels that are not taken here
+    NESTED_ATTENTION = auto()
     #: operands whose types do not go together
     WRONG_TYPE = auto()
 
@@ -36,6 +38,7 @@ _WORDS: Mapping[Saying, tuple[str, ...]] = {
     Saying.NO_GRADIENT: ("no autograd formula was registered",),
     Saying.ONE_SAMPLE: ("more than 1 value per channel",),
     Saying.NO_FORWARD: ('missing the required "forward" function',),
+    Saying.NESTED_ATTENTION: ("does not support nestedtensor outside of its fast path",),
     Saying.WRONG_TYPE: ("dtype", "scalar type"),
 }
 

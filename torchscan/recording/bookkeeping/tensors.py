@@ -181,8 +181,7 @@ class TensorTable:
     def spec_of(self, tensor: Tensor) -> TensorSpec:
         """The spec of a tensor; equal specs are one object, so that its identity can serve as a key."""
         strided = tensor.layout is torch.strided and not tensor.is_nested
-        shape = tuple(tensor.shape) if not tensor.is_nested else (tensor.numel(),)
-        key = (shape, tensor.dtype, tensor.stride() if strided else (), _sparsity_of(tensor))
+        key = (shape_of(tensor), tensor.dtype, tensor.stride() if strided else (), _sparsity_of(tensor))
         spec = self._specs.get(key)
         if spec is None:
             spec = self._specs[key] = TensorSpec(*key)
@@ -242,6 +241,11 @@ class TensorTable:
         return storage
 
 
+def shape_of(tensor: Tensor) -> tuple[int, ...]:
+    """That of the elements in a row where a tensor is nested: its own has symbols in it, or there is none."""
+    return (tensor.numel(),) if tensor.is_nested else tuple(tensor.shape)
+
+
 def _has_shape(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
 
@@ -263,11 +267,12 @@ def is_plain(tensor: Tensor) -> bool:
     return dense and type(tensor) in (Tensor, nn.Parameter)
 
 
-def own_copy(tensor: Tensor, *, on_meta: bool) -> Tensor:
-    """A copy that may be written to; a meta tensor if ``on_meta``, but for moderately sized integers on the CPU."""
+def own_copy(tensor: Tensor, *, on_meta: bool, largest_floats: int) -> Tensor:
+    """A copy that may be written to; if ``on_meta`` a meta tensor, but for numbers on the CPU that are not too many."""
     if not is_plain(tensor):
         return tensor
-    keeps_values = tensor.device.type == "cpu" and not _is_arithmetic(tensor) and tensor.numel() <= CONCRETE_INTEGERS
+    largest = largest_floats if _is_arithmetic(tensor) else CONCRETE_INTEGERS
+    keeps_values = tensor.device.type == "cpu" and tensor.numel() <= largest
     if on_meta and not keeps_values:
         made = meta_copy(tensor)
     else:

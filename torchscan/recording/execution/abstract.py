@@ -38,7 +38,7 @@ from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 _META, _CPU = torch.device("meta"), torch.device("cpu")
 
 #: floating-point tensors made from known values keep theirs up to this many elements
-CONCRETE_FLOATS = 2**16
+CONCRETE_FLOATS = 2**18
 #: … or none does, not even those without elements
 NO_FLOATS = -1
 
@@ -66,7 +66,7 @@ class _Plan(NamedTuple):
 class AbstractExecution:
     """Runs operators on specs, and on values where they are known: see the top of this file."""
 
-    def __init__(self, largest_floats: int = CONCRETE_FLOATS) -> None:
+    def __init__(self, largest_floats: int) -> None:
         self._largest_floats = largest_floats
         self._assumes_numbers = False
         self._plans: dict[tuple[Any, ...], _Plan] = {}

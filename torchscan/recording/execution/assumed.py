@@ -22,7 +22,7 @@ from torchscan.recording.execution.calls import About, Assumed, OpRequest
 from torchscan.recording.execution.draws import drawn_by
 from torchscan.recording.execution.picks import about_after, are_most, choices_asked_for, of_result, what_is_read
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, begins_deepcopy, may_read, name_of_read, reads
-from torchscan.recording.places import place_of_user
+from torchscan.recording.places import is_validation, place_of_user
 from torchscan.torch_versions import OpOverloadPacket, current_node
 
 #: the operands, by their position, whose values were made up, and what they rest on
@@ -151,7 +151,7 @@ class AssumedValues:
         return self._of_storage.get(tracked.storage) if tracked.is_concrete else None
 
     def _note(self, assumed: Assumed, reader: str) -> None:
-        if self._is_checking or assumed.about is About.IDS:
+        if self._is_checking or assumed.about is About.IDS or is_validation():
             return
         if assumed.about is About.LOADS:
             self._assume_balance(assumed)

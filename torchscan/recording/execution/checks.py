@@ -1,4 +1,7 @@
-"""What operators refuse on data but their shape functions let pass: mixed types, indices out of range."""
+"""What operators refuse on data but their shape functions let pass: mixed types, indices out of range.
+
+The exceptions are of torch's classes: a model may catch them.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,13 @@ _SIXTEEN_BITS = frozenset({torch.float16, torch.bfloat16})
 
 def check(request: OpRequest) -> None:
     """Raise what the operator would raise on data."""
-    for tensor in request.written_tensors() if request.traits.written else ():
+    is_write = request.traits.written and torch.Tag.inplace_view not in request.op.tags
+    for tensor in request.written_tensors() if is_write else ():
         spec = request.table.find(tensor).spec
         if any(step == 0 and size > 1 for size, step in zip(spec.shape, spec.stride, strict=False)):
-            raise ValueError(f"an expanded tensor {list(spec.shape)} is written to: some of its elements are one and the same")
+            raise RuntimeError(
+                f"an expanded tensor {list(spec.shape)} is written to: some of its elements are one and the same"
+            )
     rule = _CHECKS.get(request.op)
     if rule is not None:
         rule(request)
@@ -37,10 +43,10 @@ def _attention(request: OpRequest) -> None:
         scores = (*query.shape[:-1], key.shape[-2])
         mask = request.tracked[3].spec.shape
         if len(mask) > len(scores) or any(size not in (1, full) for size, full in zip(mask[::-1], scores[::-1], strict=False)):
-            raise ValueError(f"the mask {list(mask)} does not fit the scores {list(scores)}")
+            raise RuntimeError(f"the mask {list(mask)} does not fit the scores {list(scores)}")
     grouped = request.kwargs.get("enable_gqa", False)
     if not grouped and len(query.shape) == len(key.shape) == 4 and query.shape[1] != key.shape[1] != 1:
-        raise ValueError(f"{query.shape[1]} query heads, {key.shape[1]} key heads: pass enable_gqa=True")
+        raise RuntimeError(f"{query.shape[1]} query heads, {key.shape[1]} key heads: pass enable_gqa=True")
 
 
 def _norm_types(request: OpRequest) -> None:
@@ -53,7 +59,7 @@ def _norm_types(request: OpRequest) -> None:
 def _require_equal(dtypes: Iterable[torch.dtype]) -> None:
     names = sorted({str(dtype).removeprefix("torch.") for dtype in dtypes})
     if len(names) > 1:
-        raise TypeError(f"the operands have different dtypes: {' and '.join(names)}")
+        raise RuntimeError(f"the operands have different dtypes: {' and '.join(names)}")
 
 
 def _transposed_channels(request: OpRequest) -> None:
@@ -61,7 +67,7 @@ def _transposed_channels(request: OpRequest) -> None:
     source, weight = request.tracked[0].spec.shape, request.tracked[1].spec.shape
     channels = source[-(len(weight) - 1)] if len(source) >= len(weight) - 1 else None
     if channels != weight[0]:
-        raise ValueError(f"the input has {channels} channels where the weight {list(weight)} expects {weight[0]}")
+        raise RuntimeError(f"the input has {channels} channels where the weight {list(weight)} expects {weight[0]}")
 
 
 def _embedding_range(request: OpRequest) -> None:
@@ -76,12 +82,12 @@ def _gather_range(request: OpRequest) -> None:
     shape = request.table.find(source).spec.shape
     _require_integers(request, indices)
     if isinstance(dim, int) and shape:
-        _require_in_range(request, indices, shape[dim], from_the_end=False)
+        _require_in_range(request, indices, shape[dim], from_the_end=False, otherwise=RuntimeError)
 
 
 def _require_integers(request: OpRequest, indices: Tensor) -> None:
     if request.table.find(indices).spec.is_arithmetic:
-        raise TypeError("the index is floating-point, but must be of integers")
+        raise RuntimeError("the index is floating-point, but must be of integers")
 
 
 def _index_range(request: OpRequest) -> None:
@@ -92,12 +98,14 @@ def _index_range(request: OpRequest) -> None:
             _require_in_range(request, index, size)
 
 
-def _require_in_range(request: OpRequest, indices: Tensor, size: int, *, from_the_end: bool = True) -> None:
+def _require_in_range(
+    request: OpRequest, indices: Tensor, size: int, *, from_the_end: bool = True, otherwise: type[Exception] = IndexError
+) -> None:
     if not request.table.find(indices).is_concrete or indices.numel() == 0:
         return
     low, high = (int(extreme) for extreme in request.operand(indices).aminmax())
     if high >= size or low < (-size if from_the_end else 0):
-        raise IndexError(f"index {high if high >= size else low} is out of range for a dimension of {size}")
+        raise otherwise(f"index {high if high >= size else low} is out of range for a dimension of {size}")
 
 
 _CHECKS: Mapping[OpOverload, Callable[[OpRequest], None]] = {

@@ -32,6 +32,13 @@ READING_FUNCTIONS: Collection[Callable[..., object]] = frozenset({Tensor.tolist,
 CHECKING: Collection[Callable[..., object]] = frozenset({aten.one_hot.default, one_hot})
 
 
+#: composites that compare the devices of their operands before any operator is called
+COMPARING_DEVICES: Collection[Callable[..., object]] = frozenset({torch.take_along_dim, Tensor.take_along_dim})
+
+#: what Python's ``if`` calls
+TRUTH = frozenset({aten.is_nonzero.default, aten._local_scalar_dense.default, aten.item.default})
+
+
 def begins_deepcopy(request: OpRequest) -> bool:
     """Whether it makes what ``copy.deepcopy`` then gives a copy of the operand's memory, out of sight."""
     return request.op is aten.new_empty.default and not request.args[1]

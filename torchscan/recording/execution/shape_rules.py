@@ -180,6 +180,21 @@ def _lstm_workspace(steps: int, batch: int, width: int, size: int) -> int:
     return gates + BLOCKS_OF_WIDE_STATES * states + 2 * pages(2 * (steps + 1), size) + pages(steps, padded(size))
 
 
+def _recurrent(op: OpOverload) -> Rule:
+    """The first step tells everything but how many there are; torch's own function takes each of them."""
+
+    def rule(source: Tensor, state: Any, *rest: Any) -> tuple[Tensor, ...] | None:
+        batch_first = bool(rest[-1])
+        if source.shape[batch_first] < 2:
+            return None
+        output, *final = op(source.narrow(int(batch_first), 0, 1), state, *rest)
+        batch, width = output.shape[1 - batch_first], output.shape[-1]
+        whole = torch.empty(source.shape[batch_first], batch, width, dtype=output.dtype, device="meta")
+        return whole.transpose(0, 1) if batch_first else whole, *final
+
+    return rule
+
+
 def _cudnn_rnn(
     source: Tensor, weights: list[Tensor], _: int, buffer: Tensor | None, hidden: Tensor, cell: Tensor | None, *rest: Any
 ) -> tuple[Tensor, ...]:
@@ -232,6 +247,7 @@ def _nothing(*_args: Any, **_kwargs: Any) -> tuple[Tensor, ...]:
 
 
 _UNARY = (aten.relu, aten.gelu, aten.silu, aten.sigmoid, aten.tanh, aten.hardswish, aten.hardsigmoid, aten.hardtanh)
+_DRAWN = (aten._sample_dirichlet, aten._dirichlet_grad, aten._standard_gamma_grad)
 _UNARY_IN_PLACE = (aten.relu_, aten.silu_, aten.sigmoid_, aten.tanh_, aten.hardswish_, aten.hardsigmoid_, aten.hardtanh_)
 
 _CONVOLUTIONS = (aten.convolution.default, aten.conv2d.default, aten.conv3d.default)
@@ -245,6 +261,7 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     **dict.fromkeys((aten.soft_margin_loss.default, aten.binary_cross_entropy.default), _reduced_loss),
     aten.mkldnn_rnn_layer.default: _lstm_layer,
     aten.mkldnn_rnn_layer_backward.default: _lstm_layer_backward,
+    **{op: _recurrent(op) for op in (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)},
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
     **dict.fromkeys(UPDATES_WITHOUT_SHAPE_FUNCTION, _nothing),
@@ -254,7 +271,7 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten.native_batch_norm.default: _native_batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.layer_norm.default: _layer_norm,
-    **{op.default: _like_input for op in _UNARY},
+    **{op.default: _like_input for op in (*_UNARY, *_DRAWN)},
     **{op.default: _written for op in _UNARY_IN_PLACE},
     **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor), _like_both),
     **dict.fromkeys((aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor), _written),

@@ -26,7 +26,7 @@ from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.tensors import TensorTable, is_plain, meta_copy
 from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.kernels import Kernels
-from torchscan.recording.execution.reads import CHECKING, READING_FUNCTIONS
+from torchscan.recording.execution.reads import CHECKING, COMPARING_DEVICES, READING_FUNCTIONS
 from torchscan.recording.training.autocast import Autocast
 from torchscan.recording.undo import WAITING, interruptible, tell_interrupts
 from torchscan.torch_versions import (
@@ -83,10 +83,20 @@ class Substitutes(TorchFunctionMode):
         own_args, own_kwargs = self._swap(tuple(args)), {name: self._swap(value) for name, value in (kwargs or {}).items()}
         if not self.on_meta:
             return func(*own_args, **own_kwargs)
+        if func in COMPARING_DEVICES:
+            own_args = tuple(self._without_values(each) if isinstance(each, Tensor) else each for each in own_args)
         if func is Tensor.to:
             own_args, own_kwargs = _staying(*own_args, **own_kwargs)
         own_args, own_kwargs = self._autocast.cast(func, own_args, own_kwargs, once_more=self._is_computed_again())
         return self._kernels.of(func)(*own_args, **own_kwargs)
+
+    def _without_values(self, tensor: Tensor) -> Tensor:
+        if tensor.is_meta:
+            return tensor
+        with outside_of_everything():
+            substitute = meta_copy(tensor)
+            self._table.enter_substitute(substitute, tensor)
+        return substitute
 
     def _is_computed_again(self) -> bool:
         return torch.is_grad_enabled() and current_node() is not None
