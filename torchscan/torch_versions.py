@@ -49,6 +49,7 @@ __all__ = [
     "forget_hooks",
     "hooks_for_gradients_as_now",
     "hooks_of",
+    "is_fake",
     "is_faking",
     "is_functorch_wrapped",
     "keeps_for_gradients",
@@ -68,7 +69,9 @@ __all__ = [
     "share_memory",
     "shortened_to_tf32",
     "suggest_memory_format",
+    "traces",
     "without_functorch",
+    "without_hooks_for_gradients",
     "without_modes",
     "without_torch_function",
 ]
@@ -133,6 +136,21 @@ def modes_as_now() -> Callable[[], None]:
             pop_mode()
 
     return leave
+
+
+def traces() -> str | None:
+    """What is writing down a program of everything that torch does, in a way that can't be stepped out of."""
+    if _C._get_tracing_state() is not None:
+        return "torch.jit.trace"
+    fx = sys.modules.get("torch.fx._symbolic_trace")
+    is_patched = fx is not None and nn.Module.__call__.__code__.co_filename == fx.__file__
+    return "torch.fx" if is_patched and _C._get_dispatch_mode(_C._TorchDispatchModeKey.PROXY) is None else None
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Whether it pretends to be on a device, and has no data."""
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    return fake is not None and isinstance(tensor, fake.FakeTensor)
 
 
 def is_faking() -> bool:
@@ -266,6 +284,20 @@ def hooks_for_gradients_as_now() -> Callable[[], None]:
             _C._autograd._push_saved_tensors_default_hooks(*before)
 
     return leave
+
+
+@contextlib.contextmanager
+def without_hooks_for_gradients() -> Iterator[None]:
+    """Hooks on what is kept for gradients that were there before see nothing. In torch 2.6, which does not tell, they do."""
+    taken = []
+    try:
+        while (top := _top_hooks(True)) is not None:
+            taken.append(top)
+            _C._autograd._pop_saved_tensors_default_hooks()
+        yield
+    finally:
+        while taken:
+            _C._autograd._push_saved_tensors_default_hooks(*taken.pop())
 
 
 #: where the function is that Python's functions hand a graph to

@@ -62,8 +62,8 @@ def _example(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) ->
     if device.type == "meta":
         return torch.empty(size, dtype=dtype, device=device)
     drawn_as = torch.complex64 if dtype.is_complex else torch.float32
-    generator = torch.Generator().manual_seed(0)  # of our own: the user's random state is not ours to advance
-    return torch.randn(size, dtype=drawn_as, generator=generator).to(device, dtype)
+    generator = torch.Generator("cpu").manual_seed(0)  # of our own: the user's random state is not ours to advance
+    return torch.randn(size, dtype=drawn_as, generator=generator, device="cpu").to(device, dtype)
 
 
 def _as_shapes(input_shape: Shapes) -> list[tuple[int, ...]]:

@@ -16,7 +16,8 @@ from torchscan._version import __version__
 from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError, warn_user
 from torchscan.ops import is_known
 from torchscan.recording.attempts import Attempt, attempts_for
-from torchscan.recording.bookkeeping.inventory import Inventory, has_meta_tensors
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.bookkeeping.inventory import Inventory, has_meta_tensors, tensors_of
 from torchscan.recording.bookkeeping.parameters import parameter_records, shared_among_processes, unseen_parameters
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.nesting import make_room_for_nesting
@@ -26,8 +27,9 @@ from torchscan.recording.request import PassRequest, check_request
 from torchscan.recording.running import run
 from torchscan.recording.sayings import Saying, says
 from torchscan.recording.state import original_of, set_training, unchanged
+from torchscan.recording.surroundings import outside_of_surroundings
 from torchscan.recording.training.autocast import Autocast
-from torchscan.torch_versions import prepare_optimizers
+from torchscan.torch_versions import is_fake, prepare_optimizers
 from torchscan.trace.events import InputRecord, ParameterRecord, Provenance
 from torchscan.trace.trace import Trace
 
@@ -40,10 +42,17 @@ def record_pass(request: PassRequest) -> Trace:
 def record_step(request: PassRequest) -> tuple[Trace, PassRequest]:
     """The record, and the request that leads to it without detours: to repeat it with other batch sizes."""
     check_request(request)
-    if request.execute == "auto" and request.in_pieces:
-        return _record_in_pieces(request)
-    trace = _record(request)
-    return trace, replace(request, execute=trace.provenance.execution)
+    with outside_of_surroundings():
+        request = on_meta_copy(request) if _is_fake(request) else request
+        if request.execute == "auto" and request.in_pieces:
+            return _record_in_pieces(request)
+        trace = _record(request)
+        return trace, replace(request, execute=trace.provenance.execution)
+
+
+def _is_fake(request: PassRequest) -> bool:
+    """Whether it is of fake tensors, for which meta tensors do as well."""
+    return any(map(is_fake, (*tensors_of(request.module), *tensors_in((request.args, request.kwargs)))))
 
 
 # -- what is tried instead -----------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import meta_copy, own_copy
 from torchscan.recording.execution.abstract import NO_FLOATS
 from torchscan.recording.request import PassRequest
+from torchscan.torch_versions import is_fake
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed"]
 
@@ -64,8 +65,8 @@ def on_meta_copy(request: PassRequest, dtype: torch.dtype | None = None) -> Pass
 
 
 def _meta_copy(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    if not tensor.is_floating_point():
+    if not (tensor.is_floating_point() or is_fake(tensor)):
         return own_copy(tensor, on_meta=True, largest_floats=NO_FLOATS)
-    copied = meta_copy(tensor, dtype)
+    copied = meta_copy(tensor, dtype if tensor.is_floating_point() else None)
     made: Any = nn.Parameter(copied) if isinstance(tensor, nn.Parameter) else copied
     return made.requires_grad_(tensor.requires_grad)  # type: ignore[no-any-return]
