@@ -178,6 +178,10 @@ def _broken(*path: Any, value: Any = None, delete: bool = False) -> str:
         (_broken("layers", 1, "macs", value=True), r"the report\.layers\[1\]\.macs is True, and not integer"),
         (_broken("layers", 1, "macs", value=1.5), r"the report\.layers\[1\]\.macs is 1\.5, and not integer"),
         (_broken("layers", 2, "depth", value=-1), r"the report\.layers\[2\]\.depth is -1, and not 0 or more"),
+        (_broken("layers", 2, "depth", value=10**9), r"the report\.layers\[2\]\.depth is 1000000000, and not 10000 or less"),
+        (_broken("overall", "macs", value=10**400), r"the report\.overall\.macs is about 1e400, and not 1e\+30 or less"),
+        (_broken("overheads", "cuda", "fwd", value=-(10**99)), r"cuda\.fwd is about -1e99, and not -1e\+30 or more"),
+        (_broken("layers", 0, "output_shape", value=[10**400]), r"the report\.layers\[0\]\.output_shape is \[1000"),
         (_broken("layers", 0, "input_shape", value=[4, [4]]), r"the report\.layers\[0\]\.input_shape is \[4, \[4\]\]"),
         (_broken("layers", 0, "rf", value=[[[1]]]), r"the report\.layers\[0\]\.rf is \[\[\[1\]\]\]"),
         (
@@ -199,6 +203,37 @@ def test_what_is_no_report_is_refused_in_one_line_that_says_where(text: Any, sai
         torchscan.from_json(text)
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("depths", "said"), [([1, 1], r"\[0\]\.depth is 1, and not 0"), ([0, 2], r"\[1\]\.depth is 2, and not 1")]
+)
+def test_a_layer_below_nothing_is_refused(depths: list[int], said: str) -> None:
+    report = json.loads(torchscan.to_json(INFOS["unused"]()))
+    for layer, depth in zip(report["layers"], depths, strict=True):
+        layer["depth"] = depth
+    with pytest.raises(torchscan.InputError, match=f"^this report is broken: the report.layers{said} or less$"):
+        torchscan.from_json(json.dumps(report))
+
+
+def test_an_info_dict_that_no_file_could_hold_is_refused() -> None:
+    info = INFOS["block"]()
+    info["overall"]["macs"] = 10**5000
+    with pytest.raises(torchscan.InputError, match=r"overall\.macs is about 1e5000, and not 1e\+30 or less$"):
+        torchscan.compare_info(info, info)
+    info["unpriced"] = {("a", 1): 2}
+    with pytest.raises(torchscan.InputError, match=r"unpriced has the key \('a', 1\), which is not a string$"):
+        torchscan.compare_info(INFOS["block"](), {**info, "overall": INFOS["block"]()["overall"]})
+
+
+def test_no_table_is_indented_further_than_anybody_sees() -> None:
+    report = json.loads(torchscan.to_json(INFOS["unused"]()))
+    report["layers"] += [{**report["layers"][1], "depth": depth} for depth in range(2, 3000)]
+    info = torchscan.from_json(json.dumps(report))
+    assert max(map(len, torchscan.format_info(info).splitlines())) < 300
+    assert max(map(len, torchscan.to_markdown(info).splitlines())) < 1000
+    assert r"\hspace*{100em}a &" in torchscan.to_latex(info)
+    assert "--depth: 101" not in torchscan.to_html(info)
 
 
 @pytest.mark.parametrize("depth", range(200, 1200, 40))

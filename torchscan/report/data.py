@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,7 +46,7 @@ def from_json(text: str) -> Info:
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"this is not JSON: {error}") from error
     _require_schema(content)
-    wrong = mismatch(content, _schema())
+    wrong = _wrong(content)
     if wrong is not None:
         raise InputError(f"this report is broken: {wrong}")
     return Info({key: value for key, value in content.items() if key != "schema"})
@@ -65,9 +66,24 @@ def _schema() -> dict[str, Any]:
 
 def require_info(given: object, what: str = "the report") -> None:
     """Refuse what is not an info dict, and say what is wrong with it."""
-    wrong = mismatch({"schema": f"{_KIND}/{SCHEMA}", **given} if isinstance(given, Mapping) else given, _schema())
+    wrong = _wrong({"schema": f"{_KIND}/{SCHEMA}", **given} if isinstance(given, Mapping) else given)
     if wrong is not None:
         raise InputError(f"{what} is not an info dict of crawl_module: {wrong}")
+
+
+def _wrong(content: Any) -> str | None:
+    """What is wrong with a report, by its schema and then by what no schema can say."""
+    return mismatch(content, _schema()) or (None if "selection" in content else _hanging(content["layers"]))
+
+
+def _hanging(layers: Sequence[Layer]) -> str | None:
+    """The first layer that nothing calls: in the order of the calls, each is at most one level below the one before."""
+    depths = [-1, *(layer["depth"] for layer in layers)]
+    too_deep = (index for index, (above, depth) in enumerate(pairwise(depths)) if depth > above + 1)
+    index = next(too_deep, None)
+    if index is None:
+        return None
+    return f"the report.layers[{index}].depth is {layers[index]['depth']}, and not {depths[index] + 1} or less"
 
 
 def to_csv(info: InfoDict, columns: Sequence[str] | None = None) -> str:

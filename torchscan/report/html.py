@@ -61,7 +61,7 @@ def _row(row: Row, table: Table, largest: list[float | None]) -> str:
     cells = zip(row.cells[1:], sums[1:], table.columns[1:], bars[1:], strict=True)
     name, full = _escape(row.name), _escape(row.full_name or row.name)
     label = f'<span class="name" data-name="{name}" data-full="{full}">{name}</span>'
-    first = f'<td style="--depth: {row.depth}" data-value="{full}">{label}</td>'
+    first = f'<td style="--depth: {row.indent}" data-value="{full}">{label}</td>'
     return f'<tr data-depth="{row.depth}">{first}{"".join(_cell(*each) for each in cells)}</tr>'
 
 

@@ -101,7 +101,7 @@ def _sentences(totals: Table) -> list[str]:
 
 
 def _row(row: Row) -> str:
-    indent = rf"\hspace*{{{row.depth}em}}" if row.depth else ""
+    indent = rf"\hspace*{{{row.indent}em}}" if row.indent else ""
     return _line([indent + escape(row.name), *(escape(_text(cell)) for cell in row.cells[1:])])
 
 

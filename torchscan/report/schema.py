@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
 from typing import Any
 
+#: larger integers are told by their power of ten
+_MOST_IN_FULL = 10**25
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
@@ -16,28 +19,37 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def mismatch(data: Any, schema: dict[str, Any], root: dict[str, Any] | None = None, where: str = "the report") -> str | None:
+def mismatch(data: Any, schema: dict[str, Any]) -> str | None:
     """What is wrong, and where; None if nothing is wrong."""
-    root = schema if root is None else root
+    wrong = _wrong(data, schema, schema)
+    return None if wrong is None else f"the report{wrong}"
+
+
+def _wrong(data: Any, schema: dict[str, Any], root: dict[str, Any]) -> str | None:
+    """What to say after the place of the data."""
     if "$ref" in schema:
-        return mismatch(data, root["$defs"][schema["$ref"].rpartition("/")[2]], root, where)
+        return _wrong(data, root["$defs"][schema["$ref"].rpartition("/")[2]], root)
     if "anyOf" in schema:
-        found = [mismatch(data, each, root, where) for each in schema["anyOf"]]
-        return None if None in found else f"{where} is {_shown(data)}"
-    return (
-        _type_mismatch(data, schema, where) or _object_mismatch(data, schema, root, where) or _items(data, schema, root, where)
-    )
+        is_right = any(_wrong(data, each, root) is None for each in schema["anyOf"])
+        return None if is_right else f" is {_shown(data)}"
+    return _type_mismatch(data, schema) or _object_mismatch(data, schema, root) or _items(data, schema, root)
 
 
-def _type_mismatch(data: Any, schema: dict[str, Any], where: str) -> str | None:
+def _type_mismatch(data: Any, schema: dict[str, Any]) -> str | None:
     allowed = schema.get("type")
     names = [allowed] if isinstance(allowed, str) else allowed or list(_TYPES)
     if not any(_is(data, name) for name in names):
-        return f"{where} is {_shown(data)}, and not {' or '.join(names)}"
+        return f" is {_shown(data)}, and not {' or '.join(names)}"
     if "enum" in schema and data not in schema["enum"]:
-        return f"{where} is {_shown(data)}, and not one of {', '.join(map(str, schema['enum']))}"
-    if "minimum" in schema and data < schema["minimum"]:
-        return f"{where} is {_shown(data)}, and not {schema['minimum']} or more"
+        return f" is {_shown(data)}, and not one of {', '.join(map(str, schema['enum']))}"
+    return _out_of_range(data, schema) if _is(data, "number") else None
+
+
+def _out_of_range(data: float, schema: dict[str, Any]) -> str | None:
+    if "minimum" in schema and not data >= schema["minimum"]:
+        return f" is {_shown(data)}, and not {schema['minimum']:g} or more"
+    if "maximum" in schema and not data <= schema["maximum"]:
+        return f" is {_shown(data)}, and not {schema['maximum']:g} or less"
     return None
 
 
@@ -50,25 +62,34 @@ def _is(data: Any, name: str) -> bool:
     return isinstance(data, _TYPES[name])
 
 
-def _object_mismatch(data: Any, schema: dict[str, Any], root: dict[str, Any], where: str) -> str | None:
+def _object_mismatch(data: Any, schema: dict[str, Any], root: dict[str, Any]) -> str | None:
     if not isinstance(data, dict):
         return None
+    strange = [key for key in data if not isinstance(key, str)]
+    if strange:
+        return f" has the key {_shown(strange[0])}, which is not a string"
     missing = [key for key in schema.get("required", ()) if key not in data]
     if missing:
-        return f"{where} has no {missing[0]!r}"
-    properties = schema.get("properties", {})
-    parts = [(value, properties.get(key, schema.get("additionalProperties")), key) for key, value in data.items()]
-    wrong = (mismatch(value, part, root, f"{where}{_step(key)}") for value, part, key in parts if isinstance(part, dict))
-    return next((each for each in wrong if each is not None), None)
+        return f" has no {missing[0]!r}"
+    properties, others = schema.get("properties", {}), schema.get("additionalProperties")
+    for key, value in data.items():
+        part = properties.get(key, others)
+        wrong = _wrong(value, part, root) if isinstance(part, dict) else None
+        if wrong is not None:
+            return f"{_step(key)}{wrong}"
+    return None
 
 
-def _items(data: Any, schema: dict[str, Any], root: dict[str, Any], where: str) -> str | None:
+def _items(data: Any, schema: dict[str, Any], root: dict[str, Any]) -> str | None:
     if not isinstance(data, list):
         return None
     if len(data) < schema.get("minItems", 0):
-        return f"{where} is empty"
-    wrong = (mismatch(each, schema.get("items", {}), root, f"{where}[{index}]") for index, each in enumerate(data))
-    return next((each for each in wrong if each is not None), None)
+        return " is empty"
+    for index, each in enumerate(data):
+        wrong = _wrong(each, schema.get("items", {}), root)
+        if wrong is not None:
+            return f"[{index}]{wrong}"
+    return None
 
 
 def _step(key: str) -> str:
@@ -77,5 +98,7 @@ def _step(key: str) -> str:
 
 
 def _shown(data: Any) -> str:
+    if isinstance(data, int) and abs(data) >= _MOST_IN_FULL:  # Python refuses to write out thousands of digits
+        return f"about {'-' if data < 0 else ''}1e{math.log10(abs(data)):.0f}"
     text = reprlib.repr(data)  # whatever its depth and length
     return text if len(text) <= 40 else f"{text[:39]}…"

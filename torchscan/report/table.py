@@ -16,6 +16,10 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 Cut = Literal["head", "mid", "tail"]
 
 
+#: that a tree is indented by
+_MOST_LEVELS = 100
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """One column: its key in data, and its heading."""
@@ -61,6 +65,11 @@ class Row:
     def name(self) -> str:
         """The name as it reads in the tree."""
         return printable(self.cells[0].text) + (f" ×{self.repeats}" if self.repeats > 1 else "")
+
+    @property
+    def indent(self) -> int:
+        """How many levels the name is indented: no more than anybody can tell apart."""
+        return min(self.depth, _MOST_LEVELS)
 
     @property
     def texts(self) -> list[str]:

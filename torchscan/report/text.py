@@ -75,7 +75,7 @@ def _branches(rows: Sequence[Row]) -> list[str]:
     drawn = []
     for row, is_last in zip(rows, _last_of_siblings(rows), strict=True):
         open_at[row.depth] = not is_last
-        lines = "".join("│ " if open_at.get(level) else "  " for level in range(1, row.depth))
+        lines = "".join("│ " if open_at.get(level) else "  " for level in range(1, row.indent))
         drawn.append(lines + ("" if row.depth == 0 else "└─" if is_last else "├─"))
     return drawn
 
