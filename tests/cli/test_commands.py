@@ -61,6 +61,16 @@ def talks():
     print("building")
     return Net()
 
+class Strange(Net):
+    def __init__(self):
+        super().__init__()
+        self._modules["=1+1"], self._modules["\\ud800"] = self._modules.pop("fc"), self._modules.pop("head")
+
+    def forward(self, x):
+        for module in self.children():
+            x = module(x)
+        return x
+
 class Unknown(nn.Module):
     def forward(self, x):
         return torch.linalg.matrix_exp(x)
@@ -353,6 +363,21 @@ def test_layers_are_chosen(run: Any) -> None:
     text = run("summary", *NET, "--filter", "h*")[1]
     assert "1 of 3 layers, of those that match h*; the totals are those of the whole model." in text
     assert "48 MACs" in text
+
+
+@pytest.mark.parametrize("style", FORMATS)
+def test_names_of_any_kind_are_written_in_every_format(run: Any, folder: Path, style: str) -> None:
+    strange = ("summary", "nets.py:Strange", "--input", "4", "--format", style)
+    status, out, _ = run(*strange)
+    assert (status, run(*strange, "--output", "strange")) == (0, (0, "", ""))
+    assert (folder / "strange").read_text(encoding="utf-8").rstrip("\n") == out.rstrip("\n")
+    if style == "csv":
+        assert [row["path"] for row in csv.DictReader(io.StringIO(out))] == ["", "'=1+1", "�"]
+
+
+def test_a_spreadsheet_runs_nothing_that_a_command_writes(run: Any) -> None:
+    out = run("flops", "nets.py:Strange", "--input", "4", "--by", "module", "--format", "csv")[1]
+    assert [row["module"] for row in csv.DictReader(io.StringIO(out))] == ["'=1+1", "�", "total"]
 
 
 def test_files_are_written_whole_or_not_at_all(run: Any, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import io
 import json
 import re
@@ -19,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import torchscan
-from tests.report.samples import INFOS
+from tests.report.samples import INFOS, named
 from torchscan.report.info import Info
 from torchscan.report.info_data import InfoData
 from torchscan.report.schema import mismatch
@@ -357,6 +358,21 @@ def test_names_of_any_kind_survive_csv() -> None:
     info = INFOS["hostile"]()
     rows = pd.read_csv(io.StringIO(torchscan.to_csv(info, ["type"]), newline=""), keep_default_na=False, lineterminator="\n")
     assert rows["path"].tolist() == [layer["path"] for layer in info["layers"]]
+
+
+def test_names_of_any_kind_are_read_as_rows() -> None:
+    info = named(["a\rb", "\r", "\ud800", "=1+1", '"', "\0"])
+    text = torchscan.to_csv(info, ["type"])
+    rows = list(csv.DictReader(io.StringIO(text.encode().decode(), newline="")))
+    assert [row["path"] for row in rows[1:]] == ["a\rb", "\r", "�", "=1+1", '"', "\0"]
+
+
+def test_a_spreadsheet_runs_no_name() -> None:
+    names = ["=1+1", "+1", "-a", "-1-1", "@SUM(1)", "\t=1", "\r=1", "a=1", "-1", "'=1"]
+    text = torchscan.to_csv(named(names), ["params", "input_shape"], escape_formulas=True)
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))[1:]
+    assert [row["path"] for row in rows] == ["'=1+1", "+1", "'-a", "'-1-1", "'@SUM(1)", "'\t=1", "'\r=1", "a=1", "-1", "'=1"]
+    assert {(row["call"], row["params"], row["input_shape"]) for row in rows} == {("0", "0", "[-1, 4]")}
 
 
 def test_columns_can_be_chosen() -> None:

@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,7 @@ from torchscan.cli.progress import progress
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError
 from torchscan.files import write_text
+from torchscan.report.csv import csv_of
 from torchscan.report.table import FORMATS, Table
 
 if TYPE_CHECKING:
@@ -120,8 +122,8 @@ def on_scan(options: argparse.Namespace, verb: Callable[[Scan], Result]) -> Resu
 
 def put_table(table: Table, options: argparse.Namespace, **special: Callable[[], str]) -> None:
     """Print a table, or write it to the named file; ``special`` formats have writers of their own."""
-    write = special.get(options.format)
-    text = table.write(options.format, width=options.width) if write is None else write()
+    writers: dict[str, Callable[[], str]] = {"csv": partial(csv_of, table, escape_formulas=True), **special}
+    text = writers.get(options.format, partial(table.write, options.format, width=options.width))()
     if options.output is None:
         answer(text, is_document=options.format != "text")
     else:

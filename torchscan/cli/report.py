@@ -36,11 +36,14 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     from torchscan.hardware.devices import device_named
     from torchscan.report.html import page
+    from torchscan.report.table import printable
 
     if options.device is not None:
         device_named(options.device)
     parts = on_model(options, options.target, _sections)
-    write_text(options.output, page(f"torchscan: {options.target}", f"<h1>{html.escape(options.target)}</h1>\n", *parts))
+    write_text(
+        options.output, page(f"torchscan: {options.target}", f"<h1>{html.escape(printable(options.target))}</h1>\n", *parts)
+    )
     answer(f"written to {options.output}")
 
 

@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> None:
     put_table(
         info_table(info, columns, options.wrap),
         options,
-        csv=lambda: to_csv(info, columns).rstrip("\n"),
+        csv=lambda: to_csv(info, columns, escape_formulas=True).removesuffix("\n"),
         json=lambda: to_json(info),
         html=lambda: to_html(info, columns, standalone=True),
     )

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
+import re
+from types import SimpleNamespace
 from typing import Any
 
 from torchscan.report.table import Table, writes
 
+#: what a spreadsheet takes for the beginning of a formula
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+_NUMBERS = re.compile(r"[+-]?[\d.]+(?:, [+-]?[\d.]+)*")
+#: halves of a character, which no file in UTF-8 can hold
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 @writes("csv")
-def csv_of(table: Table, _: int = 0) -> str:
-    """A header of keys, then the rows; values that are neither numbers nor text are written as JSON."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+def csv_of(table: Table, _: int = 0, *, escape_formulas: bool = False) -> str:
+    """A header of keys, then the rows; values that are neither numbers nor text are written as JSON.
+
+    With ``escape_formulas``, texts that a spreadsheet would run have an apostrophe before them.
+    """
+    lines: list[str] = []
+    # lines end in \r\n first, so that the writer quotes texts with either of them
+    writer = csv.writer(SimpleNamespace(write=lambda line: lines.append(line.removesuffix("\r\n"))))
     writer.writerow(column.key for column in table.columns)
-    writer.writerows([_plain(cell.value) for cell in row.cells] for row in table.rows)
-    return out.getvalue().removesuffix("\n")
+    writer.writerows([_plain(cell.value, escape_formulas) for cell in row.cells] for row in table.rows)
+    return "\n".join(lines)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, escape_formulas: bool) -> Any:
+    if isinstance(value, str):
+        text = _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", value)
+        return f"'{text}" if escape_formulas and _FORMULA.match(text) and not _NUMBERS.fullmatch(text) else text
     return json.dumps(value) if isinstance(value, list | dict | bool) else value

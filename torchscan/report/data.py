@@ -86,12 +86,13 @@ def _hanging(layers: Sequence[Layer]) -> str | None:
     return f"the report.layers[{index}].depth is {layers[index]['depth']}, and not {depths[index] + 1} or less"
 
 
-def to_csv(info: InfoDict, columns: Sequence[str] | None = None) -> str:
+def to_csv(info: InfoDict, columns: Sequence[str] | None = None, *, escape_formulas: bool = False) -> str:
     """The layers as comma-separated values, one per row, with a header. Numbers are in full, shapes are JSON.
 
     After the layer's ``path`` and ``call`` (0 for the first of a module) come the ``columns``, by default all.
+    With ``escape_formulas``, names that a spreadsheet would run as a formula (``=1+1``) have an apostrophe before them.
     """
-    return csv_of(_data_table(info, columns)) + "\n"
+    return csv_of(_data_table(info, columns), escape_formulas=escape_formulas) + "\n"
 
 
 def to_pandas(info: InfoDict, columns: Sequence[str] | None = None) -> pd.DataFrame:

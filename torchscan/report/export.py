@@ -21,7 +21,7 @@ from torchscan.report.html import page, part_of
 from torchscan.report.info_data import SUMS, InfoDict, Layer, data_of
 from torchscan.report.latex import latex_of
 from torchscan.report.remarks import remarks_of, source_of, totals_of
-from torchscan.report.table import Cell, Column, Cut, Row, Table, printable
+from torchscan.report.table import Cell, Column, Cut, Row, Table
 
 _NAME = Column(key="layer", heading="Layer", is_number=False, narrowest=16)
 
@@ -111,7 +111,7 @@ def to_html(info: InfoDict, columns: Sequence[str] | None = None, *, standalone:
     """
     layers = data_of(info)["layers"]
     part = part_of(info_table(info, _columns_of_a_page(layers) if columns is None else columns))
-    return page(printable(f"torchscan: {layers[0]['type']}") if layers else "torchscan", part) if standalone else part
+    return page(f"torchscan: {layers[0]['type']}" if layers else "torchscan", part) if standalone else part
 
 
 def _columns_of_a_page(layers: Sequence[Layer]) -> Sequence[str]:

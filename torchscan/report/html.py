@@ -12,13 +12,13 @@ from torchscan.report.table import Cell, Column, Row, Table, printable, writes
 @writes("html")
 def html_of(table: Table, _: int = 0) -> str:
     """A page of its own."""
-    return page(f"torchscan: {printable(table.title)}", f"<h1>{_escape(table.title)}</h1>\n{part_of(table)}")
+    return page(f"torchscan: {table.title}", f"<h1>{_escape(table.title)}</h1>\n{part_of(table)}")
 
 
 def page(title: str, *parts: str) -> str:
     """A whole document, light or dark to match the reader's system."""
     head = (
-        f'<meta charset="utf-8"><title>{html.escape(title)}</title><meta name="viewport" content="width=device-width">'
+        f'<meta charset="utf-8"><title>{_escape(title)}</title><meta name="viewport" content="width=device-width">'
         '<meta name="color-scheme" content="light dark">'
         "<style>body { margin: 2em; font-family: system-ui, sans-serif; }</style>"
     )
