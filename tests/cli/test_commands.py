@@ -263,7 +263,9 @@ def test_terminals_without_our_signs_get_others() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("redirection", "status"), [("> /dev/full", 2), (">&-", 0), ("2>&-", 0), (">&- 2>&-", 0)])
+@pytest.mark.parametrize(
+    ("redirection", "status"), [("> /dev/full", 2), ("> /dev/full 2>&1", 2), (">&-", 0), ("2>&-", 0), (">&- 2>&-", 0)]
+)
 def test_standard_streams_may_be_full_or_closed(redirection: str, status: int) -> None:
     if "full" in redirection and not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
@@ -272,6 +274,30 @@ def test_standard_streams_may_be_full_or_closed(redirection: str, status: int) -
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=given)  # noqa: S603, S607
     assert done.returncode == status
     assert done.stderr in ("", "torchscan: the answer cannot be written: No space left on device\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "status", "written"),
+    [
+        ("summary nets.py:Net --input 4", 0, "Linear"),
+        ("summary nets.py:Nat --input 4", 2, ""),
+        ("sumary", 2, ""),
+        ("check exceeded", 1, "✗ exceeded exceeds its budget"),
+        ("check", 2, "✗ exceeded exceeds its budget"),
+    ],
+)
+def test_errors_that_cannot_be_written_leave_the_status_as_it_is(
+    folder: Path, arguments: str, status: int, written: str
+) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    budget = '[budgets.{}]\ntarget = "nets.py:{}"\ninput = "4"\nmax_params = 1\n'
+    (folder / "torchscan.toml").write_text(budget.format("exceeded", "Net") + budget.format("missing", "Nat"))
+    shell = ["bash", "-c", f"{sys.executable} -m torchscan {arguments} 2> /dev/full"]
+    given = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, env=given)  # noqa: S603
+    assert (done.returncode, written in done.stdout) == (status, True)
 
 
 @pytest.mark.parametrize(

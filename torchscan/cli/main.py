@@ -27,7 +27,7 @@ from torchscan.cli import (
     summary,
     table,
 )
-from torchscan.cli.saying import FINE, WRONG_USE, report_mistake, say
+from torchscan.cli.saying import FINE, WRONG_USE, report_mistake, say, write_no_more
 from torchscan.errors import TorchscanError
 
 INTERRUPTED, UNREAD = 130, 141  # as shells report these signals
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(str(error))
         return WRONG_USE
     except BrokenPipeError:  # the reader has closed the pipe; how the rest would have gone is not known
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        write_no_more(sys.stdout)
         return UNREAD
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
             return report_mistake(error)
         say(f"the answer cannot be written: {error.strerror}")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again at exit
+        write_no_more(sys.stdout)
         return WRONG_USE
     except Exception as error:
         return report_mistake(error)

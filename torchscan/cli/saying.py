@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
+from typing import TextIO
 
 FINE, EXCEEDED, WRONG_USE, FAILED = 0, 1, 2, 3
 
@@ -16,8 +18,16 @@ _ASCII = str.maketrans(
 
 
 def say(text: str) -> None:
-    """Print a remark on standard error."""
-    print(f"torchscan: {_in(sys.stderr.encoding, text)}", file=sys.stderr)  # noqa: T201 - printing is what it is for
+    """Print a remark on standard error. Where it cannot be written, the exit status still says how it went."""
+    try:
+        print(f"torchscan: {_in(sys.stderr.encoding, text)}", file=sys.stderr)  # noqa: T201 - printing is what it is for
+    except OSError:
+        write_no_more(sys.stderr)
+
+
+def write_no_more(stream: TextIO) -> None:
+    """Drop what could not be written; otherwise Python tries again at exit, and fails with a status of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def answer(text: str, *, is_document: bool = False) -> None:
@@ -34,7 +44,8 @@ def answer(text: str, *, is_document: bool = False) -> None:
 def report_mistake(error: Exception) -> int:
     """Report a bug of torchscan's, and return its exit status."""
     if "TORCHSCAN_DEBUG" in os.environ:
-        traceback.print_exception(error)
+        with contextlib.suppress(OSError):
+            traceback.print_exception(error)
     say(f"this is a mistake of torchscan's, please report it: {error!r} (TORCHSCAN_DEBUG=1 shows where)")
     return FAILED
 
