@@ -7,7 +7,7 @@ import json
 import pytest
 from torch import nn
 
-from torchscan import InputError, model_table
+from torchscan import InputError, RecordError, model_table
 
 
 def models() -> dict[str, nn.Module]:
@@ -67,3 +67,10 @@ def test_wrong_use() -> None:
         model_table(models(), (3, 20), metrics=["price"])
     with pytest.raises(InputError, match="'word' is not a format of tables: choose one of text, "):
         model_table(models(), (3, 20)).write("word")
+
+
+def test_the_model_that_fails_is_named() -> None:
+    with pytest.raises(RecordError, match=r"^wrong: 0 \(Conv1d\) failed in ") as caught:
+        model_table({"right": models()["one"], "wrong": nn.Sequential(nn.Conv1d(5, 4, 3))}, (3, 20))
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert not isinstance(caught.value.__cause__, RecordError)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
+from collections.abc import Iterator
 
 
 class TorchscanError(Exception):
@@ -28,6 +30,17 @@ class NeedsValuesError(TorchscanError):
 
 class BudgetError(TorchscanError, AssertionError):
     """A model exceeds its budget. The message says which limit, by how much, and which layers to look at."""
+
+
+@contextlib.contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Say which of several failed: errors begin with its name."""
+    try:
+        yield
+    except TorchscanError as error:
+        if str(error).startswith((f"{what}: ", repr(what))):
+            raise
+        raise type(error)(f"{what}: {error}") from error.__cause__
 
 
 def warn_user(message: str) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from torchscan import units
 from torchscan._version import __version__
-from torchscan.errors import InputError
+from torchscan.errors import InputError, naming
 from torchscan.metrics import METRICS, Metric, require_device
 from torchscan.recording.arguments import StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
@@ -44,8 +44,14 @@ def model_table(
     if not models:
         raise InputError("there are no models: give them by name, {'resnet50': model}")
     chosen = chosen_metrics(metrics, asked.get("device"))
-    scans = {name: Scan(module, input_shape, dtype, **asked) for name, module in models.items()}
+    scans = {name: _named(name, Scan(module, input_shape, dtype, **asked), chosen) for name, module in models.items()}
     return table_of(scans, chosen, title=title)
+
+
+def _named(name: str, scan: Scan, metrics: Sequence[str]) -> Scan:
+    """The same; errors say which one it is."""
+    with naming(name):
+        return read(scan, metrics)
 
 
 def read(scan: Scan, metrics: Sequence[str]) -> Scan:

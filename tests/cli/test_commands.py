@@ -50,6 +50,9 @@ def slow():
 def interrupted():
     raise KeyboardInterrupt
 
+def shapeless():
+    return nn.ReLU()
+
 def leaves():
     raise SystemExit(0)
 
@@ -189,6 +192,8 @@ def test_choices_are_all_that_there_are() -> None:
         (("memory", *NET, "--optimizer", "AdamW"), "add --training"),
         (("receptive-field", *NET, "--layer", "nothing"), "no layer 'nothing' was called"),
         (("compare", "a.json", "b.json"), "the report 'a.json' cannot be read"),
+        (("compare", "nets.py:Net", "b.json", "--input", "4"), "the report 'b.json' cannot be read"),
+        (("compare", "nets.py", "nets.py", "--input", "4"), "--input is for a TARGET: nets.py and nets.py are reports"),
         (("compare", "nets.py", "nets.py"), "nets.py: this is not JSON"),
         (("check",), "there is no torchscan.toml"),
         (("check", "--config", "nets.py"), "nets.py is not valid TOML"),
@@ -207,6 +212,22 @@ def test_wrong_use_is_a_line_and_status_2(run: Any, arguments: tuple[str, ...], 
     assert says in err
     assert "Traceback" not in err
     assert err.count("\n") == (3 if "failed in" in err else 1)
+
+
+@pytest.mark.parametrize("command", ["table", "compare"])
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("nets.py:Net", "nets.py:Net: fc (Linear) failed in aten.linear"),
+        ("nets.py:Nat", "nets.py:Nat: nets.py has no 'Nat'"),
+        ("Net", "'Net' does not name a model"),
+        ("hf:a.json", "hf:a.json: there is no file 'a.json'"),
+    ],
+)
+def test_of_several_models_the_one_that_fails_is_named(run: Any, command: str, target: str, said: str) -> None:
+    status, out, err = run(command, "nets.py:shapeless", target, "--input", "5")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"torchscan: {said}")
 
 
 def test_a_mistake_of_ours_is_said_and_status_3(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,6 +475,9 @@ def test_comparing_and_one_page(run: Any, folder: Path) -> None:
     }
     for width, rule in (("40", 40), ("70", 46)):
         assert "─" * rule in run("compare", "a.json", "b.json", "--width", width)[1].splitlines()
+    as_reports = run("compare", "a.json", "b.json")
+    for before, after in (("nets.py:Net", "nets.py:Net(9)"), ("a.json", "nets.py:Net(9)"), ("nets.py:Net", "b.json")):
+        assert run("compare", before, after, "--input", "4") == as_reports
     assert "| MACs | 48 | 54 | +12.50 % |" in run("compare", "a.json", "b.json", "--format", "github")[1]
     assert run("report", *NET, "--device", "RTX 4090") == (0, "written to torchscan.html\n", "")
     page = (folder / "torchscan.html").read_text()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchscan.cli.progress import progress
 from torchscan.cli.saying import answer
-from torchscan.errors import InputError
+from torchscan.errors import InputError, naming
 from torchscan.files import write_text
 from torchscan.report.csv import csv_of
 from torchscan.report.table import FORMATS, Table
@@ -60,18 +60,23 @@ def model_command(
     """Options of a command about one or several models: which, with what inputs, and for a ``step``, what runs."""
     parser = add_command(commands, name, help_, TARGETS, INPUTS, *explained, run=run)
     parser.add_argument("target", metavar="TARGET", nargs="+" if several else None, help="which model; see below")
-    group = parser.add_argument_group("inputs")
-    group.add_argument("--input", metavar="SHAPE", action="append", default=[], help="one input; repeat for several; see below")
-    group.add_argument("--dtype", metavar="TYPE", help="type of the inputs; a floating-point type also converts the model")
-    group.add_argument("--batch-size", metavar="N", type=positive, default=1, help="samples in the batch (default 1)")
-    modes = "mode of the modules (default: train with --training, else eval)" if step else "mode of the modules (default eval)"
-    group.add_argument("--mode", choices=("eval", "train", "same"), help=modes)
+    add_inputs(parser, step=step)
     if step:
         group = parser.add_argument_group("what runs")
         group.add_argument("--training", action="store_true", help="a training step instead of an inference")
         group.add_argument("--optimizer", metavar="NAME", help="the optimizer that steps: AdamW, SGD, … of torch.optim")
         group.add_argument("--precision", choices=PRECISIONS, help="convert the model to it, or autocast (…-mixed)")
     return parser
+
+
+def add_inputs(parser: argparse.ArgumentParser, *, step: bool = False) -> None:
+    """Options for what models are given."""
+    group = parser.add_argument_group("inputs")
+    group.add_argument("--input", metavar="SHAPE", action="append", default=[], help="one input; repeat for several; see below")
+    group.add_argument("--dtype", metavar="TYPE", help="type of the inputs; a floating-point type also converts the model")
+    group.add_argument("--batch-size", metavar="N", type=positive, default=1, help="samples in the batch (default 1)")
+    modes = "mode of the modules (default: train with --training, else eval)" if step else "mode of the modules (default eval)"
+    group.add_argument("--mode", choices=("eval", "train", "same"), help=modes)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -113,6 +118,12 @@ def on_model(options: argparse.Namespace, target: str, verb: Callable[[Built, Sc
     # what a model prints while being built is not part of the answer
     with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
         return with_model(parse_target(target), ask)
+
+
+def on_one_of_several(options: argparse.Namespace, target: str, verb: Callable[[Scan], Result]) -> Result:
+    """What ``verb`` says about this model; errors say which one it is."""
+    with naming(target):
+        return on_model(options, target, lambda _, scan: verb(scan))
 
 
 def on_scan(options: argparse.Namespace, verb: Callable[[Scan], Result]) -> Result:

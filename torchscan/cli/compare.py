@@ -1,36 +1,58 @@
-"""``torchscan compare``: what changed between two reports."""
+"""``torchscan compare``: what changed between two models."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torchscan.cli.arguments import add_command, add_output, in_full, put_table
+from torchscan.cli.arguments import INPUTS, TARGETS, add_command, add_inputs, add_output, in_full, on_one_of_several, put_table
+from torchscan.errors import InputError
 
+if TYPE_CHECKING:
+    from torchscan.report.info import Info
+
+_REPORTS = """\
+A report is a file that torchscan summary TARGET --format json writes, to_json() returns, or
+torchscan check --update records."""
 _EXAMPLES = """\
-Reports are what torchscan summary TARGET --format json writes, to_json() returns, and
-torchscan check --update records.
-
 examples
-  torchscan compare before.json after.json
+  torchscan compare torchvision:resnet18 torchvision:resnet34
+  torchscan compare before.json 'models.py:Net(width=64)' --input 3,32,32
   torchscan compare before.json after.json --format github >> $GITHUB_STEP_SUMMARY"""
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    parser = add_command(commands, "compare", "what changed between two reports, layer by layer", _EXAMPLES, run=_run)
-    parser.add_argument("before", type=Path, help="a report")
-    parser.add_argument("after", type=Path, help="another")
+    help_ = "what changed between two models or reports, layer by layer"
+    parser = add_command(commands, "compare", help_, TARGETS, _REPORTS, INPUTS, _EXAMPLES, run=_run)
+    parser.add_argument("before", metavar="BEFORE", help="a TARGET or a report; see below")
+    parser.add_argument("after", metavar="AFTER", help="another")
+    add_inputs(parser)
     add_output(parser)
 
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.report.compare import compare_info, comparison_table, format_comparison
-    from torchscan.report.data import read_report
 
-    comparison = compare_info(read_report(options.before), read_report(options.after))
+    if options.input and _is_report(options.before) and _is_report(options.after):
+        raise InputError(f"--input is for a TARGET: {options.before} and {options.after} are reports")
+    comparison = compare_info(_info(options.before, options), _info(options.after, options))
     text = partial(format_comparison, comparison, width=options.width)
     markdown = partial(format_comparison, comparison, markdown=True)
     put_table(comparison_table(comparison), options, text=text, markdown=markdown, json=partial(in_full, comparison))
+
+
+def _info(given: str, options: argparse.Namespace) -> Info:
+    from torchscan.report.data import read_report
+
+    if _is_report(given):
+        return read_report(Path(given))
+    return on_one_of_several(options, given, lambda scan: scan.describe(receptive_field=False))
+
+
+def _is_report(given: str) -> bool:
+    """Whether it is a file, there or not, and no target."""
+    return os.path.exists(given) or (given.endswith(".json") and not given.startswith("hf:"))

@@ -46,7 +46,7 @@ def _choices(parser: argparse.ArgumentParser) -> Mapping[str, str]:
 
 
 def _completes(action: argparse.Action) -> bool:
-    return bool(action.choices) or action.dest == "target"
+    return bool(action.choices) or action.dest in ("target", "before", "after")
 
 
 def _bash(commands: Any) -> str:

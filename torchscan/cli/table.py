@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import add_output, model_command, names, on_model, put_table
+from torchscan.cli.arguments import add_output, model_command, names, on_one_of_several, put_table
 
 _METRICS = """\
 Metrics: params trainable_params model_size macs flops dmas activation_memory peak_memory
@@ -31,7 +32,7 @@ def _run(options: argparse.Namespace) -> None:
 
     metrics = chosen_metrics(options.metrics, options.device)
     called = {target: _name(target, options.target) for target in options.target}
-    scans = {name: on_model(options, target, lambda _, scan: read(scan, metrics)) for target, name in called.items()}
+    scans = {name: on_one_of_several(options, target, partial(read, metrics=metrics)) for target, name in called.items()}
     put_table(table_of(scans, metrics), options)
 
 
