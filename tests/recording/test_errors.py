@@ -45,21 +45,23 @@ def test_a_batch_dimension_given_by_mistake_is_spotted() -> None:
 def test_a_wrong_size_further_down_names_the_layer_that_stumbles() -> None:
     text = message(convnet(), (3, 9, 9))
     assert text.startswith("2 (Linear) failed in aten.linear.default(float32 [1, 392], float32 [10, 288]")
-    assert "make 2 (Linear) fit what it is given: its features are 288, and it is given 392" in text
+    assert "make 2 (Linear) fit what it is given: it takes 288 features and is given 392" in text
     assert "or another input_shape than (3, 9, 9)" in text
 
 
 @pytest.mark.parametrize(
     ("layer", "said"),
     [
-        (nn.Conv2d(4, 4, 1), "make 1 (Conv2d) fit what it is given: its channels are 4, and it is given 8"),
-        (nn.Conv2d(6, 4, 1, groups=2), "make 1 (Conv2d) fit what it is given: its channels are 6, and it is given 8"),
+        (nn.Conv2d(4, 4, 1), "make 1 (Conv2d) fit what it is given: it takes 4 channels and is given 8"),
+        (nn.Conv2d(6, 4, 1, groups=2), "make 1 (Conv2d) fit what it is given: it takes 6 channels and is given 8"),
         (
             nn.ConvTranspose2d(9, 12, 3),
             "check 1 (ConvTranspose2d), which cannot work on what it is given, and input_shape=(3, 9, 9)",
         ),
         (nn.Bilinear(8, 9, 2), "give one shape per argument"),
         (nn.LSTM(9, 3), "check 1 (LSTM), which cannot work on what it is given, and input_shape=(3, 9, 9)"),
+        (nn.LayerNorm(9), "make 1 (LayerNorm) fit what it is given: it takes 9 features and is given 7; or"),
+        (nn.BatchNorm2d(9), "make 1 (BatchNorm2d) fit what it is given: it takes 9 channels and is given 8"),
     ],
 )
 @pytest.mark.parametrize("execute", ["abstract", "real"])
@@ -67,10 +69,42 @@ def test_a_layer_that_does_not_fit_the_one_before_is_to_blame(layer: nn.Module, 
     assert f"try: {said}" in message(nn.Sequential(nn.Conv2d(3, 8, 3), layer), (3, 9, 9), execute=execute)
 
 
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (nn.LSTM(9, 3), "check the inputs against forward(input, hx): it takes 9 features and is given 8"),
+        (
+            nn.Sequential(nn.Linear(8, 4), nn.GRU(9, 3)),
+            "make 1 (GRU) fit what it is given: it takes 9 features and is given 4; or another input_shape than (5, 8)",
+        ),
+        (
+            nn.TransformerEncoderLayer(16, 4, batch_first=True),
+            "make self_attn (MultiheadAttention) fit what it is given: it takes 16 features and is given 8; or another",
+        ),
+        (
+            nn.Sequential(nn.Flatten(), nn.LSTMCell(9, 3)),
+            "make 1 (LSTMCell) fit what it is given: it takes 9 features and is given 40; or another",
+        ),
+    ],
+)
+def test_layers_that_check_their_input_themselves_fit_or_not_too(model: nn.Module, said: str) -> None:
+    assert f"try: {said}" in message(model, (5, 8))
+
+
+def test_tensors_that_are_given_are_to_be_converted() -> None:
+    ids, doubles = torch.ones(2, 5), torch.ones(2, 4, dtype=torch.float64)
+    assert message(nn.Embedding(7, 4), (5,)).endswith("try: token ids are integers: pass dtype=torch.long")
+    assert message(nn.Embedding(7, 4), args=(ids,)).endswith("try: token ids are integers: convert them, ids.long()")
+    assert "try: pass dtype=, one for all inputs" in message(nn.Linear(4, 2), (4,), torch.float64)
+    converted = "try: convert the tensors that are given, x.to(dtype), to the type that the model expects"
+    assert message(nn.Linear(4, 2), args=(doubles,)).endswith(converted)
+    assert message(nn.Linear(4, 2), kwargs={"input": doubles}).endswith(converted)
+
+
 @pytest.mark.parametrize("execute", ["abstract", "real"])
 def test_in_training_too(execute: Any) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(9, 3))
-    said = "try: make 1 (Linear) fit what it is given: its features are 9, and it is given 8; or another input_shape than (4,)"
+    said = "try: make 1 (Linear) fit what it is given: it takes 9 features and is given 8; or another input_shape than (4,)"
     assert said in message(model, (4,), execute=execute, training=True)
 
 

@@ -17,7 +17,7 @@ from torchscan.recording.example_inputs import Shapes
 from torchscan.recording.execution.calls import OpRequest
 from torchscan.recording.recorder import Failure
 from torchscan.recording.request import PassRequest
-from torchscan.recording.sayings import Saying, says
+from torchscan.recording.sayings import Features, Saying, features_in, says
 from torchscan.trace.events import InputRecord, TensorSpec
 
 #: characters
@@ -94,9 +94,9 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
         limit = f"sys.setrecursionlimit({2 * sys.getrecursionlimit()})"
         return f"{limit} before the call, in a thread with memory for as many calls (threading.stack_size)"
     if request is not None and "embedding" in str(request.op) and _has_floating_index(request):
-        return "token ids are integers: pass dtype=torch.long"
+        return f"token ids are integers: {'convert them, ids.long()' if input_shape is None else 'pass dtype=torch.long'}"
     if says(error, Saying.WRONG_TYPE):
-        return "pass dtype=, one for all inputs or one per input, so that they have the type that the model expects"
+        return _another_type(input_shape)
     if isinstance(error, TypeError) and request is None:
         return f"give one shape per argument of forward{_signature(module)}, or complete args= and kwargs="
     inner = failure.call if failure.call is not None and failure.call.path else None
@@ -104,9 +104,18 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
         return f"another input_shape than {_shown(input_shape)}: it is one sample, without the batch dimension, {_LAYOUT}"
     if input_shape is not None and request is not None and _has_batch(input_shape):
         return _without_batch(input_shape)
+    features = _features_of(failure)
     if inner is not None:
-        return _misfit(inner, request, input_shape, module)
-    return f"check the inputs against forward{_signature(module)}; in Python, the original exception is chained"
+        return _misfit(inner, features, input_shape, module)
+    takes = f": {_takes(features)}" if features else "; in Python, the original exception is chained"
+    return f"check the inputs against forward{_signature(module)}{takes}"
+
+
+def _another_type(input_shape: Shapes | None) -> str:
+    """``dtype`` is that of inputs made from shapes; tensors of the user's are taken as they are."""
+    if input_shape is None:
+        return "convert the tensors that are given, x.to(dtype), to the type that the model expects"
+    return "pass dtype=, one for all inputs or one per input, so that they have the type that the model expects"
 
 
 def _has_floating_index(request: OpRequest) -> bool:
@@ -122,22 +131,32 @@ def _is_made(request: OpRequest) -> bool:
     return any(each.is_made for each in data)
 
 
-def _misfit(call: Call, request: OpRequest | None, input_shape: Shapes | None, module: nn.Module) -> str:
+def _misfit(call: Call, features: Features | None, input_shape: Shapes | None, module: nn.Module) -> str:
     """The input was fine as far as here: a layer does not fit the one before."""
     name = f"{_short(call.path)} ({type_name_of(call.module)})"
-    features = None if request is None else _features(request)
     if features is None:
         rest = (
             f"the inputs against forward{_signature(module)}" if input_shape is None else f"input_shape={_shown(input_shape)}"
         )
         return f"check {name}, which cannot work on what it is given, and {rest}"
+    rest = "" if input_shape is None or features[2] == "channels" else f"; or another input_shape than {_shown(input_shape)}"
+    return f"make {name} fit what it is given: {_takes(features)}{rest}"
+
+
+def _takes(features: Features) -> str:
     taken, given, what = features
-    rest = "" if input_shape is None or what == "channels" else f"; or another input_shape than {_shown(input_shape)}"
-    return f"make {name} fit what it is given: its {what} are {taken}, and it is given {given}{rest}"
+    return f"it takes {taken} {what} and is given {given}"
 
 
-def _features(request: OpRequest) -> tuple[int, int, str] | None:
+def _features_of(failure: Failure) -> Features | None:
+    """What does not fit, as the exception says it, or else as the operands do."""
+    found = features_in(failure.error)
+    return _features(failure.request) if found is None and failure.request is not None else found
+
+
+def _features(request: OpRequest) -> Features | None:
     """How many features or channels a layer takes and is given, if that is what does not fit."""
+    found: Features
     shapes, name = [tracked.spec.shape for tracked in request.tracked], str(request.op)
     if name == "aten.addmm.default":
         shapes = [shapes[1], shapes[2][::-1]]

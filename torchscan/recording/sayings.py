@@ -5,8 +5,10 @@ Each entry is provoked on real torch by the tests, so a version of torch that pu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum, auto
+from typing import Literal
 
 
 class Saying(Enum):
@@ -41,6 +43,27 @@ _WORDS: Mapping[Saying, tuple[str, ...]] = {
     Saying.NESTED_ATTENTION: ("does not support nestedtensor outside of its fast path",),
     Saying.WRONG_TYPE: ("dtype", "scalar type"),
 }
+
+
+#: how many of them a layer takes, how many it is given, and what they are
+Features = tuple[int, int, Literal["features", "channels"]]
+
+_FEATURES = (
+    re.compile(r"input_size\. Expected (?P<taken>\d+), got (?P<given>\d+)"),
+    re.compile(r"input_size: got (?P<given>\d+) expected (?P<taken>\d+)"),
+    re.compile(r"embedding dimension of (?P<taken>\d+), but got (?P<given>\d+)"),
+    re.compile(r"normalized_shape=\[(?P<taken>\d+)\].* input of size[^\d]*\[(?:\d+, )*(?P<given>\d+)\]"),
+)
+_CHANNELS = (re.compile(r"running_mean should contain (?P<given>\d+) elements not (?P<taken>\d+)"),)
+
+
+def features_in(error: BaseException) -> Features | None:
+    """What does not fit a layer, where the text of an exception has both numbers."""
+    for pattern in (*_FEATURES, *_CHANNELS):
+        found = pattern.search(str(error))
+        if found is not None:
+            return int(found["taken"]), int(found["given"]), "channels" if pattern in _CHANNELS else "features"
+    return None
 
 
 def says(error: BaseException | None, saying: Saying) -> bool:
