@@ -183,11 +183,14 @@ def test_choices_are_all_that_there_are() -> None:
         (("summary", *NET, "--top", "0"), "'0' is not a positive number"),
         (("summary", *NET, "--batch-size", "-1"), "not a positive number"),
         (("summary", *NET, "--filter", "nothing*"), "no layer matches 'nothing*'"),
-        (("summary", *NET, "--depth", "-1"), "max_depth is -1"),
+        (("summary", *NET, "--depth", "-1"), "--depth is -1"),
         (("summary", "nets.py:Net", "--input", "5"), "fc (Linear) failed in aten.linear"),
+        (("summary", "nets.py:unknown", "--input", "4,4", "--strict"), "is not known: aten.linalg_matrix_exp"),
+        (("summary", "nets.py:unknown", "--input", "4,4", "--strict"), "Without --strict totals are lower bounds"),
+        (("memory", *NET, "--largest-batch"), "depends on the device: add --device 'NVIDIA H200', say"),
         (("summary", *NET, "--output", "nets.py/report"), "cannot be written"),
         (("table", *NET, "--metrics", "price"), "there is no metric 'price'"),
-        (("table", *NET, "--metrics", "latency"), "a latency needs a device"),
+        (("table", *NET, "--metrics", "latency"), "a latency needs a device: add --device 'NVIDIA H200', say"),
         (("roofline", *NET, "--device", "RTX 9999"), "RTX 9999"),
         (("memory", *NET, "--optimizer", "AdamW"), "add --training"),
         (("receptive-field", *NET, "--layer", "nothing"), "no layer 'nothing' was called"),
@@ -255,6 +258,63 @@ def test_whoever_reads_may_stop_reading_and_no_budget_is_fine_for_that(folder: P
     shell = ["bash", "-c", f"({command}) | true"]
     done = subprocess.run(shell, capture_output=True, text=True, check=True, env=given)  # noqa: S603
     assert done.stderr == "status 141\n"
+
+
+HINTS = """
+import torch
+from torch import nn
+
+@torch.library.custom_op("cli_hints::shapeless", mutates_args=())
+def shapeless(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+@torch.library.custom_op("cli_hints::flat", mutates_args=())
+def flat(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+flat.register_fake(torch.empty_like)
+
+class Shapeless(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 4)
+    def forward(self, x):
+        return shapeless(super().forward(x))
+
+class Flat(Shapeless):
+    def forward(self, x):
+        return flat(nn.Linear.forward(self, x))
+
+def linear(): return nn.Linear(4, 2)
+def chain(): return nn.Sequential(nn.Linear(4, 8), nn.Linear(9, 2))
+def upscaled(): return nn.Sequential(nn.Linear(4, 8), nn.ConvTranspose2d(9, 2, 3))
+def pair(): return nn.Bilinear(4, 4, 2)
+def embedding(): return nn.Embedding(7, 4)
+def image(): return nn.Conv2d(3, 8, 3)
+def norm(): return nn.BatchNorm1d(4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("linear", "--input", "5"), "try: another --input than 5: it is one sample,"),
+        (("image", "--input", "8,8"), "try: another --input than 8,8: it is"),
+        (("image", "--input", "1,3,8,8"), "try: --input has no batch dimension (--batch-size sets it): (3, 8, 8) instead of"),
+        (("chain", "--input", "4"), "it takes 9 features and is given 8; or another --input than 4\n"),
+        (("upscaled", "--input", "2,5,4"), "which cannot work on what it is given, and --input 2,5,4\n"),
+        (("pair", "--input", "4"), "give one --input per argument of forward(input1, input2), or in Python complete args= and"),
+        (("embedding", "--input", "4"), "try: token ids are integers: add --dtype long\n"),
+        (("linear", "--input", "4:double"), "try: add --dtype, or a type to each --input, 4:long, so that they have"),
+        (("norm", "--input", "4", "--mode", "train"), "needs more than one sample: add --batch-size 2\n"),
+        (("Shapeless", "--input", "4"), "@my_op.register_fake; or in Python pass execute='real'\n"),
+        (("Flat", "--input", "4", "--backward"), "my_op.register_autograd; or leave out --backward or --training\n"),
+    ],
+)
+def test_advice_in_a_shell_is_of_options(run: Any, folder: Path, arguments: tuple[str, ...], said: str) -> None:
+    (folder / "hints.py").write_text(HINTS)
+    status, out, err = run("summary", f"hints.py:{arguments[0]}", *arguments[1:])
+    assert (status, out) == (2, "")
+    assert said in err
 
 
 def test_code_that_leaves_does_not_leave_us(run: Any) -> None:

@@ -27,7 +27,7 @@ from torchscan.cli import (
     summary,
     table,
 )
-from torchscan.cli.saying import FINE, WRONG_USE, report_mistake, say, write_no_more
+from torchscan.cli.saying import FINE, WRONG_USE, in_options, report_mistake, say, write_no_more
 from torchscan.errors import TorchscanError
 
 INTERRUPTED, UNREAD = 130, 141  # as shells report these signals
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return FINE if status is None else int(status)
     except TorchscanError as error:
-        say(str(error))
+        say(in_options(str(error)))
         return WRONG_USE
     except BrokenPipeError:  # the reader has closed the pipe; how the rest would have gone is not known
         write_no_more(sys.stdout)
@@ -110,7 +110,7 @@ def _notes() -> Iterator[None]:
     def show(message: Any, *_: Any, **__: Any) -> None:
         if str(message) not in told:
             told.add(str(message))
-            say(f"note: {message}")
+            say(f"note: {in_options(str(message))}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("default")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchscan.cli.arguments import model_command, on_model
-from torchscan.cli.saying import answer
+from torchscan.cli.saying import answer, in_options
 from torchscan.errors import TorchscanError
 from torchscan.files import write_text
 
@@ -77,4 +77,4 @@ def _part(built: Built, title: str, part: Callable[[], str]) -> str:
     except TorchscanError as error:
         if title.startswith("Layers") or (built.has_another_chance and may_need_data(error)):
             raise
-        return f"<p>Not known: {html.escape(str(error))}</p>"
+        return f"<p>Not known: {html.escape(in_options(str(error)))}</p>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import traceback
 from typing import TextIO
@@ -15,6 +16,33 @@ _ASCII = str.maketrans(
     {"─": "-", "│": "|", "├": "|", "└": "`", "–": "-", "−": "-", "×": "x", "µ": "u"}
     | {"≥": ">=", "…": "...", "→": "->", "✓": "ok", "✗": "exceeded:"}
 )
+
+#: what errors say of arguments in Python -> of options, in this order
+_OPTIONS = (
+    ("pass dtype=, one for all inputs or one per input,", "add --dtype, or a type to each --input, 4:long,"),
+    ("pass dtype=torch.long", "add --dtype long"),
+    ("(batch_size= sets it)", "(--batch-size sets it)"),
+    ("pass batch_size=2", "add --batch-size 2"),
+    ("give one shape per argument", "give one --input per argument"),
+    ("complete args= and kwargs=", "in Python complete args= and kwargs="),
+    ("pass execute='real'", "in Python pass execute='real'"),
+    ("backward=True", "--backward or --training"),
+    ("give device=", "add --device "),
+    ("precision=None", "no --precision"),
+    ("strict=True", "--strict"),
+    ("max_depth is", "--depth is"),
+    ("input_shape=", "--input "),
+    ("input_shape", "--input"),
+)
+#: a shape as it is in Python, which a shell would not take without quotes
+_SHAPE = re.compile(r"(?<=--input )(than )?\((\d[\d, ]*?),?\)")
+
+
+def in_options(text: str) -> str:
+    """The same advice for people in a shell."""
+    for argument, option in _OPTIONS:
+        text = text.replace(argument, option)
+    return _SHAPE.sub(lambda found: f"{found[1] or ''}{found[2].replace(' ', '')}", text)
 
 
 def say(text: str) -> None:
