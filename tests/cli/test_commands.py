@@ -636,6 +636,19 @@ def needs(shell: str) -> str:
         ("torchscan memory x --precision bf16", "bf16-mixed", "fp16"),
         ("torchscan summary torchv", "torchvision:", "timm:"),
         ("torchscan completion ''", "zsh", "torchvision:"),
+        ("torchscan summary ''", "torchvision:", "torchvision:resnet50"),
+        ("torchscan summary torchvision:res", "torchvision:resnet50", "torchvision:vgg16"),
+        ("torchscan summary torchvision : res", "resnet50", "vgg16"),  # where the colon parts words, as by default
+        ("torchscan summary torchvision :", "vgg16", "torchvision:vgg16"),
+        ("torchscan compare x torchvision : res", "resnet50", "vgg16"),
+        ("torchscan summary x --columns fl", "flops", "macs"),
+        ("torchscan summary x --columns type,fl", "type,flops", "flops"),
+        ("torchscan summary x --sort fl", "flops", "macs"),
+        ("torchscan memory x --device TPU", "TPU\\ v4", "NVIDIA\\ H200"),
+        ("torchscan memory x --device H2", "H200", "NVIDIA\\ H200"),
+        ("torchscan memory x --device '\"NVIDIA H2'", "NVIDIA H200", "H200"),
+        ("torchscan devices App", "Apple\\ M1", "NVIDIA\\ H200"),
+        ("torchscan devices --m", "--measure", "TPU\\ v4"),
         ("torchscan check --config ne", "nets.py", "--update"),
         ("torchscan summary x --output ne", "nets.py", "--update"),
     ],
@@ -648,6 +661,39 @@ COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMPREPLY=(); _to
     assert done.stderr == ""
     assert offered in done.stdout.splitlines()
     assert not_offered not in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("keys", "completed"),
+    [
+        ("summary torchvision:resnet10\t", ["summary", "torchvision:resnet101"]),
+        ("compare a.json torchvision:resnet10\t", ["compare", "a.json", "torchvision:resnet101"]),
+        ("summary x --columns type,flo\t", ["summary", "x", "--columns", "type,flops"]),
+        ("memory x --device H100\\ N\t", ["memory", "x", "--device", "H100 NVL"]),
+        ('memory x --device "NVIDIA H20\t', ["memory", "x", "--device", "NVIDIA H200"]),
+        ("completion b\t", ["completion", "bash"]),
+    ],
+)
+def test_the_tabulator_completes_in_bash(run: Any, folder: Path, keys: str, completed: list[str]) -> None:
+    (folder / "script.bash").write_text(run("completion", "bash")[1])
+    (folder / "setup.bash").write_text("source ./script.bash; torchscan() { printf '<%s>' \"$@\"; }\n")
+    given = {**os.environ, "TERM": "dumb", "INPUTRC": "/dev/null"}
+    reader, writer = pty.openpty()
+    call = [needs("bash"), "--noprofile", "--rcfile", "setup.bash", "-i"]
+    process = subprocess.Popen(call, stdin=writer, stdout=subprocess.PIPE, stderr=writer, env=given)  # noqa: S603
+    os.close(writer)
+    os.write(reader, f"torchscan {keys}\nexit\n".encode())
+    out, _ = process.communicate(timeout=30)
+    os.close(reader)
+    assert out.decode().endswith("".join(f"<{word}>" for word in completed))
+
+
+def test_completion_knows_the_models_of_torchvision(run: Any) -> None:
+    """It reads their names from its code."""
+    from tests.torchvision_cpu import torchvision
+
+    found = re.findall(r"torchvision:(\w+)", run("completion", "bash")[1])
+    assert sorted(found) == sorted(torchvision.models.list_models())
 
 
 def test_completion_in_fish(run: Any, folder: Path) -> None:
@@ -663,6 +709,9 @@ def test_completion_in_fish(run: Any, folder: Path) -> None:
     assert "summary" in offered("torchscan su")
     assert "--format" in offered("torchscan summary --fo")
     assert offered("torchscan summary x --format l") == ["latex"]
+    assert offered("torchscan summary torchvision:resnet10") == ["torchvision:resnet101"]
+    assert offered("torchscan summary x --columns type,flo") == ["type,flops"]
+    assert offered("torchscan memory x --device 'NVIDIA H20") == ["NVIDIA H200"]
 
 
 def test_the_script_of_zsh_is_one(run: Any, folder: Path) -> None:
