@@ -299,6 +299,31 @@ def test_names_never_become_markup(show: Open, script: bool) -> None:
         assert {*page.locator(".name").all_text_contents()} >= {printed(name) for name in names}
 
 
+def test_a_page_runs_no_script_but_ours_and_asks_for_nothing(browser: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    smuggled = (
+        "<script>window.pwned = 1</script><img src='https://example.org/a.png' onerror='window.pwned = 1'>"
+        "<style>@import 'https://example.org/a.css'; p { background: url(https://example.org/b.png) }</style>"
+        "<iframe src='https://example.org'></iframe><p>Here.</p>"
+    )
+    file.write_text(page_of("Ours", torchscan.to_html(nested(), COLUMNS), smuggled), encoding="utf-8")
+    page = browser.new_page()
+    sent: list[str] = []
+
+    def refuse(route: Any) -> None:
+        sent.append(route.request.url)
+        route.abort()
+
+    page.route("https://**", refuse)
+    page.goto(file.as_uri())
+    assert page.get_by_text("Here.").is_visible()
+    fold(page, "a").click()
+    assert visible_rows(page) == CLOSED_A
+    assert page.evaluate("window.pwned") is None
+    assert sent == []
+    page.close()
+
+
 def test_without_javascript_all_rows_are_there(show: Open) -> None:
     page = show(torchscan.to_html(nested(), COLUMNS, standalone=True), java_script_enabled=False)
     assert page.locator("table.layers tbody tr").count() == 7

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+from base64 import b64encode
 from functools import cache
+from hashlib import sha256
 from importlib import resources
 
 from torchscan.report.table import Cell, Column, Row, Table, printable, writes
@@ -18,11 +20,19 @@ def html_of(table: Table, _: int = 0) -> str:
 def page(title: str, *parts: str) -> str:
     """A whole document, light or dark to match the reader's system."""
     head = (
-        f'<meta charset="utf-8"><title>{_escape(title)}</title><meta name="viewport" content="width=device-width">'
+        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_policy()}">'
+        f'<title>{_escape(title)}</title><meta name="viewport" content="width=device-width">'
         '<meta name="color-scheme" content="light dark">'
         "<style>body { margin: 2em; font-family: system-ui, sans-serif; }</style>"
     )
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{"".join(parts)}\n</body></html>\n'
+
+
+@cache
+def _policy() -> str:
+    """What a page may do: show its styles and run our script, and nothing that a name could smuggle in; no network."""
+    script = b64encode(sha256(page_file("table.js").encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{script}'; base-uri 'none'; form-action 'none'"
 
 
 def part_of(table: Table) -> str:
