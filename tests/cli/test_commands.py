@@ -178,7 +178,7 @@ def test_choices_are_all_that_there_are() -> None:
         (("summary", "nets.py:Net", "--input", "4;"), "'4;' is not an input"),
         (("summary", *NET, "--dtype", "float31"), "'float31' is not a type"),
         (("summary", *NET, "--format", "word"), "invalid choice: 'word'"),
-        (("summary", *NET, "--columns", "price"), "unknown column 'price'"),
+        (("summary", *NET, "--columns", "price"), "unknown column 'price': choose from type, path, input_shape, output_shape,"),
         (("summary", *NET, "--sort", "price"), "unknown column 'price'"),
         (("summary", *NET, "--top", "0"), "'0' is not a positive number"),
         (("summary", *NET, "--batch-size", "-1"), "not a positive number"),

@@ -32,7 +32,8 @@ _OPTIONS = (
     ("strict=True", "--strict"),
     ("max_depth is", "--depth is"),
     ("input_shape=", "--input "),
-    ("input_shape", "--input"),
+    ("another input_shape than", "another --input than"),
+    ("input_shape has", "--input has"),
 )
 #: a shape as it is in Python, which a shell would not take without quotes
 _SHAPE = re.compile(r"(?<=--input )(than )?\((\d[\d, ]*?),?\)")

@@ -129,7 +129,7 @@ def device_named(name: str) -> Device:
     matches = [full for full, names in own_names.items() if lower in names] or [full for full in known if _is_part(name, full)]
     if len(matches) == 1:
         return known[matches[0]]
-    near = matches[:8] or difflib.get_close_matches(name, known, 3, 0.3)
+    near = [full for full in known if _has_words(name, full)] or difflib.get_close_matches(name, known, 3, 0.3)
     problem = "matches several devices" if matches else "is not known"
     advice = "" if matches else "; or register_device(...) your own, or give just its memory, '24 GiB'"
     raise InputError(f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}{advice}")
@@ -273,8 +273,12 @@ def _is_part(name: str, full: str) -> bool:
 
     "A100 80GB SXM" is part of "NVIDIA A100-SXM4-80GB"; "A10" is not, nor is "GTX 1650" part of "GTX 1650 Ti".
     """
-    given, words = _words(name), _words(full)
-    return bool(given) and given <= words and not (words - given) & _DISTINGUISHING
+    return _has_words(name, full) and not (_words(full) - _words(name)) & _DISTINGUISHING
+
+
+def _has_words(name: str, full: str) -> bool:
+    given = _words(name)
+    return bool(given) and given <= _words(full)
 
 
 def _words(name: str) -> set[str]:
