@@ -355,9 +355,11 @@ def test_a_config_of_transformers(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_types_of_inputs_and_of_the_model() -> None:
-    info = overall("nets:Net", "4", dtype="bf16")
-    assert info["provenance"]["inputs"][0]["dtype"] == "bfloat16"
-    assert info["overall"]["param_size"] == 2 * (4 * 2 + 2)
+    for name in ("bf16", "bfloat16", "torch.bfloat16"):
+        info = overall("nets:Net", "4", dtype=name)
+        assert info["provenance"]["inputs"][0]["dtype"] == "bfloat16"
+        assert info["overall"]["param_size"] == 2 * (4 * 2 + 2)
+    assert parse_input("ids=128:torch.long") == InputSpec((128,), "long", "ids")
     with pytest.raises(InputError, match="its inputs are not known"):
         overall("nets:Net")
     with pytest.raises(InputError, match="name either all inputs"):

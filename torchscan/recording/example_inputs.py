@@ -74,16 +74,29 @@ def _as_shapes(input_shape: Shapes) -> list[tuple[int, ...]]:
     several = input_shape.values() if isinstance(input_shape, Mapping) else input_shape
     shapes = [_as_shape(each) for each in several] if isinstance(input_shape, list | tuple | Mapping) else [None]
     if not all(shape is not None for shape in shapes):
-        raise InputError(f"input_shape is {input_shape!r}: {_HOW}")
+        raise InputError(f"input_shape is {_in_a_line(input_shape)}: {_HOW}")
     return [shape for shape in shapes if shape is not None]
 
 
+def _in_a_line(given: object) -> str:
+    text = " ".join(repr(given).split())
+    return text if len(text) <= 100 else f"{text[:99]}…"
+
+
 def _refuse_tensors(input_shape: Any) -> None:
-    several = input_shape.values() if isinstance(input_shape, Mapping) else input_shape
-    given = several if isinstance(input_shape, list | tuple | Mapping) else [input_shape]
-    if any(isinstance(each, Tensor) and each.dim() for each in given):
-        how = "kwargs={'x': x}" if isinstance(input_shape, Mapping) else "args=(x,)"
-        raise InputError(f"input_shape is for shapes, such as (3, 224, 224), and got a tensor: give tensors as {how}")
+    data = _data_in(input_shape)
+    if data is not None:
+        what, x = ("a tensor", "x") if isinstance(data, Tensor) else ("an array", "torch.from_numpy(x)")
+        how = f"kwargs={{'x': {x}}}" if isinstance(input_shape, Mapping) else f"args=({x},)"
+        raise InputError(f"input_shape is for shapes, such as (3, 224, 224), and got {what}: give tensors as {how}")
+
+
+def _data_in(value: Any) -> Any:
+    """A tensor or array that is not a single number, however deep it is in lists; else None."""
+    if isinstance(value, list | tuple | Mapping):
+        inner = map(_data_in, value.values() if isinstance(value, Mapping) else value)
+        return next((each for each in inner if each is not None), None)
+    return value if getattr(value, "ndim", 0) else None
 
 
 def _as_shape(value: Any) -> tuple[int, ...] | None:
@@ -92,7 +105,10 @@ def _as_shape(value: Any) -> tuple[int, ...] | None:
         return None
     if any(isinstance(size, bool) or not hasattr(size, "__index__") for size in value):
         return None
-    sizes = tuple(operator.index(size) for size in value)
+    try:
+        sizes = tuple(operator.index(size) for size in value)
+    except TypeError:  # a tensor or array of a fraction has an index, which fails
+        return None
     return sizes if all(size >= 0 for size in sizes) else None
 
 
@@ -113,8 +129,12 @@ def _as_dtypes(dtype: torch.dtype | Sequence[torch.dtype | None] | None, inputs:
     dtypes = [floating_dtype_of(module) if kind is None else kind for kind in given]
     if not all(isinstance(kind, torch.dtype) for kind in dtypes):
         wrong = next(kind for kind in dtypes if not isinstance(kind, torch.dtype))
-        meant = getattr(torch, wrong, None) if isinstance(wrong, str) else None
-        how = f"give torch.{wrong}" if isinstance(meant, torch.dtype) else "give a torch.dtype, such as torch.long"
+        name = wrong.removeprefix("torch.") if isinstance(wrong, str) else ""
+        how = (
+            f"give torch.{name}"
+            if isinstance(getattr(torch, name, None), torch.dtype)
+            else "give a torch.dtype, such as torch.long"
+        )
         raise InputError(f"dtype is {dtype!r}: {how}, or one per input")
     if len(dtypes) != inputs:
         raise InputError(f"{len(dtypes)} dtypes were given for {inputs} inputs: give one dtype, or one per input")

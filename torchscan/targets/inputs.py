@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torchscan.recording.example_inputs import DTypes, Shapes
 
 _SIZES = r"\d+(?:(?:, ?|x)\d+)*,?|\((?:\d+(?:, ?\d+)*,?)?\)"
-_SPEC = re.compile(rf"(?:(?P<name>[^\W\d]\w*)=)?(?P<sizes>{_SIZES})(?::(?P<dtype>\w+))?", re.ASCII)
+_SPEC = re.compile(rf"(?:(?P<name>[^\W\d]\w*)=)?(?P<sizes>{_SIZES})(?::(?P<dtype>(?:torch\.)?\w+))?", re.ASCII)
 _LONGEST = 18  # digits: as many as always fit 64 bits
 _SHORT = {"fp16": "float16", "fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "i64": "int64", "i32": "int32"}
 _FLOATS = ("float16", "bfloat16", "float32", "float64", "half", "float", "double", "complex64", "complex128")
@@ -45,8 +45,9 @@ def parse_input(text: str) -> InputSpec:
 
 
 def checked_dtype(text: str) -> str:
-    """Torch's name for a type."""
-    name = _SHORT.get(text, text)
+    """Torch's name for a type: ``fp16``, ``float16`` and ``torch.float16`` are the same."""
+    plain = text.removeprefix("torch.")
+    name = _SHORT.get(plain, plain)
     if name not in _TYPES:
         raise InputError(f"{text[:40]!r} is not a type: there are {', '.join([*_TYPES, *_SHORT])}")
     return name
