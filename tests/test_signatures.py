@@ -78,6 +78,16 @@ def test_the_question_has_a_field_for_every_argument() -> None:
         (torchscan.crawl_module, "inputs", r"'inputs': give args=\(x,\)"),
         (torchscan.crawl_module, "input_res", "'input_res': give input_shape="),
         (torchscan.crawl_module, "as_strings", "'as_strings', and needs none: figures are numbers"),
+        (torchscan.summary, "model", "'model': give module=$"),
+        (torchscan.summary, "backend", "'backend': give convention='ptflops'"),
+        (torchscan.estimate_memory, "backend", "'backend', and needs none: operators are counted as they run"),
+        (torchscan.summary, "report_missing", "'report_missing': give strict=True"),
+        (torchscan.estimate_memory, "report_missing", "'report_missing', and needs none: operators without a price"),
+        (torchscan.crawl_module, "flops_units", "'flops_units', and needs none: figures are numbers"),
+        (torchscan.crawl_module, "row_settings", "'row_settings', and needs none: format_info"),
+        (torchscan.summary, "row_settings", "'row_settings': give columns= and width="),
+        (torchscan.crawl_module, "print_per_layer_stat", r"and needs none: crawl_module\(...\) has every layer"),
+        (torchscan.summary, "print_per_layer_stat", "'print_per_layer_stat': give columns="),
         (torchscan.crawl_module, "depth", "'depth': there are"),  # it has no max_depth to name
     ],
 )
@@ -118,3 +128,19 @@ def test_a_verb_explains_in_its_own_words_what_it_has_words_for() -> None:
         "    own: the verb's.\n"
     )
     assert verb(3, second="x") == "3 False ['second']"
+
+
+#: of torchinfo.summary, thop.profile, fvcore.nn.flop_count and ptflops.get_model_complexity_info, but depth, kwargs and mode
+_OTHERS = """
+model input_size input_data batch_dim cache_forward_pass col_names col_width device dtypes row_settings verbose
+inputs custom_ops ret_layer_info report_missing supported_ops
+input_res print_per_layer_stat as_strings input_constructor ost ignore_modules custom_modules_hooks
+backend flops_units param_units output_precision backend_specific_config
+"""
+
+
+@pytest.mark.parametrize("verb", [torchscan.summary, torchscan.crawl_module])
+@pytest.mark.parametrize("name", _OTHERS.split())
+def test_every_argument_of_other_tools_is_answered(verb: Callable[..., Any], name: str) -> None:
+    with pytest.raises(TypeError, match=f"has no argument '{name}'(: give |, and needs none: )"):
+        verb(nn.Linear(4, 4), (4,), **{name: None})

@@ -71,6 +71,7 @@ def _parameters(verb: Callable[..., Any], defaults: Mapping[str, Any]) -> list[i
 
 #: arguments of other tools -> what to give here. The names in it are in the signature, or the advice is not for this verb
 _ELSEWHERE: Mapping[str, str] = {
+    "model": "module=",
     **dict.fromkeys(("input_size", "input_res"), "input_shape=(3, 224, 224) for one sample, and batch_size="),
     **dict.fromkeys(("input_data", "inputs", "input_constructor"), "args=(x,), or kwargs={'x': x}"),
     "dtypes": "dtype=",
@@ -79,14 +80,29 @@ _ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("row_settings", "col_width"), "columns= and width="),
     "depth": "max_depth=",
     "print_per_layer_stat": "columns=; crawl_module(...) gives the same without printing",
+    **dict.fromkeys(("backend", "backend_specific_config"), "convention='ptflops' for the numbers of its usual backend"),
+    "report_missing": "strict=True to refuse operators without a price, which are named in any case",
 }
 #: arguments of other tools that need no counterpart
 _NEEDLESS: Mapping[str, str] = {
     "verbose": "crawl_module(...) gives what summary(...) prints",
-    "as_strings": "figures are numbers; format_info(...) makes text of them",
+    **dict.fromkeys(
+        ("as_strings", "flops_units", "param_units", "output_precision"),
+        "figures are numbers; format_info(...) makes text of them",
+    ),
+    **dict.fromkeys(("row_settings", "col_width", "col_names"), "format_info(...) lays figures out, with columns= and width="),
+    **dict.fromkeys(
+        ("print_per_layer_stat", "ret_layer_info"), "crawl_module(...) has every layer, and summary(...) prints them"
+    ),
+    "ost": "summary(...) prints, and format_info(...) gives the same text to write anywhere",
+    "ignore_modules": "all that runs is counted; select_layers(...) picks layers",
     "device": "the model stays where it is, and runs on shapes alone unless it is on a GPU",
     "cache_forward_pass": "Scan(...) keeps its pass for all questions",
-    **dict.fromkeys(("custom_ops", "custom_modules_hooks"), "operators are priced, not modules: see torchscan.cost_of"),
+    **dict.fromkeys(("backend", "backend_specific_config"), "operators are counted as they run"),
+    "report_missing": "operators without a price are named in any case",
+    **dict.fromkeys(
+        ("custom_ops", "custom_modules_hooks", "supported_ops"), "operators are priced, not modules: see torchscan.cost_of"
+    ),
 }
 
 
