@@ -15,6 +15,7 @@ from torch import nn
 
 from torchscan import InputError, Roofline, analyze_roofline, draw_roofline, format_roofline, register_device
 from torchscan.hardware import devices
+from torchscan.report.roofline import roofline_table
 
 mpl.use("Agg")
 
@@ -54,6 +55,13 @@ Layer    FLOPs      Moved  FLOP/B  Limit      Bound  Estimate     %
 
 def test_layers_the_heaviest_first() -> None:
     assert format_roofline(a_roofline(), max_depth=1) == EXPECTED
+
+
+def test_layers_of_equal_times_stay_in_order() -> None:
+    """Their times, from the clock of the whole pass, differ in the last digits."""
+    block = [nn.Sequential(nn.Conv2d(5, 5, 3, padding=1), nn.BatchNorm2d(5), nn.ReLU()) for _ in range(9)]
+    roofline = analyze_roofline(nn.Sequential(*block), (5, 30, 30), batch_size=7, device="a round card")
+    assert [row.name for row in roofline_table(roofline, by="layer", max_depth=1).rows] == list("012345678")
 
 
 @pytest.mark.parametrize("by", ["layer", "kind", "operator"])

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from torchscan import units
-from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline, group
+from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline, group, rounded
 from torchscan.errors import InputError
 from torchscan.report.pyplot import pyplot
 from torchscan.report.table import Cell, Column, Row, Table, totals_table
@@ -134,7 +134,7 @@ def _peaks(roofline: Roofline) -> str:
 
 
 def _heaviest(groups: Mapping[str, Sequence[OperatorLoad]], rows: int) -> list[GroupLoad]:
-    ordered = sorted(groups.items(), key=lambda each: -_time_of(each[1]))
+    ordered = sorted(groups.items(), key=lambda each: -rounded(_time_of(each[1])))
     if len(ordered) > rows + 1:
         others = [load for _, loads in ordered[rows:] for load in loads]
         ordered = [*ordered[:rows], (f"({len(ordered) - rows} others)", others)]

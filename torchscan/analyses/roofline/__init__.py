@@ -8,7 +8,7 @@ traffic at full bandwidth; no operator can be faster than the slowest of the thr
 
 from __future__ import annotations
 
-from torchscan.analyses.roofline.analysis import group, roofline_of
+from torchscan.analyses.roofline.analysis import group, roofline_of, rounded
 from torchscan.analyses.roofline.numbers import numbers_of, require_format
 from torchscan.analyses.roofline.rates import Numbers, Products, Rates
 from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
@@ -25,4 +25,5 @@ __all__ = [
     "numbers_of",
     "require_format",
     "roofline_of",
+    "rounded",
 ]
