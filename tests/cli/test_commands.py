@@ -409,6 +409,18 @@ def test_notes_are_lines_on_standard_error() -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
+def test_numpy_is_not_missed() -> None:
+    """Torch warns that it is not there."""
+    code = (
+        "import sys; sys.modules['numpy'] = None; from torchscan.cli.main import main; "
+        "sys.exit(main(['summary', 'nets.py:Net', '--input', '4']))"
+    )
+    given = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=given)  # noqa: S603
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # -- answers -------------------------------------------------------------------------------------------------------------
 
 

@@ -116,5 +116,6 @@ def _notes() -> Iterator[None]:
         warnings.simplefilter("default")
         for kind in (DeprecationWarning, PendingDeprecationWarning, FutureWarning, ImportWarning, ResourceWarning):
             warnings.simplefilter("ignore", kind)  # meant for authors of libraries
+        warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # torch says so when imported; nothing here needs it
         warnings.showwarning = show
         yield
