@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,10 @@ def _torchvision_models() -> list[str]:
 
 
 def _bash(commands: Any) -> str:
+    return f"{_bash_words(commands)}\n{_bash_devices()}\ncomplete -o nospace -F _torchscan torchscan"
+
+
+def _bash_words(commands: Any) -> str:
     cases = "\n".join(_bash_case(name, parser) for name, parser in commands.choices.items())
     return f"""\
 _torchscan() {{
@@ -97,7 +101,12 @@ _torchscan() {{
     elif [ "${{COMP_WORDS[1]}}" = devices ]; then _torchscan_devices "$current"
     else COMPREPLY=($(compgen -W "$bare" -- "$current") $(compgen -f -- "$current")); fi
     COMPREPLY=("${{COMPREPLY[@]#"$start"}}")
-}}
+}}"""
+
+
+def _bash_devices() -> str:
+    names = "\n".join(known_devices())
+    return f"""\
 # names with spaces in them, from the beginning of any word; after a quote as they are, else with backslashes
 _torchscan_devices() {{
     local rest begun="${{1//\\\\/}}"
@@ -107,14 +116,9 @@ _torchscan_devices() {{
         [[ "$rest" == "$begun"* ]] || continue
         case "$1" in [\\"\\']*) COMPREPLY+=("$rest") ;; *) COMPREPLY+=("${{rest// /\\\\ }}") ;; esac
     done << 'END'
-{_lines(known_devices())}
+{names}
 END
-}}
-complete -o nospace -F _torchscan torchscan"""
-
-
-def _lines(names: Iterable[str]) -> str:
-    return "\n".join(names)
+}}"""
 
 
 def _bash_case(name: str, parser: argparse.ArgumentParser) -> str:
