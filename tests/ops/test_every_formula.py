@@ -142,6 +142,12 @@ MATMUL = [
     case("aten._sparse_semi_structured_mm", T(5, 8), I(5, 1), T(16, 2), out=T(5, 2), macs=5 * 2 * 8),
     case("aten._sparse_semi_structured_addmm", T(5), T(5, 8), I(5, 1), T(16, 2), out=T(5, 2), macs=5 * 2 * 8),
     case("quantized.linear_dynamic", T(2, 3), (T(5, 3, dtype=torch.qint8),), out=T(2, 5), macs=30, other=2 * 10),
+    # two comparisons for the range, then scaled, shifted, rounded, clamped twice, and all back: 8 for each of 30
+    case(
+        *("aten._fused_moving_avg_obs_fq_helper", X, I(1), I(1), T(1), T(1), T(1), I(1), 0.01, 0, 255, -1),
+        out=(X, T(2, 3, 5, dtype=torch.bool)),
+        other=(2 + 6) * 30,
+    ),
     case("aten.mkldnn_linear", T(2, 3), T(5, 3), None, out=T(2, 5), macs=30),
     case("aten._grouped_mm", T(6, 3), T(2, 3, 5), I(2), out=T(6, 5), macs=6 * 5 * 3),  # each of 6 rows meets one expert
     case("aten._grouped_mm", T(4, 6), T(6, 5), I(2), out=T(2, 4, 5), macs=4 * 5 * 6),  # the 6 summed over are shared out
@@ -878,6 +884,8 @@ LINALG = [
     case("aten.linalg_eig", T(6, 6), out=(C(6), C(6, 6)), other=25 * 216),
     case("aten._linalg_eigvals", T(6, 6), out=C(6), other=10 * 216),
     case("aten.linalg_cross", T(4, 3), T(4, 3), out=T(4, 3), other=3 * 12),
+    # a polynomial of degree 18 takes 5 products of n³ multiply-accumulates, for each of 3 matrices
+    case("aten.linalg_matrix_exp", T(3, 4, 4), out=T(3, 4, 4), other=3 * 5 * 2 * 64),
 ]
 
 OPTIMIZER = [
@@ -957,10 +965,34 @@ def _code_of(formula: Any) -> Any:
 @pytest.mark.parametrize(
     "case",
     [
-        case("torchvision.roi_align", IMAGE, T(7, 5), 1.0, 3, 3, 0, False, out=T(7, 4, 3, 3)),  # as many samples as it takes
         case("aten.special_bessel_j0", X, out=X),
     ],
-    ids=["as many samples as the boxes are large", "nobody has counted it"],
+    ids=["nobody has counted it"],
 )
 def test_what_cannot_be_told_is_unpriced(case: Case) -> None:
     assert price(case.signature()).state == "unpriced"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        # 7 boxes · 4 channels · 3 · 3 outputs of a sample each, at 7 · 9 places
+        case("torchvision.roi_align", IMAGE, T(7, 5), 1.0, 3, 3, 0, False, out=T(7, 4, 3, 3), other=8 * 252 + 14 * 63),
+        case("torchvision.roi_align", IMAGE, T(7, 5), 1.0, 3, 3, -1, True, out=T(7, 4, 3, 3)),  # an empty box takes none
+        case("torchvision.ps_roi_align", IMAGE, T(7, 5), 1.0, 2, 2, 0, out=(T(7, 1, 2, 2), I(7, 1, 2, 2))),
+        case(
+            *("torchvision._roi_align_backward", T(7, 4, 3, 3), T(7, 5), 1.0, 3, 3, 2, 4, 8, 8, 0, False),
+            out=IMAGE,
+            other=(1 + 8) * 252 + 14 * 63,
+        ),
+        # each of the 7 elements that the result stores is a product, or the sum of several
+        case("aten._sparse_mm", SPARSE, SPARSE, out=SPARSE, macs=7),
+        case("aten._sparse_sparse_matmul", SPARSE, SPARSE, out=SPARSE, macs=7),
+    ],
+    ids=["boxes", "aligned boxes", "position-sensitive boxes", "their gradient", "sparse products", "of sparse matrices"],
+)
+def test_what_depends_on_values_has_a_lower_bound(case: Case) -> None:
+    priced = price(case.signature())
+    assert priced.state == "unpriced"
+    assert not priced.cost.is_complete
+    assert (priced.cost.macs, priced.cost.flops) == (case.macs, 2 * case.macs + case.other)

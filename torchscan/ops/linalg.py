@@ -116,6 +116,17 @@ def eigenvalues_only(self: TensorSpec, *, out: Output) -> Work:
     return Work(other_flops=10 * matrices * size**3)
 
 
+@cost_of(aten.linalg_matrix_exp)
+def matrix_exponential(self: TensorSpec, *, out: TensorSpec) -> Work:
+    """FLOPs = 10n³: the Taylor polynomial of degree 18, which takes five products (Bader, Blanes & Casas).
+
+    Torch chooses the degree by the norm of the matrix: 18 is assumed, which is for norms between 1.5 and 3. Smaller ones take
+    fewer products; each doubling beyond takes one more.
+    """
+    matrices, _rows, size = _sizes(self)
+    return Work(other_flops=matrices * 10 * size**3)
+
+
 @cost_of(aten.linalg_cross)
 def cross_product(self: TensorSpec, other: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
     """Two products and a difference per element."""

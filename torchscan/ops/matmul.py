@@ -76,11 +76,15 @@ def outer_window(self: TensorSpec, vec2: TensorSpec, *, out: TensorSpec) -> Look
     return (look(out, here(0)), look(out, here(1)))
 
 
-@cost_of(aten.mm, aten.bmm, aten.matmul, aten.mv, aten.dot, aten.vdot, aten._sparse_mm)
-def matmul(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Work | None:
-    """MACs = numel(out) · k, with k the dimension that is summed over; stored elements · columns if ``self`` is sparse."""
-    if other.sparsity is not None and self.sparsity is not None:
-        return None  # depends on where stored elements coincide
+@cost_of(aten.mm, aten.bmm, aten.matmul, aten.mv, aten.dot, aten.vdot, aten._sparse_mm, aten._sparse_sparse_matmul)
+def matmul(self: TensorSpec, other: TensorSpec, *, out: TensorSpec) -> Work:
+    """MACs = numel(out) · k, with k the dimension that is summed over; stored elements · columns if ``self`` is sparse.
+
+    Of two sparse matrices the products depend on where stored elements meet: at least one for each that the result stores.
+    """
+    if self.sparsity is not None and other.sparsity is not None:
+        stored = 0 if out.sparsity is None else out.sparsity.stored
+        return Work(macs=real_products(out) * stored, is_lower_bound=True)
     return Work(macs=real_products(out) * _products(self, other, out))
 
 
@@ -347,6 +351,8 @@ per_element(2, "aten::dequantize")  # zero point, scale
 per_element(6, "aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine")  # both
 per_element(6, "aten::fake_quantize_per_tensor_affine_cachemask", "aten::fake_quantize_per_channel_affine_cachemask")
 per_element(6, "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
+#: quantisation-aware training: the least and the largest element are sought, then as above
+per_element(6 + 2, "aten::_fused_moving_avg_obs_fq_helper", "aten::fused_moving_avg_obs_fake_quant")
 per_element(1, "aten::fake_quantize_per_tensor_affine_cachemask_backward")
 per_element(1, "aten::fake_quantize_per_channel_affine_cachemask_backward")
 per_element(7, "quantized::add", "quantized::mul", "quantized::add_relu", "quantized::mul_relu")  # two unpacked, one packed

@@ -136,20 +136,28 @@ def roi_align(
     pooled_height: int,
     pooled_width: int,
     sampling_ratio: int,
-    *_: object,
+    aligned: bool = True,
+    *,
     out: Output,
-) -> Work | None:
+) -> Work:
     """The mean of r² samples per output, each interpolated between four neighbours: 7 each, r² − 1 sums, a division.
 
     A sample's place and its neighbours' weights take 14, once for all its channels (position-sensitive: each part of a box has
-    its own channels). Without a ratio (r ≤ 0), the number of samples depends on the size of the boxes.
+    its own channels). Without a ratio (r ≤ 0), the number of samples depends on the size of the boxes: at least one, or none
+    where boxes may be empty, aligned or position-sensitive ones.
     """
-    if sampling_ratio <= 0:
-        return None
-    samples = sampling_ratio**2
+    samples = _fewest_samples(sampling_ratio, aligned)
     results = first(out).numel
     places = rois.shape[0] * pooled_height * pooled_width * samples
-    return Work(other_flops=8 * samples * results + 14 * places, elements_read=4 * samples * results + rois.numel)
+    return Work(
+        other_flops=8 * samples * results + 14 * places,
+        elements_read=4 * samples * results + rois.numel,
+        is_lower_bound=sampling_ratio <= 0,
+    )
+
+
+def _fewest_samples(sampling_ratio: int, aligned: bool) -> int:
+    return sampling_ratio**2 if sampling_ratio > 0 else int(not aligned)
 
 
 @cost_of("torchvision::_roi_align_backward")
@@ -164,14 +172,16 @@ def roi_align_backward(
     height: int,
     width: int,
     sampling_ratio: int,
-    *_: object,
+    aligned: bool = True,
+    *,
     out: TensorSpec,
-) -> Work | None:
+) -> Work:
     """Each gradient is divided, weighted and added to the four neighbours of each sample: 1 + 8·r² per output."""
-    if sampling_ratio <= 0:
-        return None
-    samples = sampling_ratio**2
-    return Work(other_flops=(1 + 8 * samples) * grad.numel + 14 * samples * grad.numel // max(channels, 1))
+    samples = _fewest_samples(sampling_ratio, aligned)
+    return Work(
+        other_flops=(1 + 8 * samples) * grad.numel * (samples > 0) + 14 * samples * grad.numel // max(channels, 1),
+        is_lower_bound=sampling_ratio <= 0,
+    )
 
 
 def _total_of_windows(full: TensorSpec, pooled: TensorSpec, axes: int) -> int:

@@ -50,11 +50,15 @@ class Work:
     elements_written: int | None = None
     #: bytes written; None: those of the same elements
     bytes_written: int | None = None
+    #: the true numbers depend on values, and are no less than these
+    is_lower_bound: bool = False
 
     def __post_init__(self) -> None:
         """Check that counts are whole numbers, of any type."""
         for name in self.__slots__:
             value = getattr(self, name)
+            if name == "is_lower_bound":
+                continue
             if value is None and name not in ("macs", "other_flops", "avoidable_bytes_read"):
                 continue
             if isinstance(value, bool) or not hasattr(value, "__index__") or value < 0:
@@ -232,7 +236,12 @@ def _priced(entry: _Entry, signature: OpSignature, routing: Routing) -> Price:
     """The price from a formula. A failing formula must not cost the user the other numbers: the call counts as unpriced."""
     try:
         work = _apply(entry.formula, signature, routing)
-        return _UNPRICED if work is None else Price(entry.state, _complete(work, signature))
+        if work is None:
+            return _UNPRICED
+        cost = _complete(work, signature)
+        return (
+            Price("unpriced", dataclasses.replace(cost, is_complete=False)) if work.is_lower_bound else Price(entry.state, cost)
+        )
     except Exception as error:
         call = f"{signature.op}({', '.join(map(str, signature.args))})"
         warn_user(f"the formula {entry.formula.__qualname__} failed on {call}: {error!r}; it is not priced")
