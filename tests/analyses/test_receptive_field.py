@@ -856,3 +856,34 @@ def test_a_border_of_zeros_is_noted_nowhere(mode: str, notes: tuple[str, ...]) -
     for backward in (False, True):
         (axis,) = receptive_fields(torchscan.record(model, (1, 30), backward=backward)).output.axes
         assert (axis.size, axis.notes) == (5, notes)
+
+
+# -- nothing to see ------------------------------------------------------------------------------------------------------
+
+AFTER_NOTHING: dict[str, Callable[[Tensor], Tensor]] = {
+    "as it is": lambda x: x,
+    "flat": lambda x: x.flatten(1),
+    "two dimensions for one": lambda x: x.unflatten(1, (1, -1) if x.shape[1] else (0, 2)),
+    "beside itself": lambda x: torch.cat([x, x], -1),
+    "summed": lambda x: x.sum(1, keepdim=True),
+    "turned": lambda x: x.permute(0, 2, 1).flip(-1),
+    "padded": lambda x: F.pad(x, (1, 1)),
+    "multiplied": lambda x: x @ x.transpose(1, 2),
+    "every other": lambda x: x[..., ::2].roll(1, -1),
+    "stacked": lambda x: torch.stack([x, x], 1),
+    "split": lambda x: x.chunk(2, 1)[0].cumsum(-1),
+}
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0), (0, 0)])
+@pytest.mark.parametrize("after", AFTER_NOTHING.values(), ids=AFTER_NOTHING)
+def test_what_has_no_elements_sees_nothing(after: Callable[[Tensor], Tensor], shape: tuple[int, int]) -> None:
+    """Of an input of that shape, and of a part of that shape of a larger one. Warnings are errors here."""
+
+    class Empties(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return after(x[:, : shape[0], : shape[1]])
+
+    for given in (shape, (3, 4)):
+        info = torchscan.crawl_module(Empties(), given, batch_size=2, receptive_field=True)
+        assert all(axis["status"] == "none" for axes in info["layers"][0]["receptive_field"] for axis in axes)

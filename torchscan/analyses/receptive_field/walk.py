@@ -54,8 +54,9 @@ class Walk:
         #: after how many writes the state of a tensor was right
         self._stamps: dict[int, int] = {}
         for tensor in {tensor for tensor, _ in axes}:
-            rank = len(trace.tensors[tensor].spec.shape)
-            self._own(tensor, tuple(identity(rank, dim) if tensor == of else None for of, dim in axes))
+            shape = trace.tensors[tensor].spec.shape
+            state = tuple(identity(len(shape), dim) if tensor == of else None for of, dim in axes)
+            self._own(tensor, self._blind if 0 in shape else state)  # what has no elements sees nothing
 
     def outputs_by_call(self) -> dict[int, tuple[State, ...]]:
         """What the outputs of each call of ``trace.modules`` see when it ends."""
@@ -122,6 +123,8 @@ class Walk:
         if state == old == self._blind:
             return self._blind
         shape = self._trace.tensors[parent].spec.shape
+        if 0 in op.signature.outputs[position].shape:
+            return old
         ways = _looks_of(self._rule(op.signature), position, op)[0]
         step = ways[0].steps[0] if ways and len(ways) == 1 and len(ways[0].steps) == 1 else None
         specs = (self._trace.tensors[parent].spec, op.signature.outputs[position])
@@ -198,6 +201,9 @@ class Walk:
         shapes = [spec.shape for spec in specs]
         found: list[State] = []
         for output, spec in enumerate(op.signature.outputs):
+            if 0 in spec.shape:
+                found.append(self._blind)
+                continue
             looks = _looks_of(rule, output, op)
             state = tuple(
                 None
