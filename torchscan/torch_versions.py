@@ -73,6 +73,7 @@ __all__ = [
     "without_functorch",
     "without_hooks_for_gradients",
     "without_modes",
+    "without_python_dispatcher",
     "without_torch_function",
 ]
 
@@ -145,6 +146,12 @@ def traces() -> str | None:
     fx = sys.modules.get("torch.fx._symbolic_trace")
     is_patched = fx is not None and nn.Module.__call__.__code__.co_filename == fx.__file__
     return "torch.fx" if is_patched and _C._get_dispatch_mode(_C._TorchDispatchModeKey.PROXY) is None else None
+
+
+def without_python_dispatcher() -> contextlib.AbstractContextManager[object]:
+    """In which C++ code calls kernels itself, where a tracer has torch call them from Python."""
+    guard: contextlib.AbstractContextManager[object] = _C._DisablePythonDispatcher()
+    return guard
 
 
 def is_fake(tensor: Tensor) -> bool:

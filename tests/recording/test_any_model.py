@@ -301,12 +301,19 @@ DISTRIBUTIONS: dict[str, Callable[[Tensor], Any]] = {
 
 @ON_CPU_AND_META
 @pytest.mark.parametrize("make", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
-def test_distributions_take_values_in_range_for_granted(make: Any, device: str) -> None:
+def test_distributions_take_values_in_range_for_granted(make: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dis.Distribution, "_validate_args", True)  # torch's compiler switches it off when it is imported
     found, real = crawl_module(Made(make, device), (4,)), crawl_module(Made(make), (4,), execute="real")
     assert found["provenance"]["execution"] == "abstract"
     assert found["provenance"]["assumptions"] == ["that parameters and values of distributions are in range"]
     assert real["provenance"]["assumptions"] == []
     assert found["overall"] == real["overall"]
+
+
+def test_what_else_distributions_read_is_not() -> None:
+    """How many outcomes there are is no question of what is in range."""
+    model = Made(lambda y: dis.Binomial(y.sum().abs().round(), logits=y, validate_args=False).enumerate_support())
+    assert crawl_module(model, (4,), execute="auto")["provenance"]["execution"] == "real"
 
 
 def test_a_loop_until_samples_are_accepted_is_not_taken_for_granted() -> None:
@@ -468,3 +475,38 @@ def test_attention_says_what_to_give_it_instead() -> None:
     given = torch.nested.nested_tensor([torch.ones(3, 8), torch.ones(5, 8)])
     with pytest.raises(RecordError, match="try: give it a padded tensor and a mask"):
         record(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), args=(given,))
+
+
+# -- reading -------------------------------------------------------------------------------------------------------------
+
+WRITTEN: dict[str, Callable[[], Tensor]] = {
+    "tensor": lambda: torch.tensor([0, 0]),
+    "as_tensor": lambda: torch.as_tensor([0, 0]),
+    "zeros": lambda: torch.zeros(2, dtype=torch.long),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"execute": "real"}, {"training": True}], ids=["shapes", "data", "training"])
+@pytest.mark.parametrize("make", WRITTEN.values(), ids=WRITTEN)
+@pytest.mark.parametrize("read", [Tensor.tolist, Tensor.numpy, list])
+def test_what_is_read_was_written(read: Any, make: Any, options: Any) -> None:
+    """To a constant, and to a buffer of the model's, which stays as it was."""
+
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.steps = nn.Buffer(torch.zeros(2, dtype=torch.long))
+
+        def forward(self, x: Tensor) -> Tensor:
+            made = make()
+            made += 5
+            self.steps[:] = 7
+            found.append([int(each) for values in (read(made), read(self.steps)) for each in values])
+            return self.layer(x)
+
+    found: list[list[int]] = []
+    model = Counts()
+    record(model, (4,), **options)
+    assert found == [[5, 5, 7, 7]]
+    assert model.steps.tolist() == [0, 0]

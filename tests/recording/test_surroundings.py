@@ -6,6 +6,8 @@ import contextlib
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.versions import needs
-from torchscan import InputError, crawl_module
+from torchscan import InputError, crawl_module, estimate_memory
 
 pytestmark = pytest.mark.filterwarnings("ignore:Anomaly Detection")
 
@@ -112,6 +114,35 @@ def test_nobody_else_sees_the_pass(options: Any) -> None:
         return x + 1
 
     assert len(make_fx(scans)(torch.ones(2)).graph.nodes) == 3  # the input, the sum and the output
+
+
+def test_a_model_is_copied_out_of_sight_too() -> None:
+    """In another precision."""
+    model = convolutional()
+    expected = estimate_memory(model, (3, 8, 8), precision="bf16", training=True).peak_bytes
+    for around in (FakeTensorMode, torch.inference_mode):
+        with around():
+            assert estimate_memory(model, (3, 8, 8), precision="bf16", training=True).peak_bytes == expected
+    with Operators() as operators:
+        estimate_memory(model, (3, 8, 8), precision="bf16")
+    assert operators.seen == 0
+
+
+def test_threads_leave_the_search_for_anomalies_as_it_was() -> None:
+    """It is of the process: the second thread begins before the first has ended."""
+
+    class Slow(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            time.sleep(0.05)
+            return x
+
+    with torch.autograd.detect_anomaly():
+        threads = [threading.Thread(target=crawl_module, args=(Slow(), (4,))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert torch.is_anomaly_enabled()
 
 
 @needs("_C._autograd._top_saved_tensors_default_hooks")

@@ -27,7 +27,7 @@ from torchscan.recording.request import PassRequest, check_request
 from torchscan.recording.running import run
 from torchscan.recording.sayings import Saying, says
 from torchscan.recording.state import original_of, set_training, unchanged
-from torchscan.recording.surroundings import outside_of_surroundings
+from torchscan.recording.surroundings import refuse_tracers
 from torchscan.recording.training.autocast import Autocast
 from torchscan.torch_versions import is_fake, prepare_optimizers
 from torchscan.trace.events import InputRecord, ParameterRecord, Provenance
@@ -42,12 +42,12 @@ def record_pass(request: PassRequest) -> Trace:
 def record_step(request: PassRequest) -> tuple[Trace, PassRequest]:
     """The record, and the request that leads to it without detours: to repeat it with other batch sizes."""
     check_request(request)
-    with outside_of_surroundings():
-        request = on_meta_copy(request) if _is_fake(request) else request
-        if request.execute == "auto" and request.in_pieces:
-            return _record_in_pieces(request)
-        trace = _record(request)
-        return trace, replace(request, execute=trace.provenance.execution)
+    refuse_tracers()
+    request = on_meta_copy(request) if _is_fake(request) else request
+    if request.execute == "auto" and request.in_pieces:
+        return _record_in_pieces(request)
+    trace = _record(request)
+    return trace, replace(request, execute=trace.provenance.execution)
 
 
 def _is_fake(request: PassRequest) -> bool:

@@ -7,9 +7,10 @@ from pathlib import PurePath
 from types import FrameType
 
 _NOT_THE_USERS = frozenset({"torch", "torchscan"})
-#: where torch refuses parameters of distributions, and values, that are out of range
+#: the functions in which torch refuses parameters of distributions, and values, that are out of range
 _VALIDATING = frozenset(
-    f"torch.distributions.{name}" for name in ("distribution", "constraints", "continuous_bernoulli", "geometric")
+    {(f"torch.distributions.{name}", "__init__") for name in ("distribution", "continuous_bernoulli", "geometric")}
+    | {("torch.distributions.distribution", "_validate_sample"), ("torch.distributions.constraints", "check")}
 )
 #: the module that calls the model
 _CALLER = "torchscan.recording.running"
@@ -29,7 +30,7 @@ def is_validation() -> bool:
     """Whether torch asks on its own account whether values are as they should be."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _module_of(frame).partition(".")[0] in _NOT_THE_USERS:
-        if _module_of(frame) in _VALIDATING:
+        if (_module_of(frame), frame.f_code.co_name) in _VALIDATING:
             return True
         frame = frame.f_back
     return False

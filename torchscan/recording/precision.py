@@ -15,6 +15,8 @@ from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import meta_copy, own_copy
 from torchscan.recording.execution.abstract import NO_FLOATS
 from torchscan.recording.request import PassRequest
+from torchscan.recording.surroundings import leave_surroundings
+from torchscan.recording.undo import Undo, put_back_after
 from torchscan.torch_versions import is_fake
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed"]
@@ -48,6 +50,15 @@ def in_precision(request: PassRequest, precision: Precision | None) -> PassReque
 
 def on_meta_copy(request: PassRequest, dtype: torch.dtype | None = None) -> PassRequest:
     """The same pass of a copy of the model on the meta device, in another type as ``module.to(dtype)`` would be."""
+
+    def copied(undo: Undo) -> PassRequest:
+        leave_surroundings(undo)
+        return _on_meta_copy(request, dtype)
+
+    return put_back_after(copied)
+
+
+def _on_meta_copy(request: PassRequest, dtype: torch.dtype | None) -> PassRequest:
     inventory = Inventory(request.module)
     copies = {id(slot.tensor): _meta_copy(slot.tensor, dtype) for slot in inventory.slots}
     try:

@@ -22,7 +22,15 @@ from torchscan.recording.bookkeeping.inventory import Inventory, type_name_of
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked, meta_tensor
 from torchscan.recording.call_tree import Call, CallTree
 from torchscan.recording.execution.assumed import NOTHING, AssumedValues, Met
-from torchscan.recording.execution.calls import Execution, OpOutcome, OpRequest, OpTraits, describe_outcome, traits_of
+from torchscan.recording.execution.calls import (
+    RESOLVE,
+    Execution,
+    OpOutcome,
+    OpRequest,
+    OpTraits,
+    describe_outcome,
+    traits_of,
+)
 from torchscan.recording.execution.higher_order import named_call
 from torchscan.recording.execution.reads import CHECKING, TRUTH
 from torchscan.recording.places import is_validation
@@ -321,8 +329,11 @@ class Recorder(TorchDispatchMode):
         return entered
 
     def _with_originals(self, request: OpRequest, outcome: OpOutcome) -> Any:
-        """An operator that returns one of its operands returns the model's own tensor, not what stood in for it."""
-        if not isinstance(outcome.result, Tensor):
+        """An operator that returns one of its operands returns the model's own tensor, not what stood in for it.
+
+        Except to whoever is about to read it in C++, as ``tolist`` does: what was written since is in the stand-in.
+        """
+        if not isinstance(outcome.result, Tensor) or request.op in RESOLVE:
             return outcome.result
         alias = outcome.alias_of[0]
         if alias is not None and request.operand(request.tensors[alias]) is outcome.result:

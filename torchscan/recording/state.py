@@ -20,6 +20,7 @@ from torchscan.recording.bookkeeping.containers import LARGEST_CONTAINER, MOST_O
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.kept_gradients import KeptGradients
+from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo, is_recording, put_back_after
 from torchscan.torch_versions import (
@@ -54,6 +55,7 @@ def unchanged(inventory: Inventory, mode: str, arguments: Sequence[Any], table: 
 
     def with_everything_kept(undo: Undo) -> T:
         _refuse_if_running_elsewhere(inventory.root, modules)
+        leave_surroundings(undo)
         undo.later(modes_as_now(), is_of_process=False)
         undo.later(hooks_for_gradients_as_now(), is_of_process=False)
         keep_random_state(undo)

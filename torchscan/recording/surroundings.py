@@ -1,21 +1,35 @@
-"""Where a pass is started: modes, transformations and hooks of whoever calls are not the model's, and see nothing of it."""
+"""Where a pass is started: counters, tracers and transformations of whoever calls are not the model's, and see nothing of it.
+
+Modes of functions stay: the default device is one.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from functools import partial
 
 import torch
 
 from torchscan.errors import InputError
-from torchscan.torch_versions import traces, without_functorch, without_hooks_for_gradients, without_modes
+from torchscan.recording.undo import Undo
+from torchscan.torch_versions import (
+    traces,
+    without_functorch,
+    without_hooks_for_gradients,
+    without_modes,
+    without_python_dispatcher,
+)
 
 
-@contextlib.contextmanager
-def outside_of_surroundings() -> Iterator[None]:
-    """Left for as long as a pass takes: a counter or tracer, fake tensors, vmap and grad, hooks for gradients, anomalies."""
+def refuse_tracers() -> None:
+    """A program of everything that torch does is being written down, in a way that can't be stepped out of."""
     tracer = traces()
     if tracer is not None:
         raise InputError(f"{tracer} is tracing, and would trace the pass too: record the model before or after")
-    with without_functorch(), without_modes(), without_hooks_for_gradients(), torch.autograd.set_detect_anomaly(False):
-        yield
+
+
+def leave_surroundings(undo: Undo) -> None:
+    """Until the pass is over: modes of operators, vmap and grad, hooks for gradients, inference, and looking for anomalies."""
+    for context in (without_functorch, without_python_dispatcher, without_modes, without_hooks_for_gradients):
+        undo.enter(context, is_of_process=False)
+    undo.enter(partial(torch.inference_mode, False), is_of_process=False)
+    undo.enter(partial(torch.autograd.set_detect_anomaly, False))

@@ -132,6 +132,11 @@ class TensorTable:
             return tracked
         return self._adopt(tensor)
 
+    def with_values(self, tensor: Tensor) -> Tensor:
+        """What to read for a tensor: the pass may have written to what stands in for it."""
+        known = self.find(tensor)
+        return tensor if known.standin is None or not known.is_concrete else known.standin
+
     def add(self, tensor: Tensor, spec: TensorSpec, producer: int, alias_of: Tracked | None) -> Tracked:
         """Enter what an operator of the pass returned; views have the storage of the tensor that they look into."""
         storage = self.storages.add_made(tensor, spec.stored_bytes, producer) if alias_of is None else alias_of.storage

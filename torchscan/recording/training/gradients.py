@@ -73,6 +73,7 @@ class Substitutes(TorchFunctionMode):
         """Call the function with substitutes."""
         if func in READING_FUNCTIONS:
             self._values.read(args[0], func.__name__)
+            args = (self._table.with_values(args[0]), *args[1:])
         with self._values.checked() if func in CHECKING else _NOTHING:
             result = self._call(func, args, kwargs)
         if WAITING:
