@@ -58,6 +58,7 @@ __all__ = [
     "next_node",
     "one_hot",
     "optimizer_hooks",
+    "outside_of_everything",
     "placement_verbs",
     "prepare_optimizers",
     "print_options",
@@ -144,7 +145,8 @@ def traces() -> str | None:
     if _C._get_tracing_state() is not None:
         return "torch.jit.trace"
     fx = sys.modules.get("torch.fx._symbolic_trace")
-    is_patched = fx is not None and nn.Module.__call__.__code__.co_filename == fx.__file__
+    code = getattr(nn.Module.__call__, "__code__", None)
+    is_patched = fx is not None and code is not None and code.co_filename == fx.__file__
     return "torch.fx" if is_patched and _C._get_dispatch_mode(_C._TorchDispatchModeKey.PROXY) is None else None
 
 
@@ -163,6 +165,13 @@ def is_fake(tensor: Tensor) -> bool:
 def is_faking() -> bool:
     """Whether somebody works out shapes on torch's fake tensors, which modes like ours see first."""
     return _C._get_dispatch_mode(_C._TorchDispatchModeKey.FAKE) is not None
+
+
+@contextlib.contextmanager
+def outside_of_everything() -> Iterator[None]:
+    """What is done here is no part of a pass, of no graph and of no transformation (vmap, grad)."""
+    with without_functorch(), without_modes(), torch.no_grad():
+        yield
 
 
 # -- tensors and functions -----------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ import torch
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.execution.abstract import CONCRETE_FLOATS, NO_FLOATS, AbstractExecution
+from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS
+from torchscan.recording.execution.abstract import NO_FLOATS, AbstractExecution
 from torchscan.recording.execution.calls import Execution
 from torchscan.recording.execution.real import RealExecution
 from torchscan.recording.request import PassRequest
@@ -51,14 +52,11 @@ class Attempt:
         """For this reason too."""
         return replace(self, reason=f"{self.reason}; {reason}" if self.reason else reason)
 
-    @property
-    def largest_floats(self) -> int:
-        """How many known floating-point numbers keep values. In pieces none do: autograd and composites compare devices."""
-        return NO_FLOATS if self.in_pieces else CONCRETE_FLOATS
-
     def execution(self) -> Execution:
-        """What runs the operators."""
-        return AbstractExecution(self.largest_floats) if self.is_abstract else RealExecution()
+        """What runs the operators. In pieces, all floats are meta tensors: autograd and composites compare devices."""
+        if not self.is_abstract:
+            return RealExecution()
+        return AbstractExecution(NO_FLOATS if self.in_pieces else CONCRETE_FLOATS)
 
     @contextlib.contextmanager
     def without_autocast(self, followed: str | None, assume: Callable[[str], None]) -> Iterator[None]:

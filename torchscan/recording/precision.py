@@ -13,7 +13,6 @@ from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import meta_copy, own_copy
-from torchscan.recording.execution.abstract import NO_FLOATS
 from torchscan.recording.request import PassRequest
 from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.undo import Undo, put_back_after
@@ -77,7 +76,7 @@ def _on_meta_copy(request: PassRequest, dtype: torch.dtype | None) -> PassReques
 
 def _meta_copy(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     if not (tensor.is_floating_point() or is_fake(tensor)):
-        return own_copy(tensor, on_meta=True, largest_floats=NO_FLOATS)
+        return own_copy(tensor, on_meta=True)
     copied = meta_copy(tensor, dtype if tensor.is_floating_point() else None)
     made: Any = nn.Parameter(copied) if isinstance(tensor, nn.Parameter) else copied
     return made.requires_grad_(tensor.requires_grad)  # type: ignore[no-any-return]

@@ -71,29 +71,25 @@ class PassRequest(Inputs):
         """Whether torchscan makes the inputs from shapes."""
         return self.input_shape is not None
 
-    def inputs(
-        self, device: torch.device, kept: Collection[int], largest_floats: int
-    ) -> tuple[tuple[Any, ...], dict[str, Any], set[int]]:
-        """The arguments of the forward pass, and which of their tensors torchscan made.
+    def inputs(self, device: torch.device, kept: Collection[int]) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, Tensor]]:
+        """The arguments of the forward pass, and by the identity of those tensors that torchscan made what they were made of.
 
-        Tensors are copied to ``device`` (on ``meta``, integers keep their values, and floating-point numbers up to
-        ``largest_floats`` of them), except those whose identity is in ``kept``.
+        Tensors are copied to ``device`` (on ``meta``, integers keep their values), except those whose identity is in ``kept``.
         """
-        owned: list[Tensor] = []
-        on_meta = device.type == "meta"
+        owned: list[tuple[Tensor, Tensor]] = []
 
         def own(tensor: Tensor) -> Tensor:
-            copied = tensor if id(tensor) in kept else own_copy(tensor, on_meta=on_meta, largest_floats=largest_floats)
+            copied = tensor if id(tensor) in kept else own_copy(tensor, on_meta=device.type == "meta")
             if copied is not tensor:
-                owned.append(copied)
+                owned.append((copied, tensor))
             return copied
 
         args, kwargs = copy_arguments((tuple(self.args or ()), dict(self.kwargs or {})), own)
         if self.input_shape is not None:
             args, named = example_inputs(self.module, self.input_shape, self.dtype, self.batch_size, device)
             kwargs |= named
-            owned.extend((*args, *named.values()))
-        return args, kwargs, {id(tensor) for tensor in owned}
+            owned.extend((each, each) for each in (*args, *named.values()))
+        return args, kwargs, {id(made): original for made, original in owned}
 
 
 def require_module(given: object) -> None:

@@ -15,10 +15,9 @@ from torchscan.errors import NeedsValuesError
 from torchscan.recording.attempts import Attempt
 from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import TensorTable, shape_of
-from torchscan.recording.execution.abstract import NO_FLOATS
+from torchscan.recording.bookkeeping.tensors import TensorTable, shape_of, values_of
 from torchscan.recording.execution.assumed import AssumedValues
-from torchscan.recording.execution.constants import constants_keep_values
+from torchscan.recording.execution.constants import KnownConstants
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
 from torchscan.recording.failures import explain
 from torchscan.recording.patches import overridden, replaced
@@ -43,6 +42,8 @@ class _Arguments:
     named: list[tuple[str, Tensor]]
     #: those of them that were made for this run
     owned: list[tuple[str, Tensor]]
+    #: what these were made of
+    originals: list[Tensor]
 
 
 def run(
@@ -65,13 +66,13 @@ def run(
 
 def _arguments(request: PassRequest, attempt: Attempt, inventory: Inventory) -> _Arguments:
     kept = {id(slot.tensor) for slot in inventory.slots}
-    floats = NO_FLOATS if any(slot.tensor.is_meta for slot in inventory.slots) else attempt.largest_floats
-    args, kwargs, owned = request.inputs(attempt.device, kept, floats)
+    args, kwargs, owned = request.inputs(attempt.device, kept)
     named = [*named_tensors(args, "args"), *named_tensors(kwargs, "kwargs")]
     nested = [name for name, tensor in named if tensor.is_nested]
     if attempt.is_abstract and nested:
         raise NeedsValuesError(f"{nested[0]} is a nested tensor, which has no counterpart on the meta device")
-    return _Arguments(args, kwargs, named, [(name, tensor) for name, tensor in named if id(tensor) in owned])
+    made = [(name, tensor) for name, tensor in named if id(tensor) in owned]
+    return _Arguments(args, kwargs, named, made, [owned[id(tensor)] for _, tensor in made])
 
 
 def _enter(arguments: _Arguments, request: PassRequest, inventory: Inventory, table: TensorTable) -> None:
@@ -82,6 +83,10 @@ def _enter(arguments: _Arguments, request: PassRequest, inventory: Inventory, ta
             table.enter_own(tensor, "input", name)
         else:
             table.name(tensor, "input", name)
+    for (_, tensor), original in zip(arguments.owned, arguments.originals, strict=True):
+        values = values_of(original) if tensor.is_meta else None
+        if values is not None:
+            table.give_values(tensor, values)
     for slot in inventory.slots if request.is_converted else ():
         table.enter_own(slot.tensor, slot.kind, slot.path)
         slot.tensor.grad = None  # as it is afterwards, whatever autograd leaves on a tensor that it is handed directly
@@ -134,10 +139,11 @@ class _Stage:
                 stack.enter_context(overridden(*verb, _unrecorded))
             if in_pieces:
                 stack.enter_context(self._substitutes)
+            elif is_abstract:
+                stack.enter_context(KnownConstants(self._recorder.table))
             if in_pieces and is_abstract:
                 stack.enter_context(functions_let_through())
             if is_abstract:
-                stack.enter_context(constants_keep_values(self._attempt.largest_floats))
                 stack.enter_context(autocast_of_meta_tensors(self._request.device_type))
             stack.enter_context(self._recorder.recording())
             yield

@@ -16,6 +16,10 @@ from torchscan.trace.events import Sparsity, TensorKind, TensorRecord, TensorSpe
 
 #: integers and booleans up to this many elements keep their values in a pass on shapes alone
 CONCRETE_INTEGERS = 2**22
+#: floating-point tensors made from known values keep theirs up to this many elements
+CONCRETE_FLOATS = 2**18
+#: and those that were given as arguments
+GIVEN_FLOATS = 2**16
 
 
 class Tracked:
@@ -131,6 +135,12 @@ class TensorTable:
         if tracked is not None and tracked.reference() is tensor:
             return tracked
         return self._adopt(tensor)
+
+    def give_values(self, tensor: Tensor, values: Tensor) -> None:
+        """Compute with these. To whoever asks, the tensor is still a meta tensor, as activations are."""
+        known = self.find(tensor)
+        known.is_ours = True
+        self._replace_storage(known.storage, values.untyped_storage())
 
     def with_values(self, tensor: Tensor) -> Tensor:
         """What to read for a tensor: the pass may have written to what stands in for it."""
@@ -272,12 +282,11 @@ def is_plain(tensor: Tensor) -> bool:
     return dense and type(tensor) in (Tensor, nn.Parameter)
 
 
-def own_copy(tensor: Tensor, *, on_meta: bool, largest_floats: int) -> Tensor:
-    """A copy that may be written to; if ``on_meta`` a meta tensor, but for numbers on the CPU that are not too many."""
+def own_copy(tensor: Tensor, *, on_meta: bool) -> Tensor:
+    """A copy that may be written to; a meta tensor if ``on_meta``, but for moderately sized integers on the CPU."""
     if not is_plain(tensor):
         return tensor
-    largest = largest_floats if _is_arithmetic(tensor) else CONCRETE_INTEGERS
-    keeps_values = tensor.device.type == "cpu" and tensor.numel() <= largest
+    keeps_values = tensor.device.type == "cpu" and not _is_arithmetic(tensor) and tensor.numel() <= CONCRETE_INTEGERS
     if on_meta and not keeps_values:
         made = meta_copy(tensor)
     else:
@@ -290,6 +299,12 @@ def own_copy(tensor: Tensor, *, on_meta: bool, largest_floats: int) -> Tensor:
         return leaf if tensor.is_leaf else leaf.view_as(leaf)  # a tensor that is not a leaf may be written to
 
 
+def values_of(tensor: Tensor) -> Tensor | None:
+    """A copy of the values of an argument, if they are worth computing with: a mask, say."""
+    is_known = is_plain(tensor) and tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.requires_grad
+    return tensor.detach().clone() if is_known and tensor.numel() <= GIVEN_FLOATS else None
+
+
 def _copy_of(tensor: Tensor) -> Tensor:
     """With the strides of the original, unless it is a small part of a large memory block."""
     storage = tensor.untyped_storage()
@@ -300,7 +315,7 @@ def _copy_of(tensor: Tensor) -> Tensor:
 
 def _same_view(tensor: Tensor, storage: torch.UntypedStorage) -> Tensor:
     """A view of another memory block, as ``tensor`` is one of its own."""
-    view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    view = torch.empty(0, dtype=tensor.dtype, device=storage.device)
     return view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 

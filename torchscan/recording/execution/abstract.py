@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
-from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS, meta_tensor
+from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, meta_tensor
 from torchscan.recording.execution.calls import (
     Assumed,
     OpOutcome,
@@ -37,9 +37,7 @@ from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
 _META, _CPU = torch.device("meta"), torch.device("cpu")
 
-#: floating-point tensors made from known values keep theirs up to this many elements
-CONCRETE_FLOATS = 2**18
-#: … or none does, not even those without elements
+#: no floating-point tensor keeps its values, not even those without elements
 NO_FLOATS = -1
 
 #: operators whose result has no values yet
@@ -170,7 +168,12 @@ class AbstractExecution:
             unset = request.op in _ALLOCATIONS and shapes.signature.outputs[0].is_arithmetic
             if unset or not (shapes.signature.is_view or all(map(self._keeps_values, shapes.signature.outputs))):
                 return self._run_on_shapes(request)
-        outcome = describe_outcome(request, _on_cpu(request))
+        try:
+            outcome = describe_outcome(request, _on_cpu(request))
+        except Exception:
+            if not any(tracked.spec.is_arithmetic for tracked in request.tracked):
+                raise
+            return self._run_on_shapes(request)  # a singular matrix, say, does not matter here
         if outcome.signature.is_view or all(map(self._keeps_values, outcome.signature.outputs)):
             if request.op not in READ_INTEGERS:  # other values of the same shape give other shapes
                 self._remember(request, outcome, _on_cpu)

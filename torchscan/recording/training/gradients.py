@@ -25,6 +25,7 @@ from torchscan.errors import InputError, NeedsValuesError
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.tensors import TensorTable, is_plain, meta_copy
 from torchscan.recording.execution.assumed import AssumedValues
+from torchscan.recording.execution.constants import note_values
 from torchscan.recording.execution.kernels import Kernels
 from torchscan.recording.execution.reads import CHECKING, COMPARING_DEVICES, READING_FUNCTIONS
 from torchscan.recording.training.autocast import Autocast
@@ -34,8 +35,7 @@ from torchscan.torch_versions import (
     engine,
     is_functorch_wrapped,
     next_node,
-    without_functorch,
-    without_modes,
+    outside_of_everything,
     without_torch_function,
 )
 
@@ -89,7 +89,9 @@ class Substitutes(TorchFunctionMode):
         if func is Tensor.to:
             own_args, own_kwargs = _staying(*own_args, **own_kwargs)
         own_args, own_kwargs = self._autocast.cast(func, own_args, own_kwargs, once_more=self._is_computed_again())
-        return self._kernels.of(func)(*own_args, **own_kwargs)
+        result = self._kernels.of(func)(*own_args, **own_kwargs)
+        note_values(result, func, own_args, own_kwargs, self._table)
+        return result
 
     def _without_values(self, tensor: Tensor) -> Tensor:
         if tensor.is_meta:
@@ -171,13 +173,6 @@ def _staying(tensor: Tensor, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...]
         args = (tensor.device, args[0].dtype, *args[1:])
     args = tuple(tensor.device if isinstance(each, torch.device | str) and str(each) == "meta" else each for each in args)
     return (tensor, *args), {name: tensor.device if str(value) == "meta" else value for name, value in kwargs.items()}
-
-
-@contextlib.contextmanager
-def outside_of_everything() -> Iterator[None]:
-    """What is done here is no part of the pass, of no graph and of no transformation (vmap, grad)."""
-    with without_functorch(), without_modes(), torch.no_grad():
-        yield
 
 
 def is_ordinary(tensor: Tensor) -> bool:

@@ -15,12 +15,11 @@ from torchscan.recording.recorder import Recorder
 from torchscan.recording.training.gradients import (
     Substitutes,
     differentiable_outputs,
-    outside_of_everything,
     require_meta_leaves,
     run_backward,
 )
 from torchscan.recording.training.optimizers import OptimizerChoice, implementations_of, optimizer_on, state_of, take_step
-from torchscan.torch_versions import without_torch_function
+from torchscan.torch_versions import outside_of_everything, without_torch_function
 
 
 def differentiate(loss: Any, recorder: Recorder, substitutes: Substitutes) -> None:
