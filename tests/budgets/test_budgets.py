@@ -125,11 +125,11 @@ def test_a_latency_is_that_of_a_device() -> None:
 
 class Unpriced(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.linalg.matrix_exp(x)
+        return torch.special.bessel_j0(x)
 
 
 def test_what_is_only_known_from_below_is_within_no_limit() -> None:
-    with pytest.raises(UnpricedError, match=r"only a lower bound is known for FLOPs.*matrix_exp"):
+    with pytest.raises(UnpricedError, match=r"only a lower bound is known for FLOPs.*bessel_j0"):
         assert_budget(Unpriced(), (4, 4), max_flops="1G")
     assert_budget(Unpriced(), (4, 4), max_flops="1G", strict=False)
     assert_budget(Unpriced(), (4, 4), max_params=0)  # which are known

@@ -369,6 +369,54 @@ def test_whoever_asks_for_no_values_after_the_pass_gets_none() -> None:
     assert "new_tensor" not in vars(Tensor)
 
 
+WHERE: dict[str, Callable[[Tensor, Tensor], bool]] = {
+    "argument": lambda x, y: x.device == y.device,
+    "constant": lambda x, y: torch.tensor([1.0], device=y.device).device == y.device,
+    "ids": lambda x, y: y.new_tensor([1], dtype=torch.long).device == y.device,
+    "kind": lambda x, y: x.is_meta == y.is_meta,
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"training": True}, {"execute": "real"}], ids=["shapes", "training", "data"])
+@pytest.mark.parametrize("is_there", WHERE.values(), ids=WHERE)
+def test_what_has_values_is_where_activations_are(is_there: Any, options: Any) -> None:
+    """A branch that compares devices is the one that is taken on data: 4 · 4, and 4 · 100 or 4 · 10."""
+
+    class Compares(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.wide, self.narrow = nn.Linear(4, 4), nn.Linear(4, 100), nn.Linear(4, 10)
+
+        def forward(self, x: Tensor) -> Any:
+            made = self.layer(x)
+            return self.wide(made) if is_there(x, made) else self.narrow(made)
+
+    layers = record(Compares(), args=(torch.ones(2, 4),), **options).modules
+    assert [each.path for each in layers] == ["", "layer", "wide"]
+
+
+def test_what_given_values_make_torch_raise_does_not_matter_on_shapes() -> None:
+    class Solves(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return torch.linalg.inv(x), torch.linalg.cholesky(x)
+
+    trace = record(Solves(), args=(torch.zeros(3, 3),), execute="abstract")
+    assert [each.shape for each in trace.ops[-1].signature.outputs] in ([(3, 3)], [(3, 3), ()])
+
+
+def test_given_values_are_not_written_to() -> None:
+    class Writes(nn.Module):
+        def forward(self, mask: Tensor) -> Tensor:
+            mask.zero_()
+            if mask.any():
+                raise ValueError("it was written to")
+            return mask
+
+    mask = torch.ones(3)
+    assert record(Writes(), args=(mask,)).provenance.execution == "abstract"
+    assert mask.tolist() == [1, 1, 1]
+
+
 def turned(y: Tensor) -> Tensor:
     """Views made in place of a tensor whose rows are one and the same."""
     wide = y[:, None].expand(-1, 3, -1)

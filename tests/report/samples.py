@@ -110,7 +110,7 @@ class Scores(nn.Module):
 
 
 def _unpriced(_: nn.Module, x: Tensor) -> Tensor:
-    return torch.linalg.matrix_exp(x)
+    return torch.special.bessel_j0(x)
 
 
 def _two_inputs(self: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -37,8 +37,10 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     from torchscan.report.compare import compare_info, comparison_table, format_comparison
 
-    if options.input and _is_report(options.before) and _is_report(options.after):
-        raise InputError(f"--input is for a TARGET: {options.before} and {options.after} are reports")
+    given = {"--input": options.input, "--dtype": options.dtype, "--mode": options.mode, "--batch-size": options.batch_size > 1}
+    useless = next((option for option, value in given.items() if value), None)
+    if useless and _is_report(options.before) and _is_report(options.after):
+        raise InputError(f"{useless} is for a TARGET: {options.before} and {options.after} are reports")
     comparison = compare_info(_info(options.before, options), _info(options.after, options))
     text = partial(format_comparison, comparison, width=options.width)
     markdown = partial(format_comparison, comparison, markdown=True)

@@ -35,15 +35,17 @@ _OPTIONS = (
     ("another input_shape than", "another --input than"),
     ("input_shape has", "--input has"),
 )
+_ADVICE = "\n  try: "
 #: a shape as it is in Python, which a shell would not take without quotes
 _SHAPE = re.compile(r"(?<=--input )(than )?\((\d[\d, ]*?),?\)")
 
 
 def in_options(text: str) -> str:
-    """The same advice for people in a shell."""
+    """The same advice for people in a shell. What comes before the advice may be in words of the model's."""
+    said, label, advice = text.rpartition(_ADVICE)
     for argument, option in _OPTIONS:
-        text = text.replace(argument, option)
-    return _SHAPE.sub(lambda found: f"{found[1] or ''}{found[2].replace(' ', '')}", text)
+        advice = advice.replace(argument, option)
+    return said + label + _SHAPE.sub(lambda found: f"{found[1] or ''}{found[2].replace(' ', '')}", advice)
 
 
 def say(text: str) -> None:

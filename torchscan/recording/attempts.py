@@ -13,8 +13,8 @@ import torch
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS
-from torchscan.recording.execution.abstract import NO_FLOATS, AbstractExecution
+from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, NO_FLOATS
+from torchscan.recording.execution.abstract import AbstractExecution
 from torchscan.recording.execution.calls import Execution
 from torchscan.recording.execution.real import RealExecution
 from torchscan.recording.request import PassRequest

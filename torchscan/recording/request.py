@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.errors import InputError
-from torchscan.recording.bookkeeping.containers import copy_arguments
-from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
+from torchscan.recording.bookkeeping.inventory import is_frozen, modules_of, type_name_of
 from torchscan.recording.bookkeeping.tensors import own_copy
 from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.recording.training.gradients import Backward
 from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.torch_versions import is_functorch_wrapped
 
 Mode = Literal["eval", "train", "same"]
 Execute = Literal["auto", "abstract", "real"]
@@ -96,10 +97,11 @@ def require_module(given: object) -> None:
     """Refuse anything that is not a module, saying what it is."""
     if not isinstance(given, nn.Module):
         raise InputError(f"module is {shorten(repr(given), 100, placeholder=' …')}, which is {_what_instead(given)}")
-    if isinstance(given, torch.jit.ScriptModule) and _hides_kernels(given):
+    hidden = next(filter(_hides_kernels, modules_of(given).values()), None)
+    if hidden is not None:
         raise InputError(
-            f"{type_name_of(given)} has been through torch.jit.optimize_for_inference, and torch shows nobody what its kernels "
-            "are given: pass the model as it was before"
+            f"{type_name_of(hidden)} has been through torch.jit.optimize_for_inference, and torch shows nobody what its "
+            "kernels are given: pass the model as it was before"
         )
 
 
@@ -115,9 +117,10 @@ def _what_instead(given: object) -> str:
     return "not a torch.nn.Module"
 
 
-def _hides_kernels(module: torch.jit.ScriptModule) -> bool:
-    """Whether some nodes of its graph run oneDNN without a call of an operator."""
-    return hasattr(module, "graph") and any("mkldnn" in node.kind() for node in module.graph.nodes())
+def _hides_kernels(module: nn.Module) -> bool:
+    """Whether it is a frozen script with nodes that run oneDNN without a call of an operator."""
+    graph: Any = module.graph if is_frozen(module) else None
+    return graph is not None and bool(graph.findAllNodes("prim::ConstantMKLDNNTensor"))
 
 
 def check_request(request: PassRequest) -> None:
@@ -137,6 +140,8 @@ def check_request(request: PassRequest) -> None:
     twice = set(request.kwargs or ()) & set(request.input_shape if isinstance(request.input_shape, Mapping) else ())
     if twice:
         raise InputError(f"{min(twice)!r} was given in input_shape and in kwargs: give it once")
+    if any(map(is_functorch_wrapped, tensors_in((request.args, request.kwargs)))):
+        raise InputError("an argument is inside vmap or grad: call torchscan outside of them, with tensors of your own")
     if isinstance(request.args, Tensor):
         raise InputError("args is a tensor: give a tuple of the positional arguments, args=(tensor,)")
     if isinstance(request.args, Mapping):

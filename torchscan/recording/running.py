@@ -32,7 +32,7 @@ from torchscan.torch_versions import compiles_flex_attention, placement_verbs, w
 from torchscan.trace.events import InputRecord
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Arguments:
     """What the model is called with."""
 
@@ -52,6 +52,8 @@ def run(
     """Run the model of the inventory, tell the recorder what happens, and say what the inputs were."""
     arguments = _arguments(request, attempt, inventory)
     _enter(arguments, request, inventory, recorder.table)
+    if attempt.is_abstract and not attempt.in_pieces:  # where autograd sees no values
+        _give_values(arguments, recorder.table)
     if not attempt.is_abstract:
         _enter_made_up(arguments, request, recorder.values)
     inputs = [InputRecord(name, shape_of(tensor), tensor.dtype) for name, tensor in arguments.named]
@@ -72,7 +74,8 @@ def _arguments(request: PassRequest, attempt: Attempt, inventory: Inventory) -> 
     if attempt.is_abstract and nested:
         raise NeedsValuesError(f"{nested[0]} is a nested tensor, which has no counterpart on the meta device")
     made = [(name, tensor) for name, tensor in named if id(tensor) in owned]
-    return _Arguments(args, kwargs, named, made, [owned[id(tensor)] for _, tensor in made])
+    originals = [owned[id(tensor)] for _, tensor in made]
+    return _Arguments(args=args, kwargs=kwargs, named=named, owned=made, originals=originals)
 
 
 def _enter(arguments: _Arguments, request: PassRequest, inventory: Inventory, table: TensorTable) -> None:
@@ -83,13 +86,17 @@ def _enter(arguments: _Arguments, request: PassRequest, inventory: Inventory, ta
             table.enter_own(tensor, "input", name)
         else:
             table.name(tensor, "input", name)
+    for slot in inventory.slots if request.is_converted else ():
+        table.enter_own(slot.tensor, slot.kind, slot.path)
+        slot.tensor.grad = None  # as it is afterwards, whatever autograd leaves on a tensor that it is handed directly
+
+
+def _give_values(arguments: _Arguments, table: TensorTable) -> None:
+    """Of small floating-point tensors that were given: they may be masks."""
     for (_, tensor), original in zip(arguments.owned, arguments.originals, strict=True):
         values = values_of(original) if tensor.is_meta else None
         if values is not None:
             table.give_values(tensor, values)
-    for slot in inventory.slots if request.is_converted else ():
-        table.enter_own(slot.tensor, slot.kind, slot.path)
-        slot.tensor.grad = None  # as it is afterwards, whatever autograd leaves on a tensor that it is handed directly
 
 
 def _enter_made_up(arguments: _Arguments, request: PassRequest, values: AssumedValues) -> None:

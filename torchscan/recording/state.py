@@ -193,10 +193,12 @@ class Snapshot:
             warn_user(f"{len(failures)} part(s) of the model could not be put back as they were: {failures[0]!r}")
 
     def _take_if_possible(self, value: Any) -> None:
-        """Some objects answer every question with an exception."""
+        """Some objects answer every question with an exception; a tensor that does is not passed over."""
         try:
             self._take(value)
         except Exception:
+            if issubclass(type(value), Tensor):
+                raise
             self._seen.add(id(value))
 
     def _take(self, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections import OrderedDict, deque
@@ -51,18 +52,16 @@ def named_tensors(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]
             yield from named_tensors(item, name + step)
 
 
-def _steps_into(value: object) -> list[tuple[str, object]]:
-    """What a container holds, each with the step that leads to it; nothing of one that does not let itself be read."""
+def _steps_into(value: object) -> Iterator[tuple[str, object]]:
+    """What a container holds, each with the step that leads to it, as far as it lets itself be read."""
     kind = type(value)
-    try:
+    with contextlib.suppress(Exception):
         if issubclass(kind, Mapping):
-            return [(f"[{key!r}]", item) for key, item in value.items()]  # type: ignore[attr-defined]
-        if issubclass(kind, list | tuple):
-            return [(f"[{index}]", item) for index, item in enumerate(plain_items(value))]
-        fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-        return [(f".{field.name}", getattr(value, field.name, None)) for field in fields]
-    except Exception:
-        return []
+            yield from ((f"[{key!r}]", item) for key, item in value.items())  # type: ignore[attr-defined]
+        elif issubclass(kind, list | tuple):
+            yield from ((f"[{index}]", item) for index, item in enumerate(plain_items(value)))
+        elif dataclasses.is_dataclass(kind):
+            yield from ((f".{field.name}", getattr(value, field.name, None)) for field in dataclasses.fields(kind))
 
 
 def tensors_in(value: object) -> list[Tensor]:

@@ -73,6 +73,11 @@ def type_name_of(module: nn.Module) -> str:
     return str(module.original_name) if issubclass(kind, torch.jit.ScriptModule) else kind.__name__
 
 
+def is_frozen(module: nn.Module) -> bool:
+    """Whether ``torch.jit.freeze`` has made it: it has lost its parameters, and the flag that each other module has."""
+    return issubclass(type(module), torch.jit.ScriptModule) and not hasattr(module, "training")
+
+
 def modules_of(module: nn.Module) -> dict[str, nn.Module]:
     """Each module once, under its first path, as ``named_modules()`` has them; that one needs a call for each level."""
     found: dict[str, nn.Module] = {}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from torchscan.recording.bookkeeping.containers import Fingerprint
-from torchscan.recording.bookkeeping.inventory import Inventory, PackedObject, Slot
+from torchscan.recording.bookkeeping.inventory import Inventory, PackedObject, Slot, is_frozen
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.torch_versions import local_part
 from torchscan.trace.events import ParameterRecord, stored_size
@@ -61,14 +60,9 @@ def unseen_parameters(inventory: Inventory, took_packed: Mapping[Fingerprint | N
     shown = {each.fingerprint for each in inventory.packed}
     hidden = {path for fingerprint, path in took_packed.items() if fingerprint not in shown}
     unread = [f"what {each.path} holds, which cannot be read" for each in inventory.packed if each.sizes is None]
-    unread += [f"the weights of {path or 'the model'}, which was frozen: they are constants now" for path in _frozen(inventory)]
+    frozen = (path or "the model" for path, each in inventory.modules.items() if is_frozen(each))
+    unread += [f"the weights of {path}, which was frozen: they are constants now" for path in frozen]
     return unread + [f"the packed weights that {path or 'the model'} uses and no module shows" for path in sorted(hidden)]
-
-
-def _frozen(inventory: Inventory) -> list[str]:
-    """What ``torch.jit.freeze`` was given has lost its parameters, and the flag that each other module has."""
-    scripts = ((path, each) for path, each in inventory.modules.items() if isinstance(each, torch.jit.ScriptModule))
-    return [path for path, each in scripts if not hasattr(each, "training")]
 
 
 def _record_of(slot: Slot, identity: int, is_used: bool, table: TensorTable) -> ParameterRecord:

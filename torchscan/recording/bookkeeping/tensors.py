@@ -20,6 +20,8 @@ CONCRETE_INTEGERS = 2**22
 CONCRETE_FLOATS = 2**18
 #: and those that were given as arguments
 GIVEN_FLOATS = 2**16
+#: … or none do, not even those without elements
+NO_FLOATS = -1
 
 
 class Tracked:

@@ -94,6 +94,8 @@ def _index_range(request: OpRequest) -> None:
     sizes = request.tracked[0].spec.shape
     indices: Sequence[Tensor | None] = request.args[1]
     for size, index in zip(sizes, indices, strict=False):
+        if index is not None and index.is_floating_point():
+            raise IndexError("the index is floating-point, but must be of integers")
         if index is not None and index.dtype in (torch.int64, torch.int32):
             _require_in_range(request, index, size)
 

@@ -32,18 +32,24 @@ class KnownConstants(TorchFunctionMode):
     ) -> Any:
         """Call the function, and take note of what it was given."""
         made = func(*args, **(kwargs or {}))
-        note_values(made, func, args, kwargs or {}, self._table)
+        note_values(made, func, args, kwargs or {}, self._table, largest_floats=CONCRETE_FLOATS)
         return made
 
 
 def note_values(
-    made: Any, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], table: TensorTable
+    made: Any,
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    table: TensorTable,
+    *,
+    largest_floats: int,
 ) -> None:
-    """If ``func`` has made a meta tensor of numbers, what they are."""
+    """If ``func`` has made a meta tensor of integers, or of so many floating-point numbers, what they are."""
     if func not in _MAKERS or not made.is_meta:
         return
     data = kwargs["data"] if "data" in kwargs else args[-1]
-    if isinstance(data, Tensor) or made.numel() > (CONCRETE_FLOATS if made.is_floating_point() else CONCRETE_INTEGERS):
+    if isinstance(data, Tensor) or made.numel() > (largest_floats if made.is_floating_point() else CONCRETE_INTEGERS):
         return
     with outside_of_everything(), contextlib.suppress(RuntimeError, TypeError, ValueError):  # a list of tensors without values
         table.give_values(made, torch.tensor(data, dtype=made.dtype, device="cpu"))

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchscan.errors import InputError, NeedsValuesError
 from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.bookkeeping.tensors import TensorTable, is_plain, meta_copy
+from torchscan.recording.bookkeeping.tensors import NO_FLOATS, TensorTable, is_plain, meta_copy
 from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.constants import note_values
 from torchscan.recording.execution.kernels import Kernels
@@ -90,7 +90,7 @@ class Substitutes(TorchFunctionMode):
             own_args, own_kwargs = _staying(*own_args, **own_kwargs)
         own_args, own_kwargs = self._autocast.cast(func, own_args, own_kwargs, once_more=self._is_computed_again())
         result = self._kernels.of(func)(*own_args, **own_kwargs)
-        note_values(result, func, own_args, own_kwargs, self._table)
+        note_values(result, func, own_args, own_kwargs, self._table, largest_floats=NO_FLOATS)
         return result
 
     def _without_values(self, tensor: Tensor) -> Tensor:
