@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--at-hand", action="store_true", help="compare estimated with measured times on the device at hand")
     parser.add_argument("--table", default="", help="with --roofline: another table, with model, img_size, batch and step_ms")
     parser.add_argument("--device", default="NVIDIA GeForce RTX 3090", help="with --roofline: the card that was measured")
+    parser.add_argument("--field", action="store_true", help="measure the default call on models that people have")
     parser.add_argument("--only", default="", help="models whose name contains this")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -50,6 +51,10 @@ def main() -> None:
 
         table = Path(options.table) if options.table else ROOT.parent / "shared" / "truth" / "throughput_rtx3090.csv"
         sys.exit(compare_step_times(table, options.device, options.only))
+    if options.field:
+        from benchmark_field import measure_field
+
+        sys.exit(measure_field(options.only, ROOT / "build" / "field-answers.jsonl"))
     if options.at_hand:
         from benchmark_device import compare_with_device
 

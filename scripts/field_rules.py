@@ -1,0 +1,146 @@
+"""What FlopCounterMode leaves out, worked out from the operators while it counts: the rules that explain differences.
+
+Nothing here asks torchscan: each rule is a formula over the tensors of one operator call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def _matrix_by_vector(out: Any, matrix: Tensor, *_: Any, **__: Any) -> int:
+    del out
+    return matrix.numel()
+
+
+def _add_matrix_by_vector(out: Any, bias: Tensor, matrix: Tensor, *_: Any, **__: Any) -> int:
+    del out, bias
+    return matrix.numel()
+
+
+def _attention(out: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
+    del out
+    pairs = math.prod(query.shape[:-1]) * key.shape[-2]
+    return pairs * (query.shape[-1] + value.shape[-1])
+
+
+def _grouped(out: Tensor, left: Tensor, right: Tensor, *_: Any, **__: Any) -> int:
+    del right
+    return out.numel() * left.shape[-1]
+
+
+def _distances(out: Tensor, left: Tensor, *_: Any, **__: Any) -> int:
+    return out.numel() * left.shape[-1]
+
+
+def _recurrent_layer(out: Any, inputs: Tensor, *weights: Tensor, **_: Any) -> int:
+    """The products of one layer in one direction: each step multiplies by both matrices."""
+    del out
+    rows = inputs.shape[0] * inputs.shape[1]
+    return rows * (weights[0].numel() + weights[1].numel())
+
+
+#: operators that the counter meets and does not know -> the multiply-accumulates of one call
+LEFT_OUT: Mapping[str, Callable[..., int]] = {
+    "aten.mv": _matrix_by_vector,
+    "aten.dot": _matrix_by_vector,
+    "aten.vdot": _matrix_by_vector,
+    "aten.addmv": _add_matrix_by_vector,
+    "aten._scaled_dot_product_flash_attention_for_cpu": _attention,
+    "aten._scaled_dot_product_fused_attention_overrideable": _attention,
+    "aten._grouped_mm": _grouped,
+    "aten._cdist_forward": _distances,
+    "aten._euclidean_dist": _distances,
+    "aten.mkldnn_rnn_layer": _recurrent_layer,
+}
+
+
+class _Operators(TorchDispatchMode):
+    """Entered before the counter, it sees every operator that the counter has come down to."""
+
+    def __init__(self, found: Counter[str], calls: Counter[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found, self.calls = found, calls
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run it, then note what the counter would have to add."""
+        out = func(*args, **(kwargs or {}))
+        name = str(func.overloadpacket)
+        if name in LEFT_OUT:
+            self.calls[name] += 1
+            self.found[name] += LEFT_OUT[name](out, *args, **(kwargs or {}))
+        return out
+
+
+_OUTER = "outer, by element-wise multiplication"
+_EINSUM = "einsum, by element-wise multiplication"
+_OUTERS = (torch.outer, torch.ger, Tensor.outer, Tensor.ger)
+
+
+class _Functions(TorchFunctionMode):
+    """Sees products that come apart into element-wise multiplications, which the counter does not know for products."""
+
+    def __init__(self, found: Counter[str], calls: Counter[str]) -> None:
+        super().__init__()
+        self.found, self.calls = found, calls
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note it, then run it."""
+        if func in _OUTERS:
+            self._note(_OUTER, args[0].numel() * args[1].numel() * args[0].is_floating_point())
+        elif func is torch.einsum and isinstance(args[0], str):
+            operands = args[1:] if isinstance(args[1], Tensor) else args[1]
+            self._note(_EINSUM, _products_without_sum(args[0].replace(" ", ""), operands))
+        return func(*args, **(kwargs or {}))
+
+    def _note(self, name: str, macs: int) -> None:
+        self.calls[name] += macs > 0
+        self.found[name] += macs
+
+
+def _products_without_sum(equation: str, operands: Sequence[Tensor]) -> int:
+    """The products of two operands that share no index to sum over; nothing where einsum becomes a matrix product."""
+    terms, _, result = equation.partition("->")
+    indices = terms.split(",")
+    if "." in equation or not result or len(operands) != 2:
+        return 0
+    sizes = {i: size for term, each in zip(indices, operands, strict=True) for i, size in zip(term, each.shape, strict=True)}
+    summed = [index for index in set(indices[0]) & set(indices[1]) if index not in result]
+    return 0 if any(sizes[index] > 1 for index in summed) else math.prod(sizes.values())
+
+
+class Counted:
+    """What the counter reports for one call, in multiply-accumulates, and what the rules add."""
+
+    def __init__(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        self.left_out, self.calls = Counter[str](), Counter[str]()
+        operators, functions = _Operators(self.left_out, self.calls), _Functions(self.left_out, self.calls)
+        with _without_gradients(model), torch.no_grad(), functions, operators, FlopCounterMode(display=False) as counter:
+            model(*args, **kwargs)
+        self.macs = counter.get_total_flops() // 2
+
+
+@contextlib.contextmanager
+def _without_gradients(model: nn.Module) -> Iterator[None]:
+    """The counter hooks into gradients, which some models give it no chance to; and it does not know torch's fast path."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    learned = [each for each in model.parameters() if each.requires_grad]
+    torch.backends.mha.set_fastpath_enabled(False)
+    for each in learned:
+        each.requires_grad_(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for each in learned:
+            each.requires_grad_(True)
