@@ -423,6 +423,18 @@ def turned(y: Tensor) -> Tensor:
     return wide.unsqueeze_(0).transpose_(1, 2).squeeze_(0)
 
 
+def images(y: Tensor) -> Tensor:
+    """Of 4 channels, 2 · 2 in size."""
+    return torch.stack([y, y, y, y], -1).reshape(2, 4, 2, 2)
+
+
+def assigned(y: Tensor) -> Tensor:
+    """By an index, in place."""
+    made = y.clone()
+    made[:, torch.tensor([0, 2])] = y[:, :2]
+    return made
+
+
 BOTH = pytest.mark.parametrize(
     "backward", [False, lambda output: output[0].sum() + output[1].sum()], ids=["forward", "backward"]
 )
@@ -432,6 +444,14 @@ ALIKE: dict[str, Callable[[Tensor], Any]] = {
     "sorted": lambda y: torch.take_along_dim(y, y.argsort(-1), -1),
     "largest": lambda y: y.take_along_dim(y.argmax(-1, keepdim=True), dim=-1),
     "flat": lambda y: y.take_along_dim(y.argsort(-1)),
+    "shuffled": lambda y: F.channel_shuffle(images(y), 2),
+    "shuffled in the layout of images": lambda y: F.channel_shuffle(images(y).contiguous(memory_format=torch.channels_last), 2),
+    "layers in 16 bits": lambda y: F.layer_norm(y.bfloat16(), [4]),
+    "groups in 16 bits": lambda y: F.group_norm(y.bfloat16(), 2),
+    "groups in 16 bits, parameters in 32": lambda y: F.group_norm(y.bfloat16(), 2, torch.ones(4), torch.zeros(4)),
+    "instances in 16 bits": lambda y: F.instance_norm(images(y).bfloat16()),
+    "batches in 16 bits": lambda y: F.batch_norm(images(y).bfloat16(), None, None, training=True),
+    "assigned": assigned,
 }
 
 

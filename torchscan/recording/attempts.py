@@ -52,11 +52,14 @@ class Attempt:
         """For this reason too."""
         return replace(self, reason=f"{self.reason}; {reason}" if self.reason else reason)
 
-    def execution(self) -> Execution:
-        """What runs the operators. In pieces, all floats are meta tensors: autograd and composites compare devices."""
+    def execution(self, device_type: str) -> Execution:
+        """What runs the operators, as on a device of this kind.
+
+        In pieces, all floats are meta tensors: autograd and composites compare devices.
+        """
         if not self.is_abstract:
             return RealExecution()
-        return AbstractExecution(NO_FLOATS if self.in_pieces else CONCRETE_FLOATS)
+        return AbstractExecution(NO_FLOATS if self.in_pieces else CONCRETE_FLOATS, device_type)
 
     @contextlib.contextmanager
     def without_autocast(self, followed: str | None, assume: Callable[[str], None]) -> Iterator[None]:

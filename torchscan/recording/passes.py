@@ -135,7 +135,9 @@ def _record_once(attempt: Attempt, request: PassRequest, inventory: Inventory) -
     assumptions = _Assumptions()
     autocast = Autocast(request.autocast, request.device_type)
     last = attempt.is_last_resort
-    recorder = Recorder(inventory, attempt.execution(), is_known, assumptions.add, autocast.forget, is_last_resort=last)
+    recorder = Recorder(
+        inventory, attempt.execution(request.device_type), is_known, assumptions.add, autocast.forget, is_last_resort=last
+    )
     followed = request.device_type if request.in_pieces else None
 
     def body() -> list[InputRecord]:
@@ -221,7 +223,7 @@ def _initialised(inventory: Inventory, request: PassRequest, attempt: Attempt) -
     # Not in inference mode: its tensors cannot become the data of a parameter on the meta device.
     attempt = replace(attempt, grad_mode=torch.no_grad)
     autocast = Autocast(request.autocast, request.device_type)
-    recorder = Recorder(copied, attempt.execution(), lambda _: True, lambda _: None, autocast.forget)
+    recorder = Recorder(copied, attempt.execution(request.device_type), lambda _: True, lambda _: None, autocast.forget)
     set_training(list(copied.modules.values()), request.mode)
     unchanged(inventory, "same", (), recorder.table, lambda: run(forward, attempt, recorder, copied, autocast))
     return Inventory(copied.root)

@@ -31,7 +31,7 @@ from torchscan.recording.execution.calls import (
 from torchscan.recording.execution.checks import check
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
 from torchscan.recording.execution.routing import BALANCED_INDICES, balanced_indices, picked_by
-from torchscan.recording.execution.shape_rules import SHAPE_RULES
+from torchscan.recording.execution.shape_rules import SAVING_STATISTICS, SHAPE_RULES, statistics_on_cpu
 from torchscan.torch_versions import aten
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
@@ -61,8 +61,9 @@ class _Plan(NamedTuple):
 class AbstractExecution:
     """Runs operators on specs, and on values where they are known: see the top of this file."""
 
-    def __init__(self, largest_floats: int) -> None:
+    def __init__(self, largest_floats: int, device_type: str) -> None:
         self._largest_floats = largest_floats
+        self._device_type = device_type
         self._assumes_numbers = False
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
@@ -110,6 +111,8 @@ class AbstractExecution:
 
     def _run_on_shapes(self, request: OpRequest) -> OpOutcome:
         result = _on_meta(request)
+        if self._device_type == "cpu" and request.op in SAVING_STATISTICS:
+            result = statistics_on_cpu(result, *(request.args[place] for place in SAVING_STATISTICS[request.op]))
         outcome = describe_outcome(request, result)
         if request.traits.written:
             return self._after_write(request, outcome)

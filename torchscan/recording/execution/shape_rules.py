@@ -7,7 +7,7 @@ also import its compiler on first use, which takes a second that small models ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -102,6 +102,37 @@ def _native_batch_norm(source: Tensor, *arguments: Any) -> tuple[Tensor, ...] | 
     if normalised is None:
         return None
     return normalised, source.new_empty(0), source.new_empty(0)
+
+
+def _shuffled(source: Tensor, *_groups: int) -> Tensor:
+    """In the layout of images, or plainly."""
+    layout = torch.channels_last if _is_channels_last(source) else torch.contiguous_format
+    return torch.empty_like(source, memory_format=layout, device="meta")
+
+
+def statistics_on_cpu(made: Sequence[Tensor], source: Tensor, weight: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
+    """What a CPU saves of a normalisation: as many bits as the parameters have, where GPUs save 32 beside 16."""
+    normalised, *statistics = made
+    dtype = source.dtype if weight is None else weight.dtype
+    return normalised, *(torch.empty_like(each, dtype=dtype, device="meta") for each in statistics)
+
+
+def _group_norm(source: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """On all devices as on a CPU, of which torch's own shape function knows nothing."""
+    return statistics_on_cpu(aten.native_group_norm(source, *rest), source, *rest)
+
+
+def _group_norm_backward(grad: Tensor, source: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
+    """The gradient of the source has its type."""
+    of_source, *of_affine = aten.native_group_norm_backward(grad, source, *rest)
+    return None if of_source is None else torch.empty_like(of_source, dtype=source.dtype, device="meta"), *of_affine
+
+
+#: normalisations that save statistics in other types on other devices: where the source is, and where the weight
+SAVING_STATISTICS: Mapping[OpOverload, tuple[int, int]] = {
+    aten.native_layer_norm.default: (0, 2),
+    aten.native_batch_norm.default: (0, 1),
+}
 
 
 def _is_channels_last(source: Tensor) -> bool:
@@ -271,6 +302,9 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten.native_batch_norm.default: _native_batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten.layer_norm.default: _layer_norm,
+    aten.native_group_norm.default: _group_norm,
+    aten.native_group_norm_backward.default: _group_norm_backward,
+    **dict.fromkeys((aten.channel_shuffle.default, aten.native_channel_shuffle.default), _shuffled),
     **{op.default: _like_input for op in (*_UNARY, *_DRAWN)},
     **{op.default: _written for op in _UNARY_IN_PLACE},
     **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor), _like_both),
