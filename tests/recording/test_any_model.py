@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
-from torchscan import InputError, RecordError, crawl_module, from_json, record, to_json
+from torchscan import InputError, NeedsValuesError, RecordError, crawl_module, from_json, record, to_json
 from torchscan.trace.trace import Trace
 
 
@@ -578,3 +578,23 @@ def test_what_is_read_was_written(read: Any, make: Any, options: Any) -> None:
     record(model, (4,), **options)
     assert found == [[5, 5, 7, 7]]
     assert model.steps.tolist() == [0, 0]
+
+
+class Cuts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.kept = nn.Buffer(torch.tensor(3))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layer(x)[:, : int(self.kept)]
+
+
+def test_a_buffer_whose_values_never_were_is_named() -> None:
+    """Where it has some, on the CPU, the rest of the model may be without."""
+    with torch.device("meta"):
+        model = Cuts()
+    with pytest.raises(NeedsValuesError, match="try: a model whose buffer kept has values: register it on the CPU"):
+        record(model, (4,))
+    model.kept = nn.Buffer(torch.tensor(2, device="cpu"))
+    assert record(model, (4,)).ops[-1].signature.outputs[0].shape == (1, 2)

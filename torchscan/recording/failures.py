@@ -29,7 +29,7 @@ def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], 
     error = failure.error
     where = _where(failure, module)
     if isinstance(error, NeedsValuesError):
-        return NeedsValuesError(f"{where}: {error}\n  try: {_how_to_get_values(request)}")
+        return NeedsValuesError(f"{where}: {error}\n  try: {_how_to_get_values(request, failure.request)}")
     what = _first_line(error)
     got = ", ".join(_input_text(each) for each in inputs) or "no tensor"
     hint = _hint(failure, module, request.input_shape)
@@ -79,7 +79,10 @@ _HINTS: Mapping[Saying, str] = {
 }
 
 
-def _how_to_get_values(request: PassRequest) -> str:
+def _how_to_get_values(request: PassRequest, read: OpRequest | None) -> str:
+    buffer = None if read is None else next(filter(None, map(read.table.name_of_buffer, read.tracked)), None)
+    if buffer is not None:
+        return f"a model whose buffer {buffer} has values: register it on the CPU, or build the model there"
     if request.execute == "abstract":
         return "execute='auto', which falls back to data; a model on the meta device has none"
     return "the model with data: on the meta device there are no values (torch.device('cpu') around its constructor)"

@@ -138,6 +138,12 @@ class TensorTable:
             return tracked
         return self._adopt(tensor)
 
+    def name_of_buffer(self, tracked: Tracked) -> str | None:
+        """The path of a buffer without values that could have some."""
+        record = self.records[tracked.index]
+        is_without = record.kind == "buffer" and not tracked.is_concrete and not record.spec.is_arithmetic
+        return record.name if is_without else None
+
     def give_values(self, tensor: Tensor, values: Tensor) -> None:
         """Compute with these. To whoever asks, the tensor is still a meta tensor, as activations are."""
         known = self.find(tensor)
