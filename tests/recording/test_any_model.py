@@ -476,6 +476,10 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], type[Exception]]] = {
     "fractions as ids": (lambda y: F.embedding(y, torch.ones(3, 4)), RuntimeError),
     "an id too large": (lambda y: F.embedding(torch.tensor([5]), y), IndexError),
     "an index too large": (lambda y: y[torch.tensor([7])], IndexError),
+    "a place too large": (lambda y: y.scatter(1, torch.tensor([[7]]), y), RuntimeError),
+    "a row too large": (lambda y: y.index_add(0, torch.tensor([7]), y), RuntimeError),
+    "an element too far": (lambda y: y.take(torch.tensor([7])), IndexError),
+    "fractions as an index": (lambda y: y[torch.ones(2)], IndexError),
     "a position too large": (lambda y: y.gather(1, torch.tensor([[7]])), RuntimeError),
 }
 

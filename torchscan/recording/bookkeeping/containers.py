@@ -16,7 +16,7 @@ from torch import Tensor, nn
 LARGEST_CONTAINER, MOST_OBJECTS = 10_000, 200_000
 
 _SEQUENCES = (list, tuple, set, frozenset, deque)
-_PLAIN_TYPES = (OrderedDict, dict, *_SEQUENCES)  # the more special ones first
+_BUILT_IN = (OrderedDict, dict, *_SEQUENCES)  # the more special ones first
 _CONTAINERS = (list, tuple, dict)
 _HOLDERS = (torch.ScriptObject, *_CONTAINERS)
 
@@ -30,7 +30,7 @@ _ATOMS = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.
 def plain_type_of(container: Any) -> Any:
     """The type whose methods read and write the container, whatever a subclass makes of them."""
     kind = type(container)
-    return kind if kind in _PLAIN_TYPES else next(each for each in _PLAIN_TYPES if issubclass(kind, each))
+    return kind if kind in _BUILT_IN else next(each for each in _BUILT_IN if issubclass(kind, each))
 
 
 def plain_len(container: Any) -> int:

@@ -82,12 +82,12 @@ def traits_of(op: OpOverload) -> OpTraits:
         is_factory=takes_device and not takes_tensors,
         needs_values=bool(value_tags & set(op.tags)) or str(op) in _NEED_VALUES,
         is_composite=op._can_decompose(),
-        takes_packed=any(_is_packed(str(argument.type)) for argument in arguments),
+        takes_packed=any(_holds_weights(str(argument.type)) for argument in arguments),
         may_draw=torch.Tag.nondeterministic_seeded in op.tags,
     )
 
 
-def _is_packed(type_name: str) -> bool:
+def _holds_weights(type_name: str) -> bool:
     """Objects of torch's classes hold weights, or are groups of processes."""
     return "__torch__" in type_name and ".c10d." not in type_name
 

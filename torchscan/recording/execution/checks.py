@@ -85,6 +85,11 @@ def _gather_range(request: OpRequest) -> None:
         _require_in_range(request, indices, shape[dim], from_the_end=False, otherwise=RuntimeError)
 
 
+def _take_range(request: OpRequest) -> None:
+    source, indices = request.tensors
+    _require_in_range(request, indices, request.table.find(source).spec.numel)
+
+
 def _require_integers(request: OpRequest, indices: Tensor) -> None:
     if request.table.find(indices).spec.is_arithmetic:
         raise RuntimeError("the index is floating-point, but must be of integers")
@@ -118,6 +123,10 @@ _CHECKS: Mapping[OpOverload, Callable[[OpRequest], None]] = {
     **dict.fromkeys((aten.lstm.input, aten.gru.input), _one_type),
     aten.scaled_dot_product_attention.default: _attention,
     **dict.fromkeys((aten.gather.default, aten.index_select.default), _gather_range),
+    **dict.fromkeys((aten.scatter.src, aten.scatter.value, aten.scatter_.src, aten.scatter_.value), _gather_range),
+    **dict.fromkeys((aten.scatter_add.default, aten.scatter_add_.default), _gather_range),
+    **dict.fromkeys((aten.index_add.default, aten.index_add_.default), _gather_range),
+    aten.take.default: _take_range,
     **dict.fromkeys((aten.batch_norm.default, aten.instance_norm.default), _norm_types),
     **dict.fromkeys((aten.layer_norm.default, aten.group_norm.default), _norm_types),
     aten.conv_transpose1d.default: _transposed_channels,
