@@ -168,6 +168,8 @@ def test_a_frozen_script_has_costs_and_says_that_its_weights_are_out_of_sight(mo
     assert info["overall"]["macs"] == 8 * 27 * 36
     assert info["provenance"]["unread"] == ["the weights of 0, which was frozen: they are constants now"]
     assert not hasattr(frozen, "training")
+    # 3·8·8 elements, windows of 3·3·3 for 8·6·6 results, weights and biases; the results are written, read, written
+    assert info["overall"]["dmas"] == 288 * 27 + 216 + 8 + 3 * 288
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated")
@@ -201,6 +203,30 @@ def test_what_is_no_module_is_told_in_one_line(given: Any, said: str) -> None:
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 250
+
+
+def test_a_sparse_parameter_takes_what_it_stores() -> None:
+    """8 of 64 elements, each with a row and a column."""
+
+    class Sparse(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.eye(8).to_sparse())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.sparse.mm(self.weight, x)
+
+    info = crawl_module(Sparse(), args=(torch.ones(8, 2),))
+    assert (parameters_of(info), info["overall"]["param_size"]) == (64, 8 * 4 + 8 * 2 * 8)
+
+
+def test_a_module_that_was_not_initialised_is_told() -> None:
+    class Forgets(nn.Module):
+        def __init__(self) -> None:
+            self.size = 4
+
+    with pytest.raises(InputError, match=r"Forgets has not been initialised: call super\(\).__init__\(\)"):
+        crawl_module(Forgets(), (4,))
 
 
 def test_a_module_without_forward() -> None:
@@ -542,6 +568,29 @@ def test_nested_tensors_are_recorded_on_data(layout: Any) -> None:
     trained = crawl_module(model, args=(given,), backward=loss)
     assert trained["overall"]["macs"] == 8 * (2 * 4 * 4 + 3 * 4 * 6)
     assert trained["overall"]["complete"]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_what_depends_on_each_length_is_a_lower_bound(layout: Any) -> None:
+    """Products of rows with rows: the record only knows how many elements there are. The layer has 8 · 8 · 8."""
+
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            heads = self.layer(x)
+            if x.layout == torch.strided:
+                return heads @ heads.transpose(1, 2)
+            heads = heads.unflatten(-1, [2, 4]).transpose(1, 2)
+            return F.scaled_dot_product_attention(heads, heads, heads)
+
+    given = torch.nested.nested_tensor([torch.ones(3, 8), torch.ones(5, 8)], layout=layout)
+    info = crawl_module(Attends(), args=(given,))
+    assert info["overall"]["macs"] == 8 * 8 * 8
+    assert not info["overall"]["complete"]
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

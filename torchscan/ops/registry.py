@@ -26,7 +26,7 @@ import torch
 from torchscan.errors import InputError, warn_user
 from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.ops.windows import Windows, checked, elementwise
-from torchscan.torch_versions import CustomOpDef, MissingOperator, OpOverload, OpOverloadPacket
+from torchscan.torch_versions import CustomOpDef, MissingOperator, OpOverload, OpOverloadPacket, aten
 from torchscan.trace.events import OpSignature, TensorSpec
 
 #: an overload, a packet (all its overloads), the name of either, or the result of ``torch.library.custom_op``
@@ -214,12 +214,25 @@ def price(signature: OpSignature, routing: Routing = UNKNOWN) -> Price:
     if signature.is_view or _makes_nothing(signature):
         return Price("free", _NOTHING)
     entry = _find(_entries, signature.op)
+    if any(spec.is_nested for spec in signature.inputs) and not _goes_by_elements(entry, signature.op):
+        return _UNPRICED
     if not _is_integer_arithmetic(signature):
         return _UNPRICED if entry is None else _priced(entry, signature, routing)
     if entry is None:
         return _priced(_Entry(_copies, "free"), signature, routing)
     priced = _priced(entry, signature, routing)
     return priced if entry.of_integers else _without_arithmetic(priced)
+
+
+#: products whose formulas count rows, of whatever lengths
+_BY_ROWS = frozenset({aten.linear.default, aten.linear_backward.default})
+
+
+def _goes_by_elements(entry: _Entry | None, op: OpOverload) -> bool:
+    """Whether the price holds for tensors of different lengths too: their shape only says how many elements there are."""
+    if entry is None or entry.state == "free" or op in _BY_ROWS:
+        return True
+    return _find(_window_rules, op) is elementwise
 
 
 def _makes_nothing(signature: OpSignature) -> bool:

@@ -18,7 +18,7 @@ from torchscan.recording.bookkeeping.containers import (
     packed_tensors,
     tensors_in,
 )
-from torchscan.recording.bookkeeping.inventory import Inventory, type_name_of
+from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen, type_name_of
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked, meta_tensor
 from torchscan.recording.call_tree import Call, CallTree
 from torchscan.recording.execution.assumed import NOTHING, AssumedValues, Met
@@ -53,6 +53,7 @@ _LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # 
 
 _ADD = aten.add.Tensor
 _DETACH = aten.detach_.default
+_EQUAL = aten.equal.default
 _COMPATIBLE = aten._has_compatible_shallow_copy_type.default  # asked when somebody assigns ``.data``
 
 #: what torch does about a Python number or list that becomes a tensor: no part of the model
@@ -225,7 +226,7 @@ class Recorder(TorchDispatchMode):
             return self._record_with_functions(func, args, kwargs or {})
         if types and not _PLAIN_TYPES.issuperset(types) and not _LAZY_TYPES.issuperset(types):
             return NotImplemented
-        if _is_no_part_of_it(func, types):
+        if _is_no_part_of_it(func, types) or (func is _EQUAL and self._is_being_frozen()):
             return func(*args, **(kwargs or {}))
         if func is _DETACH:  # autograd has done it already; where it has not, the tensor's own graph would be cut
             return args[0]
@@ -244,6 +245,10 @@ class Recorder(TorchDispatchMode):
         if func in _BOOKKEEPING:
             return self._result_of_bookkeeping(request, outcome)
         return self._write_down(request, outcome, met)
+
+    def _is_being_frozen(self) -> bool:
+        """In its first calls, a frozen script is optimised: constants are compared, to store equal ones once."""
+        return self.tree.current is not None and is_frozen(self.tree.current.module)
 
     def _if_validated(self, request: OpRequest) -> OpOutcome | None:
         """What torch refuses if it is out of range is taken to be in range where nobody knows."""

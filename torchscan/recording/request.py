@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
@@ -97,6 +98,8 @@ def require_module(given: object) -> None:
     """Refuse anything that is not a module, saying what it is."""
     if not isinstance(given, nn.Module):
         raise InputError(f"module is {shorten(repr(given), 100, placeholder=' …')}, which is {_what_instead(given)}")
+    if "_modules" not in vars(given):
+        raise InputError(f"{type_name_of(given)} has not been initialised: call super().__init__() at the start of its own")
     hidden = next(filter(_hides_kernels, modules_of(given).values()), None)
     if hidden is not None:
         raise InputError(
@@ -142,8 +145,9 @@ def check_request(request: PassRequest) -> None:
         raise InputError(f"{min(twice)!r} was given in input_shape and in kwargs: give it once")
     if any(map(is_functorch_wrapped, tensors_in((request.args, request.kwargs)))):
         raise InputError("an argument is inside vmap or grad: call torchscan outside of them, with tensors of your own")
-    if isinstance(request.args, Tensor):
-        raise InputError("args is a tensor: give a tuple of the positional arguments, args=(tensor,)")
+    if isinstance(request.args, Tensor | PackedSequence):
+        what = "a tensor" if isinstance(request.args, Tensor) else "a packed sequence"
+        raise InputError(f"args is {what}: give a tuple of the positional arguments, args=(x,)")
     if isinstance(request.args, Mapping):
         raise InputError("args is a dict: give keyword arguments as kwargs=, or the dict itself as args=(the_dict,)")
     if request.input_shape is None and (request.dtype is not None or request.batch_size != 1):

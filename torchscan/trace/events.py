@@ -43,6 +43,8 @@ class TensorSpec:
     stride: tuple[int, ...]
     #: None: dense
     sparsity: Sparsity | None = None
+    #: whether it is one of tensors of different lengths, whose elements the shape counts
+    is_nested: bool = False
 
     @property
     def numel(self) -> int:

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from torchscan.recording.bookkeeping.containers import Fingerprint
 from torchscan.recording.bookkeeping.inventory import Inventory, PackedObject, Slot, is_frozen
+from torchscan.recording.bookkeeping.storages import bytes_of
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.torch_versions import local_part
-from torchscan.trace.events import ParameterRecord, stored_size
+from torchscan.trace.events import ParameterRecord
 
 
 def parameter_records(
@@ -75,7 +76,7 @@ def _record_of(slot: Slot, identity: int, is_used: bool, table: TensorTable) -> 
         requires_grad=slot.tensor.requires_grad,
         numel=slot.tensor.numel(),
         local_numel=local_part(slot.tensor).numel(),
-        stored_bytes=sum(stored_size(part.numel(), part.dtype) for part in parts),
+        stored_bytes=sum(map(bytes_of, parts)),
         is_used=is_used,
         storages=tuple(table.foreign_storage(part) for part in parts),
     )

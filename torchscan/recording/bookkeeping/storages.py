@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchscan.torch_versions import is_functorch_wrapped
-from torchscan.trace.events import StorageKind, StorageRecord
+from torchscan.trace.events import Sparsity, StorageKind, StorageRecord, stored_size
 
 
 class _Watch(weakref.ref[object]):
@@ -154,7 +154,26 @@ def _storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
 
 def _size_without_storage(tensor: Tensor) -> int:
     """What is wrapped inside vmap and grad has its memory elsewhere."""
-    return 0 if is_functorch_wrapped(tensor) else tensor.numel() * tensor.element_size()
+    return 0 if is_functorch_wrapped(tensor) else bytes_of(tensor)
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """What it takes to store all its elements; of a sparse tensor those that it stores, and where they are."""
+    sparsity = sparsity_of(tensor)
+    if sparsity is None:
+        return stored_size(tensor.numel(), tensor.dtype)
+    return stored_size(sparsity.stored, tensor.dtype) + sparsity.index_bytes
+
+
+def sparsity_of(tensor: Tensor) -> Sparsity | None:
+    """How many elements a sparse tensor stores; None: all."""
+    if tensor.layout is torch.sparse_coo:
+        return Sparsity(tensor._values().numel(), tensor._indices().nbytes)
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return Sparsity(tensor.values().numel(), tensor.crow_indices().nbytes + tensor.col_indices().nbytes)
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return Sparsity(tensor.values().numel(), tensor.ccol_indices().nbytes + tensor.row_indices().nbytes)
+    return None
 
 
 def _pointer(tensor: Tensor) -> int:

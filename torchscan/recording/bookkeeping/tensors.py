@@ -9,10 +9,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from torchscan.recording.bookkeeping.storages import Storages
+from torchscan.recording.bookkeeping.storages import Storages, sparsity_of
 from torchscan.recording.undo import at_the_latest
 from torchscan.torch_versions import without_torch_function
-from torchscan.trace.events import Sparsity, TensorKind, TensorRecord, TensorSpec
+from torchscan.trace.events import TensorKind, TensorRecord, TensorSpec
 
 #: integers and booleans up to this many elements keep their values in a pass on shapes alone
 CONCRETE_INTEGERS = 2**22
@@ -204,7 +204,7 @@ class TensorTable:
     def spec_of(self, tensor: Tensor) -> TensorSpec:
         """The spec of a tensor; equal specs are one object, so that its identity can serve as a key."""
         strided = tensor.layout is torch.strided and not tensor.is_nested
-        key = (shape_of(tensor), tensor.dtype, tensor.stride() if strided else (), _sparsity_of(tensor))
+        key = (shape_of(tensor), tensor.dtype, tensor.stride() if strided else (), sparsity_of(tensor), tensor.is_nested)
         spec = self._specs.get(key)
         if spec is None:
             spec = self._specs[key] = TensorSpec(*key)
@@ -339,16 +339,6 @@ def meta_copy(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 def meta_tensor(spec: TensorSpec) -> Tensor:
     """A meta tensor of this spec."""
     return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="meta")
-
-
-def _sparsity_of(tensor: Tensor) -> Sparsity | None:
-    if tensor.layout is torch.sparse_coo:
-        return Sparsity(tensor._values().numel(), tensor._indices().nbytes)
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return Sparsity(tensor.values().numel(), tensor.crow_indices().nbytes + tensor.col_indices().nbytes)
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return Sparsity(tensor.values().numel(), tensor.ccol_indices().nbytes + tensor.row_indices().nbytes)
-    return None
 
 
 def _standin(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | None) -> Tensor:
