@@ -106,13 +106,19 @@ def _record_in(attempt: Attempt, request: PassRequest, inventory: Inventory) -> 
     """In inference mode operators arrive whole; a model that differentiates inside its forward pass cannot run there."""
     if not request.has_backward:
         try:
-            return _record_once(attempt.without_graph(request), request, inventory)
+            return _record_once(_without_graph(attempt, request, inventory), request, inventory)
         except RecordError as error:
             if not says(error.__cause__, Saying.NEEDS_GRAPH):
                 raise
         attempt = attempt.because("the model computes gradients on its way")
     with torch.inference_mode(False):
         return _record_once(attempt.with_graph(), request, inventory)
+
+
+def _without_graph(attempt: Attempt, request: PassRequest, inventory: Inventory) -> Attempt:
+    """In inference mode DTensors place the results of composite operators as they do nowhere else."""
+    attempt = attempt.without_graph(request)
+    return replace(attempt, grad_mode=torch.no_grad) if inventory.is_spread else attempt
 
 
 # -- one attempt ---------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class TensorSpec:
     #: None: dense
     sparsity: Sparsity | None = None
     #: whether it is one of tensors of different lengths, whose elements the shape counts
-    is_nested: bool = False
+    is_nested: bool = field(default=False, kw_only=True)
 
     @property
     def numel(self) -> int:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from torchscan.once import once
 from torchscan.recording.bookkeeping.containers import Fingerprint, fingerprint_of, packed_objects, packed_tensors
+from torchscan.torch_versions import local_part
 from torchscan.trace.events import TensorKind, stored_size
 
 
@@ -145,6 +146,11 @@ class Inventory:
             for path, module in self.modules.items()
             for name, packed in packed_objects(vars(module).items())
         )
+
+    @once
+    def is_spread(self) -> bool:
+        """Whether other processes hold parts of it."""
+        return any(local_part(slot.tensor) is not slot.tensor for slot in self.slots)
 
     @property
     def tensors(self) -> list[Tensor]:

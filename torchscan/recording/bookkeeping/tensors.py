@@ -204,10 +204,10 @@ class TensorTable:
     def spec_of(self, tensor: Tensor) -> TensorSpec:
         """The spec of a tensor; equal specs are one object, so that its identity can serve as a key."""
         strided = tensor.layout is torch.strided and not tensor.is_nested
-        key = (shape_of(tensor), tensor.dtype, tensor.stride() if strided else (), sparsity_of(tensor), tensor.is_nested)
-        spec = self._specs.get(key)
+        key = (shape_of(tensor), tensor.dtype, tensor.stride() if strided else (), sparsity_of(tensor))
+        spec = self._specs.get((*key, tensor.is_nested))
         if spec is None:
-            spec = self._specs[key] = TensorSpec(*key)
+            spec = self._specs[*key, tensor.is_nested] = TensorSpec(*key, is_nested=tensor.is_nested)
         return spec
 
     def _show(self, tensor: Tensor, standin: Tensor, storage: int) -> None:
