@@ -654,3 +654,46 @@ def test_a_buffer_whose_values_never_were_is_named() -> None:
         record(model, (4,))
     model.kept = nn.Buffer(torch.tensor(2, device="cpu"))
     assert record(model, (4,)).ops[-1].signature.outputs[0].shape == (1, 2)
+
+
+class Strided(nn.Module):
+    """Keeps its config, as models of transformers do, and its stride in a buffer."""
+
+    def __init__(self, config: dict[str, int]) -> None:
+        super().__init__()
+        self.config = config
+        self.layer = nn.Linear(4, 4)
+        self.stride = nn.Buffer(torch.tensor(config["stride"]))
+        torch.rand(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x[:, :: int(self.stride)])
+
+
+@pytest.mark.parametrize("options", [{}, {"training": True}], ids=["forward", "training"])
+def test_buffers_that_a_constructor_can_make_again_are_known(options: Any) -> None:
+    """Every third of 9 rows is taken. Nothing is left of the second model."""
+    with torch.device("meta"):
+        model = Strided({"stride": 3})
+    register, state = nn.Module.register_parameter, torch.get_rng_state()
+    trace = record(model, (9, 4), **options)
+    assert total_cost(trace).macs == 3 * 4 * 4 * (2 if options else 1)
+    assert trace.provenance.execution == "abstract"
+    assert (
+        "that integer buffers hold what those of a second model do, made from the same config" in trace.provenance.assumptions
+    )
+    assert model.stride.is_meta
+    assert all(each.is_meta for each in model.parameters())
+    assert nn.Module.register_parameter is register
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_of_a_model_that_takes_more_than_its_config_the_buffer_is_named() -> None:
+    class Particular(Strided):
+        def __init__(self, config: dict[str, int], more: int) -> None:
+            super().__init__(config)
+
+    with torch.device("meta"):
+        model = Particular({"stride": 3}, 1)
+    with pytest.raises(NeedsValuesError, match="try: a model whose buffer stride has values"):
+        record(model, (9, 4))

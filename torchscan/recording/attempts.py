@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import tensors_in
@@ -34,6 +35,8 @@ class Attempt:
     in_pieces: bool = False
     #: whether there is no other way if this one fails
     is_last_resort: bool = True
+    #: by their paths the values of buffers that have none of their own
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def is_abstract(self) -> bool:

@@ -22,6 +22,7 @@ from torchscan.recording.bookkeeping.parameters import parameter_records, shared
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.nesting import make_room_for_nesting
 from torchscan.recording.precision import CopyError, on_meta_copy
+from torchscan.recording.rebuilt import rebuilt_buffers
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest, check_request
 from torchscan.recording.running import run
@@ -96,10 +97,20 @@ def _record(request: PassRequest, *, is_last_resort: bool = True) -> Trace:
     try:
         return _record_in(first, request, inventory)
     except TorchscanError as error:
-        if not others or isinstance(error, InputError):
+        second = _second(first, others, inventory, error)
+        if second is None:
             raise
-        second = others[0].because(f"the shape-only pass could not go on: {_first_line(error)}")
     return _record_in(second, request, inventory)
+
+
+def _second(first: Attempt, others: Sequence[Attempt], inventory: Inventory, error: TorchscanError) -> Attempt | None:
+    """What is tried next: to run it on data; without any, to know those values that its constructor can make again."""
+    if isinstance(error, InputError):
+        return None
+    if others:
+        return others[0].because(f"the shape-only pass could not go on: {_first_line(error)}")
+    buffers = rebuilt_buffers(inventory) if first.is_abstract and isinstance(error, NeedsValuesError) else {}
+    return replace(first, buffers=buffers) if buffers else None
 
 
 def _record_in(attempt: Attempt, request: PassRequest, inventory: Inventory) -> Trace:
@@ -154,6 +165,8 @@ def _record_once(attempt: Attempt, request: PassRequest, inventory: Inventory) -
     inputs = unchanged(inventory, request.mode, [request.args, request.kwargs], recorder.table, body)
     autocast.forget()  # the model may have left a context open
     recorder.values.tell()
+    if attempt.buffers:
+        assumptions.add("that integer buffers hold what those of a second model do, made from the same config")
     unread = unseen_parameters(inventory, recorder.took_packed)
     for what in unread:
         assumptions.add(f"no parameters and no memory for {what}")

@@ -52,6 +52,9 @@ def run(
     """Run the model of the inventory, tell the recorder what happens, and say what the inputs were."""
     arguments = _arguments(request, attempt, inventory)
     _enter(arguments, request, inventory, recorder.table)
+    for slot in inventory.slots if attempt.buffers else ():
+        if slot.path in attempt.buffers:
+            recorder.table.give_values(slot.tensor, attempt.buffers[slot.path].clone())
     if attempt.is_abstract and not attempt.in_pieces:  # where autograd sees no values
         _give_values(arguments, recorder.table)
     if not attempt.is_abstract:

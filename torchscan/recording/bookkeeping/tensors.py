@@ -146,9 +146,12 @@ class TensorTable:
 
     def give_values(self, tensor: Tensor, values: Tensor) -> None:
         """Compute with these. To whoever asks, the tensor is still a meta tensor, as activations are."""
-        known = self.find(tensor)
-        known.is_ours = True
-        self._replace_storage(known.storage, values.untyped_storage())
+        self._replace_storage(self.find(tensor).storage, values.untyped_storage())
+
+    def enter_constant_with(self, tensor: Tensor, values: Tensor) -> None:
+        """Enter a meta tensor that the pass has made of these."""
+        self.find(tensor).is_ours = True
+        self.give_values(tensor, values)
 
     def with_values(self, tensor: Tensor) -> Tensor:
         """What to read for a tensor: the pass may have written to what stands in for it."""

@@ -52,4 +52,4 @@ def note_values(
     if isinstance(data, Tensor) or made.numel() > (largest_floats if made.is_floating_point() else CONCRETE_INTEGERS):
         return
     with outside_of_everything(), contextlib.suppress(RuntimeError, TypeError, ValueError):  # a list of tensors without values
-        table.give_values(made, torch.tensor(data, dtype=made.dtype, device="cpu"))
+        table.enter_constant_with(made, torch.tensor(data, dtype=made.dtype, device="cpu"))
