@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -403,6 +404,11 @@ WHERE: dict[str, Callable[[Tensor, Tensor], bool]] = {
     "constant": lambda x, y: torch.tensor([1.0], device=y.device).device == y.device,
     "ids": lambda x, y: y.new_tensor([1], dtype=torch.long).device == y.device,
     "kind": lambda x, y: x.is_meta == y.is_meta,
+    "CPU": lambda x, y: x.is_cpu and y.is_cpu and not y.is_cuda and not y.is_meta,
+    "type": lambda x, y: y.device.type == "cpu",
+    "name": lambda x, y: f"{x.device} {y.device}" == "cpu cpu",
+    "made there": lambda x, y: torch.zeros(3, device=y.device).device == x.device,
+    "moved there": lambda x, y: y.to(x.device).device == x.to(y).device,
 }
 
 
@@ -420,8 +426,34 @@ def test_what_has_values_is_where_activations_are(is_there: Any, options: Any) -
             made = self.layer(x)
             return self.wide(made) if is_there(x, made) else self.narrow(made)
 
-    layers = record(Compares(), args=(torch.ones(2, 4),), **options).modules
-    assert [each.path for each in layers] == ["", "layer", "wide"]
+    trace = record(Compares(), args=(torch.ones(2, 4),), **options)
+    assert [each.path for each in trace.modules] == ["", "layer", "wide"]
+    assert not any("to_copy" in str(call.signature.op) for call in trace.ops)
+
+
+def test_a_model_on_the_meta_device_is_told_that_it_is() -> None:
+    class Asks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if x.is_meta and x.device.type == "meta" else x + 1
+
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4), Asks())
+    assert total_cost(record(model, (4,))).flops == 2 * 16
+
+
+def test_torch_itself_sees_meta_tensors() -> None:
+    """Else it would copy what is not there."""
+
+    class Copies(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            made = self.layer(x)
+            return copy.deepcopy(made) + len(repr(made)[:0])
+
+    assert record(Copies(), (4,)).provenance.execution == "abstract"
 
 
 def test_what_given_values_make_torch_raise_does_not_matter_on_shapes() -> None:

@@ -35,6 +35,8 @@ class Attempt:
     in_pieces: bool = False
     #: whether there is no other way if this one fails
     is_last_resort: bool = True
+    #: where the model is, if its tensors are elsewhere
+    home: torch.device | None = None
     #: by their paths the values of buffers that have none of their own
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -96,6 +98,7 @@ def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
     abstract = Attempt(name="abstract", reason="shapes are enough", device=_META)
     real = Attempt(name="real", reason="", device=_device_of(inventory, request))
     on_meta = [slot.path for slot in inventory.slots if slot.tensor.is_meta]
+    abstract = replace(abstract, home=None if on_meta or request.is_converted else real.device)
     if request.execute == "abstract":
         return [replace(abstract, reason="asked for")]
     if request.execute == "real" and on_meta:

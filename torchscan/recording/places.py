@@ -26,6 +26,11 @@ def place_of_user() -> str | None:
     return None
 
 
+def is_of_user(frame: FrameType) -> bool:
+    """Whether its line is neither torch's nor torchscan's."""
+    return _module_of(frame).partition(".")[0] not in _NOT_THE_USERS
+
+
 def is_validation() -> bool:
     """Whether torch asks on its own account whether values are as they should be."""
     frame: FrameType | None = sys._getframe(1)

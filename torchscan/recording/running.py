@@ -122,7 +122,9 @@ class _Stage:
         self._inventory = inventory
         self._autocast = autocast
         kernels = Kernels(request.device_type, has_flash=request.has_flash)
-        self._substitutes = Substitutes(recorder.table, recorder.values, kernels, autocast, on_meta=attempt.is_abstract)
+        self._substitutes = Substitutes(
+            recorder.table, recorder.values, kernels, autocast, on_meta=attempt.is_abstract, home=attempt.home
+        )
 
     def whole(self, arguments: _Arguments) -> None:
         """All that was asked for."""
@@ -150,7 +152,7 @@ class _Stage:
             if in_pieces:
                 stack.enter_context(self._substitutes)
             elif is_abstract:
-                stack.enter_context(KnownConstants(self._recorder.table))
+                stack.enter_context(KnownConstants(self._recorder.table, self._attempt.home))
             if in_pieces and is_abstract:
                 stack.enter_context(functions_let_through())
             if is_abstract:

@@ -15,22 +15,27 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, TensorTable
+from torchscan.recording.execution.whereabouts import told
 from torchscan.torch_versions import outside_of_everything
 
 _MAKERS = frozenset({torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor})
 
 
 class KnownConstants(TorchFunctionMode):
-    """While entered, tensors that functions make of numbers keep their values."""
+    """While entered, tensors that functions make of numbers keep their values, and all are where the model is: ``home``."""
 
-    def __init__(self, table: TensorTable) -> None:
+    def __init__(self, table: TensorTable, home: torch.device | None) -> None:
         super().__init__()
         self._table = table
+        self._home = home
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call the function, and take note of what it was given."""
+        answer = told(func, self._home)
+        if answer is not None:
+            return answer
         made = func(*args, **(kwargs or {}))
         note_values(made, func, args, kwargs or {}, self._table, largest_floats=CONCRETE_FLOATS)
         return made

@@ -28,6 +28,7 @@ from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.constants import note_values
 from torchscan.recording.execution.kernels import Kernels
 from torchscan.recording.execution.reads import CHECKING, COMPARING_DEVICES, READING_FUNCTIONS
+from torchscan.recording.execution.whereabouts import told
 from torchscan.recording.training.autocast import Autocast
 from torchscan.recording.undo import WAITING, interruptible, tell_interrupts
 from torchscan.torch_versions import (
@@ -54,9 +55,18 @@ class Substitutes(TorchFunctionMode):
     """While entered, functions get substitutes for the tensors that the pass has not made itself."""
 
     def __init__(
-        self, table: TensorTable, values: AssumedValues, kernels: Kernels, autocast: Autocast, *, on_meta: bool
+        self,
+        table: TensorTable,
+        values: AssumedValues,
+        kernels: Kernels,
+        autocast: Autocast,
+        *,
+        on_meta: bool,
+        home: torch.device | None,
     ) -> None:
+        """``home``: where all tensors are for the model, if they are elsewhere."""
         super().__init__()
+        self._home = home
         self._table = table
         self._values = values
         self._kernels = kernels
@@ -71,6 +81,9 @@ class Substitutes(TorchFunctionMode):
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call the function with substitutes."""
+        answer = told(func, self._home)
+        if answer is not None:
+            return answer
         if func in READING_FUNCTIONS:
             self._values.read(args[0], func.__name__)
             args = (self._table.with_values(args[0]), *args[1:])
@@ -87,7 +100,7 @@ class Substitutes(TorchFunctionMode):
         if func in COMPARING_DEVICES:
             own_args = tuple(self._without_values(each) if isinstance(each, Tensor) else each for each in own_args)
         if func is Tensor.to:
-            own_args, own_kwargs = _staying(*own_args, **own_kwargs)
+            own_args, own_kwargs = _staying(self._home, *own_args, **own_kwargs)
         own_args, own_kwargs = self._autocast.cast(func, own_args, own_kwargs, once_more=self._is_computed_again())
         result = self._kernels.of(func)(*own_args, **own_kwargs)
         note_values(result, func, own_args, own_kwargs, self._table, largest_floats=NO_FLOATS)
@@ -165,14 +178,16 @@ class Substitutes(TorchFunctionMode):
             return made.clone()
 
 
-def _staying(tensor: Tensor, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _staying(home: torch.device | None, tensor: Tensor, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What has values and what has none is on one device: a tensor that is asked to move there is there."""
-    if tensor.is_meta:
-        return (tensor, *args), kwargs
-    if args and isinstance(args[0], Tensor) and args[0].is_meta:
+    elsewhere = str(home) if tensor.is_meta else "meta"
+    if args and isinstance(args[0], Tensor) and str(args[0].device) == elsewhere:
         args = (tensor.device, args[0].dtype, *args[1:])
-    args = tuple(tensor.device if isinstance(each, torch.device | str) and str(each) == "meta" else each for each in args)
-    return (tensor, *args), {name: tensor.device if str(value) == "meta" else value for name, value in kwargs.items()}
+
+    def stays(value: Any) -> Any:
+        return tensor.device if isinstance(value, torch.device | str) and str(value) == elsewhere else value
+
+    return (tensor, *map(stays, args)), {name: stays(value) for name, value in kwargs.items()}
 
 
 def is_ordinary(tensor: Tensor) -> bool:

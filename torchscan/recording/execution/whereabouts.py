@@ -1,0 +1,31 @@
+"""Where a model finds its tensors: on its own device, although on shapes alone they are on the meta device.
+
+A branch that compares devices, or asks for one, is then the one that is taken on data. What torch's own code asks is answered
+as it is: there it decides how a meta tensor is copied or shown.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchscan.recording.places import is_of_user
+
+_PROPERTIES: Any = Tensor
+_GETTERS: Mapping[Any, Callable[[torch.device], object]] = {
+    _PROPERTIES.device.__get__: lambda device: device,
+    _PROPERTIES.is_meta.__get__: lambda _: False,
+    _PROPERTIES.is_cpu.__get__: lambda device: device.type == "cpu",
+    _PROPERTIES.is_cuda.__get__: lambda device: device.type == "cuda",
+}
+
+
+def told(func: Callable[..., Any], home: torch.device | None) -> object:
+    """The answer, if a line of the user's, two calls up, asks a tensor where it is, and the model has a device; else None."""
+    if home is None or func not in _GETTERS or not is_of_user(sys._getframe(2)):
+        return None
+    return _GETTERS[func](home)
