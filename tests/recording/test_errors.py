@@ -350,3 +350,31 @@ def test_operands_that_do_not_go_together(model: nn.Module, args: Any, execute: 
 
 def test_numpy_sizes_are_sizes() -> None:
     torchscan.record(nn.Linear(4, 2), tuple(np.array([3, 4])))
+
+
+def test_arguments_that_have_a_name_only_are_shown_as_such() -> None:
+    class Named(nn.Module):
+        def forward(self, x: Tensor, *, mask: Tensor) -> Tensor:
+            return x * mask
+
+    with pytest.raises(RecordError, match=r"forward\(x, \*, mask\), those after the star by name \(\{'x': \(8,\)\}\), or"):
+        torchscan.crawl_module(Named(), [(4,), (4,)])
+    assert torchscan.crawl_module(Named(), {"x": (4,), "mask": (4,)})["overall"]["flops"] == 4
+
+
+@pytest.mark.parametrize("write", ["format_info", "to_csv", "to_json", "to_markdown", "to_latex", "to_html"])
+def test_what_is_no_info_dict_is_told(write: str) -> None:
+    with pytest.raises(InputError, match="a Linear is not an info dict: give what crawl_module returns"):
+        getattr(torchscan, write)(nn.Linear(4, 4))
+
+
+def test_a_depth_is_a_number() -> None:
+    with pytest.raises(InputError, match="max_depth is '1': give a whole number"):
+        torchscan.aggregate_info(torchscan.crawl_module(nn.Linear(4, 4), (4,)), "1")  # type: ignore[arg-type]
+
+
+def test_a_packed_sequence_is_one_argument() -> None:
+    packed = nn.utils.rnn.pack_sequence([torch.ones(3, 4)])
+    with pytest.raises(InputError, match=r"args is a packed sequence: give a tuple of the positional arguments, args=\(x,\)"):
+        torchscan.record(nn.LSTM(4, 4), args=packed)
+    assert torchscan.record(nn.LSTM(4, 4), args=(packed,)).ops

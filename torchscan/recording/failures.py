@@ -101,7 +101,9 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
     if says(error, Saying.WRONG_TYPE):
         return _another_type(input_shape)
     if isinstance(error, TypeError) and request is None:
-        return f"give one shape per argument of forward{_signature(module)}, or complete args= and kwargs="
+        signature = _signature(module)
+        by_name = ", those after the star by name ({'x': (8,)})" if "*," in signature else ""
+        return f"give one shape per argument of forward{signature}{by_name}, or complete args= and kwargs="
     inner = failure.call if failure.call is not None and failure.call.path else None
     if input_shape is not None and request is not None and not (_has_batch(input_shape) or (inner and _is_made(request))):
         return f"another input_shape than {_shown(input_shape)}: it is one sample, without the batch dimension, {_LAYOUT}"
@@ -204,7 +206,16 @@ def _without_batch(input_shape: Shapes) -> str:
 
 def _signature(module: nn.Module) -> str:
     try:
-        names = [str(each).split(":")[0].split("=")[0] for each in inspect.signature(module.forward).parameters.values()]
-        return f"({textwrap.shorten(', '.join(names), 100, placeholder=' …')})"
+        return f"({textwrap.shorten(', '.join(_names_of(module)), 100, placeholder=' …')})"
     except (TypeError, ValueError):
         return "(…)"
+
+
+def _names_of(module: nn.Module) -> list[str]:
+    """The parameters of its forward; a star before those that are given by name only."""
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    names = [str(each).split(":")[0].split("=")[0] for each in parameters]
+    kinds = [each.kind for each in parameters]
+    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        names.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    return names

@@ -139,6 +139,7 @@ def check_request(request: PassRequest) -> None:
     if request.input_shape is None and request.args is None and request.kwargs is None:
         raise InputError(
             "no input was given: pass input_shape=(3, 224, 224), say, or the arguments themselves as args= and kwargs="
+            " (args=() if there are none)"
         )
     twice = set(request.kwargs or ()) & set(request.input_shape if isinstance(request.input_shape, Mapping) else ())
     if twice:

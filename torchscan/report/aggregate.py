@@ -12,9 +12,11 @@ def aggregate_info(info: InfoDict, max_depth: int) -> Info:
 
     Raises ``ValueError`` if the model is not that deep.
     """
+    layers = data_of(info)["layers"]
     if "selection" in info:
         raise InputError("only some layers were selected: fold first (aggregate_info), then select (select_layers)")
-    layers = data_of(info)["layers"]
+    if not isinstance(max_depth, int):
+        raise InputError(f"max_depth is {max_depth!r}: give a whole number")
     deepest = max(layer["depth"] for layer in layers)
     if not 0 <= max_depth <= deepest:
         raise InputError(f"max_depth is {max_depth}: this model has depths 0 to {deepest}")

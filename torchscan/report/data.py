@@ -36,7 +36,7 @@ _FLAGS = ("is_shared", "is_leaf", "complete")
 
 def to_json(info: InfoDict, *, indent: int | None = 2) -> str:
     """The info dict as JSON, with the schema that it follows: ``json_schema()`` has it. :func:`from_json` reads it back."""
-    return json.dumps({"schema": f"{_KIND}/{SCHEMA}", **info}, indent=indent, allow_nan=False)
+    return json.dumps({"schema": f"{_KIND}/{SCHEMA}", **data_of(info)}, indent=indent, allow_nan=False)
 
 
 def from_json(text: str) -> Info:

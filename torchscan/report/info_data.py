@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
 
+from torchscan.errors import InputError
+
 Shape = list[int]
 Shapes = Shape | list[Shape] | None
 #: a number for all axes, or one for each
@@ -147,6 +149,8 @@ InfoDict = Mapping[str, Any]
 
 def data_of(info: InfoDict) -> InfoData:
     """The same object, with its types."""
+    if not isinstance(info, Mapping) or "layers" not in info:
+        raise InputError(f"a {type(info).__name__} is not an info dict: give what crawl_module returns")
     return cast("InfoData", info)
 
 
