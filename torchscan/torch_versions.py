@@ -1,6 +1,7 @@
 """What is private to torch, or not in every version of it. Asked for by feature, never by version number.
 
-torch 2.6 and later are supported. An operator that a version lacks is a name that never comes.
+torch 2.6 and later are supported. An operator that a version lacks is a name that never comes. The file is long because there
+is to be no second one.
 """
 
 from __future__ import annotations
