@@ -114,8 +114,8 @@ def test_the_package_reads_what_type_checkers_are_told() -> None:
     assert sorted(told) == torchscan.__all__
 
 
-#: made for every operator call, where names cost 1 to 2 % of a recording; or written by hand in formulas and tests
-MADE_BY_POSITION = {"OpCall", "TensorRecord", "OpOutcome", "TensorSpec"}
+#: written by hand in formulas and tests
+MADE_BY_POSITION = {"TensorSpec"}
 
 
 def test_dataclasses_with_many_fields_are_made_by_name() -> None:

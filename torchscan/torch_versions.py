@@ -50,9 +50,10 @@ __all__ = [
     "forget_hooks",
     "hooks_for_gradients_as_now",
     "hooks_of",
-    "is_fake",
+    "is_fake_type",
     "is_faking",
     "is_functorch_wrapped",
+    "is_spread_type",
     "keeps_for_gradients",
     "local_part",
     "modes_as_now",
@@ -157,10 +158,10 @@ def without_python_dispatcher() -> contextlib.AbstractContextManager[object]:
     return guard
 
 
-def is_fake(tensor: Tensor) -> bool:
-    """Whether it pretends to be on a device, and has no data."""
+def is_fake_type(kind: type) -> bool:
+    """Whether tensors of this type pretend to be on a device, and have no data."""
     fake = sys.modules.get("torch._subclasses.fake_tensor")
-    return fake is not None and isinstance(tensor, fake.FakeTensor)
+    return fake is not None and issubclass(kind, fake.FakeTensor)
 
 
 def is_faking() -> bool:
@@ -380,10 +381,16 @@ def placement_verbs() -> list[tuple[Any, str]]:
     return [] if api is None else [(api.DTensor._op_dispatcher.sharding_propagator, name) for name in names]
 
 
+def is_spread_type(kind: type) -> bool:
+    """Whether tensors of this type are spread over processes, as DTensors are."""
+    api = sys.modules.get("torch.distributed.tensor._api")
+    return api is not None and issubclass(kind, api.DTensor)
+
+
 def local_part(tensor: Tensor) -> Tensor:
     """What this process has of a DTensor; any other tensor as it is."""
-    api = sys.modules.get("torch.distributed.tensor._api")
-    return tensor._local_tensor if api is not None and isinstance(tensor, api.DTensor) else tensor
+    part: Any = tensor
+    return part._local_tensor if is_spread_type(type(tensor)) else tensor
 
 
 # -- compiling -----------------------------------------------------------------------------------------------------------

@@ -17,20 +17,20 @@ from torchscan.errors import InputError, NeedsValuesError, RecordError, Torchsca
 from torchscan.ops import is_known
 from torchscan.recording.attempts import Attempt, attempts_for
 from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.bookkeeping.inventory import Inventory, has_meta_tensors, tensors_of
+from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.parameters import parameter_records, shared_among_processes, unseen_parameters
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.nesting import make_room_for_nesting
 from torchscan.recording.precision import CopyError, on_meta_copy
 from torchscan.recording.rebuilt import rebuilt_buffers
 from torchscan.recording.recorder import Recorder
-from torchscan.recording.request import PassRequest, check_request
+from torchscan.recording.request import PassRequest, check_request, require_visible_kernels
 from torchscan.recording.running import run
 from torchscan.recording.sayings import Saying, says
 from torchscan.recording.state import original_of, set_training, unchanged
 from torchscan.recording.surroundings import refuse_tracers
 from torchscan.recording.training.autocast import Autocast
-from torchscan.torch_versions import is_fake, prepare_optimizers
+from torchscan.torch_versions import is_fake_type, prepare_optimizers
 from torchscan.trace.events import InputRecord, ParameterRecord, Provenance
 from torchscan.trace.trace import Trace
 
@@ -44,28 +44,32 @@ def record_step(request: PassRequest) -> tuple[Trace, PassRequest]:
     """The record, and the request that leads to it without detours: to repeat it with other batch sizes."""
     check_request(request)
     refuse_tracers()
-    request = on_meta_copy(request) if _is_fake(request) else request
+    inventory = _inventory(request)
+    if inventory.is_fake or any(is_fake_type(type(each)) for each in tensors_in((request.args, request.kwargs))):
+        request = on_meta_copy(request)  # meta tensors do as well
+        inventory = _inventory(request)
     if request.execute == "auto" and request.in_pieces:
-        return _record_in_pieces(request)
-    trace = _record(request)
+        return _record_in_pieces(request, inventory)
+    trace = _record(request, inventory)
     return trace, replace(request, execute=trace.provenance.execution)
 
 
-def _is_fake(request: PassRequest) -> bool:
-    """Whether it is of fake tensors, for which meta tensors do as well."""
-    return any(map(is_fake, (*tensors_of(request.module), *tensors_in((request.args, request.kwargs)))))
+def _inventory(request: PassRequest) -> Inventory:
+    inventory = Inventory(original_of(request.module))
+    require_visible_kernels(inventory)
+    return inventory
 
 
 # -- what is tried instead -----------------------------------------------------------------------------------------------
 
 
-def _record_in_pieces(request: PassRequest) -> tuple[Trace, PassRequest]:
+def _record_in_pieces(request: PassRequest, inventory: Inventory) -> tuple[Trace, PassRequest]:
     """On shapes alone; if C++ code needs the parameters, a copy on the meta device; if values are asked for, on data."""
     abstract = replace(request, execute="abstract")
-    has_data = not request.is_converted and not has_meta_tensors(request.module)
+    has_data = not request.is_converted and not inventory.has_meta_tensors
     is_last_resort = not has_data or request.autocast is not None
     try:
-        return _record(abstract, is_last_resort=is_last_resort), abstract
+        return _record(abstract, inventory, is_last_resort=is_last_resort), abstract
     except (NeedsValuesError, RecordError) as error:
         if isinstance(error, RecordError) and is_last_resort:
             raise
@@ -73,11 +77,11 @@ def _record_in_pieces(request: PassRequest) -> tuple[Trace, PassRequest]:
     if has_data:
         with contextlib.suppress(NeedsValuesError, RecordError, CopyError):
             copied = on_meta_copy(abstract)
-            return _record(copied, is_last_resort=is_last_resort), copied
+            return _record(copied, _inventory(copied), is_last_resort=is_last_resort), copied
         if not is_last_resort:
             real = replace(request, execute="real")
             remark = f"that it may run on data, and on these data, because on shapes alone {reason}"
-            return _record(real).assuming(remark), real
+            return _record(real, inventory).assuming(remark), real
     raise NeedsValuesError(f"{reason}\n  try: a model with data, as it is: precision=None, and not on the meta device")
 
 
@@ -86,12 +90,11 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def _record(request: PassRequest, *, is_last_resort: bool = True) -> Trace:
+def _record(request: PassRequest, inventory: Inventory, *, is_last_resort: bool = True) -> Trace:
     """On shapes alone; if this fails and the request leaves the choice, on data.
 
     Unless that is the last resort, no branch on shapes alone may read an index that was assumed.
     """
-    inventory = Inventory(original_of(request.module))
     first, *others = attempts_for(request, inventory)
     first = replace(first, is_last_resort=first.is_last_resort and is_last_resort and not others)
     try:

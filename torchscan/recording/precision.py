@@ -16,7 +16,7 @@ from torchscan.recording.bookkeeping.tensors import meta_copy, own_copy
 from torchscan.recording.request import PassRequest
 from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.undo import Undo, put_back_after
-from torchscan.torch_versions import is_fake
+from torchscan.torch_versions import is_fake_type
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp16-mixed", "bf16-mixed", "fp8-mixed"]
 
@@ -75,7 +75,7 @@ def _on_meta_copy(request: PassRequest, dtype: torch.dtype | None) -> PassReques
 
 
 def _meta_copy(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    if not (tensor.is_floating_point() or is_fake(tensor)):
+    if not (tensor.is_floating_point() or is_fake_type(type(tensor))):
         return own_copy(tensor, on_meta=True)
     copied = meta_copy(tensor, dtype if tensor.is_floating_point() else None)
     made: Any = nn.Parameter(copied) if isinstance(tensor, nn.Parameter) else copied

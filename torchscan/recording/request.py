@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
-from torchscan.recording.bookkeeping.inventory import is_frozen, modules_of, type_name_of
+from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen, type_name_of
 from torchscan.recording.bookkeeping.tensors import own_copy
 from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.recording.training.gradients import Backward
@@ -100,12 +100,6 @@ def require_module(given: object) -> None:
         raise InputError(f"module is {shorten(repr(given), 100, placeholder=' …')}, which is {_what_instead(given)}")
     if "_modules" not in vars(given):
         raise InputError(f"{type_name_of(given)} has not been initialised: call super().__init__() at the start of its own")
-    hidden = next(filter(_hides_kernels, modules_of(given).values()), None)
-    if hidden is not None:
-        raise InputError(
-            f"{type_name_of(hidden)} has been through torch.jit.optimize_for_inference, and torch shows nobody what its "
-            "kernels are given: pass the model as it was before"
-        )
 
 
 def _what_instead(given: object) -> str:
@@ -120,10 +114,19 @@ def _what_instead(given: object) -> str:
     return "not a torch.nn.Module"
 
 
+def require_visible_kernels(inventory: Inventory) -> None:
+    """Refuse frozen scripts with nodes that run oneDNN without a call of an operator."""
+    hidden = next(filter(_hides_kernels, filter(is_frozen, inventory.modules.values())), None)
+    if hidden is not None:
+        raise InputError(
+            f"{type_name_of(hidden)} has been through torch.jit.optimize_for_inference, and torch shows nobody what its "
+            "kernels are given: pass the model as it was before"
+        )
+
+
 def _hides_kernels(module: nn.Module) -> bool:
-    """Whether it is a frozen script with nodes that run oneDNN without a call of an operator."""
-    graph: Any = module.graph if is_frozen(module) else None
-    return graph is not None and bool(graph.findAllNodes("prim::ConstantMKLDNNTensor"))
+    graph: Any = module.graph
+    return bool(graph.findAllNodes("prim::ConstantMKLDNNTensor"))
 
 
 def check_request(request: PassRequest) -> None:

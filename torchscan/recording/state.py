@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 import threading
@@ -16,7 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.errors import InputError, warn_user
-from torchscan.recording.bookkeeping.containers import LARGEST_CONTAINER, MOST_OBJECTS, plain_items, plain_len, plain_type_of
+from torchscan.recording.bookkeeping.containers import (
+    ATOMS,
+    LARGEST_CONTAINER,
+    MOST_OBJECTS,
+    plain_items,
+    plain_len,
+    plain_type_of,
+)
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.kept_gradients import KeptGradients
@@ -35,7 +43,6 @@ from torchscan.torch_versions import (
 
 T = TypeVar("T")
 
-_ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
 _HARMLESS = frozenset({"builtins", "abc", "typing", "types", "enum", "dataclasses", "collections", "__main__"})
 _STANDARD_LIBRARY = sys.stdlib_module_names - _HARMLESS
 _CALL = nn.Module._call_impl.__code__
@@ -129,7 +136,8 @@ def set_training(modules: Sequence[nn.Module], mode: str) -> None:
 
 def _training_of(module: nn.Module) -> bool | None:
     """None: it has been frozen, and its flag with it."""
-    return module.training if hasattr(module, "training") else None
+    flag: bool | None = vars(module).get("training")
+    return getattr(module, "training", None) if flag is None else flag
 
 
 def _set_flags(modules: Sequence[nn.Module], flags: Sequence[bool | None]) -> None:
@@ -152,11 +160,11 @@ class Snapshot:
     def __init__(self, modules: Iterable[nn.Module], arguments: Iterable[Any]) -> None:
         self._seen: set[int] = set()
         self._containers: list[tuple[Any, Any]] = []
-        self._empty: list[Any] = []
+        self._empty: list[dict[Any, Any]] = []
         self._tensors: list[_TensorState] = []
         self._generators: list[tuple[torch.Generator, Tensor]] = []
         modules = list(modules)
-        classes = {each for module in modules for each in type(module).__mro__ if _is_users(each)}
+        classes = {each for kind in set(map(type, modules)) for each in kind.__mro__ if _is_users(each)}
         self._classes = [(each, dict(vars(each))) for each in classes]
         parametrize = sys.modules.get("torch.nn.utils.parametrize")
         self._waiting: deque[Any] = deque([*arguments, getattr(parametrize, "_cache", None)])
@@ -173,9 +181,8 @@ class Snapshot:
     def restore(self, table: TensorTable) -> None:
         """Put back what is not as it was. One that cannot be does not keep the others from it."""
         failures: list[BaseException] = []
-        for container in self._empty:
-            if plain_len(container):
-                _try(failures, _refill, container, ())
+        for filled in filter(None, self._empty):
+            _try(failures, _refill, filled, ())
         for container, items in self._containers:
             if not _same_items(_readable(container), items):
                 _try(failures, _refill, container, items)
@@ -203,7 +210,7 @@ class Snapshot:
 
     def _take(self, value: Any) -> None:
         kind = type(value)
-        if kind in _ATOMS or id(value) in self._seen or issubclass(kind, _NO_STATE):
+        if id(value) in self._seen or issubclass(kind, _NO_STATE):
             return
         self._seen.add(id(value))
         if issubclass(kind, Tensor):
@@ -222,17 +229,19 @@ class Snapshot:
                 self._take_container(attributes)
 
     def _take_container(self, container: Any) -> None:
-        methods = plain_type_of(container)
-        size = plain_len(container)
-        if size == 0:
-            self._empty.append(container)  # as most tables of hooks are
-        elif size <= LARGEST_CONTAINER:
+        if plain_len(container) <= LARGEST_CONTAINER:
             items = _items_of(container)
             self._containers.append((container, items))
-            self._wait_for(items.values() if methods in (dict, OrderedDict) else items)
+            self._wait_for(items.values() if type(items) is dict else items)
 
     def _wait_for(self, values: Iterable[Any]) -> None:
-        self._waiting.extend([value for value in values if type(value) not in _ATOMS])
+        """Most of what a module has is an empty table of hooks, or has no parts."""
+        for value in values:
+            kind = type(value)
+            if (kind is dict or kind is OrderedDict) and not value:
+                self._empty.append(value)
+            elif kind not in ATOMS:
+                self._waiting.append(value)
 
 
 def _try(failures: list[BaseException], step: Callable[..., object], *arguments: Any) -> None:
@@ -272,14 +281,15 @@ class _TensorState:
 
     def restore(self, table: TensorTable) -> None:
         tensor, data = self.tensor, self._data
-        if not share_memory(tensor, data) or _layout_of(tensor) != _layout_of(data):
+        if not share_memory(tensor, data) or not _is_laid_out_like(tensor, data):
             tensor.data = data
         if self.is_leaf and not tensor.is_leaf:  # written to with something that has a gradient
             tensor.detach_()
         if tensor.requires_grad != self._requires_grad and tensor.is_leaf == self.is_leaf:
             tensor.requires_grad_(self._requires_grad)
-        if not _same_items(vars(tensor), self._attributes):
-            _refill(vars(tensor), self._attributes)
+        attributes = vars(tensor)
+        if (attributes or self._attributes) and not _same_items(attributes, self._attributes):
+            _refill(attributes, self._attributes)
         put_back_hooks(tensor, self._hooks)
         if _version_of(tensor) != self._version and table.was_written(tensor):  # an operator counts it up, wherever it writes
             set_version(tensor, self._version)
@@ -292,10 +302,15 @@ def _frames_of_others() -> list[FrameType]:
     return [frame for number, frame in sys._current_frames().items() if number != threading.get_ident()]
 
 
-def _layout_of(tensor: Tensor) -> tuple[Any, ...]:
-    if tensor.layout is not torch.strided or tensor.is_nested:
-        return ()
-    return (tensor.shape, tensor.stride(), tensor.storage_offset())
+def _is_laid_out_like(tensor: Tensor, other: Tensor) -> bool:
+    if not _has_strides(tensor) or not _has_strides(other):
+        return _has_strides(tensor) == _has_strides(other)
+    same = tensor.shape == other.shape and tensor.stride() == other.stride()
+    return same and tensor.storage_offset() == other.storage_offset()
+
+
+def _has_strides(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _version_of(tensor: Tensor) -> int:
@@ -339,8 +354,7 @@ def _same_items(now: Any, before: Any) -> bool:
     if len(now) != len(before):
         return False
     if isinstance(now, set):
-        return {id(item) for item in now} == {id(item) for item in before}
-    pairs = zip(now, before, strict=True)
-    if isinstance(now, dict):
-        return all(one is other and now[one] is before[other] for one, other in pairs)
-    return all(one is other for one, other in pairs)
+        return set(map(id, now)) == set(map(id, before))
+    if isinstance(now, dict) and not all(map(operator.is_, now.values(), before.values())):
+        return False
+    return all(map(operator.is_, now, before))

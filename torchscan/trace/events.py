@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -165,8 +165,10 @@ def _collect_specs(values: tuple[Any, ...], found: list[TensorSpec]) -> None:
             _collect_specs(value, found)
 
 
-@dataclass(frozen=True, slots=True)  # not kw_only: with all that every operator call makes, keywords take 1.5 % of a recording
-class OpCall:
+# What a record has thousands of is a tuple: a frozen dataclass takes four times as long to make.
+
+
+class OpCall(NamedTuple):
     """One call of an operator: what was called, on which tensors, by which module call."""
 
     signature: OpSignature
@@ -177,8 +179,7 @@ class OpCall:
     origin: Origin = "function"
 
 
-@dataclass(frozen=True, slots=True)  # not kw_only: see OpCall
-class TensorRecord:
+class TensorRecord(NamedTuple):
     """One tensor that took part in the pass; tensors of equal ``storage`` share memory."""
 
     spec: TensorSpec
@@ -190,8 +191,7 @@ class TensorRecord:
     producer: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageRecord:
+class StorageRecord(NamedTuple):
     """One block of memory, of which tensors are views."""
 
     #: bytes
@@ -206,11 +206,10 @@ class StorageRecord:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleCall:
+class ModuleCall(NamedTuple):
     """One invocation of one module. Its own operators are those that ran in no child."""
 
-    index: int
+    index: int  # type: ignore[assignment] # tuples have a method of this name
     path: str
     type_name: str
     #: 0 for the first invocation of this module, 1 for the second, …
@@ -225,8 +224,7 @@ class ModuleCall:
     type_module: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterRecord:
+class ParameterRecord(NamedTuple):
     """One parameter or buffer slot of a module.
 
     Slots of equal ``identity``, the position of the first of them, hold the same tensor (tied weights).

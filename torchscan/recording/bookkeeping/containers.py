@@ -24,7 +24,9 @@ _HOLDERS = (torch.ScriptObject, *_CONTAINERS)
 Fingerprint = tuple[str, ...]
 _MOST_VALUES = 1000
 
-_ATOMS = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device, type)
+#: types of values that hold nothing
+ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
+_SHARED = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device, type)
 
 
 def plain_type_of(container: Any) -> Any:
@@ -109,7 +111,7 @@ def _copy(value: Any, shared: dict[int, Any]) -> Any:
 def _share(value: object, shared: dict[int, Any], seen: set[int], own: Callable[[Tensor], Tensor]) -> None:
     """Enter every tensor and module below ``value`` into ``shared``, a memo of :func:`copy.deepcopy`."""
     kind = type(value)
-    if issubclass(kind, _ATOMS) or id(value) in seen:
+    if issubclass(kind, _SHARED) or id(value) in seen:
         return
     seen.add(id(value))
     if issubclass(kind, Tensor):

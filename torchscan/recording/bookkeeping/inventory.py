@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from torchscan.once import once
-from torchscan.recording.bookkeeping.containers import Fingerprint, fingerprint_of, packed_objects, packed_tensors
-from torchscan.torch_versions import local_part
+from torchscan.recording.bookkeeping.containers import ATOMS, Fingerprint, fingerprint_of, packed_objects, packed_tensors
+from torchscan.torch_versions import is_fake_type, is_spread_type
 from torchscan.trace.events import TensorKind, stored_size
 
+_OF_ALL_MODULES = frozenset({"_parameters", "_buffers", "_modules"})
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+
+class Slot(NamedTuple):
     """A place in a module that holds a parameter or a buffer."""
 
     owner: str
     name: str
+    #: as in ``named_parameters()``
+    path: str
     tensor: Tensor
     is_buffer: bool
-
-    @property
-    def path(self) -> str:
-        """As in ``named_parameters()``."""
-        return f"{self.owner}.{self.name}" if self.owner else self.name
 
     @property
     def kind(self) -> TensorKind:
@@ -79,9 +76,8 @@ def is_frozen(module: nn.Module) -> bool:
     return issubclass(type(module), torch.jit.ScriptModule) and not hasattr(module, "training")
 
 
-def modules_of(module: nn.Module) -> dict[str, nn.Module]:
+def modules_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Each module once, under its first path, as ``named_modules()`` has them; that one needs a call for each level."""
-    found: dict[str, nn.Module] = {}
     seen: set[int] = set()
     waiting: list[tuple[str, nn.Module | None]] = [("", module)]
     while waiting:
@@ -89,17 +85,18 @@ def modules_of(module: nn.Module) -> dict[str, nn.Module]:
         if each is None or id(each) in seen:
             continue
         seen.add(id(each))
-        found[path] = each
-        prefix = f"{path}." if path else ""
-        waiting += [(prefix + name, child) for name, child in reversed(list(each._modules.items()))]
-    return found
+        yield path, each
+        if each._modules:
+            prefix = f"{path}." if path else ""
+            waiting += [(prefix + name, child) for name, child in reversed(each._modules.items())]
 
 
 def tensors_of(module: nn.Module) -> Iterator[Tensor]:
-    """The parameters, then the buffers."""
-    modules = modules_of(module).values()
-    slots = itertools.chain(*(each._parameters.values() for each in modules), *(each._buffers.values() for each in modules))
-    yield from (tensor for tensor in slots if tensor is not None)
+    """The parameters, then the buffers. Whoever wants the first walks no further."""
+    for _, each in modules_of(module):
+        yield from (tensor for tensor in each._parameters.values() if tensor is not None)
+    for _, each in modules_of(module):
+        yield from (tensor for tensor in each._buffers.values() if tensor is not None)
 
 
 def is_on_cuda(module: nn.Module) -> bool:
@@ -108,18 +105,13 @@ def is_on_cuda(module: nn.Module) -> bool:
     return first is not None and first.is_cuda
 
 
-def has_meta_tensors(module: nn.Module) -> bool:
-    """Whether some parameter or buffer of a model is a meta tensor."""
-    return any(tensor.is_meta for tensor in tensors_of(module))
-
-
 class Inventory:
     """The modules of a model, in the order of ``named_modules()``, and their slots."""
 
     def __init__(self, module: nn.Module) -> None:
         self.root = module
         #: each module once, under its first path
-        self.modules: dict[str, nn.Module] = modules_of(module)
+        self.modules: dict[str, nn.Module] = dict(modules_of(module))
         self._paths = {id(each): path for path, each in self.modules.items()}
 
     def path_of(self, module: nn.Module) -> str | None:
@@ -130,7 +122,7 @@ class Inventory:
     def slots(self) -> tuple[Slot, ...]:
         """Every parameter and buffer slot of every module."""
         return tuple(
-            Slot(path, name, tensor, tensors is module._buffers)
+            Slot(path, name, f"{path}.{name}" if path else name, tensor, tensors is module._buffers)
             for path, module in self.modules.items()
             for tensors in (module._parameters, module._buffers)
             if tensors
@@ -144,18 +136,38 @@ class Inventory:
         return tuple(
             _packed_object(path, name, packed)
             for path, module in self.modules.items()
-            for name, packed in packed_objects(vars(module).items())
+            for name, packed in packed_objects(_attributes_of_its_own(module))
         )
 
     @once
+    def _kinds(self) -> frozenset[type]:
+        """The types of its tensors, which are few."""
+        return frozenset([type(slot.tensor) for slot in self.slots])
+
+    @property
+    def is_fake(self) -> bool:
+        """Whether it has fake tensors."""
+        return any(map(is_fake_type, self._kinds))
+
+    @property
     def is_spread(self) -> bool:
         """Whether other processes hold parts of it."""
-        return any(local_part(slot.tensor) is not slot.tensor for slot in self.slots)
+        return any(map(is_spread_type, self._kinds))
+
+    @property
+    def has_meta_tensors(self) -> bool:
+        """Whether some parameter or buffer has no data."""
+        return any(slot.tensor.is_meta for slot in self.slots)
 
     @property
     def tensors(self) -> list[Tensor]:
         """The tensors that are there already."""
         return [slot.tensor for slot in self.slots if not slot.is_lazy]
+
+
+def _attributes_of_its_own(module: nn.Module) -> list[tuple[str, Any]]:
+    """But for what each module has, parameters, buffers and other modules, and what is not worth a look."""
+    return [(name, value) for name, value in vars(module).items() if type(value) not in ATOMS and name not in _OF_ALL_MODULES]
 
 
 def _packed_object(owner: str, name: str, packed: torch.ScriptObject) -> PackedObject:

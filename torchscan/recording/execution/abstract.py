@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -142,7 +141,7 @@ class AbstractExecution:
             return outcome
         rebuild = _rebuilder(outcome.result, outcome.signature.outputs)
         result = make(outcome.result)
-        outcome = replace(outcome, result=result, outputs=tensors_of_result(result), assumed=picked_by(request))
+        outcome = outcome._replace(result=result, outputs=tensors_of_result(result), assumed=picked_by(request))
         self._remember(request, outcome, lambda again: make(rebuild(again)))
         return outcome
 
@@ -154,7 +153,7 @@ class AbstractExecution:
         request.args = masks
         request.look_up()
         signature = outcome.signature
-        return replace(outcome, signature=request.describe(signature.outputs, signature.is_view))
+        return outcome._replace(signature=request.describe(signature.outputs, signature.is_view))
 
     # -- values ------------------------------------------------------------------------------------------------------
 

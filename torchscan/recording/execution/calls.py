@@ -265,8 +265,7 @@ class Assumed(NamedTuple):
         return self if about is self.about else self._replace(about=about)
 
 
-@dataclass(frozen=True, slots=True)  # not kw_only: see OpCall
-class OpOutcome:
+class OpOutcome(NamedTuple):
     """The result of a call, for the model, and its description, for the record."""
 
     result: Any

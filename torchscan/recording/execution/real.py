@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,4 +45,4 @@ class RealExecution:
             outcome = describe_outcome(request, request.call())
         signature = outcome.signature
         key = (request.key, tuple(map(id, signature.outputs)), signature.is_view)
-        return replace(outcome, signature=self._signatures.setdefault(key, signature))
+        return outcome._replace(signature=self._signatures.setdefault(key, signature))
