@@ -390,7 +390,7 @@ def is_spread_type(kind: type) -> bool:
 def local_part(tensor: Tensor) -> Tensor:
     """What this process has of a DTensor; any other tensor as it is."""
     part: Any = tensor
-    return part._local_tensor if is_spread_type(type(tensor)) else tensor
+    return part._local_tensor if type(tensor) is not nn.Parameter and is_spread_type(type(tensor)) else tensor
 
 
 # -- compiling -----------------------------------------------------------------------------------------------------------

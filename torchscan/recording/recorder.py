@@ -19,7 +19,7 @@ from torchscan.recording.bookkeeping.containers import (
     tensors_in,
 )
 from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen, type_name_of
-from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked, meta_tensor
+from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable, Tracked, meta_tensor
 from torchscan.recording.call_tree import Call, CallTree
 from torchscan.recording.execution.assumed import NOTHING, AssumedValues, Met
 from torchscan.recording.execution.calls import (
@@ -48,17 +48,16 @@ from torchscan.torch_versions import (
 )
 from torchscan.trace.events import ModuleCall, OpCall, Origin, Phase
 
-_PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
 _LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # about to be initialised: no part of the pass
 
 _ADD = aten.add.Tensor
 _DETACH = aten.detach_.default
 _EQUAL = aten.equal.default
-_COMPATIBLE = aten._has_compatible_shallow_copy_type.default  # asked when somebody assigns ``.data``
 
 #: what torch does about a Python number or list that becomes a tensor: no part of the model
 _LIFT = aten.lift_fresh.default
-_BOOKKEEPING = frozenset({_LIFT, aten.detach_.default, aten.scalar_tensor.default})
+_BOOKKEEPING = frozenset(map(id, (_LIFT, aten.detach_.default, aten.scalar_tensor.default)))
+_READS_TRUTH = frozenset(map(id, TRUTH))
 
 #: whether a composite operator is recorded as one call; if not, the operators that it is made of are
 IsWhole = Callable[[OpOverload], bool]
@@ -120,8 +119,9 @@ class Recorder(TorchDispatchMode):
         self._ops: list[OpCall] = []
         #: by the index of a module call
         self._ends: dict[int, _Ends] = {}
-        self._traits: dict[OpOverload, OpTraits] = {}
-        self._taken_apart: set[OpOverload] = set()
+        #: by the addresses of operators, whose hash is worked out in Python
+        self._traits: dict[int, OpTraits] = {}
+        self._taken_apart: set[int] = set()
         self._is_computing_again = False
         #: by operator call of the backward pass the number of the graph's node that made it
         self._nodes: dict[int, int | None] = {}
@@ -222,27 +222,28 @@ class Recorder(TorchDispatchMode):
         if is_faking():
             return func(*args, **(kwargs or {}))  # a tensor subclass asks for the shape of what it is going to make
         self._notice_what_is_over()
-        if isinstance(func, HigherOrderOperator):
+        if not isinstance(func, OpOverload):
             return self._record_with_functions(func, args, kwargs or {})
-        if types and not _PLAIN_TYPES.issuperset(types) and not _LAZY_TYPES.issuperset(types):
-            return NotImplemented
-        if _is_no_part_of_it(func, types) or (func is _EQUAL and self._is_being_frozen()):
+        if types and not PLAIN_TYPES.issuperset(types):
+            return func(*args, **(kwargs or {})) if _LAZY_TYPES.issuperset(types) else NotImplemented
+        traits = self._traits.get(id(func)) or self._look_at(func)
+        if traits.is_aside or (func is _EQUAL and self._is_being_frozen()):
             return func(*args, **(kwargs or {}))
         if func is _DETACH:  # autograd has done it already; where it has not, the tensor's own graph would be cut
             return args[0]
-        traits = self._traits.get(func) or self._look_at(func)
-        if func in self._taken_apart:
+        if id(func) in self._taken_apart:
             args, kwargs = self._on_one_device(args, kwargs or {})
             with self, self.values.checked() if func in CHECKING else contextlib.nullcontext():
                 return func.decompose(*args, **kwargs)
         request = OpRequest(func, traits, args, kwargs, self.table)
         try:
             met = self.values.met_by(request)
-            outcome = self._if_validated(request) or self._execution.run(request)
+            is_validated = id(func) in _READS_TRUTH and self._is_validated(request)
+            outcome = describe_outcome(request, True) if is_validated else self._execution.run(request)
         except Exception as error:
             self._failed = (error, request)
             raise
-        if func in _BOOKKEEPING:
+        if id(func) in _BOOKKEEPING:
             return self._result_of_bookkeeping(request, outcome)
         return self._write_down(request, outcome, met)
 
@@ -250,12 +251,12 @@ class Recorder(TorchDispatchMode):
         """In its first calls, a frozen script is optimised: constants are compared, to store equal ones once."""
         return self.tree.current is not None and is_frozen(self.tree.current.module)
 
-    def _if_validated(self, request: OpRequest) -> OpOutcome | None:
+    def _is_validated(self, request: OpRequest) -> bool:
         """What torch refuses if it is out of range is taken to be in range where nobody knows."""
-        if request.op not in TRUTH or request.tracked[0].is_concrete or not is_validation():
-            return None
+        if request.tracked[0].is_concrete or not is_validation():
+            return False
         self.assume("that parameters and values of distributions are in range")
-        return describe_outcome(request, True)
+        return True
 
     def _on_one_device(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """For composite operators, which compare devices: beside a meta tensor other fractions give up their values."""
@@ -282,9 +283,9 @@ class Recorder(TorchDispatchMode):
 
     def _look_at(self, func: OpOverload) -> OpTraits:
         """An operator that is met for the first time."""
-        traits = self._traits[func] = traits_of(func)
+        traits = self._traits[id(func)] = traits_of(func)
         if traits.is_composite and not self._is_whole(func):
-            self._taken_apart.add(func)
+            self._taken_apart.add(id(func))
         return traits
 
     def _result_of_bookkeeping(self, request: OpRequest, outcome: OpOutcome) -> Any:
@@ -366,11 +367,6 @@ class Recorder(TorchDispatchMode):
         """The call whose gradient is being computed, else the model's: what makes a loss of its result, say."""
         node = current_node() if self._phase == "backward" else None
         return self.tree.owner_of(node) or self.tree.root
-
-
-def _is_no_part_of_it(func: OpOverload, types: Sequence[type]) -> bool:
-    """What torch does besides: initialise what is lazy, ask about an assignment to ``.data``, measure itself."""
-    return func is _COMPATIBLE or func.namespace == "profiler" or bool(types and _LAZY_TYPES.issuperset(types))
 
 
 def _is_inside_checkpoint() -> bool:

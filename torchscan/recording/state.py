@@ -21,12 +21,13 @@ from torchscan.recording.bookkeeping.containers import (
     ATOMS,
     LARGEST_CONTAINER,
     MOST_OBJECTS,
+    TABLES,
     plain_items,
     plain_len,
     plain_type_of,
 )
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable
 from torchscan.recording.kept_gradients import KeptGradients
 from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.switches import keep_switches
@@ -174,7 +175,12 @@ class Snapshot:
         for _, attributes in self._classes:
             self._wait_for(attributes.values())
         while self._waiting and len(self._seen) < MOST_OBJECTS:  # what is near comes first
-            self._take_if_possible(self._waiting.popleft())
+            value = self._waiting.popleft()
+            if type(value) in PLAIN_TYPES and id(value) not in self._seen:
+                self._seen.add(id(value))
+                self._tensors.append(_TensorState(value))
+            elif id(value) not in self._seen:
+                self._take_if_possible(value)
         self._waiting.clear()
         self.gradients = KeptGradients(each.tensor for each in self._tensors if each.is_leaf)
 
@@ -206,12 +212,9 @@ class Snapshot:
         except Exception:
             if issubclass(type(value), Tensor):
                 raise
-            self._seen.add(id(value))
 
     def _take(self, value: Any) -> None:
         kind = type(value)
-        if id(value) in self._seen or issubclass(kind, _NO_STATE):
-            return
         self._seen.add(id(value))
         if issubclass(kind, Tensor):
             if not nn.parameter.is_lazy(value):
@@ -223,24 +226,25 @@ class Snapshot:
                 self._wait_for(plain_items(value))
         elif issubclass(kind, torch.Generator):
             self._generators.append((value, value.get_state()))
-        elif not _is_live(kind):
+        elif not (issubclass(kind, _NO_STATE) or _is_live(kind)):
             attributes = _attributes_of(value)
             if attributes is not None:
                 self._take_container(attributes)
 
     def _take_container(self, container: Any) -> None:
-        if plain_len(container) <= LARGEST_CONTAINER:
+        size = len(container) if type(container) in TABLES else plain_len(container)
+        if size <= LARGEST_CONTAINER:
             items = _items_of(container)
             self._containers.append((container, items))
             self._wait_for(items.values() if type(items) is dict else items)
 
     def _wait_for(self, values: Iterable[Any]) -> None:
-        """Most of what a module has is an empty table of hooks, or has no parts."""
+        """Most of what a module has is an empty table of hooks, or has nothing in it that could change."""
         for value in values:
             kind = type(value)
-            if (kind is dict or kind is OrderedDict) and not value:
+            if kind in TABLES and not value:
                 self._empty.append(value)
-            elif kind not in ATOMS:
+            elif kind not in ATOMS and not (kind is tuple and ATOMS.issuperset(map(type, value))):
                 self._waiting.append(value)
 
 
@@ -337,6 +341,8 @@ def _readable(container: Any) -> Any:
 
 
 def _items_of(container: Any) -> Any:
+    if type(container) in TABLES:
+        return dict(container)
     methods = plain_type_of(container)
     if methods in (dict, OrderedDict):
         return dict(methods.items(container))

@@ -24,8 +24,9 @@ _HOLDERS = (torch.ScriptObject, *_CONTAINERS)
 Fingerprint = tuple[str, ...]
 _MOST_VALUES = 1000
 
-#: types of values that hold nothing
+#: types of values that hold nothing, and those of dicts, mostly empty tables of hooks
 ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size})
+TABLES = frozenset({dict, OrderedDict})
 _SHARED = (str, bytes, int, float, bool, complex, type(None), torch.dtype, torch.device, type)
 
 
@@ -154,12 +155,7 @@ def packed_objects(named: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, torc
 
 
 def _worth_a_look(named: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Most of what a module has is neither, or an empty table of hooks."""
-    return [
-        (name, value)
-        for name, value in named
-        if issubclass(type(value), _HOLDERS) and (type(value) not in (dict, OrderedDict) or value)
-    ]
+    return [(name, value) for name, value in named if type(value) not in ATOMS and issubclass(type(value), _HOLDERS)]
 
 
 def _is_packed(value: object) -> bool:

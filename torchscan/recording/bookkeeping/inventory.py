@@ -14,7 +14,8 @@ from torchscan.recording.bookkeeping.containers import ATOMS, Fingerprint, finge
 from torchscan.torch_versions import is_fake_type, is_spread_type
 from torchscan.trace.events import TensorKind, stored_size
 
-_OF_ALL_MODULES = frozenset({"_parameters", "_buffers", "_modules"})
+#: what each module has, parameters, buffers, other modules and tables of hooks: nothing that is packed
+_OF_ALL_MODULES = frozenset(vars(nn.Module()))
 
 
 class Slot(NamedTuple):
@@ -136,7 +137,8 @@ class Inventory:
         return tuple(
             _packed_object(path, name, packed)
             for path, module in self.modules.items()
-            for name, packed in packed_objects(_attributes_of_its_own(module))
+            if (attributes := _attributes_of_its_own(module))
+            for name, packed in packed_objects(attributes)
         )
 
     @once
@@ -166,8 +168,14 @@ class Inventory:
 
 
 def _attributes_of_its_own(module: nn.Module) -> list[tuple[str, Any]]:
-    """But for what each module has, parameters, buffers and other modules, and what is not worth a look."""
-    return [(name, value) for name, value in vars(module).items() if type(value) not in ATOMS and name not in _OF_ALL_MODULES]
+    """What it has besides what each module has, without numbers, words and sequences of them."""
+    return [
+        (name, value)
+        for name, value in vars(module).items()
+        if name not in _OF_ALL_MODULES
+        and type(value) not in ATOMS
+        and not (type(value) in (tuple, list) and ATOMS.issuperset(map(type, value)))
+    ]
 
 
 def _packed_object(owner: str, name: str, packed: torch.ScriptObject) -> PackedObject:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torchscan.recording.bookkeeping.containers import Fingerprint
 from torchscan.recording.bookkeeping.inventory import Inventory, PackedObject, Slot, is_frozen
 from torchscan.recording.bookkeeping.storages import bytes_of
-from torchscan.recording.bookkeeping.tensors import TensorTable
+from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable
 from torchscan.torch_versions import local_part
 from torchscan.trace.events import ParameterRecord
 
@@ -21,8 +21,9 @@ def parameter_records(
     first: dict[int, int] = {}
     identities = [first.setdefault(slot.tensor._cdata, position) for position, slot in enumerate(inventory.slots)]
     # before the table is asked for those that are not
-    used = [any(map(table.is_used, (slot.tensor, *_parts_of(slot.tensor)))) for slot in inventory.slots]
-    plain = [_record_of(*each, table) for each in zip(inventory.slots, identities, used, strict=True)]
+    parts = [_parts_of(slot.tensor) for slot in inventory.slots]
+    used = [table.is_used(slot.tensor) or any(map(table.is_used, held)) for slot, held in zip(inventory.slots, parts)]
+    plain = [_record_of(*each, table) for each in zip(inventory.slots, parts, identities, used, strict=True)]
     return (*plain, *_packed_records(inventory.packed, len(plain), table, took_packed))
 
 
@@ -33,7 +34,7 @@ def _packed_records(
     parameters = ((each, place, size) for each in packed for place, size in enumerate(each.sizes or ()))
     for position, (each, place, size) in enumerate(parameters, before):
         identity, memory = first.setdefault((each.identity, place), (position, size.memory))
-        storage = table.storages.find_or_add(memory, "parameter", each.path)
+        storage, _ = table.storages.find_or_add(memory, "parameter", each.path)
         yield ParameterRecord(
             owner=each.owner,
             name=f"{each.name}[{place}]",
@@ -67,24 +68,26 @@ def unseen_parameters(inventory: Inventory, took_packed: Mapping[Fingerprint | N
     return unread + [f"the packed weights that {path or 'the model'} uses and no module shows" for path in sorted(hidden)]
 
 
-def _record_of(slot: Slot, identity: int, is_used: bool, table: TensorTable) -> ParameterRecord:
-    parts = _parts_of(slot.tensor)
+def _record_of(slot: Slot, parts: Sequence[Tensor], identity: int, is_used: bool, table: TensorTable) -> ParameterRecord:
+    tensor = slot.tensor
     return ParameterRecord(
         owner=slot.owner,
         name=slot.name,
         identity=identity,
         is_buffer=slot.is_buffer,
-        requires_grad=slot.tensor.requires_grad,
-        numel=slot.tensor.numel(),
-        local_numel=local_part(slot.tensor).numel(),
+        requires_grad=tensor.requires_grad,
+        numel=tensor.numel(),
+        local_numel=local_part(tensor).numel(),
         stored_bytes=sum(map(bytes_of, parts)),
         is_used=is_used,
-        storages=tuple(table.foreign_storage(part) for part in parts),
+        storages=tuple(map(table.foreign_storage, parts)),
     )
 
 
 def _parts_of(tensor: Tensor) -> list[Tensor]:
     """What is in memory: a tensor subclass (a quantised weight, say) is stored as the tensors that it wraps."""
+    if type(tensor) in PLAIN_TYPES:
+        return [tensor]
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return [tensor]

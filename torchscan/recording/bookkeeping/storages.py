@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchscan.torch_versions import is_functorch_wrapped
-from torchscan.trace.events import Sparsity, StorageKind, StorageRecord, stored_size
+from torchscan.trace.events import Sparsity, StorageKind, StorageRecord, TensorSpec, stored_size
 
 
 class _Watch(weakref.ref[object]):
@@ -49,11 +49,7 @@ class Storages:
 
     def _record(self, number: int) -> StorageRecord:
         return StorageRecord(
-            size=self._sizes[number],
-            born=self._birth(number),
-            died=self._died[number],
-            kind=self._kinds[number],
-            name=self._names[number],
+            self._sizes[number], self._birth(number), self._died[number], self._kinds[number], self._names[number]
         )
 
     def _birth(self, number: int) -> int | None:
@@ -66,21 +62,24 @@ class Storages:
         """The number of the memory of a tensor, if it was met."""
         if self._gone:
             self._settle()
-        return self._of_pointer.get(_pointer(tensor))
+        return self._of_pointer.get(_pointer(tensor, _storage_of(tensor)))
 
-    def find_or_add(self, tensor: Tensor, kind: StorageKind, name: str) -> int:
-        """The number of memory that was there before the pass, or that was made out of sight."""
-        known = self.find(tensor)
+    def find_or_add(self, tensor: Tensor, kind: StorageKind, name: str) -> tuple[int, bool]:
+        """The number of memory that was there before the pass, or that was made out of sight; and whether it is new."""
+        if self._gone:
+            self._settle()
+        storage = _storage_of(tensor)
+        known = self._of_pointer.get(_pointer(tensor, storage))
         if known is not None:
-            return known
-        storage = _storage_of(tensor)
+            return known, False
         size = _size_without_storage(tensor) if storage is None else storage.nbytes()
-        return self._watch(tensor, storage, size, self._now, kind, name)
+        return self._watch(tensor, storage, size, self._now, kind, name), True
 
-    def add_made(self, tensor: Tensor, size: int, producer: int) -> int:
-        """Memory that an operator call made; ``size`` is asked for where the tensor has none of its own."""
+    def add_made(self, tensor: Tensor, spec: TensorSpec, producer: int) -> int:
+        """Memory that an operator call made; the spec is asked for its size where the tensor has none of its own."""
         storage = _storage_of(tensor)
-        return self._watch(tensor, storage, size if storage is None else storage.nbytes(), producer, "intermediate", "")
+        size = spec.stored_bytes if storage is None else storage.nbytes()
+        return self._watch(tensor, storage, size, producer, "intermediate", "")
 
     def stands_for(self, tensor: Tensor, number: int, *, holds: bool = False) -> None:
         """``tensor`` is computed with in place of that block; one that ``holds`` the block keeps it."""
@@ -88,7 +87,7 @@ class Storages:
             self._hold(tensor, _storage_of(tensor), number)
         else:
             self._settle()
-            self._of_pointer.setdefault(_pointer(tensor), number)
+            self._of_pointer.setdefault(_pointer(tensor, _storage_of(tensor)), number)
 
     def call_it(self, number: int, kind: StorageKind, name: str) -> None:
         """Say what it has turned out to be."""
@@ -128,12 +127,14 @@ class Storages:
         return number
 
     def _hold(self, tensor: Tensor, storage: torch.UntypedStorage | None, number: int) -> None:
-        self._settle()  # what was at this address may be gone
+        if self._gone:
+            self._settle()  # what was at this address may be gone
         watch = _Watch(tensor if storage is None else storage, self._gone.append)
-        watch.number, watch.pointer = number, _pointer(tensor)
-        self._of_pointer[watch.pointer] = number
+        watch.number = number
+        watch.pointer = pointer = _pointer(tensor, storage)
+        self._of_pointer[pointer] = number
         self._holders[number] += 1
-        self._watches[watch.pointer] = watch
+        self._watches[pointer] = watch
 
     def _settle(self) -> None:
         """Write down what was let go of since the last operator call."""
@@ -159,7 +160,7 @@ def _size_without_storage(tensor: Tensor) -> int:
 
 def bytes_of(tensor: Tensor) -> int:
     """What it takes to store all its elements; of a sparse tensor those that it stores, and where they are."""
-    sparsity = sparsity_of(tensor)
+    sparsity = None if tensor.layout is torch.strided else sparsity_of(tensor)
     if sparsity is None:
         return stored_size(tensor.numel(), tensor.dtype)
     return stored_size(sparsity.stored, tensor.dtype) + sparsity.index_bytes
@@ -176,6 +177,5 @@ def sparsity_of(tensor: Tensor) -> Sparsity | None:
     return None
 
 
-def _pointer(tensor: Tensor) -> int:
-    storage = _storage_of(tensor)
-    return tensor._cdata if storage is None else int(storage._cdata)
+def _pointer(tensor: Tensor, storage: torch.UntypedStorage | None) -> int:
+    return tensor._cdata if storage is None else storage._cdata

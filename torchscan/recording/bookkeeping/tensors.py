@@ -23,6 +23,11 @@ GIVEN_FLOATS = 2**16
 #: … or none do, not even those without elements
 NO_FLOATS = -1
 
+#: of no subclass
+PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
+
+_NAMELESS: tuple[TensorKind, str] = ("constant", "")
+
 
 class Tracked:
     """What the pass knows of one tensor object."""
@@ -79,7 +84,7 @@ class TensorTable:
         """Enter a copy of our own, which the model may write to: an argument, say."""
         known = self._tracked.get(id(tensor))
         if known is None or known.reference() is not tensor:
-            storage = self.storages.find_or_add(tensor, kind, name)
+            storage, _ = self.storages.find_or_add(tensor, kind, name)
             self._enter(tensor, self.spec_of(tensor), storage, None, kind, name, None).is_ours = True
 
     def enter_constant(self, tensor: Tensor) -> None:
@@ -160,7 +165,7 @@ class TensorTable:
 
     def add(self, tensor: Tensor, spec: TensorSpec, producer: int, alias_of: Tracked | None) -> Tracked:
         """Enter what an operator of the pass returned; views have the storage of the tensor that they look into."""
-        storage = self.storages.add_made(tensor, spec.stored_bytes, producer) if alias_of is None else alias_of.storage
+        storage = self.storages.add_made(tensor, spec, producer) if alias_of is None else alias_of.storage
         tracked = self._enter(tensor, spec, storage, None, "intermediate", "", producer)
         tracked.is_made = tracked.is_ours = True
         return tracked
@@ -178,14 +183,16 @@ class TensorTable:
         self.records.append(TensorRecord(spec, old.storage, old.kind, old.name, producer))
         return tracked
 
-    def protect(self, tensor: Tensor) -> None:
-        """Before a write: let a copy stand in for memory of the user's, in all tensors that look into it."""
+    def protect(self, tensor: Tensor) -> bool:
+        """Before a write: let a copy stand in for memory of the user's, in all tensors that look into it. Whether it is new."""
         storage = self.find(tensor).storage
         if storage not in self._foreign:
-            return
+            return False
         self._written.add(storage)
-        if storage not in self._replaced:
-            self._replace_storage(storage, tensor.untyped_storage().clone())
+        if storage in self._replaced:
+            return False
+        self._replace_storage(storage, tensor.untyped_storage().clone())
+        return True
 
     def forget_values(self, tensor: Tensor) -> None:
         """From now on only the shapes are known of all tensors that look into the memory of ``tensor``."""
@@ -206,12 +213,17 @@ class TensorTable:
 
     def spec_of(self, tensor: Tensor) -> TensorSpec:
         """The spec of a tensor; equal specs are one object, so that its identity can serve as a key."""
-        strided = tensor.layout is torch.strided and not tensor.is_nested
-        key = (shape_of(tensor), tensor.dtype, tensor.stride() if strided else (), sparsity_of(tensor))
-        spec = self._specs.get((*key, tensor.is_nested))
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            return self._spec_without_strides(tensor)
+        key = (tensor.shape, tensor.dtype, tensor.stride())
+        spec = self._specs.get(key)
         if spec is None:
-            spec = self._specs[*key, tensor.is_nested] = TensorSpec(*key, is_nested=tensor.is_nested)
+            spec = self._specs[key] = TensorSpec(tuple(tensor.shape), tensor.dtype, tensor.stride())
         return spec
+
+    def _spec_without_strides(self, tensor: Tensor) -> TensorSpec:
+        spec = TensorSpec(shape_of(tensor), tensor.dtype, (), sparsity_of(tensor), is_nested=tensor.is_nested)
+        return self._specs.setdefault((spec,), spec)
 
     def _show(self, tensor: Tensor, standin: Tensor, storage: int) -> None:
         """Give the model's tensor the shape that an operator gave its stand-in (``resize_``, ``out=``).
@@ -229,8 +241,8 @@ class TensorTable:
 
     def _adopt(self, tensor: Tensor) -> Tracked:
         spec = self.spec_of(tensor)
-        kind, name = self._names.get(tensor._cdata, ("constant", ""))
-        storage = self.foreign_storage(tensor)
+        kind, name = self._names.get(tensor._cdata, _NAMELESS)
+        storage = self._foreign_storage(tensor, kind, name)
         if storage in self._replaced:
             standin: Tensor | None = _standin(tensor, spec, self._replaced[storage])
         elif self._needs_standin(tensor, spec, kind):
@@ -253,16 +265,22 @@ class TensorTable:
         tracked = Tracked(tensor, len(self.records), spec, storage, standin)
         self.records.append(TensorRecord(spec, storage, kind, name, producer))
         self._tracked[id(tensor)] = tracked
-        self._by_storage.setdefault(storage, []).append(tracked)
+        sharing = self._by_storage.get(storage)
+        if sharing is None:
+            self._by_storage[storage] = [tracked]
+        else:
+            sharing.append(tracked)
         if standin is not None:
             self.storages.stands_for(standin, storage)
         return tracked
 
     def foreign_storage(self, tensor: Tensor) -> int:
         """The number of its memory; if that is met for the first time, it is the user's."""
-        storage = self.storages.find(tensor)
-        if storage is None:
-            storage = self.storages.find_or_add(tensor, *self._names.get(tensor._cdata, ("constant", "")))
+        return self._foreign_storage(tensor, *self._names.get(tensor._cdata, _NAMELESS))
+
+    def _foreign_storage(self, tensor: Tensor, kind: TensorKind, name: str) -> int:
+        storage, is_new = self.storages.find_or_add(tensor, kind, name)
+        if is_new:
             self._foreign.add(storage)
         return storage
 

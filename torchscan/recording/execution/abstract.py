@@ -202,13 +202,12 @@ class AbstractExecution:
 
     def _make_writable(self, request: OpRequest) -> None:
         """Before a write: nothing of the user's may change, and what meets unknown values becomes unknown itself."""
-        if not all(tracked.is_concrete for tracked in request.tracked):
-            for tensor in request.written_tensors():
-                tracked = request.table.find(tensor)
-                if tracked.is_concrete:
-                    request.table.forget_values(tensor)
-        protect_foreign(request)
-        request.look_up()
+        written = request.written_tensors()
+        known = [] if all(each.is_concrete for each in request.tracked) else [each for each in written if request.knows(each)]
+        for tensor in known:
+            request.table.forget_values(tensor)
+        if protect_foreign(request) or known:
+            request.look_up()
 
     def _keeps_values(self, spec: TensorSpec) -> bool:
         return spec.numel <= (self._largest_floats if spec.is_arithmetic else CONCRETE_INTEGERS)

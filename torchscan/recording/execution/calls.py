@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -61,8 +62,11 @@ class OpTraits:
     takes_packed: bool
     #: draws random numbers, unless its arguments say that it doesn't
     may_draw: bool
+    #: what torch does besides, no part of a pass: ask about an assignment to ``.data``, measure itself
+    is_aside: bool
 
 
+@functools.cache
 def traits_of(op: OpOverload) -> OpTraits:
     """Read the schema of an operator."""
     arguments = op._schema.arguments
@@ -84,6 +88,7 @@ def traits_of(op: OpOverload) -> OpTraits:
         is_composite=op._can_decompose(),
         takes_packed=any(_holds_weights(str(argument.type)) for argument in arguments),
         may_draw=torch.Tag.nondeterministic_seeded in op.tags,
+        is_aside=op is aten._has_compatible_shallow_copy_type.default or op.namespace == "profiler",
     )
 
 
@@ -112,7 +117,7 @@ class OpRequest:
         self.tensors: list[Tensor] = []
         self.tracked: list[Tracked] = []
         self.has_standin = False
-        key: list[Any] = [self.op]
+        key: list[Any] = [id(self.op)]  # whose hash is worked out in Python
         self._scan(self.args, key)
         for name, value in self.kwargs.items():
             key.append(name)
@@ -123,7 +128,9 @@ class OpRequest:
         """Equal keys mean: the same operator on tensors of the same specs with the same other arguments."""
         for value in values:
             kind = type(value)
-            if kind is Tensor or kind is nn.Parameter or isinstance(value, Tensor):
+            if kind in _PLAIN:
+                key.append(value)
+            elif kind is Tensor or kind is nn.Parameter or isinstance(value, Tensor):
                 tracked = self.table.find(value)
                 if tracked in self.tracked:  # x * x reads x once
                     key.append((_SAME, self.tracked.index(tracked)))
@@ -132,9 +139,7 @@ class OpRequest:
                 if tracked.standin is not None:
                     self.has_standin = True
                 key.append(id(tracked.spec) if tracked.is_concrete else -id(tracked.spec))
-            elif kind in _PLAIN:
-                key.append(value)
-            elif isinstance(value, list | tuple):
+            elif kind is list or kind is tuple or isinstance(value, list | tuple):
                 key.append(_OPEN)
                 self._scan(value, key)
                 key.append(_CLOSE)
@@ -145,6 +150,10 @@ class OpRequest:
     def written_tensors(self) -> list[Tensor]:
         """The tensors among the arguments that the operator writes to."""
         return self._tensors_at((*self.traits.written, *self._silently_written()))
+
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether there are values of this operand to compute with."""
+        return self.table.find(tensor).is_concrete
 
     def _silently_written(self) -> tuple[int, ...]:
         silently = self.traits.silently_written
@@ -323,7 +332,10 @@ def describe_outcome(request: OpRequest, result: Any) -> OpOutcome:
     return OpOutcome(result, signature, outputs, alias_of)
 
 
-def protect_foreign(request: OpRequest) -> None:
-    """Before a write: let copies stand in for the memory that is not the pass's own, also if it is about to be shared."""
-    for tensor in request.tensors if request.op is aten.set_.source_Tensor else request.written_tensors():
-        request.table.protect(tensor)
+def protect_foreign(request: OpRequest) -> bool:
+    """Before a write: let copies stand in for the memory that is not the pass's own, also if it is about to be shared.
+
+    Whether there are any that were not there before.
+    """
+    written = request.tensors if request.op is aten.set_.source_Tensor else request.written_tensors()
+    return sum(map(request.table.protect, written)) > 0

@@ -33,12 +33,14 @@ class KnownConstants(TorchFunctionMode):
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call the function, and take note of what it was given."""
+        if func in _MAKERS:
+            made = func(*args, **(kwargs or {}))
+            note_values(made, func, args, kwargs or {}, self._table, largest_floats=CONCRETE_FLOATS)
+            return made
         answer = told(func, self._home)
         if answer is not None:
             return answer
-        made = func(*args, **(kwargs or {}))
-        note_values(made, func, args, kwargs or {}, self._table, largest_floats=CONCRETE_FLOATS)
-        return made
+        return func(*args, **kwargs) if kwargs else func(*args)
 
 
 def note_values(

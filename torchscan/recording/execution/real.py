@@ -38,8 +38,7 @@ class RealExecution:
 
     def run(self, request: OpRequest) -> OpOutcome:
         """Run one operator."""
-        if request.traits.written or request.traits.silently_written:
-            protect_foreign(request)
+        if (request.traits.written or request.traits.silently_written) and protect_foreign(request):
             request.look_up()
         with _ordinary_tensors():
             outcome = describe_outcome(request, request.call())
