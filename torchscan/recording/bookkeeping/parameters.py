@@ -20,9 +20,9 @@ def parameter_records(
     """One for each slot, in the order of the inventory, then one for each that is packed away; operators ``took_packed``."""
     first: dict[int, int] = {}
     identities = [first.setdefault(slot.tensor._cdata, position) for position, slot in enumerate(inventory.slots)]
-    # before the table is asked for those that are not
     parts = [_parts_of(slot.tensor) for slot in inventory.slots]
-    used = [table.is_used(slot.tensor) or any(map(table.is_used, held)) for slot, held in zip(inventory.slots, parts)]
+    # before the table is asked for those that are not
+    used = [any(map(table.is_used, (slot.tensor, *held))) for slot, held in zip(inventory.slots, parts, strict=True)]
     plain = [_record_of(*each, table) for each in zip(inventory.slots, parts, identities, used, strict=True)]
     return (*plain, *_packed_records(inventory.packed, len(plain), table, took_packed))
 
