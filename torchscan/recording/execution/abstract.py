@@ -123,7 +123,7 @@ class AbstractExecution:
             make = _rebuilder(result, outcome.signature.outputs) if all(map(_fills_its_memory, outcome.outputs)) else _on_meta
             self._remember(request, outcome, make)
         elif all(position is not None for position in outcome.alias_of):
-            self._remember(request, outcome, _on_meta)
+            self._remember(request, outcome, _view_again(request, outcome) or _on_meta)
         return outcome
 
     def _after_write(self, request: OpRequest, outcome: OpOutcome) -> OpOutcome:
@@ -252,8 +252,9 @@ def _on_meta(request: OpRequest) -> Any:
         return tensor if keep_integers and not tracked.spec.is_arithmetic else meta_tensor(tracked.spec)
 
     check(request)
+    rule = SHAPE_RULES.get(request.op)
     try:
-        result = request.call(to_meta, op=SHAPE_RULES[request.op]) if request.op in SHAPE_RULES else None
+        result = None if rule is None else request.call(to_meta, op=rule)
         if type(result) is tuple and not result:  # an operator that returns nothing
             return None
         return request.call(to_meta, _META) if result is None else result
@@ -278,6 +279,29 @@ def _masks_to_indices(request: OpRequest) -> None:
 
 def _fills_its_memory(tensor: Tensor) -> bool:
     return tensor.untyped_storage().nbytes() <= tensor.nbytes or 0 in tensor.stride() or not tensor.is_contiguous()
+
+
+def _view_again(request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest], Any] | None:
+    """A function that looks into an operand once more as this call did, if its result is one such view, or the operand."""
+    position, result = outcome.alias_of[0] if outcome.alias_of else None, outcome.result
+    if position is None or type(result) is not Tensor or request.op is aten.detach.default:  # which autograd calls for itself
+        return None
+    operand, spec = request.operand(request.tensors[position]), outcome.signature.outputs[0]
+    if result is operand:
+        return lambda again: again.operand(again.tensors[position])
+    if result.dtype is not operand.dtype or result.is_complex() or not (_has_strides(operand) and _has_strides(result)):
+        return None
+    shape, stride, further = spec.shape, spec.stride, result.storage_offset() - operand.storage_offset()
+
+    def make(again: OpRequest) -> Tensor:
+        looked_into = again.operand(again.tensors[position])
+        return looked_into.as_strided(shape, stride, looked_into.storage_offset() + further)
+
+    return make
+
+
+def _has_strides(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _is_rebuildable(result: Any) -> bool:

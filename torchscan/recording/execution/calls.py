@@ -188,29 +188,33 @@ class OpRequest:
 
     def describe(self, outputs: tuple[TensorSpec, ...], is_view: bool) -> OpSignature:
         """The signature of this call."""
-        first = (self.tracked.index(tracked) for tracked in self.tracked)
-        repeated = tuple(position for position, earlier in enumerate(first) if earlier != position)
+        first = map(self.tracked.index, self.tracked)
+        repeated = tuple([position for position, earlier in enumerate(first) if earlier != position])
         written = self._tensors_at((*self.traits.written_only, *self._silently_written()))
         return OpSignature(
             op=self.op,
-            args=tuple(self._describe(value) for value in self.args),
+            args=tuple(map(self._describe, self.args)),
             kwargs={name: self._describe(value) for name, value in self.kwargs.items()},
             outputs=outputs,
             is_view=is_view,
             repeated=repeated,
-            written=tuple(self.table.find(tensor).spec for tensor in written),
+            written=tuple([self.table.find(tensor).spec for tensor in written]),
         )
 
     def _describe(self, value: Any) -> Any:
+        if type(value) in _PLAIN:
+            return value
         if isinstance(value, Tensor):
             return self.table.find(value).spec
         if isinstance(value, list | tuple):
-            return tuple(self._describe(item) for item in value)
+            return tuple(map(self._describe, value))
         if isinstance(value, torch.ScriptObject):
             return tuple(self.table.spec_of(tensor) for tensor in packed_tensors(value) or ())
         return None if isinstance(value, torch.Generator | torch.device) else value  # a record holds nothing of the machine's
 
     def _replace(self, value: Any, swap: Callable[[Tensor], Tensor], device: torch.device | None) -> Any:
+        if type(value) in _PLAIN:
+            return value
         if isinstance(value, Tensor):
             return swap(value)
         if type(value) in (list, tuple):
@@ -311,7 +315,7 @@ def tensors_of_result(result: Any) -> list[Tensor]:
 
 def alias_positions(outputs: Sequence[Tensor], operands: Sequence[Tensor]) -> tuple[int | None, ...]:
     """For each output the first operand that shares its memory."""
-    return tuple(_first_alias(output, operands) for output in outputs)
+    return tuple([_first_alias(output, operands) for output in outputs])
 
 
 def _first_alias(output: Tensor, operands: Sequence[Tensor]) -> int | None:
@@ -323,7 +327,7 @@ def _first_alias(output: Tensor, operands: Sequence[Tensor]) -> int | None:
 
 def describe_outcome(request: OpRequest, result: Any) -> OpOutcome:
     """Describe what a call returned."""
-    outputs = tensors_of_result(result)
+    outputs = [result] if type(result) is Tensor else tensors_of_result(result)
     alias_of = alias_positions(outputs, [request.operand(tensor) for tensor in request.tensors])
     is_view = bool(outputs) and all(position is not None for position in alias_of)
     is_view = is_view and (not request.traits.written or torch.Tag.inplace_view in request.op.tags)

@@ -65,9 +65,76 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: 
     return _like_input(query) if runs_in_one_kernel(query, key, value, *args, **kwargs) else None
 
 
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether it fills its memory row by row, with the strides that a new tensor of this shape has."""
+    if not tensor.is_contiguous() or tensor.numel() == 0:
+        return False
+    return 1 not in tensor.shape or tensor.stride() == _plain_strides(tensor.shape)
+
+
+def _plain_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    strides = [1]
+    for size in shape[:0:-1]:
+        strides.append(strides[-1] * size)
+    return tuple(reversed(strides))
+
+
+def _new(shape: Sequence[int], like: Tensor) -> Tensor:
+    return torch.empty(shape, dtype=like.dtype, device="meta")
+
+
 def _like_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
     """One result per element, laid out as the input is."""
-    return torch.empty_like(source, device="meta") if source.is_floating_point() else None
+    if not source.is_floating_point():
+        return None
+    return _new(source.shape, source) if _is_plain(source) else torch.empty_like(source, device="meta")
+
+
+def _like_plain_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
+    return _new(source.shape, source) if source.is_floating_point() and _is_plain(source) else None
+
+
+def _catenated(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
+    """Of one rank, type and plain layout, and of equal sizes along all other dimensions."""
+    first, *others = tensors
+    rank = first.dim()
+    dim = dim % rank if rank and -rank <= dim < rank else rank
+    alike = all(each.dim() == rank and each.dtype is first.dtype for each in others) and all(map(_is_plain, tensors))
+    if dim == rank or not alike:
+        return None
+    before, after = first.shape[:dim], first.shape[dim + 1 :]
+    if any(each.shape[:dim] != before or each.shape[dim + 1 :] != after for each in others):
+        return None
+    return _new((*before, sum([each.shape[dim] for each in tensors]), *after), first)
+
+
+def _pooled_to_size(source: Tensor, size: list[int]) -> Tensor | None:
+    fits = source.is_floating_point() and source.dim() == 4 and len(size) == 2 and min(size) > 0 and _is_plain(source)
+    return _new((*source.shape[:2], *size), source) if fits else None
+
+
+def _convolution(
+    source: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1,),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    groups: int = 1,
+) -> Tensor | None:
+    """Of plain images, ``(size + 2·padding − dilation·(kernel − 1) − 1) div stride + 1`` places along each axis."""
+    axes = source.dim() - 2
+    filters = weight.shape[0]
+    fits = axes > 0 and weight.dim() == source.dim() and groups > 0 and filters % groups == 0
+    fits = fits and source.shape[1] == weight.shape[1] * groups and (bias is None or bias.shape == weight.shape[:1])
+    if not (fits and _is_plain(source) and _is_plain(weight)):
+        return None
+    steps = [list(each) * axes if len(each) == 1 else list(each) for each in (stride, padding, dilation)]
+    if any(len(each) != axes for each in steps) or min(steps[0]) < 1 or min(steps[1]) < 0 or min(steps[2]) < 1:
+        return None
+    places = zip(source.shape[2:], weight.shape[2:], *steps, strict=True)
+    sizes = [(size + 2 * pad - wide * (kernel - 1) - 1) // step + 1 for size, kernel, step, pad, wide in places]
+    return _new((source.shape[0], filters, *sizes), source) if min(sizes) > 0 else None
 
 
 def _written(target: Tensor, *others: Any, **_kwargs: Any) -> Tensor | None:
@@ -80,10 +147,24 @@ def _like_both(left: Any, right: Any, **_kwargs: Any) -> Tensor | None:
     """Two tensors of one type, shape and dense layout, or one and a number."""
     if isinstance(right, int | float) and isinstance(left, Tensor):
         return _like_input(left)
-    if not (isinstance(left, Tensor) and isinstance(right, Tensor)) or left.shape != right.shape:
+    if not (isinstance(left, Tensor) and isinstance(right, Tensor)) or left.dtype != right.dtype:
         return None
-    alike = left.dtype == right.dtype and left.stride() == right.stride()
-    return _like_input(left) if alike else None
+    if left.shape != right.shape:
+        return _broadcast(left, right)
+    return _like_input(left) if left.stride() == right.stride() else None
+
+
+def _broadcast(left: Tensor, right: Tensor) -> Tensor | None:
+    """Two plain tensors; of single places anywhere but in front, torch's strides are a matter of which comes first."""
+    if not (left.is_floating_point() and _is_plain(left) and _is_plain(right)):
+        return None
+    wide, narrow = (left, right) if left.dim() >= right.dim() else (right, left)
+    missing = wide.dim() - narrow.dim()
+    sizes = list(zip(wide.shape[missing:], narrow.shape, strict=True))
+    if any(one != other and 1 not in (one, other) for one, other in sizes):
+        return None
+    shape = (*wide.shape[:missing], *(max(pair) for pair in sizes))
+    return _new(shape, left) if 1 not in shape[shape.count(1) :] else None
 
 
 def _batch_norm(source: Tensor, *arguments: Any) -> Tensor | None:
@@ -92,8 +173,7 @@ def _batch_norm(source: Tensor, *arguments: Any) -> Tensor | None:
     fits = fits and (not arguments[4] or source.numel() > source.shape[1])  # statistics need more than one value per channel
     if not fits or not source.is_floating_point():
         return None
-    layout = torch.channels_last if _is_channels_last(source) else torch.contiguous_format
-    return torch.empty_like(source, memory_format=layout, device="meta")
+    return _in_layout_of_images(source)
 
 
 def _native_batch_norm(source: Tensor, *arguments: Any) -> tuple[Tensor, ...] | None:
@@ -105,9 +185,14 @@ def _native_batch_norm(source: Tensor, *arguments: Any) -> tuple[Tensor, ...] | 
 
 
 def _shuffled(source: Tensor, *_groups: int) -> Tensor:
-    """In the layout of images, or plainly."""
-    layout = torch.channels_last if _is_channels_last(source) else torch.contiguous_format
-    return torch.empty_like(source, memory_format=layout, device="meta")
+    return _in_layout_of_images(source)
+
+
+def _in_layout_of_images(source: Tensor) -> Tensor:
+    """With channels last where they are in the source, or plainly."""
+    if not _is_channels_last(source):
+        return _new(source.shape, source)
+    return torch.empty_like(source, memory_format=torch.channels_last, device="meta")
 
 
 def statistics_on_cpu(made: Sequence[Tensor], source: Tensor, weight: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
@@ -145,7 +230,7 @@ def _layer_norm(source: Tensor, normalized_shape: list[int], *arguments: Any) ->
     fits = source.shape[source.dim() - len(inner) :] == inner and all(each.shape == inner for each in vectors)
     if not (fits and source.is_floating_point()):
         return None
-    return torch.empty(source.shape, dtype=source.dtype, device="meta")
+    return _new(source.shape, source)
 
 
 def _fits(other: Any, target: Tensor) -> bool:
@@ -165,6 +250,15 @@ def _in_layout_of_operands(op: OpOverload, first: int = 0) -> Rule:
         results = made if isinstance(made, tuple) else (made,)
         laid_out = tuple(_laid_out(each, *layouts) if isinstance(each, Tensor) and each.dim() > 1 else each for each in results)
         return laid_out if isinstance(made, tuple) else laid_out[0]
+
+    return rule
+
+
+def _first_that_fits(*rules: Rule) -> Rule:
+    """Of several rules for one operator."""
+
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        return next((made for each in rules if (made := each(*args, **kwargs)) is not None), None)
 
     return rule
 
@@ -281,11 +375,14 @@ _UNARY = (aten.relu, aten.gelu, aten.silu, aten.sigmoid, aten.tanh, aten.hardswi
 _DRAWN = (aten._sample_dirichlet, aten._dirichlet_grad, aten._standard_gamma_grad)
 _UNARY_IN_PLACE = (aten.relu_, aten.silu_, aten.sigmoid_, aten.tanh_, aten.hardswish_, aten.hardsigmoid_, aten.hardtanh_)
 
-_CONVOLUTIONS = (aten.convolution.default, aten.conv2d.default, aten.conv3d.default)
+_CONVOLUTIONS = (aten.conv2d.default, aten.conv3d.default)
 _TRANSPOSED = (aten.conv_transpose2d.input, aten.conv_transpose3d.input)
 
 SHAPE_RULES: Mapping[OpOverload, Rule] = {
-    **{op: _in_layout_of_operands(op) for op in (*_CONVOLUTIONS, *_TRANSPOSED)},
+    **{op: _in_layout_of_operands(op) for op in (aten.convolution.default, *_TRANSPOSED)},
+    **{op: _first_that_fits(_convolution, _in_layout_of_operands(op)) for op in _CONVOLUTIONS},
+    aten.cat.default: _catenated,
+    aten.adaptive_avg_pool2d.default: _pooled_to_size,
     aten.convolution_backward.default: _in_layout_of_operands(aten.convolution_backward.default, first=1),
     aten._grouped_mm.default: _grouped_mm,
     **dict.fromkeys((aten.mse_loss.default, aten.smooth_l1_loss.default), _reduced_loss),
@@ -306,6 +403,7 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten.native_group_norm_backward.default: _group_norm_backward,
     **dict.fromkeys((aten.channel_shuffle.default, aten.native_channel_shuffle.default), _shuffled),
     **{op.default: _like_input for op in (*_UNARY, *_DRAWN)},
+    **{op.default: _like_plain_input for op in (aten.neg, aten.cos, aten.sin, aten.exp, aten.sqrt, aten.rsqrt)},
     **{op.default: _written for op in _UNARY_IN_PLACE},
     **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor), _like_both),
     **dict.fromkeys((aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor), _written),
