@@ -18,7 +18,7 @@ PACKAGE = Path(torchscan.__file__).parent
 #: a room imports only from rooms on the left of it
 ROOMS = [
     {"_version", "errors"},
-    {"units", "files", "signatures", "results", "once", "torch_versions"},
+    {"units", "files", "signatures", "results", "once", "garbage", "torch_versions"},
     {"trace"},
     {"ops", "hardware"},
     {"recording"},

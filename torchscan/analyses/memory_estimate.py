@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from torchscan.analyses.memory_timeline import KINDS, Block, LayerMemory, MemoryKind, MemoryTimeline, Moment
+from torchscan.garbage import collected_later
 from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
 from torchscan.hardware.devices import CONTEXT, Device
 from torchscan.once import once
@@ -87,6 +88,7 @@ class MemoryEstimate(Result):
         }
 
 
+@collected_later()
 def estimate_of(trace: Trace, timeline: MemoryTimeline, verdict: Verdict | None = None) -> MemoryEstimate:
     """The estimate for a record."""
     moments = timeline.moments

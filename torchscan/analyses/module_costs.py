@@ -18,9 +18,10 @@ def call_costs(trace: Trace, convention: Convention = "torchscan", *, routed: Ro
     Calls with the same signature cost the same if their indices were picked alike, and models repeat themselves.
     """
     routed = routed or RoutedCalls(trace)
-    keys = [(id(op.signature), routed.routing(index)) for index, op in enumerate(trace.ops)]
-    distinct = {key: op.signature for key, op in zip(keys, trace.ops, strict=True)}
-    prices = {key: price(signature, key[1]).cost for key, signature in distinct.items()}
+    routings = list(map(routed.routing, range(len(trace.ops))))
+    keys = [(id(op.signature), id(routing)) for op, routing in zip(trace.ops, routings, strict=True)]
+    distinct = {key: (op.signature, routing) for key, op, routing in zip(keys, trace.ops, routings, strict=True)}
+    prices = {key: price(*each).cost for key, each in distinct.items()}
     costs = routed.with_avoidable_bytes(tuple(prices[key] for key in keys))
     if convention == "torchscan":
         return costs
@@ -32,9 +33,11 @@ def module_costs(trace: Trace, costs: Sequence[OpCost]) -> tuple[OpCost, ...]:
 
     A call is complete if every operator in it and in the calls below it has a price.
     """
-    own = [OpCost()] * len(trace.modules)
+    nothing = OpCost()
+    own = [nothing] * len(trace.modules)
     for op, cost in zip(trace.ops, costs, strict=True):
-        own[op.module_call] += cost
+        before = own[op.module_call]
+        own[op.module_call] = cost if before is nothing else before + cost
     own[0] = replace(own[0], is_complete=own[0].is_complete and not trace.provenance.missed)
     for call in reversed(trace.modules):  # children come after their parents
         if call.parent is not None and not own[call.index].is_complete:

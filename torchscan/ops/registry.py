@@ -27,7 +27,7 @@ from torchscan.errors import InputError, warn_user
 from torchscan.ops.routing import UNKNOWN, Routing
 from torchscan.ops.windows import Windows, checked, elementwise
 from torchscan.torch_versions import CustomOpDef, MissingOperator, OpOverload, OpOverloadPacket, aten
-from torchscan.trace.events import OpSignature, TensorSpec
+from torchscan.trace.events import OpSignature, TensorSpec, names_of_arguments
 
 #: an overload, a packet (all its overloads), the name of either, or the result of ``torch.library.custom_op``
 Operator = OpOverload | OpOverloadPacket | CustomOpDef | str
@@ -57,7 +57,7 @@ class Work:
         """Check that counts are whole numbers, of any type."""
         for name in self.__slots__:
             value = getattr(self, name)
-            if name == "is_lower_bound":
+            if name == "is_lower_bound" or (type(value) is int and value >= 0):
                 continue
             if value is None and name not in ("macs", "other_flops", "avoidable_bytes_read"):
                 continue
@@ -275,7 +275,7 @@ def _apply(formula: Callable[..., T], signature: OpSignature, routing: Routing =
     picked.
     """
     layout = _layout(formula)
-    names = [argument.name for argument in signature.op._schema.arguments]
+    names = names_of_arguments(signature.op)
     named = signature.arguments
     positional = [named[name] for name in names[: layout.positional] if name in named]
     if layout.takes_rest:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from torchscan._version import __version__
 from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError, warn_user
+from torchscan.garbage import collected_later
 from torchscan.ops import is_known
 from torchscan.recording.attempts import Attempt, attempts_for
 from torchscan.recording.bookkeeping.containers import tensors_in
@@ -149,6 +150,12 @@ class _Assumptions:
 
 
 def _record_once(attempt: Attempt, request: PassRequest, inventory: Inventory) -> Trace:
+    """Where tensors have data, those in cycles must not pile up."""
+    with collected_later() if attempt.is_abstract else contextlib.nullcontext():
+        return _recorded(attempt, request, inventory)
+
+
+def _recorded(attempt: Attempt, request: PassRequest, inventory: Inventory) -> Trace:
     inventory = _initialised(inventory, request, attempt)
     if request.optimizer is not None:
         prepare_optimizers()
@@ -219,8 +226,9 @@ def _trace(recorder: Recorder, parameters: tuple[ParameterRecord, ...], provenan
 
 def _warn_of_leftovers(table: TensorTable) -> None:
     """A meta tensor that outlives the pass would make the model fail later, far from here."""
-    if table.leftovers():
-        gc.collect()  # some are held by nothing but cycles
+    for generation in (0, 2):  # some are held by nothing but cycles, as a rule new ones
+        if table.leftovers():
+            gc.collect(generation)
     left = table.leftovers()
     if left:
         shapes = ", ".join(str(list(spec.shape)) for spec in left[:3])

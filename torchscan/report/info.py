@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, cast
 
 from torchscan.analyses.conventions import Convention
@@ -10,13 +10,14 @@ from torchscan.analyses.module_costs import call_costs, module_costs, unpriced_o
 from torchscan.analyses.parameters import ParameterCount, parameters_by_call, unused_parameters
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.receptive_field.result import plain_short
+from torchscan.garbage import collected_later
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead
 from torchscan.ops import OpCost
 from torchscan.report.info_data import (
+    COST_SUMS,
     PARAMETER_SUMS,
     SUMS,
     AxisData,
-    FigureKey,
     InfoData,
     Layer,
     Overall,
@@ -42,6 +43,7 @@ class Info(Result, dict[str, Any]):
         printer.text(str(self))
 
 
+@collected_later()
 def info_of(
     trace: Trace,
     convention: Convention = "torchscan",
@@ -76,7 +78,7 @@ def _layer(trace: Trace, call: ModuleCall, cost: OpCost, parameters: ParameterCo
         "call": call.call,
         "input_shape": _shapes(trace, call.inputs),
         "output_shape": _shapes(trace, call.outputs),
-        **_sums(lambda key: getattr(parameters if key in PARAMETER_SUMS else cost, key)),
+        **_sums(*_of_parameters(parameters), *_of_cost(cost)),
         "rf": None if field is None else plain_short(field.rf),
         "s": None if field is None else plain_short(field.stride),
         "p": None if field is None else plain_short(field.padding),
@@ -93,11 +95,14 @@ def _axes(field: LayerField) -> list[list[AxisData]]:
 
 
 def _overall(layers: list[Layer]) -> Overall:
-    return {**_sums(lambda key: sum(layer[key] for layer in layers)), "complete": layers[0]["complete"]}
+    return {**_sums(*(sum([layer[key] for layer in layers]) for key in SUMS)), "complete": layers[0]["complete"]}
 
 
-def _sums(figure: Callable[[FigureKey], int]) -> Sums:
-    return cast("Sums", {key: figure(key) for key in SUMS})
+_of_parameters, _of_cost = attrgetter(*PARAMETER_SUMS), attrgetter(*COST_SUMS)
+
+
+def _sums(*figures: int) -> Sums:
+    return cast("Sums", dict(zip(SUMS, figures, strict=True)))
 
 
 def _name(trace: Trace, call: ModuleCall) -> str:
@@ -110,8 +115,8 @@ def _name(trace: Trace, call: ModuleCall) -> str:
 
 def _shapes(trace: Trace, indices: tuple[int, ...]) -> Shapes:
     """One shape, a list of several, None for no tensor; the batch is −1 where torchscan made the inputs."""
-    batch = trace.provenance.batch_size
-    shapes = [_with_batch(trace.tensors[index].spec.shape, batch) for index in indices]
+    batch, tensors = trace.provenance.batch_size, trace.tensors
+    shapes = [_with_batch(tensors[index].spec.shape, batch) for index in indices]
     return None if not shapes else shapes[0] if len(shapes) == 1 else shapes
 
 

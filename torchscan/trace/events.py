@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import torch
 
+from torchscan.once import once
 from torchscan.torch_versions import OpOverload
 
 _QUANTISED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
@@ -60,8 +62,10 @@ class TensorSpec:
             return 0
         if not self.stride:
             return self.numel
-        span = 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
-        distinct = math.prod(size for size, step in zip(self.shape, self.stride, strict=True) if step)
+        span = distinct = 1
+        for size, step in zip(self.shape, self.stride, strict=True):
+            span += (size - 1) * step
+            distinct *= size if step else 1
         return min(span, distinct)
 
     @property
@@ -86,7 +90,7 @@ def stored_size(numel: int, dtype: torch.dtype) -> int:
     return -(-numel * dtype.itemsize // _IN_A_BYTE.get(dtype, 1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: what follows from the fields is kept
 class OpSignature:
     """An operator with its arguments, where each tensor is replaced by its spec.
 
@@ -115,7 +119,7 @@ class OpSignature:
         """The output as the operator returns it: one spec, or several."""
         return self.outputs[0] if len(self.outputs) == 1 else self.outputs
 
-    @property
+    @once
     def operator(self) -> str:
         """``aten.conv2d``: the operator without its overload."""
         return str(self.op.overloadpacket)
@@ -125,7 +129,7 @@ class OpSignature:
         """The results, and the operands that are written to besides."""
         return (*self.outputs, *self.written)
 
-    @property
+    @once
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The specs among the arguments, in their order."""
         found: list[TensorSpec] = []
@@ -140,16 +144,21 @@ class OpSignature:
         written = {each.name for each in self.op._schema.arguments if each.alias_info and each.alias_info.is_write}
         return {name: value for name, value in self.kwargs.items() if name not in written}
 
-    @property
-    def arguments(self) -> dict[str, Any]:
+    @once
+    def arguments(self) -> Mapping[str, Any]:
         """What was given, by the names of the schema, without what is written to (``out=``)."""
-        names = (argument.name for argument in self.op._schema.arguments)
-        return dict(zip(names, self.args, strict=False)) | dict(self.inputs_by_keyword)
+        return dict(zip(names_of_arguments(self.op), self.args, strict=False)) | dict(self.inputs_by_keyword)
 
-    @property
+    @once
     def distinct_inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs, a tensor that is passed twice counted once."""
         return tuple(spec for position, spec in enumerate(self.inputs) if position not in self.repeated)
+
+
+@cache
+def names_of_arguments(op: OpOverload) -> tuple[str, ...]:
+    """As the schema has them, which takes a while to tell."""
+    return tuple(argument.name for argument in op._schema.arguments)
 
 
 def _signature(values: dict[str, Any]) -> OpSignature:

@@ -14,12 +14,14 @@ from torchscan.analyses.receptive_field.result import AxisField, LayerField, Pla
 from torchscan.analyses.receptive_field.sights import Reason, Sight
 from torchscan.analyses.receptive_field.walk import Axis, State, Walk
 from torchscan.errors import InputError
+from torchscan.garbage import collected_later
 from torchscan.trace.events import ModuleCall
 from torchscan.trace.trace import Trace
 
 __all__ = ["AxisField", "LayerField", "Reason", "ReceptiveField", "receptive_fields"]
 
 
+@collected_later()
 def receptive_fields(
     trace: Trace, *, strict_norm: bool = False, axes: Mapping[str, Sequence[int]] | None = None
 ) -> ReceptiveField:

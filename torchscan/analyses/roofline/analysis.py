@@ -26,6 +26,7 @@ from torchscan.analyses.roofline.rates import Format, Numbers, Rates, format_of
 from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
 from torchscan.analyses.routing import RoutedCalls
 from torchscan.analyses.totals import paths_around
+from torchscan.garbage import collected_later
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall, OpSignature, Phase
 from torchscan.trace.trace import Trace
@@ -171,6 +172,7 @@ _ONE_ROUTING = (
 )
 
 
+@collected_later()
 def roofline_of(
     trace: Trace,
     rates: Rates,

@@ -7,6 +7,7 @@ the backward pass has used it) holds its memory in a pass on shapes alone just a
 from __future__ import annotations
 
 import weakref
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,20 +25,26 @@ class _Watch(weakref.ref[object]):
     pointer: int
 
 
+class _Block(NamedTuple):
+    """A block of memory as it was met; what it turned out to be later is written beside it."""
+
+    size: int
+    #: the clock of the record at that time
+    seen: int
+    kind: StorageKind
+    name: str
+
+
 class Storages:
     """Every block of memory that the pass met, by number. None is kept alive by this."""
 
     def __init__(self) -> None:
         #: operator calls made so far: the clock of the record
         self._now = 0
-        self._sizes: list[int] = []
-        #: when each was met for the first time
-        self._seen: list[int] = []
-        self._died: list[int | None] = []
-        self._kinds: list[StorageKind] = []
-        self._names: list[str] = []
-        #: how many tensors' memory keeps each alive: its own, and what functions were handed instead
-        self._holders: list[int] = []
+        self._blocks: list[_Block] = []
+        self._died: dict[int, int] = {}
+        #: by number how many more tensors' memory keeps a block alive than its own: what functions were handed instead
+        self._more_holders: dict[int, int] = {}
         self._of_pointer: dict[int, int] = {}
         self._watches: dict[int, _Watch] = {}
         #: those that told, and were not looked at yet
@@ -45,18 +52,11 @@ class Storages:
 
     def records(self) -> tuple[StorageRecord, ...]:
         """What is known of each."""
-        return tuple(map(self._record, range(len(self._sizes))))
+        return tuple(map(self._record, range(len(self._blocks)), self._blocks))
 
-    def _record(self, number: int) -> StorageRecord:
-        return StorageRecord(
-            self._sizes[number], self._birth(number), self._died[number], self._kinds[number], self._names[number]
-        )
-
-    def _birth(self, number: int) -> int | None:
-        """Constants that outlive the pass are the model's and were there before; others came about when first seen."""
-        is_ours = self._kinds[number] in ("intermediate", "gradient")
-        is_passing = self._kinds[number] == "constant" and self._died[number] is not None
-        return self._seen[number] if is_ours or is_passing else None
+    def _record(self, number: int, block: _Block) -> StorageRecord:
+        died = self._died.get(number)
+        return StorageRecord(block.size, _birth(block, died), died, block.kind, block.name)
 
     def find(self, tensor: Tensor) -> int | None:
         """The number of the memory of a tensor, if it was met."""
@@ -73,33 +73,38 @@ class Storages:
         if known is not None:
             return known, False
         size = _size_without_storage(tensor) if storage is None else storage.nbytes()
-        return self._watch(tensor, storage, size, self._now, kind, name), True
+        return self._add(tensor, storage, _Block(size, self._now, kind, name)), True
 
     def add_made(self, tensor: Tensor, spec: TensorSpec, producer: int) -> int:
         """Memory that an operator call made; the spec is asked for its size where the tensor has none of its own."""
+        if self._gone:
+            self._settle()
         storage = _storage_of(tensor)
         size = spec.stored_bytes if storage is None else storage.nbytes()
-        return self._watch(tensor, storage, size, producer, "intermediate", "")
+        return self._add(tensor, storage, _Block(size, producer, "intermediate", ""))
 
     def stands_for(self, tensor: Tensor, number: int, *, holds: bool = False) -> None:
         """``tensor`` is computed with in place of that block; one that ``holds`` the block keeps it."""
+        self._settle()
+        storage = _storage_of(tensor)
         if holds:
-            self._hold(tensor, _storage_of(tensor), number)
+            self._more_holders[number] = self._more_holders.get(number, 0) + 1
+            self._hold(tensor, storage, number)
         else:
-            self._settle()
-            self._of_pointer.setdefault(_pointer(tensor, _storage_of(tensor)), number)
+            self._of_pointer.setdefault(_pointer(tensor, storage), number)
 
     def call_it(self, number: int, kind: StorageKind, name: str) -> None:
         """Say what it has turned out to be."""
-        self._kinds[number], self._names[number] = kind, name
+        self._blocks[number] = self._blocks[number]._replace(kind=kind, name=name)
 
     def is_elsewhere(self, number: int) -> None:
         """It takes no memory on the device of the pass."""
-        self._sizes[number] = 0
+        self._blocks[number] = self._blocks[number]._replace(size=0)
 
     def grow(self, number: int, size: int) -> None:
         """It holds at least so many bytes."""
-        self._sizes[number] = max(self._sizes[number], size)
+        block = self._blocks[number]
+        self._blocks[number] = block._replace(size=max(block.size, size))
 
     def advance(self, ops: int) -> None:
         """So many operator calls have been made."""
@@ -112,38 +117,38 @@ class Storages:
         self._settle()
         self._watches.clear()
 
-    def _watch(
-        self, tensor: Tensor, storage: torch.UntypedStorage | None, size: int, seen: int, kind: StorageKind, name: str
-    ) -> int:
+    def _add(self, tensor: Tensor, storage: torch.UntypedStorage | None, block: _Block) -> int:
         """Enter it, and notice when it is let go of."""
-        number = len(self._sizes)
-        self._sizes.append(size)
-        self._seen.append(seen)
-        self._died.append(None)
-        self._kinds.append(kind)
-        self._names.append(name)
-        self._holders.append(0)
+        number = len(self._blocks)
+        self._blocks.append(block)
         self._hold(tensor, storage, number)
         return number
 
     def _hold(self, tensor: Tensor, storage: torch.UntypedStorage | None, number: int) -> None:
-        if self._gone:
-            self._settle()  # what was at this address may be gone
+        """What was at this address may be gone, which must have been settled."""
         watch = _Watch(tensor if storage is None else storage, self._gone.append)
         watch.number = number
         watch.pointer = pointer = _pointer(tensor, storage)
         self._of_pointer[pointer] = number
-        self._holders[number] += 1
         self._watches[pointer] = watch
 
     def _settle(self) -> None:
         """Write down what was let go of since the last operator call."""
         while self._gone:
             watch = self._gone.pop()
-            self._holders[watch.number] -= 1
-            if not self._holders[watch.number]:
+            others = self._more_holders.get(watch.number, 0)
+            if others:
+                self._more_holders[watch.number] = others - 1
+            else:
                 self._died[watch.number] = self._now
             del self._of_pointer[watch.pointer], self._watches[watch.pointer]
+
+
+def _birth(block: _Block, died: int | None) -> int | None:
+    """Constants that outlive the pass are the model's and were there before; others came about when first seen."""
+    is_ours = block.kind in ("intermediate", "gradient")
+    is_passing = block.kind == "constant" and died is not None
+    return block.seen if is_ours or is_passing else None
 
 
 def _storage_of(tensor: Tensor) -> torch.UntypedStorage | None:

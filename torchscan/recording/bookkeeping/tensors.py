@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -32,7 +32,7 @@ _NAMELESS: tuple[TensorKind, str] = ("constant", "")
 class Tracked:
     """What the pass knows of one tensor object."""
 
-    __slots__ = ("index", "is_concrete", "is_made", "is_ours", "reference", "spec", "standin", "storage")
+    __slots__ = ("index", "is_concrete", "is_made", "is_ours", "reference", "shares_with", "spec", "standin", "storage")
 
     def __init__(self, tensor: Tensor, index: int, spec: TensorSpec, storage: int, standin: Tensor | None) -> None:
         self.reference = weakref.ref(tensor)
@@ -43,6 +43,8 @@ class Tracked:
         self.is_ours = False
         self.spec = spec
         self.storage = storage
+        #: another one with the same memory, if there was one before
+        self.shares_with: Tracked | None = None
         #: computed with instead of the tensor itself; None: the tensor itself
         self.standin = standin
         #: whether there are values to compute with
@@ -66,7 +68,8 @@ class TensorTable:
         self.storages = Storages()
         self._needs_standin = needs_standin
         self._tracked: dict[int, Tracked] = {}
-        self._by_storage: dict[int, list[Tracked]] = {}
+        #: by memory, the tensor met last that looks into it
+        self._last_of_storage: dict[int, Tracked] = {}
         self._specs: dict[tuple[object, ...], TensorSpec] = {}
         self._names: dict[int, tuple[TensorKind, str]] = {}
         self._foreign: set[int] = set()
@@ -105,7 +108,7 @@ class TensorTable:
         tracked = Tracked(substitute, known.index, known.spec, known.storage, standin)
         tracked.is_ours = True
         self._tracked[id(substitute)] = tracked
-        self._by_storage[known.storage].append(tracked)
+        self._share(tracked)
         self.storages.stands_for(substitute, known.storage, holds=True)
 
     def name_gradient(self, gradient: Tensor, name: str) -> None:
@@ -206,10 +209,21 @@ class TensorTable:
 
     def _replace_storage(self, storage: int, by: torch.UntypedStorage | None) -> None:
         self._replaced[storage] = by
-        for tracked in self._by_storage[storage]:
+        for tracked in self._sharing(storage):
             original = tracked.reference()
             if original is not None:
                 tracked.replace(_standin(original, tracked.spec, by))
+
+    def _share(self, tracked: Tracked) -> None:
+        tracked.shares_with = self._last_of_storage.get(tracked.storage)
+        self._last_of_storage[tracked.storage] = tracked
+
+    def _sharing(self, storage: int) -> Iterator[Tracked]:
+        """All that look into this memory."""
+        tracked: Tracked | None = self._last_of_storage[storage]
+        while tracked is not None:
+            yield tracked
+            tracked = tracked.shares_with
 
     def spec_of(self, tensor: Tensor) -> TensorSpec:
         """The spec of a tensor; equal specs are one object, so that its identity can serve as a key."""
@@ -265,11 +279,7 @@ class TensorTable:
         tracked = Tracked(tensor, len(self.records), spec, storage, standin)
         self.records.append(TensorRecord(spec, storage, kind, name, producer))
         self._tracked[id(tensor)] = tracked
-        sharing = self._by_storage.get(storage)
-        if sharing is None:
-            self._by_storage[storage] = [tracked]
-        else:
-            sharing.append(tracked)
+        self._share(tracked)
         if standin is not None:
             self.storages.stands_for(standin, storage)
         return tracked

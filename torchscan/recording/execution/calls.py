@@ -140,9 +140,12 @@ class OpRequest:
                     self.has_standin = True
                 key.append(id(tracked.spec) if tracked.is_concrete else -id(tracked.spec))
             elif kind is list or kind is tuple or isinstance(value, list | tuple):
-                key.append(_OPEN)
-                self._scan(value, key)
-                key.append(_CLOSE)
+                if _PLAIN.issuperset(map(type, value)):
+                    key.append(tuple(value))
+                else:
+                    key.append(_OPEN)
+                    self._scan(value, key)
+                    key.append(_CLOSE)
             else:  # numbers that equal integers, and whatever is not hashable
                 key.append(kind)
                 key.append(value if kind in (float, bool, complex, torch.device) else id(value))
