@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import _pop_mode as pop_mode
 __all__ = [
     "FUSES_GROUPED_QUERIES",
     "NO_BACKWARD_PASS",
+    "NO_HOOKS",
     "RUNS_BACKWARD",
     "WRITTEN_IN_PYTHON",
     "CustomOpDef",
@@ -331,7 +332,7 @@ def engine() -> Any:
 
 #: by their number; None if there never were any
 TensorHooks = tuple[dict[int, Any] | None, dict[int, Any] | None]
-_NO_HOOKS: TensorHooks = (None, None)
+NO_HOOKS: TensorHooks = (None, None)
 
 
 def hooks_of(tensor: Tensor) -> TensorHooks:
@@ -339,7 +340,7 @@ def hooks_of(tensor: Tensor) -> TensorHooks:
     given: Any = tensor._backward_hooks
     added: Any = tensor._post_accumulate_grad_hooks
     if given is None and added is None:
-        return _NO_HOOKS
+        return NO_HOOKS
     return None if given is None else dict(given), None if added is None else dict(added)
 
 

@@ -38,7 +38,7 @@ def parameters_by_call(trace: Trace) -> tuple[ParameterCount, ...]:
 
 def unused_parameters(trace: Trace) -> dict[str, int]:
     """Path -> elements of the parameters that no operator used, by the outermost module that has only such parameters."""
-    used = {prefix for each in trace.parameters if each.is_used for prefix in modules_around(each.path)}
+    used = {prefix for path in _paths_of_used(trace) for prefix in modules_around(path)}
     unused: dict[str, int] = {}
     seen: set[int] = {each.identity for each in trace.parameters if each.is_used}
     for record in trace.parameters:
@@ -47,6 +47,11 @@ def unused_parameters(trace: Trace) -> dict[str, int]:
             group = _outermost_unused(record.path, used)
             unused[group] = unused.get(group, 0) + record.numel
     return unused
+
+
+def _paths_of_used(trace: Trace) -> set[str]:
+    """One for each owner suffices."""
+    return set({each.owner: each.path for each in trace.parameters if each.is_used}.values())
 
 
 def _slots_by_owner(trace: Trace) -> dict[str, list[ParameterRecord]]:

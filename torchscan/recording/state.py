@@ -33,6 +33,7 @@ from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo, is_recording, put_back_after
 from torchscan.torch_versions import (
+    NO_HOOKS,
     compiled_from,
     hooks_for_gradients_as_now,
     hooks_of,
@@ -195,7 +196,8 @@ class Snapshot:
         for kind, attributes in self._classes:
             _try(failures, _restore_class, kind, attributes)
         for tensor in self._tensors:
-            _try(failures, tensor.restore, table)
+            if not tensor.is_as_before():
+                _try(failures, tensor.restore, table)
         _try(failures, self.gradients.restore, table)
         for generator, state in self._generators:
             _try(failures, generator.set_state, state)
@@ -283,6 +285,19 @@ class _TensorState:
         self._hooks = hooks_of(tensor)
         self._attributes = dict(vars(tensor)) if getattr(tensor, "__dict__", None) else {}
 
+    def is_as_before(self) -> bool:
+        """Whether that can be told at once."""
+        tensor, data = self.tensor, self._data
+        return (
+            share_memory(tensor, data)
+            and _is_laid_out_like(tensor, data)
+            and tensor.requires_grad is self._requires_grad
+            and tensor.is_leaf is self.is_leaf
+            and _version_of(tensor) == self._version
+            and hooks_of(tensor) is self._hooks is NO_HOOKS
+            and not (self._attributes or getattr(tensor, "__dict__", None))
+        )
+
     def restore(self, table: TensorTable) -> None:
         tensor, data = self.tensor, self._data
         if not share_memory(tensor, data) or not _is_laid_out_like(tensor, data):
@@ -307,7 +322,8 @@ def _frames_of_others() -> list[FrameType]:
 
 
 def _is_laid_out_like(tensor: Tensor, other: Tensor) -> bool:
-    if not _has_strides(tensor) or not _has_strides(other):
+    strided = tensor.layout is other.layout is torch.strided and not (tensor.is_nested or other.is_nested)
+    if not strided:
         return _has_strides(tensor) == _has_strides(other)
     same = tensor.shape == other.shape and tensor.stride() == other.stride()
     return same and tensor.storage_offset() == other.storage_offset()

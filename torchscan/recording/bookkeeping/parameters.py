@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -20,10 +21,8 @@ def parameter_records(
     """One for each slot, in the order of the inventory, then one for each that is packed away; operators ``took_packed``."""
     first: dict[int, int] = {}
     identities = [first.setdefault(slot.tensor._cdata, position) for position, slot in enumerate(inventory.slots)]
-    parts = [_parts_of(slot.tensor) for slot in inventory.slots]
-    # before the table is asked for those that are not
-    used = [any(map(table.is_used, (slot.tensor, *held))) for slot, held in zip(inventory.slots, parts, strict=True)]
-    plain = [_record_of(*each, table) for each in zip(inventory.slots, parts, identities, used, strict=True)]
+    used = list(map(partial(_is_used, table), inventory.slots))  # before the table is asked for those that are not
+    plain = [_record_of(*each, table) for each in zip(inventory.slots, identities, used, strict=True)]
     return (*plain, *_packed_records(inventory.packed, len(plain), table, took_packed))
 
 
@@ -68,26 +67,25 @@ def unseen_parameters(inventory: Inventory, took_packed: Mapping[Fingerprint | N
     return unread + [f"the packed weights that {path or 'the model'} uses and no module shows" for path in sorted(hidden)]
 
 
-def _record_of(slot: Slot, parts: Sequence[Tensor], identity: int, is_used: bool, table: TensorTable) -> ParameterRecord:
-    tensor = slot.tensor
-    return ParameterRecord(
-        owner=slot.owner,
-        name=slot.name,
-        identity=identity,
-        is_buffer=slot.is_buffer,
-        requires_grad=tensor.requires_grad,
-        numel=tensor.numel(),
-        local_numel=local_part(tensor).numel(),
-        stored_bytes=sum(map(bytes_of, parts)),
-        is_used=is_used,
-        storages=tuple(map(table.foreign_storage, parts)),
-    )
+def _is_used(table: TensorTable, slot: Slot) -> bool:
+    if type(slot.tensor) in PLAIN_TYPES:
+        return table.is_used(slot.tensor)
+    return any(map(table.is_used, (slot.tensor, *_parts_of(slot.tensor))))
+
+
+def _record_of(slot: Slot, identity: int, is_used: bool, table: TensorTable) -> ParameterRecord:
+    owner, name, _, tensor, is_buffer = slot
+    if type(tensor) in PLAIN_TYPES:
+        local, parts = tensor, [tensor]
+    else:
+        local, parts = local_part(tensor), _parts_of(tensor)
+    requires_grad, numel, size = tensor.requires_grad, tensor.numel(), sum(map(bytes_of, parts))
+    storages = tuple(map(table.foreign_storage, parts))
+    return ParameterRecord(owner, name, identity, is_buffer, requires_grad, numel, local.numel(), size, is_used, storages)
 
 
 def _parts_of(tensor: Tensor) -> list[Tensor]:
     """What is in memory: a tensor subclass (a quantised weight, say) is stored as the tensors that it wraps."""
-    if type(tensor) in PLAIN_TYPES:
-        return [tensor]
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return [tensor]

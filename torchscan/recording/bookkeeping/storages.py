@@ -7,7 +7,6 @@ the backward pass has used it) holds its memory in a pass on shapes alone just a
 from __future__ import annotations
 
 import weakref
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,14 +24,10 @@ class _Watch(weakref.ref[object]):
     pointer: int
 
 
-class _Block(NamedTuple):
-    """A block of memory as it was met; what it turned out to be later is written beside it."""
-
-    size: int
-    #: the clock of the record at that time
-    seen: int
-    kind: StorageKind
-    name: str
+#: a block of memory: its size, the clock of the record when it was met, what it holds, and its name
+_Block = tuple[int, int, StorageKind, str]
+#: what outlives each pass, because its original state is kept: nobody need tell when it is let go of
+_KEPT = ("parameter", "buffer")
 
 
 class Storages:
@@ -55,8 +50,9 @@ class Storages:
         return tuple(map(self._record, range(len(self._blocks)), self._blocks))
 
     def _record(self, number: int, block: _Block) -> StorageRecord:
+        size, seen, kind, name = block
         died = self._died.get(number)
-        return StorageRecord(block.size, _birth(block, died), died, block.kind, block.name)
+        return StorageRecord(size, seen if _is_born(kind, died) else None, died, kind, name)
 
     def find(self, tensor: Tensor) -> int | None:
         """The number of the memory of a tensor, if it was met."""
@@ -73,7 +69,7 @@ class Storages:
         if known is not None:
             return known, False
         size = _size_without_storage(tensor) if storage is None else storage.nbytes()
-        return self._add(tensor, storage, _Block(size, self._now, kind, name)), True
+        return self._add(tensor, storage, (size, self._now, kind, name)), True
 
     def add_made(self, tensor: Tensor, spec: TensorSpec, producer: int) -> int:
         """Memory that an operator call made; the spec is asked for its size where the tensor has none of its own."""
@@ -81,7 +77,7 @@ class Storages:
             self._settle()
         storage = _storage_of(tensor)
         size = spec.stored_bytes if storage is None else storage.nbytes()
-        return self._add(tensor, storage, _Block(size, producer, "intermediate", ""))
+        return self._add(tensor, storage, (size, producer, "intermediate", ""))
 
     def stands_for(self, tensor: Tensor, number: int, *, holds: bool = False) -> None:
         """``tensor`` is computed with in place of that block; one that ``holds`` the block keeps it."""
@@ -95,16 +91,16 @@ class Storages:
 
     def call_it(self, number: int, kind: StorageKind, name: str) -> None:
         """Say what it has turned out to be."""
-        self._blocks[number] = self._blocks[number]._replace(kind=kind, name=name)
+        self._blocks[number] = (*self._blocks[number][:2], kind, name)
 
     def is_elsewhere(self, number: int) -> None:
         """It takes no memory on the device of the pass."""
-        self._blocks[number] = self._blocks[number]._replace(size=0)
+        self._blocks[number] = (0, *self._blocks[number][1:])
 
     def grow(self, number: int, size: int) -> None:
         """It holds at least so many bytes."""
-        block = self._blocks[number]
-        self._blocks[number] = block._replace(size=max(block.size, size))
+        before, seen, kind, name = self._blocks[number]
+        self._blocks[number] = (max(before, size), seen, kind, name)
 
     def advance(self, ops: int) -> None:
         """So many operator calls have been made."""
@@ -121,7 +117,10 @@ class Storages:
         """Enter it, and notice when it is let go of."""
         number = len(self._blocks)
         self._blocks.append(block)
-        self._hold(tensor, storage, number)
+        if block[2] in _KEPT:
+            self._of_pointer[_pointer(tensor, storage)] = number
+        else:
+            self._hold(tensor, storage, number)
         return number
 
     def _hold(self, tensor: Tensor, storage: torch.UntypedStorage | None, number: int) -> None:
@@ -144,11 +143,9 @@ class Storages:
             del self._of_pointer[watch.pointer], self._watches[watch.pointer]
 
 
-def _birth(block: _Block, died: int | None) -> int | None:
+def _is_born(kind: StorageKind, died: int | None) -> bool:
     """Constants that outlive the pass are the model's and were there before; others came about when first seen."""
-    is_ours = block.kind in ("intermediate", "gradient")
-    is_passing = block.kind == "constant" and died is not None
-    return block.seen if is_ours or is_passing else None
+    return kind in ("intermediate", "gradient") or (kind == "constant" and died is not None)
 
 
 def _storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
