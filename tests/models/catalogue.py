@@ -146,6 +146,11 @@ SMALL: Mapping[str, Case] = {
     ),
 }
 
+DEEPSEEK_V3 = Case(
+    lambda: transformers.AutoModelForCausalLM.from_config(transformers.DeepseekV3Config()).to(torch.bfloat16),
+    {"input_shape": (512,), "dtype": torch.long},
+)
+
 #: the models whose time is measured
 TIMED: Mapping[str, Case] = {
     "ResNet-50": _vision("resnet50"),
@@ -157,4 +162,16 @@ TIMED: Mapping[str, Case] = {
     "BERT-base": _text(transformers.BertConfig(), 512),
     "GPT-2": _text(transformers.GPT2Config(), 1024),
     "Llama-7B": llama(),
+}
+
+#: others, which nobody looks at while the time is being improved
+TIMED_BESIDES: Mapping[str, Case] = {
+    "ResNet-101": _vision("resnet101"),
+    "ViT-L/16": _vision("vit_l_16"),
+    "Swin-S": _vision("swin_s"),
+    "EfficientNet-B2": Case(lambda: torchvision.models.efficientnet_b2(), {"input_shape": (3, 288, 288)}),
+    "ConvNeXt-S": _vision("convnext_small"),
+    "DenseNet-169": _vision("densenet169"),
+    "MobileNetV3-L": _vision("mobilenet_v3_large"),
+    "MaxViT-T": _vision("maxvit_t"),
 }

@@ -91,7 +91,15 @@ def _like_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
 
 
 def _like_plain_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
+    """The same, where torch's own functions differ in what they make of other layouts."""
     return _new(source.shape, source) if source.is_floating_point() and _is_plain(source) else None
+
+
+def _filled(source: Tensor, mask: Tensor, *_value: Any) -> Tensor | None:
+    """Where a mask is true that has the shape of the source, or stretches to it."""
+    missing = source.dim() - mask.dim()
+    stretches = missing >= 0 and all(one in (1, full) for one, full in zip(mask.shape, source.shape[missing:], strict=True))
+    return _like_plain_input(source) if stretches else None
 
 
 def _catenated(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
@@ -382,6 +390,8 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     **{op: _in_layout_of_operands(op) for op in (aten.convolution.default, *_TRANSPOSED)},
     **{op: _first_that_fits(_convolution, _in_layout_of_operands(op)) for op in _CONVOLUTIONS},
     aten.cat.default: _catenated,
+    aten.roll.default: _like_plain_input,
+    aten.masked_fill.Scalar: _filled,
     aten.adaptive_avg_pool2d.default: _pooled_to_size,
     aten.convolution_backward.default: _in_layout_of_operands(aten.convolution_backward.default, first=1),
     aten._grouped_mm.default: _grouped_mm,
