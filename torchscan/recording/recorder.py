@@ -71,11 +71,9 @@ class Failure(NamedTuple):
     request: OpRequest | None
 
 
-class _Ends(NamedTuple):
-    """The tensors that a module call was given and returned."""
-
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+#: the tensors that a module call was given and returned
+_Ends = tuple[tuple[int, ...], tuple[int, ...]]
+_NO_ENDS: _Ends = ((), ())
 
 
 class Recorder(TorchDispatchMode):
@@ -171,23 +169,24 @@ class Recorder(TorchDispatchMode):
         return tuple(map(self._module_call, self.tree.calls, ops))
 
     def _module_call(self, call: Call, ops: Sequence[int]) -> ModuleCall:
-        ends = self._ends.get(call.index, _Ends((), ()))
+        inputs, outputs = self._ends.get(call.index, _NO_ENDS)
+        parent = None if call.parent is None else call.parent.index
         return ModuleCall(
-            index=call.index,
-            path=call.path,
-            type_name=type_name_of(call.module),
-            call=call.invocation,
-            depth=call.depth,
-            parent=None if call.parent is None else call.parent.index,
-            children=tuple(call.children),
-            inputs=ends.inputs,
-            outputs=ends.outputs,
-            ops=tuple(ops),
-            type_module=type(call.module).__module__,
+            call.index,
+            call.path,
+            type_name_of(call.module),
+            call.invocation,
+            call.depth,
+            parent,
+            tuple(call.children),
+            inputs,
+            outputs,
+            tuple(ops),
+            type(call.module).__module__,
         )
 
     def _note_tensors(self, call: Call, arguments: object, result: object) -> None:
-        self._ends[call.index] = _Ends(self._indices(arguments), self._indices(result))
+        self._ends[call.index] = self._indices(arguments), self._indices(result)
 
     def _indices(self, value: object) -> tuple[int, ...]:
         return tuple([self.table.find(tensor).index for tensor in tensors_in(value)])
@@ -312,7 +311,7 @@ class Recorder(TorchDispatchMode):
         call = self.tree.current or self._owner()
         if request.traits.takes_packed:
             self._note_packed(request, call)
-        origin = self._origin(request, index)
+        origin = self._origin(request, index) if self._phase == "backward" else "function"
         self._ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, origin))
         self.table.storages.advance(index + 1)
         if met or request.traits.may_draw or outcome.assumed is not None:
@@ -347,8 +346,6 @@ class Recorder(TorchDispatchMode):
         return outcome.result
 
     def _origin(self, request: OpRequest, index: int) -> Origin:
-        if self._phase != "backward":
-            return "function"
         if _is_inside_checkpoint():
             self._is_computing_again = True
             return "checkpoint"

@@ -170,18 +170,19 @@ class Snapshot:
         self._classes = [(each, dict(vars(each))) for each in classes]
         parametrize = sys.modules.get("torch.nn.utils.parametrize")
         self._waiting: deque[Any] = deque([*arguments, getattr(parametrize, "_cache", None)])
+        self._seen.update(map(id, modules))
         for module in modules:
-            self._seen.add(id(module))
-            self._take_container(vars(module))
+            self._keep(vars(module), dict(vars(module)))
         for _, attributes in self._classes:
             self._wait_for(attributes.values())
         while self._waiting and len(self._seen) < MOST_OBJECTS:  # what is near comes first
             value = self._waiting.popleft()
-            if type(value) in PLAIN_TYPES and id(value) not in self._seen:
+            if id(value) not in self._seen:
                 self._seen.add(id(value))
-                self._tensors.append(_TensorState(value))
-            elif id(value) not in self._seen:
-                self._take_if_possible(value)
+                if type(value) in PLAIN_TYPES:
+                    self._tensors.append(_TensorState(value))
+                else:
+                    self._take_if_possible(value)
         self._waiting.clear()
         self.gradients = KeptGradients(each.tensor for each in self._tensors if each.is_leaf)
 
@@ -191,7 +192,7 @@ class Snapshot:
         for filled in filter(None, self._empty):
             _try(failures, _refill, filled, ())
         for container, items in self._containers:
-            if not _same_items(_readable(container), items):
+            if not _same_items(container if type(container) in TABLES else _readable(container), items):
                 _try(failures, _refill, container, items)
         for kind, attributes in self._classes:
             _try(failures, _restore_class, kind, attributes)
@@ -217,7 +218,6 @@ class Snapshot:
 
     def _take(self, value: Any) -> None:
         kind = type(value)
-        self._seen.add(id(value))
         if issubclass(kind, Tensor):
             if not nn.parameter.is_lazy(value):
                 self._tensors.append(_TensorState(value))
@@ -236,9 +236,11 @@ class Snapshot:
     def _take_container(self, container: Any) -> None:
         size = len(container) if type(container) in TABLES else plain_len(container)
         if size <= LARGEST_CONTAINER:
-            items = _items_of(container)
-            self._containers.append((container, items))
-            self._wait_for(items.values() if type(items) is dict else items)
+            self._keep(container, _items_of(container))
+
+    def _keep(self, container: Any, items: Any) -> None:
+        self._containers.append((container, items))
+        self._wait_for(items.values() if type(items) is dict else items)
 
     def _wait_for(self, values: Iterable[Any]) -> None:
         """Most of what a module has is an empty table of hooks, or has nothing in it that could change."""
@@ -375,8 +377,8 @@ def _same_items(now: Any, before: Any) -> bool:
     """Identity, not equality: comparing tensors would compute."""
     if len(now) != len(before):
         return False
+    if isinstance(now, dict):
+        return all(map(operator.is_, now.values(), before.values())) and all(map(operator.is_, now, before))
     if isinstance(now, set):
         return set(map(id, now)) == set(map(id, before))
-    if isinstance(now, dict) and not all(map(operator.is_, now.values(), before.values())):
-        return False
     return all(map(operator.is_, now, before))
