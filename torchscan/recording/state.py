@@ -282,7 +282,7 @@ class _TensorState:
         self.tensor = tensor
         self._data = tensor.data
         self._requires_grad = tensor.requires_grad
-        self._version = _version_of(tensor)
+        self._version = 0 if tensor.is_inference() else tensor._version
         self.is_leaf = tensor.is_leaf
         self._hooks = hooks_of(tensor)
         self._attributes = dict(vars(tensor)) if getattr(tensor, "__dict__", None) else {}
@@ -295,7 +295,7 @@ class _TensorState:
             and _is_laid_out_like(tensor, data)
             and tensor.requires_grad is self._requires_grad
             and tensor.is_leaf is self.is_leaf
-            and _version_of(tensor) == self._version
+            and (0 if tensor.is_inference() else tensor._version) == self._version
             and hooks_of(tensor) is self._hooks is NO_HOOKS
             and not (self._attributes or getattr(tensor, "__dict__", None))
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from functools import partial
 
 from torch import Tensor
 
@@ -21,8 +20,10 @@ def parameter_records(
     """One for each slot, in the order of the inventory, then one for each that is packed away; operators ``took_packed``."""
     first: dict[int, int] = {}
     identities = [first.setdefault(slot.tensor._cdata, position) for position, slot in enumerate(inventory.slots)]
-    used = list(map(partial(_is_used, table), inventory.slots))  # before the table is asked for those that are not
-    plain = [_record_of(*each, table) for each in zip(inventory.slots, identities, used, strict=True)]
+    # before the table is asked for the memory of those that are not used
+    known = [table.storages.find(slot.tensor) for slot in inventory.slots]
+    used = [number is not None or _is_used(table, slot) for number, slot in zip(known, inventory.slots, strict=True)]
+    plain = [_record_of(*each, table) for each in zip(inventory.slots, identities, known, used, strict=True)]
     return (*plain, *_packed_records(inventory.packed, len(plain), table, took_packed))
 
 
@@ -68,19 +69,19 @@ def unseen_parameters(inventory: Inventory, took_packed: Mapping[Fingerprint | N
 
 
 def _is_used(table: TensorTable, slot: Slot) -> bool:
-    if type(slot.tensor) in PLAIN_TYPES:
-        return table.is_used(slot.tensor)
-    return any(map(table.is_used, (slot.tensor, *_parts_of(slot.tensor))))
+    """A tensor whose own memory nobody met may wrap others."""
+    return type(slot.tensor) not in PLAIN_TYPES and any(map(table.is_used, _parts_of(slot.tensor)))
 
 
-def _record_of(slot: Slot, identity: int, is_used: bool, table: TensorTable) -> ParameterRecord:
+def _record_of(slot: Slot, identity: int, known: int | None, is_used: bool, table: TensorTable) -> ParameterRecord:
     owner, name, _, tensor, is_buffer = slot
+    requires_grad, numel = tensor.requires_grad, tensor.numel()
     if type(tensor) in PLAIN_TYPES:
-        local, parts = tensor, [tensor]
+        local, size = tensor, bytes_of(tensor)
+        storages: tuple[int, ...] = (table.foreign_storage(tensor) if known is None else known,)
     else:
-        local, parts = local_part(tensor), _parts_of(tensor)
-    requires_grad, numel, size = tensor.requires_grad, tensor.numel(), sum(map(bytes_of, parts))
-    storages = tuple(map(table.foreign_storage, parts))
+        parts = _parts_of(tensor)
+        local, size, storages = local_part(tensor), sum(map(bytes_of, parts)), tuple(map(table.foreign_storage, parts))
     return ParameterRecord(owner, name, identity, is_buffer, requires_grad, numel, local.numel(), size, is_used, storages)
 
 

@@ -58,36 +58,51 @@ class Storages:
         """The number of the memory of a tensor, if it was met."""
         if self._gone:
             self._settle()
-        return self._of_pointer.get(_pointer(tensor, _storage_of(tensor)))
+        storage = _storage_of(tensor)
+        return self._of_pointer.get(tensor._cdata if storage is None else storage._cdata)
 
     def find_or_add(self, tensor: Tensor, kind: StorageKind, name: str) -> tuple[int, bool]:
         """The number of memory that was there before the pass, or that was made out of sight; and whether it is new."""
         if self._gone:
             self._settle()
         storage = _storage_of(tensor)
-        known = self._of_pointer.get(_pointer(tensor, storage))
+        pointer = tensor._cdata if storage is None else storage._cdata
+        known = self._of_pointer.get(pointer)
         if known is not None:
             return known, False
         size = _size_without_storage(tensor) if storage is None else storage.nbytes()
-        return self._add(tensor, storage, (size, self._now, kind, name)), True
+        number = len(self._blocks)
+        self._blocks.append((size, self._now, kind, name))
+        if kind in _KEPT:
+            self._of_pointer[pointer] = number
+        else:
+            self._hold(tensor if storage is None else storage, pointer, number)
+        return number, True
 
     def add_made(self, tensor: Tensor, spec: TensorSpec, producer: int) -> int:
         """Memory that an operator call made; the spec is asked for its size where the tensor has none of its own."""
         if self._gone:
             self._settle()
         storage = _storage_of(tensor)
-        size = spec.stored_bytes if storage is None else storage.nbytes()
-        return self._add(tensor, storage, (size, producer, "intermediate", ""))
+        number = len(self._blocks)
+        if storage is None:
+            self._blocks.append((spec.stored_bytes, producer, "intermediate", ""))
+            self._hold(tensor, tensor._cdata, number)
+        else:
+            self._blocks.append((storage.nbytes(), producer, "intermediate", ""))
+            self._hold(storage, storage._cdata, number)
+        return number
 
     def stands_for(self, tensor: Tensor, number: int, *, holds: bool = False) -> None:
         """``tensor`` is computed with in place of that block; one that ``holds`` the block keeps it."""
         self._settle()
         storage = _storage_of(tensor)
+        pointer = tensor._cdata if storage is None else storage._cdata
         if holds:
             self._more_holders[number] = self._more_holders.get(number, 0) + 1
-            self._hold(tensor, storage, number)
+            self._hold(tensor if storage is None else storage, pointer, number)
         else:
-            self._of_pointer.setdefault(_pointer(tensor, storage), number)
+            self._of_pointer.setdefault(pointer, number)
 
     def call_it(self, number: int, kind: StorageKind, name: str) -> None:
         """Say what it has turned out to be."""
@@ -113,21 +128,10 @@ class Storages:
         self._settle()
         self._watches.clear()
 
-    def _add(self, tensor: Tensor, storage: torch.UntypedStorage | None, block: _Block) -> int:
-        """Enter it, and notice when it is let go of."""
-        number = len(self._blocks)
-        self._blocks.append(block)
-        if block[2] in _KEPT:
-            self._of_pointer[_pointer(tensor, storage)] = number
-        else:
-            self._hold(tensor, storage, number)
-        return number
-
-    def _hold(self, tensor: Tensor, storage: torch.UntypedStorage | None, number: int) -> None:
-        """What was at this address may be gone, which must have been settled."""
-        watch = _Watch(tensor if storage is None else storage, self._gone.append)
-        watch.number = number
-        watch.pointer = pointer = _pointer(tensor, storage)
+    def _hold(self, memory: Tensor | torch.UntypedStorage, pointer: int, number: int) -> None:
+        """Notice when it is let go of. What was at this address before must have been settled."""
+        watch = _Watch(memory, self._gone.append)
+        watch.number, watch.pointer = number, pointer
         self._of_pointer[pointer] = number
         self._watches[pointer] = watch
 
@@ -177,7 +181,3 @@ def sparsity_of(tensor: Tensor) -> Sparsity | None:
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         return Sparsity(tensor.values().numel(), tensor.ccol_indices().nbytes + tensor.row_indices().nbytes)
     return None
-
-
-def _pointer(tensor: Tensor, storage: torch.UntypedStorage | None) -> int:
-    return tensor._cdata if storage is None else storage._cdata

@@ -276,9 +276,8 @@ class TensorTable:
         name: str,
         producer: int | None,
     ) -> Tracked:
-        tracked = Tracked(tensor, len(self.records), spec, storage, standin)
+        tracked = self._tracked[id(tensor)] = Tracked(tensor, len(self.records), spec, storage, standin)
         self.records.append(TensorRecord(spec, storage, kind, name, producer))
-        self._tracked[id(tensor)] = tracked
         self._share(tracked)
         if standin is not None:
             self.storages.stands_for(standin, storage)

@@ -126,16 +126,17 @@ class OpRequest:
 
     def _scan(self, values: Iterable[Any], key: list[Any]) -> None:
         """Equal keys mean: the same operator on tensors of the same specs with the same other arguments."""
+        find, met = self.table.find, self.tracked
         for value in values:
             kind = type(value)
             if kind in _PLAIN:
                 key.append(value)
             elif kind is Tensor or kind is nn.Parameter or isinstance(value, Tensor):
-                tracked = self.table.find(value)
-                if tracked in self.tracked:  # x * x reads x once
-                    key.append((_SAME, self.tracked.index(tracked)))
+                tracked = find(value)
+                if tracked in met:  # x * x reads x once
+                    key.append((_SAME, met.index(tracked)))
                 self.tensors.append(value)
-                self.tracked.append(tracked)
+                met.append(tracked)
                 if tracked.standin is not None:
                     self.has_standin = True
                 key.append(id(tracked.spec) if tracked.is_concrete else -id(tracked.spec))
