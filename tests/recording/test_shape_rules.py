@@ -1,0 +1,137 @@
+"""Shapes, strides and types that torchscan works out by itself are those that the operators have on data, in any layout."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchscan import Trace, record
+
+F = nn.functional
+Drawn = tuple[tuple[Any, ...], Callable[..., Tensor]]
+
+
+class Applied(nn.Module):
+    """One function of its arguments."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Tensor:
+        """What it returns."""
+        return self.function(*args)
+
+
+def _laid_out(shape: tuple[int, ...], draw: random.Random) -> Tensor:
+    """Plain, every other element of a larger one, swapped or stretched. Its values are unknown on shapes alone."""
+    how = draw.choice(["plain", "plain", "plain", "swapped", "sliced", "stretched", "channels last"])
+    if how == "swapped" and len(shape) > 1:
+        one, other = draw.sample(range(len(shape)), 2)
+        turned = list(shape)
+        turned[one], turned[other] = turned[other], turned[one]
+        made = torch.rand(turned).transpose(one, other)
+    elif how == "sliced":
+        made = torch.rand(*shape[:-1], 2 * shape[-1])[..., ::2]
+    elif how == "stretched":
+        made = torch.rand(1, *shape[1:]).expand(shape)
+    elif how == "channels last" and len(shape) == 4:
+        made = torch.rand(shape).contiguous(memory_format=torch.channels_last)
+    else:
+        made = torch.rand(shape)
+    return made.requires_grad_()
+
+
+def _size(draw: random.Random) -> int:
+    return draw.choice([1, 1, 2, 3, 5])
+
+
+def _images(draw: random.Random, channels: int = 0) -> Tensor:
+    return _laid_out((_size(draw), channels or _size(draw), draw.choice([1, 6, 7]), draw.choice([1, 7, 8])), draw)
+
+
+def _convolution(draw: random.Random) -> Drawn:
+    groups = draw.choice([1, 1, 2])
+    inside, outside, kernel = groups * _size(draw), groups * _size(draw), draw.choice([1, 3])
+    options: tuple[Any, ...] = (draw.choice([1, 2, (2, 1)]), draw.choice([1, 2, (2, 3)]), draw.choice([1, 2]), groups)
+    weight, bias = (
+        _laid_out((outside, inside // groups, kernel, kernel), draw),
+        torch.rand(outside) if draw.random() < 0.5 else None,
+    )
+    images = _images(draw, inside)
+    if min(images.shape[2:]) + 2 < 2 * kernel:
+        kernel, weight = 1, _laid_out((outside, inside // groups, 1, 1), draw)
+    return (images, weight), lambda x, w: F.conv2d(x, w, bias, *options)
+
+
+def _cat(draw: random.Random) -> Drawn:
+    shape, dim = tuple(_size(draw) for _ in range(draw.choice([1, 3, 4]))), draw.choice([0, -1])
+    others = [list(shape) for _ in range(draw.choice([1, 2]))]
+    for each in others:
+        each[dim] = _size(draw)
+    return (_laid_out(shape, draw), *(_laid_out(tuple(each), draw) for each in others)), lambda *each: torch.cat(each, dim)
+
+
+def _pool(draw: random.Random) -> Drawn:
+    size: Any = draw.choice([1, 2, (1, 3)])
+    return (_images(draw),), lambda x: F.adaptive_avg_pool2d(x, size)
+
+
+def _broadcast(draw: random.Random) -> Drawn:
+    shape = tuple(_size(draw) for _ in range(draw.choice([1, 2, 4])))
+    narrow = tuple(draw.choice([1, each]) for each in shape)[draw.randrange(len(shape)) :]
+    operands = [_laid_out(shape, draw), _laid_out(narrow, draw)]
+    draw.shuffle(operands)
+    functions: list[Callable[..., Tensor]] = [torch.add, torch.sub, torch.mul, torch.div]
+    return tuple(operands), draw.choice(functions)
+
+
+def _each_element(draw: random.Random) -> Drawn:
+    functions: list[Callable[..., Tensor]] = [
+        torch.neg,
+        torch.cos,
+        torch.rsqrt,
+        torch.sigmoid,
+        F.gelu,
+        F.silu,
+        torch.relu,
+        lambda x: torch.roll(x.contiguous(), 1, -1),
+    ]
+    return (_laid_out(tuple(_size(draw) for _ in range(draw.choice([1, 2, 4]))), draw),), draw.choice(functions)
+
+
+def _filled(draw: random.Random) -> Drawn:
+    shape = tuple(_size(draw) for _ in range(draw.choice([1, 2, 4])))
+    mask = torch.zeros(tuple(draw.choice([1, each]) for each in shape)[draw.randrange(len(shape)) :], dtype=torch.bool)
+    return (_laid_out(shape, draw),), lambda x: x.masked_fill(mask, 1.0)
+
+
+def _view(draw: random.Random) -> Drawn:
+    functions: list[Callable[..., Tensor]] = [
+        lambda x: x[:, 1:],
+        lambda x: x.permute(3, 0, 2, 1),
+        lambda x: x.unsqueeze(1),
+        lambda x: x[..., -1],
+    ]
+    function = draw.choice(functions)
+    return (_images(draw),), lambda x: function(function(x.permute(0, 2, 3, 1)[..., None, -1]))
+
+
+@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("kind", [_convolution, _cat, _pool, _broadcast, _each_element, _filled, _view])
+def test_as_on_data(kind: Callable[[random.Random], Drawn], number: int) -> None:
+    args, function = kind(random.Random(number))  # noqa: S311
+    abstract, real = (record(Applied(function), args=args, execute=way) for way in ("abstract", "real"))
+    assert _outputs(abstract) == _outputs(real)
+
+
+def _outputs(trace: Trace) -> list[Any]:
+    """Along a dimension of one element any stride is right."""
+    specs = [trace.tensors[index].spec for index in trace.root.outputs]
+    steps = [[step for size, step in zip(spec.shape, spec.stride, strict=True) if size > 1] for spec in specs]
+    return [(spec.shape, spec.dtype, step) for spec, step in zip(specs, steps, strict=True)]
