@@ -28,7 +28,6 @@ from torch.utils._python_dispatch import _pop_mode as pop_mode
 __all__ = [
     "FUSES_GROUPED_QUERIES",
     "NO_BACKWARD_PASS",
-    "NO_HOOKS",
     "RUNS_BACKWARD",
     "WRITTEN_IN_PYTHON",
     "CustomOpDef",
@@ -332,7 +331,7 @@ def engine() -> Any:
 
 #: by their number; None if there never were any
 TensorHooks = tuple[dict[int, Any] | None, dict[int, Any] | None]
-NO_HOOKS: TensorHooks = (None, None)
+_NO_HOOKS: TensorHooks = (None, None)
 
 
 def hooks_of(tensor: Tensor) -> TensorHooks:
@@ -340,13 +339,14 @@ def hooks_of(tensor: Tensor) -> TensorHooks:
     given: Any = tensor._backward_hooks
     added: Any = tensor._post_accumulate_grad_hooks
     if given is None and added is None:
-        return NO_HOOKS
+        return _NO_HOOKS
     return None if given is None else dict(given), None if added is None else dict(added)
 
 
 def put_back_hooks(tensor: Tensor, before: TensorHooks) -> None:
     """As they were read. Autograd goes on with the dict that it was given, so that is changed."""
-    if hooks_of(tensor) == before:
+    there = hooks_of(tensor)
+    if there is before or there == before:
         return
     for name, hooks in zip(("_backward_hooks", "_post_accumulate_grad_hooks"), before, strict=True):
         now: Any = getattr(tensor, name)

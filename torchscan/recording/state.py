@@ -33,7 +33,6 @@ from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo, is_recording, put_back_after
 from torchscan.torch_versions import (
-    NO_HOOKS,
     compiled_from,
     hooks_for_gradients_as_now,
     hooks_of,
@@ -197,8 +196,7 @@ class Snapshot:
         for kind, attributes in self._classes:
             _try(failures, _restore_class, kind, attributes)
         for tensor in self._tensors:
-            if not tensor.is_as_before():
-                _try(failures, tensor.restore, table)
+            _try(failures, tensor.restore, table)
         _try(failures, self.gradients.restore, table)
         for generator, state in self._generators:
             _try(failures, generator.set_state, state)
@@ -287,19 +285,6 @@ class _TensorState:
         self._hooks = hooks_of(tensor)
         self._attributes = dict(vars(tensor)) if getattr(tensor, "__dict__", None) else {}
 
-    def is_as_before(self) -> bool:
-        """Whether that can be told at once."""
-        tensor, data = self.tensor, self._data
-        return (
-            share_memory(tensor, data)
-            and _is_laid_out_like(tensor, data)
-            and tensor.requires_grad is self._requires_grad
-            and tensor.is_leaf is self.is_leaf
-            and (0 if tensor.is_inference() else tensor._version) == self._version
-            and hooks_of(tensor) is self._hooks is NO_HOOKS
-            and not (self._attributes or getattr(tensor, "__dict__", None))
-        )
-
     def restore(self, table: TensorTable) -> None:
         tensor, data = self.tensor, self._data
         if not share_memory(tensor, data) or not _is_laid_out_like(tensor, data):
@@ -312,7 +297,8 @@ class _TensorState:
         if (attributes or self._attributes) and not _same_items(attributes, self._attributes):
             _refill(attributes, self._attributes)
         put_back_hooks(tensor, self._hooks)
-        if _version_of(tensor) != self._version and table.was_written(tensor):  # an operator counts it up, wherever it writes
+        version = 0 if tensor.is_inference() else tensor._version
+        if version != self._version and table.was_written(tensor):  # an operator counts it up, wherever it writes
             set_version(tensor, self._version)
 
 
@@ -333,10 +319,6 @@ def _is_laid_out_like(tensor: Tensor, other: Tensor) -> bool:
 
 def _has_strides(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
-
-
-def _version_of(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def _is_users(kind: type) -> bool:
