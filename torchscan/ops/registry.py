@@ -19,6 +19,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal, TypeVar
 
 import torch
@@ -235,10 +236,15 @@ def _goes_by_elements(entry: _Entry | None, op: OpOverload) -> bool:
     return _find(_window_rules, op) is elementwise
 
 
+_numel, _is_arithmetic = attrgetter("numel"), attrgetter("is_arithmetic")
+
+
 def _makes_nothing(signature: OpSignature) -> bool:
     """Whether its results can only be empty: an expert without rows, say, whose weights nobody reads."""
-    depends_on_values = torch.Tag.dynamic_output_shape in signature.op.tags
-    return bool(signature.all_written) and not depends_on_values and not any(spec.numel for spec in signature.all_written)
+    written = signature.all_written
+    if not written or any(map(_numel, written)):
+        return False
+    return torch.Tag.dynamic_output_shape not in signature.op.tags
 
 
 def _without_arithmetic(priced: Price) -> Price:
@@ -263,8 +269,9 @@ def _priced(entry: _Entry, signature: OpSignature, routing: Routing) -> Price:
 
 def _is_integer_arithmetic(signature: OpSignature) -> bool:
     """Whether it is an operator of torch's own on integers or booleans; what others do with integers is not known."""
-    is_torchs = signature.op.namespace in ("aten", "prims")
-    return is_torchs and not any(spec.is_arithmetic for spec in (*signature.inputs, *signature.outputs))
+    if any(map(_is_arithmetic, (*signature.inputs, *signature.outputs))):
+        return False
+    return signature.op.namespace in ("aten", "prims")
 
 
 def _apply(formula: Callable[..., T], signature: OpSignature, routing: Routing = UNKNOWN) -> T:
@@ -371,11 +378,16 @@ def _register(entries: dict[str, T], operators: tuple[Operator, ...], entry: T, 
 
 
 def _find(entries: Mapping[str, T], operator: OpOverload) -> T | None:
-    """Look up the overload, then the packet; an in-place operator falls back on its functional counterpart."""
-    packet = str(operator.overloadpacket)
-    functional = packet.removesuffix("_")
-    for name in (str(operator), packet, f"{functional}.{operator._overloadname}", functional):
+    for name in _names_to_find(operator):
         entry = entries.get(name)
         if entry is not None:
             return entry
     return None
+
+
+@functools.cache
+def _names_to_find(operator: OpOverload) -> tuple[str, ...]:
+    """The overload, then the packet; an in-place operator falls back on its functional counterpart."""
+    packet = str(operator.overloadpacket)
+    functional = packet.removesuffix("_")
+    return str(operator), packet, f"{functional}.{operator._overloadname}", functional
