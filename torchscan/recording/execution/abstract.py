@@ -30,7 +30,7 @@ from torchscan.recording.execution.calls import (
 from torchscan.recording.execution.checks import check
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
 from torchscan.recording.execution.routing import BALANCED_INDICES, balanced_indices, picked_by
-from torchscan.recording.execution.shape_rules import SAVING_STATISTICS, SHAPE_RULES, statistics_on_cpu
+from torchscan.recording.execution.shape_rules import SAVING_STATISTICS, SHAPE_RULES, Rule, statistics_on_cpu
 from torchscan.torch_versions import aten
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
@@ -254,12 +254,18 @@ def _on_meta(request: OpRequest) -> Any:
     check(request)
     rule = SHAPE_RULES.get(request.op)
     try:
-        result = None if rule is None else request.call(to_meta, op=rule)
+        result = None if rule is None else _ruled(rule, request, to_meta)
         if type(result) is tuple and not result:  # an operator that returns nothing
             return None
         return request.call(to_meta, _META) if result is None else result
     except NotImplementedError as error:
         raise NeedsValuesError(f"{request.op} cannot run on meta tensors: {error}") from error
+
+
+def _ruled(rule: Rule, request: OpRequest, to_meta: Callable[[Tensor], Tensor]) -> Any:
+    if request.has_standin or any(tracked.is_concrete for tracked in request.tracked):
+        return request.call(to_meta, op=rule)
+    return rule(*request.args, **request.kwargs)
 
 
 def _masks_to_indices(request: OpRequest) -> None:
