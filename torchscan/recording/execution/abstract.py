@@ -128,12 +128,18 @@ class AbstractExecution:
 
     def _after_write(self, request: OpRequest, outcome: OpOutcome) -> OpOutcome:
         """There is no data to write, so once it is known that the specs stay as they are, the work can be left out."""
-        written = request.written_tensors()
-        kept = all(request.table.find(tensor).spec is request.table.spec_of(request.operand(tensor)) for tensor in written)
-        if kept and len(written) == 1 and isinstance(outcome.result, Tensor):
-            position = next(index for index, tensor in enumerate(request.tensors) if tensor is written[0])
+        position = self._only_written(request, outcome)
+        if position is not None:
             self._remember(request, outcome, lambda again: again.operand(again.tensors[position]))
         return outcome
+
+    def _only_written(self, request: OpRequest, outcome: OpOutcome) -> int | None:
+        """The position of the operand that is written to and returned, if there is one such, and its spec stays as it is."""
+        written = request.written_tensors()
+        kept = all(request.table.find(tensor).spec is request.table.spec_of(request.operand(tensor)) for tensor in written)
+        if not kept or len(written) != 1 or not isinstance(outcome.result, Tensor):
+            return None
+        return next(index for index, tensor in enumerate(request.tensors) if tensor is written[0])
 
     def _with_balanced_indices(self, request: OpRequest, outcome: OpOutcome) -> OpOutcome:
         make = balanced_indices(request, outcome.signature.outputs)
@@ -160,7 +166,10 @@ class AbstractExecution:
     def _run_on_values(self, request: OpRequest) -> OpOutcome:
         """All operands have values. Keep computing with them, unless the result is large or full of fractions."""
         if request.traits.needs_values or request.traits.written:
-            return describe_outcome(request, _on_cpu(request))
+            outcome = describe_outcome(request, _on_cpu(request))
+            if not request.traits.needs_values and self._only_written(request, outcome) is not None:
+                self._remember(request, outcome, _on_cpu)
+            return outcome
         sizes = math.prod(max(tracked.spec.numel, 1) for tracked in request.tracked)
         if request.traits.is_factory or request.op in _MAY_GROW or sizes > CONCRETE_INTEGERS:
             shapes = describe_outcome(request, _on_meta(request))
