@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, TensorTable
-from torchscan.recording.execution.whereabouts import told
+from torchscan.recording.execution.whereabouts import ASKING_WHERE, told
 from torchscan.torch_versions import outside_of_everything
 
 _MAKERS = frozenset({torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor})
+_NOTICED = _MAKERS | ASKING_WHERE
 
 
 class KnownConstants(TorchFunctionMode):
@@ -33,14 +34,14 @@ class KnownConstants(TorchFunctionMode):
         self, func: Callable[..., Any], types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Call the function, and take note of what it was given."""
-        if func in _MAKERS:
-            made = func(*args, **(kwargs or {}))
-            note_values(made, func, args, kwargs or {}, self._table, largest_floats=CONCRETE_FLOATS)
-            return made
+        if func not in _NOTICED:
+            return func(*args, **kwargs) if kwargs else func(*args)
         answer = told(func, self._home)
         if answer is not None:
             return answer
-        return func(*args, **kwargs) if kwargs else func(*args)
+        made = func(*args, **(kwargs or {}))
+        note_values(made, func, args, kwargs or {}, self._table, largest_floats=CONCRETE_FLOATS)
+        return made
 
 
 def note_values(

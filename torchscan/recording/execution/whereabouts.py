@@ -23,6 +23,9 @@ _GETTERS: Mapping[Any, Callable[[torch.device], object]] = {
     _PROPERTIES.is_cuda.__get__: lambda device: device.type == "cuda",
 }
 
+#: by which a tensor is asked where it is
+ASKING_WHERE = frozenset(_GETTERS)
+
 
 def told(func: Callable[..., Any], home: torch.device | None) -> object:
     """The answer, if a line of the user's, two calls up, asks a tensor where it is, and the model has a device; else None."""
