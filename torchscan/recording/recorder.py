@@ -46,7 +46,7 @@ from torchscan.torch_versions import (
     keeps_for_gradients,
     without_torch_function,
 )
-from torchscan.trace.events import ModuleCall, OpCall, Origin, Phase
+from torchscan.trace.events import ModuleCall, OpCall, Origin, Phase, TensorSpec
 
 _LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # about to be initialised: no part of the pass
 
@@ -323,15 +323,20 @@ class Recorder(TorchDispatchMode):
             self.took_packed.setdefault(fingerprint_of(packed_tensors(packed)), call.path)
 
     def _enter_outputs(self, request: OpRequest, outcome: OpOutcome, producer: int) -> list[Tracked]:
-        entered = []
-        for tensor, spec, alias in zip(outcome.outputs, outcome.signature.outputs, outcome.alias_of, strict=True):
-            base = None if alias is None else request.tracked[alias]
-            if alias is not None and request.operand(request.tensors[alias]) is tensor:
-                tracked = self.table.rewrite(request.tensors[alias], spec, producer)
-            else:
-                tracked = self.table.add(tensor, spec, producer, base)
-            entered.append(tracked)
-        return entered
+        specs = outcome.signature.outputs
+        return [
+            self.table.add(tensor, spec, producer, None)
+            if alias is None
+            else self._enter_alias(request, alias, tensor, spec, producer)
+            for tensor, spec, alias in zip(outcome.outputs, specs, outcome.alias_of, strict=True)
+        ]
+
+    def _enter_alias(self, request: OpRequest, alias: int, tensor: Tensor, spec: TensorSpec, producer: int) -> Tracked:
+        """An operand that is returned, or what looks into its memory."""
+        operand, tracked = request.tensors[alias], request.tracked[alias]
+        if (operand if tracked.standin is None else tracked.standin) is tensor:
+            return self.table.rewrite(operand, spec, producer)
+        return self.table.add(tensor, spec, producer, tracked)
 
     def _with_originals(self, request: OpRequest, outcome: OpOutcome) -> Any:
         """An operator that returns one of its operands returns the model's own tensor, not what stood in for it.
