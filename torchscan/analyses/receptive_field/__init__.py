@@ -8,10 +8,13 @@ operands see is followed through these rules, along each spatial axis of each in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
+from torchscan.analyses.receptive_field.envelopes import Shape
 from torchscan.analyses.receptive_field.pieces import dims_of_places
-from torchscan.analyses.receptive_field.result import AxisField, LayerField, Places, ReceptiveField, axis_field
-from torchscan.analyses.receptive_field.sights import Reason, Sight
+from torchscan.analyses.receptive_field.questions import Seen, Sights
+from torchscan.analyses.receptive_field.result import AxisField, LayerField, Places, ReceptiveField, axis_field, further
+from torchscan.analyses.receptive_field.sights import Reason
 from torchscan.analyses.receptive_field.walk import Axis, State, Walk
 from torchscan.errors import InputError
 from torchscan.garbage import collected_later
@@ -42,7 +45,7 @@ def receptive_fields(
     walk = Walk(trace, tracked, undecided, strict_norm=strict_norm)
     seen = walk.outputs_by_call()
     spatial = [_is_spatial(trace, axis, walk.channels, given) for axis in tracked]
-    describe = _Describer(trace, tracked, spatial)
+    describe = _Describer(trace, tracked, spatial, walk.sights)
     return ReceptiveField(tuple(describe.layer(call, seen[call.index]) for call in trace.modules))
 
 
@@ -75,43 +78,67 @@ def _is_spatial(trace: Trace, axis: Axis, channels: Mapping[int, int | None], gi
 
 
 class _Describer:
-    """Says what layers see. Much of a model passes on what it is given, which is described once."""
+    """Says what layers see. Much of a model passes on what it is given, or sees the same a few places further on."""
 
-    def __init__(self, trace: Trace, axes: Sequence[Axis], spatial: Sequence[bool]) -> None:
+    def __init__(self, trace: Trace, axes: Sequence[Axis], spatial: Sequence[bool], sights: Sights) -> None:
         self._trace = trace
         self._axes = axes
+        self._sights = sights
         self._spatial = [at for at, is_spatial in enumerate(spatial) if is_spatial]
-        self._described: dict[tuple[tuple[int, ...], State], tuple[AxisField, ...]] = {}
+        self._described: dict[tuple[Shape, State], tuple[AxisField, ...]] = {}
+        #: by the number of a sight and a shape
+        self._followed: dict[tuple[int, Shape], frozenset[int]] = {}
+        #: of sights that start at zero
+        self._fields: dict[tuple[Axis, int, Shape, Places], AxisField] = {}
 
     def layer(self, call: ModuleCall, states: Sequence[State]) -> LayerField:
         """Of each output the axes that are spatial."""
-        shapes = (self._trace.tensors[tensor].spec.shape for tensor in call.outputs)
-        outputs = tuple(self._output(state, shape) for state, shape in zip(states, shapes, strict=True))
+        shapes = [self._trace.tensors[tensor].spec.shape for tensor in call.outputs]
+        outputs = tuple([self._output(state, shape) for state, shape in zip(states, shapes, strict=True)])
         return LayerField(call.path, call.type_name, call.call, outputs)
 
-    def _output(self, state: State, shape: tuple[int, ...]) -> tuple[AxisField, ...]:
+    def _output(self, state: State, shape: Shape) -> tuple[AxisField, ...]:
         key = (shape, state)
         if key not in self._described:
             kept = {self._axes[at]: state[at] for at in self._spatial}
-            followed = {axis: dims_of_places(sight, shape) for axis, sight in kept.items() if sight is not None}
-            self._described[key] = tuple(self._axis(axis, sight, shape, followed) for axis, sight in kept.items())
+            followed = {axis: self._dims_of_places(seen, shape) for axis, seen in kept.items() if seen is not None}
+            self._described[key] = tuple([self._axis(axis, seen, shape, followed) for axis, seen in kept.items()])
         return self._described[key]
 
-    def _axis(self, axis: Axis, sight: Sight | None, shape: tuple[int, ...], followed: Mapping[Axis, set[int]]) -> AxisField:
+    def _dims_of_places(self, seen: Seen, shape: Shape) -> frozenset[int]:
+        key = (seen[0], shape)
+        if key not in self._followed:
+            self._followed[key] = dims_of_places(self._sights[seen], shape)
+        return self._followed[key]
+
+    def _axis(self, axis: Axis, seen: Seen | None, shape: Shape, followed: Mapping[Axis, frozenset[int]]) -> AxisField:
         record = self._trace.tensors[axis[0]]
+        describe = partial(axis_field, record.name, axis[1], record.spec.shape[axis[1]])
+        if seen is None:
+            return describe(None, shape, _NOWHERE)
+        number, low, high = seen
         places = _places(axis, len(record.spec.shape), followed, shape)
-        return axis_field(record.name, axis[1], record.spec.shape[axis[1]], sight, shape, places)
+        key = (axis, number, shape, places)
+        if key not in self._fields:
+            self._fields[key] = describe(self._sights[number, 0, 0], shape, places)
+        field = self._fields[key]
+        if None in field.starts:  # a unit that sees nothing has size zero, wherever the others are
+            return describe(self._sights[seen], shape, places)
+        return further(field, low, high)
 
 
-def _places(axis: Axis, rank: int, followed: Mapping[Axis, set[int]], shape: tuple[int, ...]) -> Places:
+_NOWHERE = Places(frozenset(), are_shared=False)
+
+
+def _places(axis: Axis, rank: int, followed: Mapping[Axis, frozenset[int]], shape: Shape) -> Places:
     """The dimensions of an output that are places along an axis, and not channels that something of it went into.
 
     It is the axis's own, if the output has as many dimensions as the input; else those that no other axis shares. If all are
     shared, places of several axes are written one after the other there, as in a sequence of patches.
     """
-    own = followed.get(axis, set())
+    own = followed[axis]
     if axis[1] in own and len(shape) == rank:
-        return Places({axis[1]}, are_shared=False)
+        return Places(frozenset((axis[1],)), are_shared=False)
     others = (dims for each, dims in followed.items() if each != axis and each[0] == axis[0])
     unshared = own.difference(*others)
     return Places(unshared or own, are_shared=not unshared)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torchscan.analyses.receptive_field.lines import (
     LEAST_NOTHING,
@@ -33,8 +34,7 @@ _TOO_MANY_TERMS = 48
 _LONGEST_FUSED_PERIOD = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):  # a tuple, see Line
     """``base + Σ_d f_d(i_d)``; None for a dimension that it does not depend on."""
 
     base: int
@@ -99,14 +99,22 @@ def normal(base: int, dims: Sequence[Digits | None]) -> list[Term]:
     """The term with lines that start at zero; none if it sees nothing."""
     kept: list[Digits | None] = []
     for digits in dims:
-        if digits is None:
-            kept.append(None)
-            continue
-        started = [(count, *split_off_start(line)) if line else (count, 0, None) for count, line in digits]
-        base += sum(start for _, start, _ in started)
-        bare = tuple([(count if at else 0, line) for at, (count, _, line) in enumerate(started)])  # the outermost goes on
-        kept.append(bare if any(line for _, line in bare) else None)
+        if digits is not None:
+            start, digits = _started(digits)
+            base += start
+        kept.append(digits)
     return [] if base >= LEAST_NOTHING else [Term(base, tuple(kept))]
+
+
+def _started(digits: Digits) -> tuple[int, Digits | None]:
+    """The value at the first place, and digits with lines that start at zero; the outermost goes on, and needs no size."""
+    if len(digits) == 1:
+        line = digits[0][1]
+        start, line = split_off_start(line) if line else (0, None)
+        return start, ((0, line),) if line else None
+    started = [(count, *split_off_start(line)) if line else (count, 0, None) for count, line in digits]
+    bare = tuple([(count if at else 0, line) for at, (count, _, line) in enumerate(started)])
+    return sum([start for _, start, _ in started]), bare if any(line for _, line in bare) else None
 
 
 def _unfolded(term: Term, shape: Shape, step: Unfold, loss: _Loss) -> list[Term]:
@@ -209,7 +217,7 @@ def fused(terms: Iterable[Term], shape: Shape) -> tuple[Envelope, bool]:
 
 def _fused(one: Term, other: Term) -> Term | None:
     """One term for two, if they differ along one dimension at most, and rise alike there."""
-    differing = [dim for dim, (first, second) in enumerate(zip(one.dims, other.dims, strict=True)) if first != second]
+    differing = [dim for dim, digits in enumerate(one.dims) if digits != other.dims[dim]]
     if len(differing) != 1:
         return Term(min(one.base, other.base), one.dims) if not differing else None
     dim = differing[0]

@@ -8,9 +8,10 @@ a property of the model and not of the size of its input.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 from torchscan.ops.windows import Taps
 
@@ -20,8 +21,7 @@ NOTHING = 1 << 60
 LEAST_NOTHING = NOTHING >> 1
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):  # a tuple, as lines are made, compared and hashed in every step of a way
     """A periodic-affine function of an index, of whole numbers; see the module."""
 
     table: tuple[int, ...]
@@ -47,15 +47,44 @@ _MOST_VALUES = 1 << 14
 _LONGEST_TABLE = 512
 
 
+def values_of(line: Line, count: int, start: int = 0) -> Sequence[int]:
+    """The values at ``count`` indices from ``start`` on: ``line.at`` of many."""
+    table, rise = line
+    period = len(table)
+    if period == 1 and table[0] < LEAST_NOTHING:
+        first = table[0] + start * rise
+        return range(first, first + count * rise, rise) if rise else (first,) * count
+    before = start // period
+    skipped = start - before * period
+    blocks = -(-(skipped + count) // period)
+    if has_gaps(table):
+        some = [NOTHING if value >= LEAST_NOTHING else value + (before + block) * rise for block in range(blocks) for value in table]
+    elif not rise:
+        some = [*(table * blocks)]
+    else:
+        some = [value + block * rise for block in range(before, before + blocks) for value in table]
+    return some[skipped : skipped + count] if skipped or len(some) > count else some
+
+
+def has_gaps(values: Sequence[int]) -> bool:
+    """Whether some of the values are those of a minimum over nothing."""
+    return max(values) >= LEAST_NOTHING
+
+
 def shortest(table: Sequence[int], rise: int) -> Line:
     """The line of this table with the shortest period that there is."""
     full = len(table)
     for period in range(1, full // 2 + 1):
-        if full % period == 0 and rise * period % full == 0:
-            step = rise * period // full
-            if all(_continues(table[i], table[i + period], step) for i in range(full - period)):
-                return Line(tuple(table[:period]), step)
+        if full % period == 0 and rise * period % full == 0 and _continues_by(table, period, rise * period // full):
+            return Line(tuple(table[:period]), rise * period // full)
     return Line(tuple(table), rise)
+
+
+def _continues_by(values: Sequence[int], period: int, step: int) -> bool:
+    """Whether each value is ``step`` more than the one a period before."""
+    if not _continues(values[0], values[period], step) or not _continues(values[-1 - period], values[-1], step):
+        return False  # most don't, and this tells
+    return all(map(_continues, values, values[period:], (step,) * (len(values) - period)))
 
 
 def _continues(value: int, later: int, step: int) -> bool:
@@ -66,12 +95,14 @@ def _continues(value: int, later: int, step: int) -> bool:
 
 def split_off_start(line: Line) -> tuple[int, Line | None]:
     """The line less its first value, and that value; None for the line that is zero everywhere."""
-    start = next((value for value in line.table if value < LEAST_NOTHING), NOTHING)
-    if start == NOTHING:
-        return NOTHING, None
+    start = line.table[0]
+    if start >= LEAST_NOTHING:
+        start = next((value for value in line.table if value < LEAST_NOTHING), NOTHING)
+        if start == NOTHING:
+            return NOTHING, None
     if len(line.table) == 1:
         return start, Line((0,), line.rise) if line.rise else None
-    table = tuple([value if value >= LEAST_NOTHING else value - start for value in line.table])
+    table = tuple([value if value >= LEAST_NOTHING else value - start for value in line.table]) if start else line.table
     return start, None if not line.rise and not any(table) else Line(table, line.rise)
 
 
@@ -83,12 +114,22 @@ def through(line: Line | None, taps: Taps) -> Line:
         return shortest([_least_of_straight(line, places) for places in taps.table], line.rise * taps.rise)
     period = len(line.table)
     blocks = period // math.gcd(period, taps.rise)  # until the places fall on the same entries again; gcd(P, 0) = P
-    table = [
-        min((line.at(place + block * taps.rise) for place in places), default=NOTHING)
-        for block in range(blocks)
-        for places in taps.table
-    ]
+    least_by_block = (_least_among(line, places, taps.rise, blocks) for places in taps.table)
+    table = [value for block in zip(*least_by_block, strict=True) for value in block]
     return shortest(table, blocks * taps.rise // period * line.rise)
+
+
+def _least_among(line: Line, places: Sequence[int], rise: int, count: int) -> Sequence[int]:
+    """``min f(i + k · rise)`` over these places i, for the first ``count`` numbers k."""
+    columns = [_every(line, place, rise, count) for place in places]
+    return list(map(min, *columns)) if len(columns) > 1 else columns[0] if columns else [NOTHING] * count
+
+
+def _every(line: Line, start: int, step: int, count: int) -> Sequence[int]:
+    """``f(start + step · k)`` for the first ``count`` numbers k."""
+    if step > 0 and step * count <= _MOST_VALUES:
+        return values_of(line, (count - 1) * step + 1, start)[::step]
+    return [line.at(start + step * index) for index in range(count)]
 
 
 def _least_of_straight(line: Line, places: Sequence[int]) -> int:
@@ -101,29 +142,22 @@ def least(line: Line | None, size: int) -> int:
     """The least value among the first ``size`` indices."""
     if line is None:
         return 0
-    return min(line.table[:size]) if size <= len(line.table) else min(_ends(line, size))
-
-
-def values_of(line: Line | None, count: int, base: int) -> list[int]:
-    """The first values of ``base + f(i)``."""
-    if line is None:
-        return [base] * count
-    if len(line.table) < count:
-        return [base + line.at(index) for index in range(count)]
-    return [base + value for value in line.table[:count]]
+    if size <= len(line.table):
+        return min(line.table[:size])
+    return min(line.table) if line.rise >= 0 else min(_last_of_each_phase(line, size))
 
 
 def greatest(line: Line | None, size: int) -> int:
     """The greatest value among the first ``size`` indices, leaving out nothing."""
-    return 0 if line is None else max((value for value in _ends(line, size) if value < LEAST_NOTHING), default=NOTHING)
+    if line is None:
+        return 0
+    ends = _last_of_each_phase(line, size) if line.rise > 0 else line.table[:size]
+    return max((value for value in ends if value < LEAST_NOTHING), default=NOTHING)
 
 
-def _ends(line: Line, size: int) -> Iterable[int]:
-    """The values at the first and the last index of each phase."""
-    period = len(line.table)
-    for phase in range(min(period, size)):
-        yield line.at(phase)
-        yield line.at(phase + (size - 1 - phase) // period * period)
+def _last_of_each_phase(line: Line, size: int) -> Sequence[int]:
+    count = min(len(line.table), size)
+    return values_of(line, count, size - count)
 
 
 def minimum(one: Line | None, other: Line | None) -> Line:
@@ -132,7 +166,7 @@ def minimum(one: Line | None, other: Line | None) -> Line:
     if len(first.table) == len(second.table):
         return shortest(tuple(map(min, first.table, second.table)), first.rise)
     period = math.lcm(len(first.table), len(second.table))
-    table = [min(first.at(index), second.at(index)) for index in range(period)]
+    table = [*map(min, values_of(first, period), values_of(second, period))]
     return shortest(table, first.rise * period // len(first.table))
 
 
@@ -141,7 +175,9 @@ def total(one: Line | None, other: Line | None) -> Line | None:
     if one is None or other is None:
         return one or other
     period = math.lcm(len(one.table), len(other.table))
-    table = [min(one.at(index) + other.at(index), NOTHING) for index in range(period)]
+    table = [*map(operator.add, values_of(one, period), values_of(other, period))]
+    if has_gaps(table):
+        table = [min(value, NOTHING) for value in table]
     rise = one.rise * period // len(one.table) + other.rise * period // len(other.table)
     return shortest(table, rise)
 
@@ -160,9 +196,10 @@ def joined(digits: Digits) -> Line | None:
         return None
     period = 1 if above is None else len(above.table)
     rise = 0 if above is None else above.rise
-    low = [0 if inner is None else inner.at(index) for index in range(size)]
-    high = [0 if above is None else above.at(index) for index in range(period)]
-    return shortest([min(one + other, NOTHING) for one in high for other in low], rise)
+    low = values_of(inner or _ZERO, size)
+    high = values_of(above or _ZERO, period)
+    table = [one + other for one in high for other in low]
+    return shortest([min(value, NOTHING) for value in table] if has_gaps(table) else table, rise)
 
 
 def split(line: Line, outer_size: int, inner_size: int, step: int, spacing: int) -> tuple[list[tuple[Line, Line | None]], bool]:
@@ -210,10 +247,10 @@ def _from(line: Line, start: int, step: int, size: int) -> Line:
     """Every ``step``-th value from ``start`` on; of fewer than a period, gone on with by the shortest period that they show."""
     if size > len(line.table):
         return through(line, Taps(((start,),), step))
-    values = [line.at(start + step * index) for index in range(size)]
+    values = _every(line, start, step, size)
     for period in range(1, size // 2 + 1):
         rise = values[period] - values[0]
-        if all(_continues(values[i], values[i + period], rise) for i in range(size - period)):
+        if _continues_by(values, period, rise):
             return Line(tuple(values[:period]), rise)
     return Line(tuple(values), math.floor(line.slope * step * size))
 

@@ -83,9 +83,9 @@ def _goes_on(sight: Sight, dim: int, size: int) -> bool:
     return any(line is not None and (line.rise != 0 or 2 * len(line.table) <= size) for line in lines)
 
 
-def dims_of_places(sight: Sight, shape: Shape) -> set[int]:
+def dims_of_places(sight: Sight, shape: Shape) -> frozenset[int]:
     """The dimensions that follow the axis, and are not channels of which some see other things than others."""
-    return {dim for dim, size in enumerate(shape) if sight.low and _goes_on(sight, dim, size)}
+    return frozenset([dim for dim, size in enumerate(shape) if sight.low and _goes_on(sight, dim, size)])
 
 
 def _slopes(sight: Sight, dim: int) -> set[Fraction]:
@@ -140,7 +140,7 @@ def _laid_out(terms: Sequence[tuple[Piece, Term]], size: int) -> list[Term]:
         table = tables.setdefault(others, [NOTHING] * size)
         rises.setdefault(others, 0 if line is None else math.floor(line.slope * size))
         here = table[piece.start : piece.stop]
-        values = values_of(line, count, term.base)
+        values = [term.base + value for value in values_of(line, count)] if line else [term.base] * count
         table[piece.start : piece.stop] = values if here == [NOTHING] * count else map(min, here, values)
     found: list[Term] = []
     for others, table in tables.items():

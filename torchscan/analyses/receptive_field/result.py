@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, sized
-from torchscan.analyses.receptive_field.lines import LEAST_NOTHING, NOTHING, Line, joined, least
+from torchscan.analyses.receptive_field.lines import LEAST_NOTHING, NOTHING, Line, has_gaps, joined, least, values_of
 from torchscan.analyses.receptive_field.sights import Reason, Sight
 from torchscan.errors import InputError
 from torchscan.results import Result
@@ -194,7 +194,7 @@ def plain_short(value: Short) -> Any:
 class Places:
     """The dimensions of an output that are places along an axis; the others are taken as a whole."""
 
-    dims: set[int]
+    dims: frozenset[int]
     #: whether places along other axes share these dimensions
     are_shared: bool
 
@@ -220,6 +220,29 @@ def axis_field(name: str, axis: int, length: int, sight: Sight | None, shape: Sh
     if dim is None or (not phases.rise and len(phases.starts) == 1):
         return said
     return _with_steps(said) if places.are_shared else _with_slope(said, Fraction(phases.rise, phases.period))
+
+
+def further(said: AxisField, low: int, high: int) -> AxisField:
+    """The same with these numbers added to ``low`` and ``high`` of what is seen, by every unit: ``size = 1 − high − low``."""
+    if said.size is None or not (low or high):
+        return said
+    return AxisField(
+        input=said.input,
+        axis=said.axis,
+        length=said.length,
+        status=said.status,
+        dim=said.dim,
+        units=said.units,
+        size=said.size - low - high,
+        stride=said.stride,
+        padding=None if said.padding is None else said.padding - low,
+        rise=said.rise,
+        starts=tuple([start + low for start in said.starts if start is not None]),
+        sizes=tuple([size - low - high for size in said.sizes]),
+        inside=said.inside,
+        reasons=said.reasons,
+        notes=said.notes,
+    )
 
 
 def _with_slope(said: AxisField, stride: Fraction) -> AxisField:
@@ -277,21 +300,23 @@ def _along_one(low: Sequence[_Flat], high: Sequence[_Flat]) -> _Phases | None:
         return None
     period = math.lcm(*(len(lines[0][2].table) if lines else 1 for _, lines in flats))
     count = max((lines[0][1] for _, lines in flats if lines), default=1)
-    starts, sizes = _by_phase(low, high, range(min(period, count)))
+    starts, sizes = _by_phase(low, high, min(period, count))
     return _Phases(starts, sizes, int(slopes.pop() * period), period)
 
 
 def _by_phase(
-    low: Sequence[_Flat], high: Sequence[_Flat], units: Sequence[int]
+    low: Sequence[_Flat], high: Sequence[_Flat], count: int
 ) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
-    starts: list[int | None] = []
-    sizes: list[int] = []
-    for unit in units:
-        first = min(base + (lines[0][2].at(unit) if lines else 0) for base, lines in low)
-        last = -min(base + (lines[0][2].at(unit) if lines else 0) for base, lines in high)
-        starts.append(first if first < LEAST_NOTHING else None)
-        sizes.append(last - first + 1 if first < LEAST_NOTHING else 0)
-    return tuple(starts), tuple(sizes) if len(set(sizes)) > 1 else tuple(sizes[:1])
+    firsts, lasts = (_least_of_all(flats, count) for flats in (low, high))
+    starts = tuple([first if first < LEAST_NOTHING else None for first in firsts])
+    sizes = [1 - first - last if first < LEAST_NOTHING else 0 for first, last in zip(firsts, lasts, strict=True)]
+    return starts, tuple(sizes) if len(set(sizes)) > 1 else tuple(sizes[:1])
+
+
+def _least_of_all(flats: Sequence[_Flat], count: int) -> Sequence[int]:
+    """By unit the least of terms along one dimension."""
+    by_term = [[base + value for value in values_of(lines[0][2], count)] if lines else [base] * count for base, lines in flats]
+    return by_term[0] if len(by_term) == 1 else [*map(min, *by_term)]
 
 
 def _least_slope(low: Sequence[_Flat]) -> Fraction | None:
@@ -315,6 +340,12 @@ def _greatest_negated(parts: Sequence[tuple[int, Line]]) -> int:
     """The maximum of −(f + g) over an index; opposite lines cancel."""
     size = parts[0][0]
     period = math.lcm(*(len(line.table) for _, line in parts))
-    units = {*range(min(period, size)), *range(max(size - period, 0), size)}
-    values = ([line.at(unit) for _, line in parts] for unit in units)
-    return max((-sum(each) for each in values if max(each) < LEAST_NOTHING), default=-NOTHING)
+    count = min(period, size)
+    return max(_greatest_negated_of(parts, count, 0), _greatest_negated_of(parts, count, size - count))
+
+
+def _greatest_negated_of(parts: Sequence[tuple[int, Line]], count: int, start: int) -> int:
+    values = [values_of(line, count, start) for _, line in parts]
+    if any(map(has_gaps, values)):
+        return max((-sum(each) for each in zip(*values, strict=True) if max(each) < LEAST_NOTHING), default=-NOTHING)
+    return -min(map(sum, zip(*values, strict=True)))

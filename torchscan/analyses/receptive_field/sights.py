@@ -62,13 +62,28 @@ def identity(rank: int, dim: int) -> Sight:
     return Sight(low=(Term(0, low),), high=(Term(0, high),))
 
 
-@dataclass(frozen=True, slots=True)
+def moved(sight: Sight, low: int, high: int) -> Sight:
+    """The same with these numbers added to the envelopes."""
+    return Sight(
+        low=tuple([Term(term.base + low, term.dims) for term in sight.low]),
+        high=tuple([Term(term.base + high, term.dims) for term in sight.high]),
+        reasons=sight.reasons,
+        notes=sight.notes,
+        inside=sight.inside,
+    )
+
+
+@dataclass(slots=True)
 class Glance:
     """How one operator call looks: the size of the axis, the reason to give, and whether statistics count."""
 
     size: int
     reason: Reason
     strict_norm: bool
+    #: what was found depends on where in the input things are seen
+    is_bound: bool = False
+    #: the reason was given
+    is_named: bool = False
 
 
 def follow(sight: Sight, shape: Shape, way: Way, glance: Glance) -> tuple[Piece | None, Sight]:
@@ -135,6 +150,7 @@ def _step(sight: Sight, shape: Shape, step: Step, glance: Glance, *, is_bordered
     high, high_mixed = _apart_by(sight.high, whole)
     if low_mixed and high_mixed and _sees_all(low_mixed, high_mixed, shape, step, glance, wraps="wraps" in sight.notes):
         reasons = _with_reason(sight.reasons, glance.reason)
+        glance.is_named |= reasons is not sight.reasons
     else:
         reasons, low, high = sight.reasons, (*low, *low_mixed), (*high, *high_mixed)
     low, low_is_hull = envelope_after(low, shape, step)
@@ -192,6 +208,7 @@ def _apart_by(envelope: Envelope, dims: Sequence[int]) -> tuple[Envelope, Envelo
 
 def _sees_all(low: Envelope, high: Envelope, shape: Shape, step: Step, glance: Glance, *, wraps: bool) -> bool:
     """Whether what is mixed covers the whole input then, up to what strides leave over at its ends, and moves no more."""
+    glance.is_bound = True
     slack = _slack((*low, *high))
     low, high = (envelope_after(each, shape, step)[0] for each in (low, high))
     if not low or not high or follows((*low, *high)):

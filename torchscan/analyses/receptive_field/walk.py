@@ -3,40 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from torchscan.analyses.receptive_field.envelopes import Shape, Term
 from torchscan.analyses.receptive_field.lines import Line
 from torchscan.analyses.receptive_field.pieces import united
+from torchscan.analyses.receptive_field.questions import Answers, Seen, Sights
 from torchscan.analyses.receptive_field.sights import Glance, Reason, Sight, blind, everything, follow, identity
-from torchscan.analyses.receptive_field.writes import put_back, region_of
+from torchscan.analyses.receptive_field.writes import Region, put_back, region_of
 from torchscan.ops.registry import price, windows
-from torchscan.ops.windows import (
-    WHOLE,
-    EachOutput,
-    Look,
-    Looks,
-    Piece,
-    Reshape,
-    Way,
-    Ways,
-    Windows,
-)
+from torchscan.ops.windows import WHOLE, EachOutput, Look, Looks, Piece, Reshape, Way, Ways, Windows
 from torchscan.trace.events import OpCall, OpSignature, TensorSpec
 from torchscan.trace.trace import Trace
 
 #: a dimension of an input: the index of the tensor in the record, and the dimension
 Axis = tuple[int, int]
 #: what a tensor sees of each axis; None: nothing
-State = tuple[Sight | None, ...]
+State = tuple[Seen | None, ...]
 _UNKNOWN_WRITE = "a write through another tensor"
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """How one result of an operator looks at the operands, and what was asked about it."""
+
+    shape: Shape
+    looks: Looks
+    answers: Answers
+    #: of a view: what is seen after it was written to
+    after_writes: Answers
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """What all calls with one signature share."""
+
+    rule: Windows | None
+    shapes: tuple[Shape, ...]
+    results: tuple[_Result, ...]
+    #: the positions of the operands that it writes to
+    written: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Put:
+    """A view that is written to: how it looks at what it is a view of, and where."""
+
+    step: Look | Reshape
+    region: Region | None
+    shape: Shape
+
+    def sight(self, new: Sight | None, old: Sight | None, glance: Glance) -> Sight | None:
+        """What is seen of one axis then."""
+        if isinstance(self.step, Look) and self.region is not None:
+            return put_back(new, old, self.step, self.region, self.shape, glance)
+        return new and follow(new, self.step.shape, Way((Reshape(self.shape),)), glance)[1]
 
 
 class Walk:
     """One walk through a record. If the memory behind a view is written to, what the view sees is derived again."""
 
     def __init__(self, trace: Trace, axes: Sequence[Axis], undecided: set[int], *, strict_norm: bool) -> None:
+        self.sights = Sights()
         #: by input the dimension that turned out to be its channels, which is not followed any further; None: it has none
         self.channels: dict[int, int | None] = {}
+        self._dropped: set[int] = set()
         self._undecided = set(undecided)
         self._trace = trace
         self._axes = axes
@@ -44,7 +76,8 @@ class Walk:
         self._strict_norm = strict_norm
         self._blind: State = (None,) * len(axes)
         self._states: dict[int, State] = {}
-        self._windows: dict[int, Windows | None] = {}
+        self._storages = [record.storage for record in trace.tensors]
+        self._operators: dict[int, _Operator] = {}
         #: of a view: what it is a view of, by which call, as which of its results
         self._derived: dict[int, tuple[int, OpCall, int]] = {}
         #: by memory: how often it was written, what the tensor that has all of it sees now, and which versions of it there are
@@ -55,7 +88,7 @@ class Walk:
         self._stamps: dict[int, int] = {}
         for tensor in {tensor for tensor, _ in axes}:
             shape = trace.tensors[tensor].spec.shape
-            state = tuple(identity(len(shape), dim) if tensor == of else None for of, dim in axes)
+            state = tuple(self.sights.seen(identity(len(shape), dim)) if tensor == of else None for of, dim in axes)
             self._own(tensor, self._blind if 0 in shape else state)  # what has no elements sees nothing
 
     def outputs_by_call(self) -> dict[int, tuple[State, ...]]:
@@ -79,7 +112,7 @@ class Walk:
 
     def read(self, tensor: int) -> State:
         """What a tensor sees now."""
-        storage = self._trace.tensors[tensor].storage
+        storage = self._storages[tensor]
         writes = self._writes.get(storage, 0)
         if writes == self._stamps.get(tensor, 0):
             return self._states.get(tensor, self._blind)
@@ -95,14 +128,14 @@ class Walk:
 
     def _own(self, tensor: int, state: State) -> None:
         """Enter a tensor that has all of its memory."""
-        storage = self._trace.tensors[tensor].storage
+        storage = self._storages[tensor]
         self._states[tensor], self._memory[storage] = state, state
         self._owners.setdefault(storage, set()).add(tensor)
         self._stamps[tensor] = self._writes.get(storage, 0)
 
     def _write(self, target: int, written: int, state: State) -> None:
         """``target`` is written to, and is ``written`` from then on: tensors that share its memory see the same."""
-        storage = self._trace.tensors[target].storage
+        storage = self._storages[target]
         whole = state
         tensor = target
         while tensor in self._derived:
@@ -122,33 +155,39 @@ class Walk:
         """What a tensor sees after a view of it was written to."""
         if state == old == self._blind:
             return self._blind
-        shape = self._trace.tensors[parent].spec.shape
-        if 0 in op.signature.outputs[position].shape:
+        result = self._operator(op.signature).results[position]
+        if 0 in result.shape:
             return old
-        ways = _looks_of(self._rule(op.signature), position, op)[0]
+        ways = result.looks[0]
         step = ways[0].steps[0] if ways and len(ways) == 1 and len(ways[0].steps) == 1 else None
         specs = (self._trace.tensors[parent].spec, op.signature.outputs[position])
         region = region_of(step) if isinstance(step, Look) and specs[0].dtype == specs[1].dtype else None  # not of real parts
-        if isinstance(step, Reshape):
-            back = Way((Reshape(shape),))
-            return tuple(s and follow(s, step.shape, back, self._glance(op, at))[1] for at, s in enumerate(state))
-        if not isinstance(step, Look) or region is None:
-            return self._blinded([state, old], self._reason(op))
-        return tuple(
-            put_back(new, before, step, region, shape, self._glance(op, at))
-            for at, (new, before) in enumerate(zip(state, old, strict=True))
-        )
+        if isinstance(step, Reshape) or (isinstance(step, Look) and region is not None):
+            put = _Put(step, region, specs[0].shape)
+            return tuple(self._put_along(at, pair, put, result, op) for at, pair in enumerate(zip(state, old, strict=True)))
+        return self._blinded([state, old], self._reason(op))
+
+    def _put_along(self, axis: int, pair: tuple[Seen | None, Seen | None], put: _Put, result: _Result, op: OpCall) -> Seen | None:
+        """What is seen along one axis where a view was written to: what was written, and what was there."""
+
+        def work_out(seeing: Sequence[tuple[int, Sight]]) -> tuple[Sight | None, Glance]:
+            glance, sights = self._glance(op, axis), dict(seeing)
+            return put.sight(sights.get(0), sights.get(1), glance), glance
+
+        seeing = [(at, seen) for at, seen in enumerate(pair) if seen is not None]
+        return self.sights.ask(result.after_writes, self._sizes[axis], seeing, work_out) if seeing else None
 
     def _blinded(self, states: Sequence[State], reason: Reason) -> State:
         """All of several tensors, in an unknown way."""
-        state = tuple(blind(sights, reason) for sights in zip(*states, strict=True))
+        seen = ([each and self.sights[each] for each in along] for along in zip(*states, strict=True))
+        state = tuple(self.sights.seen(blind(sights, reason)) for sights in seen)
         return state if any(state) else self._blind
 
     # -- operators ---------------------------------------------------------------------------------------------------
 
     def _run(self, op: OpCall) -> None:
         operands = {tensor: self.read(tensor) for tensor in op.inputs}
-        written = _written(op)
+        written = [op.inputs[position] for position in self._operator(op.signature).written]
         if all(state is self._blind for state in operands.values()):
             self._enter(op, [self._blind] * len(op.outputs), written)
             return
@@ -163,10 +202,10 @@ class Walk:
 
         Views that see nothing are kept, too, because what they look into may be written later.
         """
-        storages = {self._trace.tensors[tensor].storage: tensor for tensor in (*reversed(op.inputs), *reversed(written))}
+        storages = {self._storages[tensor]: tensor for tensor in (*reversed(op.inputs), *reversed(written))}
         returned = set()
         for position, (tensor, state) in enumerate(zip(op.outputs, results, strict=True)):
-            storage = self._trace.tensors[tensor].storage
+            storage = self._storages[tensor]
             target = storages.get(storage)
             if target is None:
                 self._own(tensor, state)
@@ -181,38 +220,43 @@ class Walk:
     def _write_silently(self, op: OpCall, written: Sequence[int], operands: Mapping[int, State], returned: set[int]) -> None:
         """Operands that are written to but not returned may see everything that the operator looks at."""
         for tensor in written:
-            if self._trace.tensors[tensor].storage not in returned:
+            if self._storages[tensor] not in returned:
                 self._write(tensor, tensor, self._blinded(list(operands.values()), self._reason(op)))
 
     def _results(self, op: OpCall, operands: Mapping[int, State]) -> list[State]:
-        rule = self._rule(op.signature)
-        specs = op.signature.inputs
+        operator = self._operator(op.signature)
 
         def state_of(tensor: int) -> State:
             return operands[tensor] if tensor in operands else self._states.get(tensor, self._blind)
 
-        seeing = [
-            (position, tensor, state_of(tensor))
-            for position, tensor in enumerate(op.inputs[: len(specs)])
-            if state_of(tensor) is not self._blind
+        states = [state_of(tensor) for tensor in op.inputs[: len(operator.shapes)]]
+        seeing = [(position, state) for position, state in enumerate(states) if state is not self._blind]
+        if operator.rule is None:
+            return [self._blinded([state for _, state in seeing] or [self._blind], self._reason(op))] * len(op.outputs)
+        by_axis = [
+            [] if at in self._dropped else [(position, seen) for position, state in seeing if (seen := state[at]) is not None]
+            for at in range(len(self._axes))
         ]
-        if rule is None:
-            return [self._blinded([state for _, _, state in seeing] or [self._blind], self._reason(op))] * len(op.outputs)
-        shapes = [spec.shape for spec in specs]
-        found: list[State] = []
-        for output, spec in enumerate(op.signature.outputs):
-            if 0 in spec.shape:
-                found.append(self._blind)
-                continue
-            looks = _looks_of(rule, output, op)
-            state = tuple(
-                None
-                if self.channels.get(tensor) == dim
-                else self._sight(op, at, looks, [(position, state[at]) for position, _, state in seeing], shapes, spec.shape)
-                for at, (tensor, dim) in enumerate(self._axes)
-            )
-            found.append(state if any(state) else self._blind)
-        return found
+        return [self._result(op, result, operator.shapes, by_axis) for result in operator.results]
+
+    def _result(
+        self, op: OpCall, result: _Result, shapes: Sequence[Shape], by_axis: Sequence[Sequence[tuple[int, Seen]]]
+    ) -> State:
+        """What one result sees of each axis."""
+
+        def look(at: int, seeing: Sequence[tuple[int, Sight]]) -> tuple[Sight | None, Glance]:
+            glance = self._glance(op, at)
+            return _looked(result, seeing, shapes, glance), glance
+
+        if 0 in result.shape:
+            return self._blind
+        state = tuple(
+            [
+                self.sights.ask(result.answers, self._sizes[at], seeing, partial(look, at)) if seeing else None
+                for at, seeing in enumerate(by_axis)
+            ]
+        )
+        return state if any(state) else self._blind
 
     def _find_channels(self, op: OpCall, operands: Mapping[int, State]) -> None:
         """The first product that sums over one axis of an input from end to end sums over its channels.
@@ -220,61 +264,42 @@ class Walk:
         An input of which it sums over no axis has none. Of several dimensions that an operator takes as a whole, as a recurrent
         layer does with steps and channels, the channels are the last.
         """
-        rule = self._rule(op.signature)
-        if rule is None or not price(op.signature).cost.macs:
+        operator = self._operator(op.signature)
+        if operator.rule is None or not price(op.signature).cost.macs:
             return
-        looks = _looks_of(rule, 0, op)
-        for tensor, ways, spec in zip(op.inputs, looks, op.signature.inputs, strict=False):
+        looks = operator.results[0].looks
+        for tensor, ways, shape in zip(op.inputs, looks, operator.shapes, strict=False):
             step = ways[0].steps[0] if ways and ways[0].steps else None
             summed = [dim for dim, how in enumerate(step.dims) if how is WHOLE] if isinstance(step, Look) else []
             if summed:
-                self._decide(operands[tensor], summed[-1], spec.shape[summed[-1]])
+                self._decide(operands[tensor], summed[-1], shape[summed[-1]])
 
     def _decide(self, state: State, summed: int, length: int) -> None:
         followed: dict[int, list[tuple[int, bool]]] = {}
-        for (tensor, axis), size, sight in zip(self._axes, self._sizes, state, strict=True):
-            if sight is not None and tensor in self._undecided:
+        for (tensor, axis), size, seen in zip(self._axes, self._sizes, state, strict=True):
+            if seen is not None and tensor in self._undecided:
+                sight = self.sights[seen]
                 varies = any(term.dims[summed] is not None for term in sight.low)
                 is_all = length == size and all(_is_alone(term, summed) for term in sight.low)
                 followed.setdefault(tensor, []).extend([(axis, is_all)] if varies else [])
         for tensor, axes in followed.items():
             if not axes or (len(axes) == 1 and axes[0][1]):
                 self.channels[tensor] = axes[0][0] if axes else None
+                self._dropped |= {at for at, axis in enumerate(self._axes) if axes and axis == (tensor, axes[0][0])}
                 self._undecided.discard(tensor)
             elif len(axes) > 1:
                 self._undecided.discard(tensor)
 
-    def _sight(
-        self,
-        op: OpCall,
-        axis: int,
-        looks: Looks,
-        seeing: Sequence[tuple[int, Sight | None]],
-        shapes: Sequence[Shape],
-        shape: Shape,
-    ) -> Sight | None:
-        """What a result sees along one axis."""
-        glance: Glance | None = None
-        parts: list[tuple[Piece | None, Sight]] = []
-        for position, sight in seeing:
-            if sight is None:
-                continue
-            ways: Ways = looks[position] if position < len(looks) else None
-            if ways is not None and len(ways) == 1 and ways[0].is_identity and shapes[position] == shape:
-                parts.append((None, sight))
-                continue
-            glance = glance or self._glance(op, axis)
-            if ways is None:
-                parts.append((None, everything(sight, shapes[position], shape, glance)))
-            else:
-                parts += [follow(sight, shapes[position], each, glance) for each in ways]
-        return united(parts, shape, self._sizes[axis]) if parts else None
-
-    def _rule(self, signature: OpSignature) -> Windows | None:
-        key = id(signature)
-        if key not in self._windows:
-            self._windows[key] = windows(signature)
-        return self._windows[key]
+    def _operator(self, signature: OpSignature) -> _Operator:
+        operator = self._operators.get(id(signature))
+        if operator is None:
+            rule = windows(signature)
+            shapes = tuple(spec.shape for spec in signature.inputs)
+            results = tuple(
+                _Result(spec.shape, _looks_of(rule, at, signature), {}, {}) for at, spec in enumerate(signature.outputs)
+            )
+            operator = self._operators[id(signature)] = _Operator(rule, shapes, results, tuple(_written(signature)))
+        return operator
 
     def _glance(self, op: OpCall, axis: int) -> Glance:
         return Glance(self._sizes[axis], self._reason(op), self._strict_norm)
@@ -283,13 +308,27 @@ class Walk:
         return Reason(op.signature.operator, self._trace.path_of(op))
 
 
-def _looks_of(rule: Windows | None, output: int, op: OpCall) -> Looks:
+def _looked(result: _Result, seeing: Sequence[tuple[int, Sight]], shapes: Sequence[Shape], glance: Glance) -> Sight | None:
+    """What a result sees along one axis of which the operands at these positions see something."""
+    parts: list[tuple[Piece | None, Sight]] = []
+    for position, sight in seeing:
+        ways: Ways = result.looks[position] if position < len(result.looks) else None
+        if ways is None:
+            parts.append((None, everything(sight, shapes[position], result.shape, glance)))
+        elif len(ways) == 1 and ways[0].is_identity and shapes[position] == result.shape:
+            parts.append((None, sight))
+        else:
+            parts += [follow(sight, shapes[position], each, glance) for each in ways]
+    return united(parts, result.shape, glance.size) if parts else None
+
+
+def _looks_of(rule: Windows | None, output: int, signature: OpSignature) -> Looks:
     """How one result looks at the operands; a rule for one result holds for all results of the same shape."""
     if rule is None:
         return (None,)
     if isinstance(rule, EachOutput):
         return rule.looks[output] if output < len(rule.looks) else ()
-    same = op.signature.outputs[output].shape == op.signature.outputs[0].shape
+    same = signature.outputs[output].shape == signature.outputs[0].shape
     return rule if same else ()
 
 
@@ -311,21 +350,21 @@ def _last_operators(trace: Trace) -> dict[int, int]:
     return last
 
 
-def _written(op: OpCall) -> list[int]:
-    """The operands that an operator writes to, according to its schema."""
-    signature = op.signature
+def _written(signature: OpSignature) -> list[int]:
+    """The positions of the operands that an operator writes to, according to its schema."""
     if not signature.op._schema.is_mutable:
         return []
-    tensors = iter(op.inputs)
+    first = 0
     written: list[int] = []
     for position, argument in enumerate(signature.op._schema.arguments):
         if position < len(signature.args):
             value = signature.args[position]
         else:
             value = signature.kwargs.get(argument.name)
-        here = [next(tensors, None) for _ in range(_count_tensors(value))]
+        count = _count_tensors(value)
         if argument.alias_info is not None and argument.alias_info.is_write:
-            written += [tensor for tensor in here if tensor is not None]
+            written += range(first, first + count)
+        first += count
     return written
 
 

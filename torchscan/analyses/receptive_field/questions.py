@@ -1,0 +1,69 @@
+"""What was asked before in one walk.
+
+Models repeat themselves, a few places further on. So what is seen is told as a sight that starts at zero, and how far from there
+its ends are: equal sights have one number, and one answer serves for all questions that differ in where things are seen. Both are
+kept as long as the walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torchscan.analyses.receptive_field.sights import Glance, Sight, moved
+
+#: the number of a sight that starts at zero, and what is to be added to its envelopes ``low`` and ``high``. A plain tuple, as it
+#: is made and compared for every operator call
+Seen = tuple[int, int, int]
+#: answers by question; the key of a question that depends on where things are seen has that, too
+Answers = dict[tuple[Any, ...], Seen | None]
+#: what the operands see, by their positions; the answer, and how it was found
+WorkOut = Callable[[Sequence[tuple[int, Sight]]], tuple[Sight | None, Glance]]
+
+
+class Sights:
+    """All sights of one walk, each once."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Sight, int] = {}
+        self._kept: list[Sight] = []
+
+    def __getitem__(self, seen: Seen) -> Sight:
+        """The sight as it is seen."""
+        number, low, high = seen
+        return moved(self._kept[number], low, high) if low or high else self._kept[number]
+
+    def seen(self, sight: Sight | None) -> Seen | None:
+        """A sight by its number and where its ends are."""
+        if sight is None:
+            return None
+        low, high = (envelope[0].base if envelope else 0 for envelope in (sight.low, sight.high))
+        bare = moved(sight, -low, -high) if low or high else sight
+        number = self._numbers.setdefault(bare, len(self._kept))
+        if number == len(self._kept):
+            self._kept.append(bare)
+        return number, low, high
+
+    def ask(self, answers: Answers, length: int, seeing: Sequence[tuple[int, Seen]], work_out: WorkOut) -> Seen | None:
+        """What comes of operands that see this of an axis of this length; worked out unless it was asked before."""
+        position, (number, low, high) = seeing[0]
+        asked: tuple[Any, ...] = (length, position, number)
+        if len(seeing) > 1:
+            asked += tuple([(at, other, its_low - low, its_high - high) for at, (other, its_low, its_high) in seeing[1:]])
+        if asked in answers:
+            return self._further(answers[asked], low, high)
+        if (asked, low, high) in answers:
+            return answers[asked, low, high]
+        sight, glance = work_out([(at, self[each]) for at, each in seeing])
+        seen = self.seen(sight)
+        if not glance.is_bound:
+            answers[asked] = self._further(seen, -low, -high)
+        elif not glance.is_named:
+            answers[asked, low, high] = seen
+        return seen
+
+    def _further(self, seen: Seen | None, low: int, high: int) -> Seen | None:
+        if seen is None:
+            return None
+        sight = self._kept[seen[0]]
+        return seen[0], seen[1] + low if sight.low else 0, seen[2] + high if sight.high else 0
