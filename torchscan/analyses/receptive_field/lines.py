@@ -56,6 +56,8 @@ def values_of(line: Line, count: int, start: int = 0) -> Sequence[int]:
         return range(first, first + count * rise, rise) if rise else (first,) * count
     before = start // period
     skipped = start - before * period
+    if skipped + count <= period:
+        table, skipped = table[skipped : skipped + count], 0
     blocks = -(-(skipped + count) // period)
     if has_gaps(table):
         some = [NOTHING if value >= LEAST_NOTHING else value + (before + block) * rise for block in range(blocks) for value in table]
@@ -74,17 +76,21 @@ def has_gaps(values: Sequence[int]) -> bool:
 def shortest(table: Sequence[int], rise: int) -> Line:
     """The line of this table with the shortest period that there is."""
     full = len(table)
+    is_gapped = full > 1 and has_gaps(table)
     for period in range(1, full // 2 + 1):
-        if full % period == 0 and rise * period % full == 0 and _continues_by(table, period, rise * period // full):
+        if full % period == 0 and rise * period % full == 0 and _continues_by(table, period, rise * period // full, is_gapped):
             return Line(tuple(table[:period]), rise * period // full)
     return Line(tuple(table), rise)
 
 
-def _continues_by(values: Sequence[int], period: int, step: int) -> bool:
+def _continues_by(values: Sequence[int], period: int, step: int, is_gapped: bool) -> bool:
     """Whether each value is ``step`` more than the one a period before."""
     if not _continues(values[0], values[period], step) or not _continues(values[-1 - period], values[-1], step):
         return False  # most don't, and this tells
-    return all(map(_continues, values, values[period:], (step,) * (len(values) - period)))
+    later = values[period:]
+    if is_gapped:
+        return all(map(_continues, values, later, (step,) * len(later)))
+    return all(map(step.__eq__, map(operator.sub, later, values)))
 
 
 def _continues(value: int, later: int, step: int) -> bool:
@@ -114,15 +120,30 @@ def through(line: Line | None, taps: Taps) -> Line:
         return shortest([_least_of_straight(line, places) for places in taps.table], line.rise * taps.rise)
     period = len(line.table)
     blocks = period // math.gcd(period, taps.rise)  # until the places fall on the same entries again; gcd(P, 0) = P
-    least_by_block = (_least_among(line, places, taps.rise, blocks) for places in taps.table)
-    table = [value for block in zip(*least_by_block, strict=True) for value in block]
+    if taps.rise <= 0 or blocks * taps.rise > _MOST_VALUES:
+        by_entry = [_least_one_by_one(line, places, taps.rise, blocks) for places in taps.table]
+    else:
+        first = min([min(places) for places in taps.table if places], default=0)
+        last = max([max(places) for places in taps.table if places], default=0)
+        values = values_of(line, last - first + (blocks - 1) * taps.rise + 1, first)
+        by_entry = [_least_of_slices(values, [place - first for place in places], taps.rise, blocks) for places in taps.table]
+    table = by_entry[0] if len(by_entry) == 1 else [value for block in zip(*by_entry, strict=True) for value in block]
     return shortest(table, blocks * taps.rise // period * line.rise)
 
 
-def _least_among(line: Line, places: Sequence[int], rise: int, count: int) -> Sequence[int]:
+def _least_one_by_one(line: Line, places: Sequence[int], rise: int, count: int) -> Sequence[int]:
     """``min f(i + k · rise)`` over these places i, for the first ``count`` numbers k."""
-    columns = [_every(line, place, rise, count) for place in places]
-    return list(map(min, *columns)) if len(columns) > 1 else columns[0] if columns else [NOTHING] * count
+    return [min([line.at(place + block * rise) for place in places], default=NOTHING) for block in range(count)]
+
+
+def _least_of_slices(values: Sequence[int], places: Sequence[int], rise: int, count: int) -> Sequence[int]:
+    """The same, of values that are known."""
+    if not places:
+        return [NOTHING] * count
+    if count == 1:
+        return (min([values[place] for place in places]),)
+    slices = [values[place : place + (count - 1) * rise + 1 : rise] for place in places]
+    return slices[0] if len(slices) == 1 else [*map(min, *slices)]
 
 
 def _every(line: Line, start: int, step: int, count: int) -> Sequence[int]:
@@ -232,10 +253,9 @@ def split(line: Line, outer_size: int, inner_size: int, step: int, spacing: int)
 
 def _below(line: Line, phases: int, step: int, reach: int) -> Line:
     """A line of j that is nowhere above ``f(step·j + k)`` for k up to ``reach``: by the slope and what falls below it most."""
-    slope = line.slope
-    dips = [value - slope * index for index, value in enumerate(line.table)]
-    dip = min(dips) + min(slope * reach, Fraction(0))
-    return Line(tuple(math.floor(slope * step * phase + dip) for phase in range(phases)), int(phases * step * slope))
+    period, rise = len(line.table), line.rise  # in whole numbers: everything times the period
+    dip = min([value * period - rise * index for index, value in enumerate(line.table)]) + min(rise * reach, 0)
+    return Line(tuple([(rise * step * phase + dip) // period for phase in range(phases)]), int(phases * step * line.slope))
 
 
 def _apart(line: Line) -> tuple[int, Line]:
@@ -248,9 +268,10 @@ def _from(line: Line, start: int, step: int, size: int) -> Line:
     if size > len(line.table):
         return through(line, Taps(((start,),), step))
     values = _every(line, start, step, size)
+    is_gapped = has_gaps(values)
     for period in range(1, size // 2 + 1):
         rise = values[period] - values[0]
-        if _continues_by(values, period, rise):
+        if _continues_by(values, period, rise, is_gapped):
             return Line(tuple(values[:period]), rise)
     return Line(tuple(values), math.floor(line.slope * step * size))
 

@@ -99,8 +99,11 @@ class LayerField(Result):
     @property
     def axes(self) -> tuple[AxisField, ...]:
         """The axes of the first output that sees any input: one per input and spatial axis."""
-        seeing = (axes for axes in self.outputs if any(axis.status != "none" for axis in axes))
-        return next(seeing, self.outputs[0] if self.outputs else ())
+        for axes in self.outputs:
+            for axis in axes:
+                if axis.status != "none":
+                    return axes
+        return self.outputs[0] if self.outputs else ()
 
     @property
     def rf(self) -> Short:
@@ -122,11 +125,11 @@ class LayerField(Result):
         for axis in self.axes:
             if axis.status != "none":
                 by_input.setdefault(axis.input, []).append(value(axis))
-        agreed = {name: values[0] if len(set(values)) == 1 else tuple(values) for name, values in by_input.items()}
+        agreed = {name: values[0] if values.count(values[0]) == len(values) else tuple(values) for name, values in by_input.items()}
         if not agreed:
             return None
-        first, *others = agreed.values()
-        return first if all(other == first for other in others) else agreed
+        shorts = [*agreed.values()]
+        return shorts[0] if shorts.count(shorts[0]) == len(shorts) else agreed
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +178,13 @@ class ReceptiveField(Result):
 
 def _whole(number: Fraction | int | None) -> int | Fraction | None:
     """A fraction; a whole number as an integer."""
-    return int(number) if number is not None and number.denominator == 1 else number
+    return int(number) if isinstance(number, Fraction) and number.denominator == 1 else number
 
 
 def plain_short(value: Short) -> Any:
     """As plain data: fractions as decimals, one number per axis as a list."""
+    if value is None or type(value) is int:
+        return value  # most are, and no other type is asked for as fast
     if isinstance(value, dict):
         return {name: plain_short(each) for name, each in value.items()}
     if isinstance(value, tuple):
