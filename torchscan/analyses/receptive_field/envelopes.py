@@ -16,14 +16,13 @@ from torchscan.analyses.receptive_field.lines import (
     NOTHING,
     Digits,
     Line,
-    cut,
     greatest,
     joined,
     least,
     minimum,
     split,
     split_off_start,
-    through,
+    through_within,
     total,
 )
 from torchscan.ops.windows import HERE, Along, At, Look, Reshape, Step, Unfold, Whole
@@ -91,7 +90,7 @@ def _enter_dim(dims: list[Digits | None], how: Along, digits: Digits | None, siz
     if how.taps is HERE and here is None and (size == full or digits is None or len(digits) == 1):
         dims[how.dim] = digits
     elif digits is not None or not all(how.taps.table):
-        line = cut(through(joined(sized(digits, size)), how.taps), full)
+        line = through_within(joined(sized(digits, size)), how.taps, full)
         dims[how.dim] = ((0, total(line, joined(here)) if here else line),)
 
 

@@ -120,6 +120,30 @@ def through(line: Line | None, taps: Taps) -> Line:
         return shortest([_least_of_straight(line, places) for places in taps.table], line.rise * taps.rise)
     period = len(line.table)
     blocks = period // math.gcd(period, taps.rise)  # until the places fall on the same entries again; gcd(P, 0) = P
+    return shortest(_least_by_block(line, taps, blocks), blocks * taps.rise // period * line.rise)
+
+
+def through_within(line: Line | None, taps: Taps, size: int) -> Line:
+    """The same, in a dimension of this size: of a table that is longer, no more is worked out than the dimension has.
+
+    That is so unless it has a shorter period, which it shows from its start on.
+    """
+    longest = max(size, _LONGEST_TABLE)
+    if line is None or len(line.table) == 1:
+        return cut(through(line, taps), size)
+    blocks = len(line.table) // math.gcd(len(line.table), taps.rise)
+    full, rise = blocks * len(taps.table), blocks * taps.rise // len(line.table) * line.rise
+    if full > 2 * longest:
+        start = _least_by_block(line, taps, -(-2 * longest // len(taps.table)))
+        is_gapped = has_gaps(start)
+        periods = (each for each in range(1, longest + 1) if full % each == 0 and rise * each % full == 0)
+        if not any(_continues_by(start, each, rise * each // full, is_gapped) for each in periods):
+            return Line(tuple(start[:size]), math.floor(Fraction(rise, full) * size))
+    return cut(through(line, taps), size)
+
+
+def _least_by_block(line: Line, taps: Taps, blocks: int) -> Sequence[int]:
+    """``g(j)`` of :func:`through`, for so many times the table of the taps."""
     if taps.rise <= 0 or blocks * taps.rise > _MOST_VALUES:
         by_entry = [_least_one_by_one(line, places, taps.rise, blocks) for places in taps.table]
     else:
@@ -127,8 +151,7 @@ def through(line: Line | None, taps: Taps) -> Line:
         last = max([max(places) for places in taps.table if places], default=0)
         values = values_of(line, last - first + (blocks - 1) * taps.rise + 1, first)
         by_entry = [_least_of_slices(values, [place - first for place in places], taps.rise, blocks) for places in taps.table]
-    table = by_entry[0] if len(by_entry) == 1 else [value for block in zip(*by_entry, strict=True) for value in block]
-    return shortest(table, blocks * taps.rise // period * line.rise)
+    return by_entry[0] if len(by_entry) == 1 else [value for block in zip(*by_entry, strict=True) for value in block]
 
 
 def _least_one_by_one(line: Line, places: Sequence[int], rise: int, count: int) -> Sequence[int]:
@@ -238,6 +261,10 @@ def split(line: Line, outer_size: int, inner_size: int, step: int, spacing: int)
         phases, rise = outer_size, math.floor(line.slope * step * outer_size)
     if phases > _MOST_PHASES and phases * inner_size > _MOST_VALUES:
         return [(_below(line, phases, step, spacing * (inner_size - 1)), None)], True
+    if phases > _MOST_PHASES and not has_gaps(line.table):
+        values = [_every(line, step * phase, spacing, inner_size) for phase in range(phases)]
+        if any(len(set(map(operator.sub, each, values[0]))) > 1 for each in values):
+            return [(shortest([min(each) for each in values], rise), None)], True
     inner = [_from(line, step * phase, spacing, inner_size) for phase in range(phases)]
     starts, bare = zip(*map(_apart, inner), strict=True)
     if all(each == bare[0] for each in bare):
@@ -276,8 +303,8 @@ def _from(line: Line, start: int, step: int, size: int) -> Line:
     return Line(tuple(values), math.floor(line.slope * step * size))
 
 
-def cut(line: Line | None, size: int) -> Line | None:
+def cut(line: Line, size: int) -> Line:
     """A long table no longer than the dimension is."""
-    if line is None or len(line.table) <= max(size, _LONGEST_TABLE):
+    if len(line.table) <= max(size, _LONGEST_TABLE):
         return line
     return Line(line.table[:size], math.floor(line.slope * size))

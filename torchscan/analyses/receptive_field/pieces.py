@@ -7,15 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, Term, fused, normal, sized
-from torchscan.analyses.receptive_field.lines import (
-    NOTHING,
-    Digits,
-    Line,
-    cut,
-    joined,
-    through,
-    values_of,
-)
+from torchscan.analyses.receptive_field.lines import NOTHING, Digits, Line, joined, through_within, values_of
 from torchscan.analyses.receptive_field.sights import Sight, all_reasons, only
 from torchscan.ops.windows import Note, Piece, shifted
 
@@ -105,7 +97,7 @@ def _shifted(term: Term, dim: int, start: int, stop: int) -> Term:
     digits = term.dims[dim]
     if digits is None or (start == 0 and len(digits) == 1):
         return term
-    line = cut(through(joined(sized(digits, stop - start)), shifted(-start)), stop)
+    line = through_within(joined(sized(digits, stop - start)), shifted(-start), stop)
     return normal(term.base, (*term.dims[:dim], ((0, line),), *term.dims[dim + 1 :]))[0]
 
 
