@@ -7,6 +7,7 @@ periodic-affine function (:mod:`~torchscan.analyses.receptive_field.lines`).
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -194,6 +195,9 @@ def _last_digits(digits: Digits, size: int, loss: _Loss) -> list[tuple[Digits, D
 
 def fused(terms: Iterable[Term], shape: Shape) -> tuple[Envelope, bool]:
     """Fewer terms with the same minimum; if they remain too many, a single one that is nowhere above them, a hull."""
+    terms = tuple(terms)
+    if len(terms) == 1:
+        return terms, False
     by_dims: dict[tuple[Digits | None, ...], int] = {}
     for term in terms:
         by_dims[term.dims] = min(term.base, by_dims.get(term.dims, NOTHING))
@@ -216,12 +220,15 @@ def fused(terms: Iterable[Term], shape: Shape) -> tuple[Envelope, bool]:
 
 def _fused(one: Term, other: Term) -> Term | None:
     """One term for two, if they differ along one dimension at most, and rise alike there."""
-    differing = [dim for dim, digits in enumerate(one.dims) if digits != other.dims[dim]]
-    if len(differing) != 1:
-        return Term(min(one.base, other.base), one.dims) if not differing else None
-    dim = differing[0]
+    if sum(map(operator.ne, one.dims, other.dims)) > 1:
+        return None
+    dim = next((dim for dim, digits in enumerate(one.dims) if digits != other.dims[dim]), None)
+    if dim is None:
+        return Term(min(one.base, other.base), one.dims)
+    if not _rise_alike(one.dims[dim], other.dims[dim]):
+        return None
     first, second = (joined(digits) if digits else None for digits in (one.dims[dim], other.dims[dim]))
-    if _slope(first) != _slope(second) or math.lcm(_period(first), _period(second)) > _LONGEST_FUSED_PERIOD:
+    if math.lcm(_period(first), _period(second)) > _LONGEST_FUSED_PERIOD:
         return None
     lower = minimum(_plus(first, one.base - other.base), second)
     merged = normal(other.base, [((0, lower),) if at == dim else digits for at, digits in enumerate(other.dims)])
@@ -233,8 +240,18 @@ def _plus(line: Line | None, number: int) -> Line:
     return Line(tuple([value if value >= LEAST_NOTHING else value + number for value in line.table]), line.rise)
 
 
-def _slope(line: Line | None) -> object:
-    return 0 if line is None else line.slope
+def _rise_alike(one: Digits | None, other: Digits | None) -> bool:
+    """Whether the slopes of the joined lines are the same."""
+    (rise, per), (other_rise, other_per) = map(_slope, (one, other))
+    return rise * other_per == other_rise * per
+
+
+def _slope(digits: Digits | None) -> tuple[int, int]:
+    """How much it rises in how many places: as its outermost digit does, which goes on."""
+    line = digits[0][1] if digits else None
+    if digits is None or line is None:
+        return 0, 1
+    return line.rise, len(line.table) * math.prod([count for count, _ in digits[1:]])
 
 
 def _period(line: Line | None) -> int:

@@ -331,26 +331,29 @@ def _least_slope(low: Sequence[_Flat]) -> Fraction | None:
 
 def _widest(low: Sequence[_Flat], high: Sequence[_Flat]) -> int:
     """An upper bound of what a unit sees: for each pair of terms, the greatest sum over the digits."""
-    return max(_span(one, other) for one in low for other in high)
+    greatest: dict[tuple[tuple[int, Line], ...], int] = {}  # of many terms, few differ along a dimension
+    return max([_span(one, other, greatest) for one in low for other in high])
 
 
-def _span(one: _Flat, other: _Flat) -> int:
-    lines: dict[int, list[tuple[int, Line]]] = {}
+def _span(one: _Flat, other: _Flat, greatest: dict[tuple[tuple[int, Line], ...], int]) -> int:
+    lines: dict[int, tuple[tuple[int, Line], ...]] = {}
     for dim, size, line in (*one[1], *other[1]):
-        lines.setdefault(dim, []).append((size, line))
-    return 1 - one[0] - other[0] + sum(_greatest_negated(each) for each in lines.values())
+        lines[dim] = (*lines.get(dim, ()), (size, line))
+    span = 1 - one[0] - other[0]
+    for each in lines.values():
+        if each not in greatest:
+            greatest[each] = _greatest_negated(each)
+        span += greatest[each]
+    return span
 
 
 def _greatest_negated(parts: Sequence[tuple[int, Line]]) -> int:
-    """The maximum of −(f + g) over an index; opposite lines cancel."""
+    """The maximum of −(f + g) over an index, in the first period or the last; opposite lines cancel."""
     size = parts[0][0]
     period = math.lcm(*(len(line.table) for _, line in parts))
+    rise = sum(period // len(line.table) * line.rise for _, line in parts)
     count = min(period, size)
-    return max(_greatest_negated_of(parts, count, 0), _greatest_negated_of(parts, count, size - count))
-
-
-def _greatest_negated_of(parts: Sequence[tuple[int, Line]], count: int, start: int) -> int:
-    values = [values_of(line, count, start) for _, line in parts]
+    values = [values_of(line, count, 0 if rise >= 0 else size - count) for _, line in parts]
     if any(map(has_gaps, values)):
         return max((-sum(each) for each in zip(*values, strict=True) if max(each) < LEAST_NOTHING), default=-NOTHING)
     return -min(map(sum, zip(*values, strict=True)))

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from torchscan.analyses.receptive_field.envelopes import (
     Envelope,
@@ -38,8 +39,7 @@ class Reason:
     path: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Sight(NamedTuple):  # a tuple, as it is hashed for every question that was not asked before
     """What is seen of one axis of one input; the envelopes are empty if it is seen only for the ``reasons``."""
 
     low: Envelope
@@ -98,7 +98,7 @@ def follow(sight: Sight, shape: Shape, way: Way, glance: Glance) -> tuple[Piece 
     if way.note is None or not is_concerned:
         return piece, seen
     if way.note != "norm-stats":
-        return piece, replace(seen, notes=seen.notes | only(way.note))
+        return piece, seen._replace(notes=seen.notes | only(way.note))
     if glance.strict_norm or seen.reasons == sight.reasons:
         return piece, seen
     return piece, Sight(low=(), high=(), reasons=sight.reasons, notes=sight.notes | only(way.note))
@@ -148,13 +148,17 @@ def _step(sight: Sight, shape: Shape, step: Step, glance: Glance, *, is_bordered
     whole = [dim for dim, how in enumerate(step.dims) if how is WHOLE] if isinstance(step, Look) else []
     low, low_mixed = _apart_by(sight.low, whole)
     high, high_mixed = _apart_by(sight.high, whole)
-    if low_mixed and high_mixed and _sees_all(low_mixed, high_mixed, shape, step, glance, wraps="wraps" in sight.notes):
-        reasons = _with_reason(sight.reasons, glance.reason)
-        glance.is_named |= reasons is not sight.reasons
-    else:
-        reasons, low, high = sight.reasons, (*low, *low_mixed), (*high, *high_mixed)
-    low, low_is_hull = envelope_after(low, shape, step)
-    high, high_is_hull = envelope_after(high, shape, step)
+    reasons, ends = sight.reasons, None
+    if low_mixed and high_mixed:
+        ends = envelope_after(low_mixed, shape, step), envelope_after(high_mixed, shape, step)
+        slack = _slack((*low_mixed, *high_mixed))
+        if _sees_all(ends[0][0], ends[1][0], shape_after(shape, step), slack, glance, wraps="wraps" in sight.notes):
+            reasons = _with_reason(sight.reasons, glance.reason)
+            glance.is_named |= reasons is not sight.reasons
+            ends, low_mixed, high_mixed = None, (), ()
+    if ends is None or low or high:
+        ends = envelope_after((*low, *low_mixed), shape, step), envelope_after((*high, *high_mixed), shape, step)
+    (low, low_is_hull), (high, high_is_hull) = ends
     notes = sight.notes | only("hull") if low_is_hull or high_is_hull else sight.notes
     inside = () if is_bordered else _inside_after(sight, shape, step)
     return (
@@ -201,19 +205,18 @@ def _inside_look(known: Mapping[int, tuple[int, int]], shape: Shape, step: Look)
 
 def _apart_by(envelope: Envelope, dims: Sequence[int]) -> tuple[Envelope, Envelope]:
     """The terms that are the same all along some dimensions, and those that are not."""
+    if not dims:
+        return envelope, ()
     varies = [any(term.dims[dim] is not None for dim in dims) for term in envelope]
     same = tuple(term for term, each in zip(envelope, varies, strict=True) if not each)
     return same, tuple(term for term, each in zip(envelope, varies, strict=True) if each)
 
 
-def _sees_all(low: Envelope, high: Envelope, shape: Shape, step: Step, glance: Glance, *, wraps: bool) -> bool:
-    """Whether what is mixed covers the whole input then, up to what strides leave over at its ends, and moves no more."""
+def _sees_all(low: Envelope, high: Envelope, shape: Shape, slack: int, glance: Glance, *, wraps: bool) -> bool:
+    """Whether what was mixed covers the whole input, up to what strides leave over at its ends, and moves no more."""
     glance.is_bound = True
-    slack = _slack((*low, *high))
-    low, high = (envelope_after(each, shape, step)[0] for each in (low, high))
     if not low or not high or follows((*low, *high)):
         return False
-    shape = shape_after(shape, step)
     if never_above(low, shape, slack) and never_above(high, shape, slack + 1 - glance.size):
         return True
     span = 1 - max(top(term, shape) for term in low) - max(top(term, shape) for term in high)

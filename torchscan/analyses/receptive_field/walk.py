@@ -78,6 +78,7 @@ class Walk:
         self._states: dict[int, State] = {}
         self._storages = [record.storage for record in trace.tensors]
         self._operators: dict[int, _Operator] = {}
+        self._summed: dict[int, list[tuple[int, int, int]]] = {}
         #: of a view: what it is a view of, by which call, as which of its results
         self._derived: dict[int, tuple[int, OpCall, int]] = {}
         #: by memory: how often it was written, what the tensor that has all of it sees now, and which versions of it there are
@@ -264,15 +265,10 @@ class Walk:
         An input of which it sums over no axis has none. Of several dimensions that an operator takes as a whole, as a recurrent
         layer does with steps and channels, the channels are the last.
         """
-        operator = self._operator(op.signature)
-        if operator.rule is None or not price(op.signature).cost.macs:
-            return
-        looks = operator.results[0].looks
-        for tensor, ways, shape in zip(op.inputs, looks, operator.shapes, strict=False):
-            step = ways[0].steps[0] if ways and ways[0].steps else None
-            summed = [dim for dim, how in enumerate(step.dims) if how is WHOLE] if isinstance(step, Look) else []
-            if summed:
-                self._decide(operands[tensor], summed[-1], shape[summed[-1]])
+        if id(op.signature) not in self._summed:
+            self._summed[id(op.signature)] = _summed(op.signature, self._operator(op.signature))
+        for position, dim, length in self._summed[id(op.signature)]:
+            self._decide(operands[op.inputs[position]], dim, length)
 
     def _decide(self, state: State, summed: int, length: int) -> None:
         followed: dict[int, list[tuple[int, bool]]] = {}
@@ -306,6 +302,19 @@ class Walk:
 
     def _reason(self, op: OpCall) -> Reason:
         return Reason(op.signature.operator, self._trace.path_of(op))
+
+
+def _summed(signature: OpSignature, operator: _Operator) -> list[tuple[int, int, int]]:
+    """Of a product the operands that it sums over: position, dimension (of several the last), length."""
+    found: list[tuple[int, int, int]] = []
+    if operator.rule is None or not price(signature).cost.macs:
+        return found
+    for position, (ways, shape) in enumerate(zip(operator.results[0].looks, operator.shapes, strict=False)):
+        step = ways[0].steps[0] if ways and ways[0].steps else None
+        summed = [dim for dim, how in enumerate(step.dims) if how is WHOLE] if isinstance(step, Look) else []
+        if summed:
+            found.append((position, summed[-1], shape[summed[-1]]))
+    return found
 
 
 def _looked(result: _Result, seeing: Sequence[tuple[int, Sight]], shapes: Sequence[Shape], glance: Glance) -> Sight | None:
