@@ -17,8 +17,8 @@ from torchscan.analyses.receptive_field.sights import Glance, Sight, moved
 Seen = tuple[int, int, int]
 #: answers by question; the key of a question that depends on where things are seen has that, too
 Answers = dict[tuple[Any, ...], Seen | None]
-#: what the operands see, by their positions; the answer, and how it was found
-WorkOut = Callable[[Sequence[tuple[int, Sight]]], tuple[Sight | None, Glance]]
+#: what the operands see, by their positions, and of which axis; the answer, and how it was found
+WorkOut = Callable[[Sequence[tuple[int, Sight]], int], tuple[Sight | None, Glance]]
 
 
 class Sights:
@@ -44,7 +44,9 @@ class Sights:
             self._kept.append(bare)
         return number, low, high
 
-    def ask(self, answers: Answers, length: int, seeing: Sequence[tuple[int, Seen]], work_out: WorkOut) -> Seen | None:
+    def ask(
+        self, answers: Answers, length: int, seeing: Sequence[tuple[int, Seen]], work_out: WorkOut, axis: int
+    ) -> Seen | None:
         """What comes of operands that see this of an axis of this length; worked out unless it was asked before."""
         position, (number, low, high) = seeing[0]
         asked: tuple[Any, ...] = (length, position, number)
@@ -54,7 +56,7 @@ class Sights:
             return self._further(answers[asked], low, high)
         if (asked, low, high) in answers:
             return answers[asked, low, high]
-        sight, glance = work_out([(at, self[each]) for at, each in seeing])
+        sight, glance = work_out([(at, self[each]) for at, each in seeing], axis)
         seen = self.seen(sight)
         if not glance.is_bound:
             answers[asked] = self._further(seen, -low, -high)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from torchscan.analyses.receptive_field.envelopes import Shape, Term
 from torchscan.analyses.receptive_field.lines import Line
@@ -68,7 +67,7 @@ class Walk:
         self.sights = Sights()
         #: by input the dimension that turned out to be its channels, which is not followed any further; None: it has none
         self.channels: dict[int, int | None] = {}
-        self._dropped: set[int] = set()
+        self._is_followed = [True] * len(axes)
         self._undecided = set(undecided)
         self._trace = trace
         self._axes = axes
@@ -119,7 +118,9 @@ class Walk:
             return self._states.get(tensor, self._blind)
         if tensor in self._derived:
             parent, op, position = self._derived[tensor]
-            state = self._results(op, {parent: self.read(parent)})[position]
+            now = self.read(parent)
+            states = [now if each == parent else self._states.get(each, self._blind) for each in op.inputs]
+            state = self._results(op, self._operator(op.signature), states)[position]
         elif tensor in self._owners.get(storage, ()):
             state = self._memory[storage]
         else:
@@ -132,7 +133,8 @@ class Walk:
         storage = self._storages[tensor]
         self._states[tensor], self._memory[storage] = state, state
         self._owners.setdefault(storage, set()).add(tensor)
-        self._stamps[tensor] = self._writes.get(storage, 0)
+        if storage in self._writes:
+            self._stamps[tensor] = self._writes[storage]
 
     def _write(self, target: int, written: int, state: State) -> None:
         """``target`` is written to, and is ``written`` from then on: tensors that share its memory see the same."""
@@ -171,12 +173,12 @@ class Walk:
     def _put_along(self, axis: int, pair: tuple[Seen | None, Seen | None], put: _Put, result: _Result, op: OpCall) -> Seen | None:
         """What is seen along one axis where a view was written to: what was written, and what was there."""
 
-        def work_out(seeing: Sequence[tuple[int, Sight]]) -> tuple[Sight | None, Glance]:
-            glance, sights = self._glance(op, axis), dict(seeing)
+        def work_out(seeing: Sequence[tuple[int, Sight]], at: int) -> tuple[Sight | None, Glance]:
+            glance, sights = self._glance(op, at), dict(seeing)
             return put.sight(sights.get(0), sights.get(1), glance), glance
 
         seeing = [(at, seen) for at, seen in enumerate(pair) if seen is not None]
-        return self.sights.ask(result.after_writes, self._sizes[axis], seeing, work_out) if seeing else None
+        return self.sights.ask(result.after_writes, self._sizes[axis], seeing, work_out, axis) if seeing else None
 
     def _blinded(self, states: Sequence[State], reason: Reason) -> State:
         """All of several tensors, in an unknown way."""
@@ -187,30 +189,33 @@ class Walk:
     # -- operators ---------------------------------------------------------------------------------------------------
 
     def _run(self, op: OpCall) -> None:
-        operands = {tensor: self.read(tensor) for tensor in op.inputs}
-        written = [op.inputs[position] for position in self._operator(op.signature).written]
-        if all(state is self._blind for state in operands.values()):
+        operator = self._operator(op.signature)
+        states = [self.read(tensor) for tensor in op.inputs]
+        written = [op.inputs[position] for position in operator.written]
+        if states.count(self._blind) == len(states):
             self._enter(op, [self._blind] * len(op.outputs), written)
             return
         if self._undecided:
-            self._find_channels(op, operands)
-        returned = self._enter(op, self._results(op, operands), written)
-        if not op.signature.is_view:
-            self._write_silently(op, written, operands, returned)
+            self._find_channels(op, operator, states)
+        returned = self._enter(op, self._results(op, operator, states), written)
+        if written and not op.signature.is_view:
+            self._write_silently(op, written, states, returned)
 
     def _enter(self, op: OpCall, results: Sequence[State], written: Sequence[int]) -> set[int]:
         """Enter what an operator returned: new memory, views, or an operand that it wrote to, whose memory it returns.
 
         Views that see nothing are kept, too, because what they look into may be written later.
         """
-        storages = {self._storages[tensor]: tensor for tensor in (*reversed(op.inputs), *reversed(written))}
+        operands = (*written, *op.inputs)
+        storages = [self._storages[tensor] for tensor in operands]
         returned = set()
         for position, (tensor, state) in enumerate(zip(op.outputs, results, strict=True)):
             storage = self._storages[tensor]
-            target = storages.get(storage)
-            if target is None:
+            if storage not in storages:
                 self._own(tensor, state)
-            elif op.signature.is_view:
+                continue
+            target = operands[storages.index(storage)]
+            if op.signature.is_view:
                 self._derived[tensor] = (target, op, position)
                 self._states[tensor], self._stamps[tensor] = state, self._writes.get(storage, 0)
             else:
@@ -218,57 +223,53 @@ class Walk:
                 self._write(target, tensor, state)
         return returned
 
-    def _write_silently(self, op: OpCall, written: Sequence[int], operands: Mapping[int, State], returned: set[int]) -> None:
+    def _write_silently(self, op: OpCall, written: Sequence[int], states: Sequence[State], returned: set[int]) -> None:
         """Operands that are written to but not returned may see everything that the operator looks at."""
         for tensor in written:
             if self._storages[tensor] not in returned:
-                self._write(tensor, tensor, self._blinded(list(operands.values()), self._reason(op)))
+                self._write(tensor, tensor, self._blinded(states, self._reason(op)))
 
-    def _results(self, op: OpCall, operands: Mapping[int, State]) -> list[State]:
-        operator = self._operator(op.signature)
-
-        def state_of(tensor: int) -> State:
-            return operands[tensor] if tensor in operands else self._states.get(tensor, self._blind)
-
-        states = [state_of(tensor) for tensor in op.inputs[: len(operator.shapes)]]
-        seeing = [(position, state) for position, state in enumerate(states) if state is not self._blind]
+    def _results(self, op: OpCall, operator: _Operator, states: Sequence[State]) -> list[State]:
+        """What the results see if the operands see this."""
+        read = states[: len(operator.shapes)]  # without those that are only written to
+        seeing = [(position, state) for position, state in enumerate(read) if state is not self._blind]
         if operator.rule is None:
             return [self._blinded([state for _, state in seeing] or [self._blind], self._reason(op))] * len(op.outputs)
         by_axis = [
-            [] if at in self._dropped else [(position, seen) for position, state in seeing if (seen := state[at]) is not None]
-            for at in range(len(self._axes))
+            [(position, seen) for position, state in seeing if (seen := state[at]) is not None] if is_followed else []
+            for at, is_followed in enumerate(self._is_followed)
         ]
-        return [self._result(op, result, operator.shapes, by_axis) for result in operator.results]
+        return [self._result(op, operator, result, by_axis) for result in operator.results]
 
     def _result(
-        self, op: OpCall, result: _Result, shapes: Sequence[Shape], by_axis: Sequence[Sequence[tuple[int, Seen]]]
+        self, op: OpCall, operator: _Operator, result: _Result, by_axis: Sequence[Sequence[tuple[int, Seen]]]
     ) -> State:
         """What one result sees of each axis."""
 
-        def look(at: int, seeing: Sequence[tuple[int, Sight]]) -> tuple[Sight | None, Glance]:
+        def look(seeing: Sequence[tuple[int, Sight]], at: int) -> tuple[Sight | None, Glance]:
             glance = self._glance(op, at)
-            return _looked(result, seeing, shapes, glance), glance
+            return _looked(result, seeing, operator.shapes, glance), glance
 
         if 0 in result.shape:
             return self._blind
         state = tuple(
             [
-                self.sights.ask(result.answers, self._sizes[at], seeing, partial(look, at)) if seeing else None
+                self.sights.ask(result.answers, self._sizes[at], seeing, look, at) if seeing else None
                 for at, seeing in enumerate(by_axis)
             ]
         )
         return state if any(state) else self._blind
 
-    def _find_channels(self, op: OpCall, operands: Mapping[int, State]) -> None:
+    def _find_channels(self, op: OpCall, operator: _Operator, states: Sequence[State]) -> None:
         """The first product that sums over one axis of an input from end to end sums over its channels.
 
         An input of which it sums over no axis has none. Of several dimensions that an operator takes as a whole, as a recurrent
         layer does with steps and channels, the channels are the last.
         """
         if id(op.signature) not in self._summed:
-            self._summed[id(op.signature)] = _summed(op.signature, self._operator(op.signature))
+            self._summed[id(op.signature)] = _summed(op.signature, operator)
         for position, dim, length in self._summed[id(op.signature)]:
-            self._decide(operands[op.inputs[position]], dim, length)
+            self._decide(states[position], dim, length)
 
     def _decide(self, state: State, summed: int, length: int) -> None:
         followed: dict[int, list[tuple[int, bool]]] = {}
@@ -281,7 +282,7 @@ class Walk:
         for tensor, axes in followed.items():
             if not axes or (len(axes) == 1 and axes[0][1]):
                 self.channels[tensor] = axes[0][0] if axes else None
-                self._dropped |= {at for at, axis in enumerate(self._axes) if axes and axis == (tensor, axes[0][0])}
+                self._is_followed = [self.channels.get(each) != dim for each, dim in self._axes]
                 self._undecided.discard(tensor)
             elif len(axes) > 1:
                 self._undecided.discard(tensor)
