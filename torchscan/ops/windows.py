@@ -18,7 +18,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 
 from torchscan.trace.events import OpSignature, TensorSpec
@@ -70,8 +70,10 @@ class Look:
 
     def __post_init__(self) -> None:
         """``is_identity``: nothing is moved or mixed, provided that the shape stays the same."""
-        same = all(isinstance(each, Along) and each.dim == dim and each.taps is HERE for dim, each in enumerate(self.dims))
-        object.__setattr__(self, "is_identity", same and len(self.dims) == len(self.shape))
+        same = len(self.dims) == len(self.shape)
+        for dim, each in enumerate(self.dims):
+            same = same and isinstance(each, Along) and each.dim == dim and each.taps is HERE
+        object.__setattr__(self, "is_identity", same)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +283,7 @@ def look(out: TensorSpec, *dims: Dim) -> Ways:
     return way(Look(dims, out.shape))
 
 
+@cache
 def here(dim: int) -> Along:
     """A dimension read at the same place as a dimension of the result."""
     return Along(dim, HERE)
@@ -288,7 +291,12 @@ def here(dim: int) -> Along:
 
 def broadcast(spec: TensorSpec, out: TensorSpec) -> Ways:
     """Element by element; a dimension with a single place is read there."""
-    return way(Look(broadcast_dims(spec.shape, out.shape), out.shape))
+    return _broadcast(spec.shape, out.shape)
+
+
+@lru_cache(maxsize=1024)  # of most operators of most models, and few of them have shapes of their own
+def _broadcast(shape: tuple[int, ...], out: tuple[int, ...]) -> Ways:
+    return way(Look(broadcast_dims(shape, out), out))
 
 
 def broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> tuple[Dim, ...]:

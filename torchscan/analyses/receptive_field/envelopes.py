@@ -54,28 +54,52 @@ class _Loss:
 
 def envelope_after(envelope: Envelope, shape: Shape, step: Step) -> tuple[Envelope, bool]:
     """The envelope of what a step makes, and whether it is a hull."""
+    if isinstance(step, Look):
+        return _after_look(envelope, shape, step)
     terms: list[Term] = []
     loss = _Loss()
-    for term in envelope:
-        if isinstance(step, Look):
-            terms += _looked_at(term, shape, step)
-        elif isinstance(step, Reshape):
-            terms += _reshaped(term, shape, step.shape, loss)
-        elif isinstance(step, Unfold):
-            terms += _unfolded(term, shape, step, loss)
+    if isinstance(step, Reshape):
+        runs = [*blocks(shape, step.shape)]
+        terms = [each for term in envelope for each in _reshaped(term, shape, step.shape, runs, loss)]
+    elif isinstance(step, Unfold):
+        terms = [each for term in envelope for each in _unfolded(term, shape, step, loss)]
     after, is_hull = fused(terms, shape_after(shape, step))
     return after, is_hull or loss.is_hull
 
 
-def _looked_at(term: Term, shape: Shape, step: Look) -> list[Term]:
+def _after_look(envelope: Envelope, shape: Shape, step: Look) -> tuple[Envelope, bool]:
+    """After a look. Terms whose dimensions only changed places can't be fused any more than before."""
+    terms: list[Term] = []
+    only_moved = True
+    for term in envelope:
+        base, dims, is_moved = _looked_at(term, shape, step)
+        only_moved &= is_moved
+        if base < LEAST_NOTHING:
+            terms.append(Term(base, tuple(dims)))
+    return (tuple(terms), False) if only_moved else fused(terms, step.shape)
+
+
+def _looked_at(term: Term, shape: Shape, step: Look) -> tuple[int, Sequence[Digits | None], bool]:
+    """The base, the digits by dimension, and whether these are the same as before, in other places."""
     base = term.base
     dims: list[Digits | None] = [None] * len(step.shape)
+    is_moved = True
     for how, digits, size in zip(step.dims, term.dims, shape, strict=True):
-        if isinstance(how, Along):
-            _enter_dim(dims, how, digits, size, step.shape[how.dim])
-        elif digits is not None:
-            base += _met(how, digits, size)
-    return normal(base, dims)
+        if not isinstance(how, Along):
+            if digits is not None:
+                base += _met(how, digits, size)
+                is_moved = False
+        elif digits is None and (how.taps is HERE or all(how.taps.table)):
+            continue
+        elif digits and how.taps is HERE and dims[how.dim] is None and (size == step.shape[how.dim] or len(digits) == 1):
+            dims[how.dim] = digits
+        else:
+            line = through_within(joined(sized(digits, size)), how.taps, step.shape[how.dim])
+            here = dims[how.dim]
+            start, dims[how.dim] = _started(((0, total(line, joined(here)) if here else line),))
+            base += start
+            is_moved = False
+    return base, dims, is_moved
 
 
 def _met(how: At | Whole, digits: Digits, size: int) -> int:
@@ -84,15 +108,6 @@ def _met(how: At | Whole, digits: Digits, size: int) -> int:
         line = joined(digits)
         return 0 if line is None else line.at(how.index)
     return sum(least(line, count) for count, line in sized(digits, size))
-
-
-def _enter_dim(dims: list[Digits | None], how: Along, digits: Digits | None, size: int, full: int) -> None:
-    here = dims[how.dim]
-    if how.taps is HERE and here is None and (size == full or digits is None or len(digits) == 1):
-        dims[how.dim] = digits
-    elif digits is not None or not all(how.taps.table):
-        line = through_within(joined(sized(digits, size)), how.taps, full)
-        dims[how.dim] = ((0, total(line, joined(here)) if here else line),)
 
 
 def normal(base: int, dims: Sequence[Digits | None]) -> list[Term]:
@@ -131,12 +146,16 @@ def _unfolded(term: Term, shape: Shape, step: Unfold, loss: _Loss) -> list[Term]
     return found
 
 
-def _reshaped(term: Term, shape: Shape, new: Shape, loss: _Loss) -> list[Term]:
+def _reshaped(term: Term, shape: Shape, new: Shape, runs: Sequence[tuple[list[int], list[int]]], loss: _Loss) -> list[Term]:
     """Dimensions are joined by writing their digits one after the other, and split between digits or within one."""
     terms: list[tuple[int, list[Digits | None]]] = [(term.base, [])]
     if 0 in shape:
         return []
-    for old_dims, new_dims in blocks(shape, new):
+    for old_dims, new_dims in runs:
+        if all([term.dims[dim] is None for dim in old_dims]):
+            for _, dims in terms:
+                dims += [None] * len(new_dims)
+            continue
         digits = [each for dim in old_dims for each in sized(term.dims[dim], shape[dim])]
         digits = [each for each in digits if each[0] != 1] or digits[:1]  # of one value only the first, which is zero, is met
         sizes = [new[dim] for dim in new_dims]

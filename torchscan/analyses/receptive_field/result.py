@@ -209,22 +209,36 @@ def axis_field(name: str, axis: int, length: int, sight: Sight | None, shape: Sh
     if sight is None:
         return AxisField(input=name, axis=axis, length=length, status="none")
     status: Literal["local", "global"] = "global" if sight.reasons else "local"
-    notes = tuple(sorted(sight.notes))
-    said = AxisField(input=name, axis=axis, length=length, status=status, reasons=sight.reasons, notes=notes)
-    if not sight.is_local:
-        return said
+    said: dict[str, Any] = {"status": status, "reasons": sight.reasons, "notes": tuple(sorted(sight.notes))}
     dim = next(iter(places.dims)) if len(places.dims) == 1 else None
-    if dim is not None:
+    if sight.is_local and dim is not None:
         spans = {each: (start, stop) for each, start, stop in sight.inside}
-        said = replace(said, dim=dim, units=shape[dim], inside=spans.get(dim))
-    low, high = (_over_the_rest(envelope, shape, places) for envelope in (sight.low, sight.high))
+        said |= {"dim": dim, "units": shape[dim], "inside": spans.get(dim)}
+    if sight.is_local:
+        low, high = (_over_the_rest(envelope, shape, places) for envelope in (sight.low, sight.high))
+        said |= _ends(low, high, dim, places)
+    field = AxisField(input=name, axis=axis, length=length, **said)
+    moves = dim is not None and (field.rise != 0 or len(field.starts) > 1)
+    return _with_steps(field) if places.are_shared and moves else field
+
+
+def _ends(low: Sequence[_Flat], high: Sequence[_Flat], dim: int | None, places: Places) -> dict[str, Any]:
+    """What is said of the starts and the sizes."""
     phases = _along_one(low, high)
     if phases is None:
-        return replace(said, size=_widest(low, high), stride=_whole(_least_slope(low)))
-    said = replace(said, size=max(phases.sizes), starts=phases.starts, sizes=phases.sizes, rise=phases.rise)
-    if dim is None or (not phases.rise and len(phases.starts) == 1):
+        return {"size": _widest(low, high), "stride": _whole(_least_slope(low))}
+    said: dict[str, Any] = {"size": max(phases.sizes), "starts": phases.starts, "sizes": phases.sizes, "rise": phases.rise}
+    if dim is None or places.are_shared or (not phases.rise and len(phases.starts) == 1):
         return said
-    return _with_steps(said) if places.are_shared else _with_slope(said, Fraction(phases.rise, phases.period))
+    stride = Fraction(phases.rise, phases.period)
+    return {**said, "stride": _whole(stride), "padding": _greatest_padding(phases.starts, stride)}
+
+
+def _greatest_padding(starts: Sequence[int | None], stride: Fraction) -> int | Fraction | None:
+    """``padding = stride · i − start``, the largest over all phases."""
+    by, per = stride.numerator, stride.denominator
+    ahead = [by * phase - per * start for phase, start in enumerate(starts) if start is not None]
+    return _whole(Fraction(max(ahead), per)) if ahead else None
 
 
 def further(said: AxisField, low: int, high: int) -> AxisField:
@@ -248,13 +262,6 @@ def further(said: AxisField, low: int, high: int) -> AxisField:
         reasons=said.reasons,
         notes=said.notes,
     )
-
-
-def _with_slope(said: AxisField, stride: Fraction) -> AxisField:
-    """``padding = stride · i − start``, the largest over all phases."""
-    by, per = stride.numerator, stride.denominator
-    ahead = [by * phase - per * start for phase, start in enumerate(said.starts) if start is not None]
-    return replace(said, stride=_whole(stride), padding=_whole(Fraction(max(ahead), per)) if ahead else None)
 
 
 def _with_steps(said: AxisField) -> AxisField:

@@ -34,7 +34,7 @@ class _Result:
     after_writes: Answers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Operator:
     """What all calls with one signature share."""
 
@@ -43,6 +43,7 @@ class _Operator:
     results: tuple[_Result, ...]
     #: the positions of the operands that it writes to
     written: tuple[int, ...]
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,14 +296,16 @@ class Walk:
             results = tuple(
                 _Result(spec.shape, _looks_of(rule, at, signature), {}, {}) for at, spec in enumerate(signature.outputs)
             )
-            operator = self._operators[id(signature)] = _Operator(rule, shapes, results, tuple(_written(signature)))
+            operator = self._operators[id(signature)] = _Operator(
+                rule=rule, shapes=shapes, results=results, written=tuple(_written(signature)), name=signature.operator
+            )
         return operator
 
     def _glance(self, op: OpCall, axis: int) -> Glance:
         return Glance(self._sizes[axis], self._reason(op), self._strict_norm)
 
     def _reason(self, op: OpCall) -> Reason:
-        return Reason(op.signature.operator, self._trace.path_of(op))
+        return Reason(self._operator(op.signature).name, self._trace.path_of(op))
 
 
 def _summed(signature: OpSignature, operator: _Operator) -> list[tuple[int, int, int]]:
