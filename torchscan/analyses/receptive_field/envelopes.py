@@ -152,7 +152,7 @@ def _reshaped(term: Term, shape: Shape, new: Shape, runs: Sequence[tuple[list[in
     if 0 in shape:
         return []
     for old_dims, new_dims in runs:
-        if all([term.dims[dim] is None for dim in old_dims]):
+        if all(term.dims[dim] is None for dim in old_dims):
             for _, dims in terms:
                 dims += [None] * len(new_dims)
             continue

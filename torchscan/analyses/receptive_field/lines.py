@@ -60,7 +60,9 @@ def values_of(line: Line, count: int, start: int = 0) -> Sequence[int]:
         table, skipped = table[skipped : skipped + count], 0
     blocks = -(-(skipped + count) // period)
     if has_gaps(table):
-        some = [NOTHING if value >= LEAST_NOTHING else value + (before + block) * rise for block in range(blocks) for value in table]
+        some = [
+            NOTHING if value >= LEAST_NOTHING else value + (before + block) * rise for block in range(blocks) for value in table
+        ]
     elif not rise:
         some = [*(table * blocks)]
     else:

@@ -123,6 +123,7 @@ def _laid_out(terms: Sequence[tuple[Piece, Term]], size: int) -> list[Term]:
     """One table along the dimension for all terms that are the same along the others."""
     tables: dict[tuple[Digits | None, ...], list[int]] = {}
     rises: dict[tuple[Digits | None, ...], int] = {}
+    bases: dict[tuple[Digits | None, ...], int] = {}
     dim = terms[0][0].dim
     for piece, term in terms:
         count = piece.stop - piece.start
@@ -131,10 +132,11 @@ def _laid_out(terms: Sequence[tuple[Piece, Term]], size: int) -> list[Term]:
         others = (*term.dims[:dim], None, *term.dims[dim + 1 :])
         table = tables.setdefault(others, [NOTHING] * size)
         rises.setdefault(others, 0 if line is None else math.floor(line.slope * size))
+        base = term.base - bases.setdefault(others, term.base)
         here = table[piece.start : piece.stop]
-        values = [term.base + value for value in values_of(line, count)] if line else [term.base] * count
-        table[piece.start : piece.stop] = values if here == [NOTHING] * count else map(min, here, values)
+        values = [base + value for value in values_of(line, count)] if line else [base] * count
+        table[piece.start : piece.stop] = values if here.count(NOTHING) == count else map(min, here, values)
     found: list[Term] = []
     for others, table in tables.items():
-        found += normal(0, (*others[:dim], ((0, Line(tuple(table), rises[others])),), *others[dim + 1 :]))
+        found += normal(bases[others], (*others[:dim], ((0, Line(tuple(table), rises[others])),), *others[dim + 1 :]))
     return found

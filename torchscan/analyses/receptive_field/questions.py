@@ -1,8 +1,8 @@
 """What was asked before in one walk.
 
-Models repeat themselves, a few places further on. So what is seen is told as a sight that starts at zero, and how far from there
-its ends are: equal sights have one number, and one answer serves for all questions that differ in where things are seen. Both are
-kept as long as the walk.
+Models repeat themselves, a few places further on. So what is seen is told as a sight that starts at zero, and how far from
+there its ends are: equal sights have one number, and one answer serves for all questions that differ only in where things are
+seen. Both are kept as long as the walk.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from torchscan.analyses.receptive_field.sights import Glance, Sight, moved
 
-#: the number of a sight that starts at zero, and what is to be added to its envelopes ``low`` and ``high``. A plain tuple, as it
-#: is made and compared for every operator call
+#: the number of a sight that starts at zero, and what is to be added to its envelopes ``low`` and ``high``. A plain tuple, as
+#: it is made and compared for every operator call
 Seen = tuple[int, int, int]
 #: answers by question; the key of a question that depends on where things are seen has that, too
 Answers = dict[tuple[Any, ...], Seen | None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -125,7 +126,9 @@ class LayerField(Result):
         for axis in self.axes:
             if axis.status != "none":
                 by_input.setdefault(axis.input, []).append(value(axis))
-        agreed = {name: values[0] if values.count(values[0]) == len(values) else tuple(values) for name, values in by_input.items()}
+        agreed = {
+            name: values[0] if values.count(values[0]) == len(values) else tuple(values) for name, values in by_input.items()
+        }
         if not agreed:
             return None
         shorts = [*agreed.values()]
@@ -316,9 +319,7 @@ def _along_one(low: Sequence[_Flat], high: Sequence[_Flat]) -> _Phases | None:
     return _Phases(starts, sizes, int(slopes.pop() * period), period)
 
 
-def _by_phase(
-    low: Sequence[_Flat], high: Sequence[_Flat], count: int
-) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
+def _by_phase(low: Sequence[_Flat], high: Sequence[_Flat], count: int) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
     firsts, lasts = (_least_of_all(flats, count) for flats in (low, high))
     starts = tuple([first if first < LEAST_NOTHING else None for first in firsts])
     sizes = [1 - first - last if first < LEAST_NOTHING else 0 for first, last in zip(firsts, lasts, strict=True)]
@@ -357,6 +358,8 @@ def _span(one: _Flat, other: _Flat, greatest: dict[tuple[tuple[int, Line], ...],
 def _greatest_negated(parts: Sequence[tuple[int, Line]]) -> int:
     """The maximum of −(f + g) over an index, in the first period or the last; opposite lines cancel."""
     size = parts[0][0]
+    if len(parts) == 2 and _are_opposite(parts[0][1], parts[1][1]):
+        return 0
     period = math.lcm(*(len(line.table) for _, line in parts))
     rise = sum(period // len(line.table) * line.rise for _, line in parts)
     count = min(period, size)
@@ -364,3 +367,8 @@ def _greatest_negated(parts: Sequence[tuple[int, Line]]) -> int:
     if any(map(has_gaps, values)):
         return max((-sum(each) for each in zip(*values, strict=True) if max(each) < LEAST_NOTHING), default=-NOTHING)
     return -min(map(sum, zip(*values, strict=True)))
+
+
+def _are_opposite(one: Line, other: Line) -> bool:
+    is_alike = one.rise == -other.rise and len(one.table) == len(other.table)
+    return is_alike and not any(map(operator.add, one.table, other.table))

@@ -73,7 +73,7 @@ def moved(sight: Sight, low: int, high: int) -> Sight:
     )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Glance:
     """How one operator call looks: the size of the axis, the reason to give, and whether statistics count."""
 

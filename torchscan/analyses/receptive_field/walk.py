@@ -171,7 +171,9 @@ class Walk:
             return tuple(self._put_along(at, pair, put, result, op) for at, pair in enumerate(zip(state, old, strict=True)))
         return self._blinded([state, old], self._reason(op))
 
-    def _put_along(self, axis: int, pair: tuple[Seen | None, Seen | None], put: _Put, result: _Result, op: OpCall) -> Seen | None:
+    def _put_along(
+        self, axis: int, pair: tuple[Seen | None, Seen | None], put: _Put, result: _Result, op: OpCall
+    ) -> Seen | None:
         """What is seen along one axis where a view was written to: what was written, and what was there."""
 
         def work_out(seeing: Sequence[tuple[int, Sight]], at: int) -> tuple[Sight | None, Glance]:
@@ -242,9 +244,7 @@ class Walk:
         ]
         return [self._result(op, operator, result, by_axis) for result in operator.results]
 
-    def _result(
-        self, op: OpCall, operator: _Operator, result: _Result, by_axis: Sequence[Sequence[tuple[int, Seen]]]
-    ) -> State:
+    def _result(self, op: OpCall, operator: _Operator, result: _Result, by_axis: Sequence[Sequence[tuple[int, Seen]]]) -> State:
         """What one result sees of each axis."""
 
         def look(seeing: Sequence[tuple[int, Sight]], at: int) -> tuple[Sight | None, Glance]:
@@ -302,7 +302,7 @@ class Walk:
         return operator
 
     def _glance(self, op: OpCall, axis: int) -> Glance:
-        return Glance(self._sizes[axis], self._reason(op), self._strict_norm)
+        return Glance(size=self._sizes[axis], reason=self._reason(op), strict_norm=self._strict_norm)
 
     def _reason(self, op: OpCall) -> Reason:
         return Reason(self._operator(op.signature).name, self._trace.path_of(op))
