@@ -28,7 +28,7 @@ from torchscan.analyses.receptive_field.envelopes import (
     top,
 )
 from torchscan.analyses.receptive_field.lines import Line
-from torchscan.ops.windows import HERE, WHOLE, Along, At, Look, Note, Piece, Reshape, Step, Unfold, Way
+from torchscan.ops.windows import HERE, WHOLE, Along, At, Dim, Look, Note, Piece, Reshape, Step, Unfold, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,13 @@ def _is_concerned(sight: Sight, shape: Shape, step: Step) -> bool:
     """Whether a step moves or mixes along a dimension along which different things are seen."""
     if not isinstance(step, Look):
         return True
-    stays = [
-        isinstance(how, Along) and how.taps is HERE and step.shape[how.dim] == size
-        for how, size in zip(step.dims, shape, strict=True)
-    ]
+    stays = [_stays(how, size, step) for how, size in zip(step.dims, shape, strict=True)]
     return any(term.dims[dim] is not None for dim, stay in enumerate(stays) if not stay for term in (*sight.low, *sight.high))
+
+
+def _stays(how: Dim, size: int, step: Look) -> bool:
+    """Whether each place of a dimension is read at the same place of one of the same size."""
+    return isinstance(how, Along) and how.taps is HERE and step.shape[how.dim] == size
 
 
 def only(note: Note) -> frozenset[Note]:
@@ -190,6 +192,8 @@ def _unchanged(shape: Shape, new: Shape) -> Iterable[tuple[int, int]]:
 def _inside_look(known: Mapping[int, tuple[int, int]], shape: Shape, step: Look) -> tuple[tuple[int, int, int], ...] | None:
     inside: list[tuple[int, int, int]] = []
     for dim, (how, size) in enumerate(zip(step.dims, shape, strict=True)):
+        if dim not in known and (how is WHOLE or _stays(how, size, step)):
+            continue
         start, stop = known.get(dim, (0, size))
         if isinstance(how, At) and not start <= how.index < stop:
             return None
