@@ -39,7 +39,7 @@ class Line(NamedTuple):  # a tuple, as lines are made, compared and hashed in ev
         return Fraction(self.rise, len(self.table))
 
 
-_ZERO = Line((0,), 0)
+ZERO = Line((0,), 0)
 #: how many phases a split may have, and how many values are too many to look at
 _MOST_PHASES = 16
 _MOST_VALUES = 1 << 14
@@ -208,7 +208,7 @@ def _last_of_each_phase(line: Line, size: int) -> Sequence[int]:
 
 def minimum(one: Line | None, other: Line | None) -> Line:
     """The lesser of two lines of equal slope at each index."""
-    first, second = one or _ZERO, other or _ZERO
+    first, second = one or ZERO, other or ZERO
     if len(first.table) == len(second.table):
         return shortest(tuple(map(min, first.table, second.table)), first.rise)
     period = math.lcm(len(first.table), len(second.table))
@@ -242,8 +242,8 @@ def joined(digits: Digits) -> Line | None:
         return None
     period = 1 if above is None else len(above.table)
     rise = 0 if above is None else above.rise
-    low = values_of(inner or _ZERO, size)
-    high = values_of(above or _ZERO, period)
+    low = values_of(inner or ZERO, size)
+    high = values_of(above or ZERO, period)
     table = [one + other for one in high for other in low]
     return shortest([min(value, NOTHING) for value in table] if has_gaps(table) else table, rise)
 
@@ -289,7 +289,7 @@ def _below(line: Line, phases: int, step: int, reach: int) -> Line:
 
 def _apart(line: Line) -> tuple[int, Line]:
     start, bare = split_off_start(line)
-    return (start, bare or _ZERO) if start < LEAST_NOTHING else (NOTHING, _ZERO)
+    return (start, bare or ZERO) if start < LEAST_NOTHING else (NOTHING, ZERO)
 
 
 def _from(line: Line, start: int, step: int, size: int) -> Line:

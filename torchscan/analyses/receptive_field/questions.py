@@ -27,11 +27,15 @@ class Sights:
     def __init__(self) -> None:
         self._numbers: dict[Sight, int] = {}
         self._kept: list[Sight] = []
+        #: most answers are operands of the next question
+        self._moved: dict[Seen, Sight] = {}
 
     def __getitem__(self, seen: Seen) -> Sight:
         """The sight as it is seen."""
-        number, low, high = seen
-        return moved(self._kept[number], low, high) if low or high else self._kept[number]
+        if seen not in self._moved:
+            number, low, high = seen
+            self._moved[seen] = moved(self._kept[number], low, high) if low or high else self._kept[number]
+        return self._moved[seen]
 
     def seen(self, sight: Sight | None) -> Seen | None:
         """A sight by its number and where its ends are."""
@@ -42,6 +46,7 @@ class Sights:
         number = self._numbers.setdefault(bare, len(self._kept))
         if number == len(self._kept):
             self._kept.append(bare)
+        self._moved[number, low, high] = sight
         return number, low, high
 
     def ask(

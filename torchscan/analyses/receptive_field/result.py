@@ -5,14 +5,13 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
 from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, sized
-from torchscan.analyses.receptive_field.lines import LEAST_NOTHING, NOTHING, Line, has_gaps, joined, least, values_of
+from torchscan.analyses.receptive_field.lines import LEAST_NOTHING, NOTHING, ZERO, Line, has_gaps, joined, least, values_of
 from torchscan.analyses.receptive_field.sights import Reason, Sight
 from torchscan.errors import InputError
 from torchscan.results import Result
@@ -339,36 +338,25 @@ def _least_slope(low: Sequence[_Flat]) -> Fraction | None:
 
 def _widest(low: Sequence[_Flat], high: Sequence[_Flat]) -> int:
     """An upper bound of what a unit sees: for each pair of terms, the greatest sum over the digits."""
-    greatest: dict[tuple[tuple[int, Line], ...], int] = {}  # of many terms, few differ along a dimension
-    return max([_span(one, other, greatest) for one in low for other in high])
+    return max([_span(one, other) for one in low for other in high])
 
 
-def _span(one: _Flat, other: _Flat, greatest: dict[tuple[tuple[int, Line], ...], int]) -> int:
-    lines: dict[int, tuple[tuple[int, Line], ...]] = {}
-    for dim, size, line in (*one[1], *other[1]):
-        lines[dim] = (*lines.get(dim, ()), (size, line))
+def _span(one: _Flat, other: _Flat) -> int:
+    others = {dim: line for dim, _, line in other[1]}
     span = 1 - one[0] - other[0]
-    for each in lines.values():
-        if each not in greatest:
-            greatest[each] = _greatest_negated(each)
-        span += greatest[each]
-    return span
+    for dim, size, line in one[1]:
+        span -= _least_sum(line, others.pop(dim, ZERO), size)
+    return span - sum([_least_sum(line, ZERO, size) for dim, size, line in other[1] if dim in others])
 
 
-def _greatest_negated(parts: Sequence[tuple[int, Line]]) -> int:
-    """The maximum of −(f + g) over an index, in the first period or the last; opposite lines cancel."""
-    size = parts[0][0]
-    if len(parts) == 2 and _are_opposite(parts[0][1], parts[1][1]):
-        return 0
-    period = math.lcm(*(len(line.table) for _, line in parts))
-    rise = sum(period // len(line.table) * line.rise for _, line in parts)
+def _least_sum(one: Line, other: Line, size: int) -> int:
+    """The minimum of f + g, where both see something, in the first period or the last; opposite lines cancel."""
+    period = math.lcm(len(one.table), len(other.table))
+    rise = period // len(one.table) * one.rise + period // len(other.table) * other.rise
     count = min(period, size)
-    values = [values_of(line, count, 0 if rise >= 0 else size - count) for _, line in parts]
-    if any(map(has_gaps, values)):
-        return max((-sum(each) for each in zip(*values, strict=True) if max(each) < LEAST_NOTHING), default=-NOTHING)
-    return -min(map(sum, zip(*values, strict=True)))
-
-
-def _are_opposite(one: Line, other: Line) -> bool:
-    is_alike = one.rise == -other.rise and len(one.table) == len(other.table)
-    return is_alike and not any(map(operator.add, one.table, other.table))
+    start = 0 if rise >= 0 else size - count
+    pairs = zip(values_of(one, count, start), values_of(other, count, start), strict=True)
+    sums = [first + second for first, second in pairs]
+    if has_gaps(sums):
+        return min([each for each in sums if each < LEAST_NOTHING], default=NOTHING)
+    return min(sums)
