@@ -72,7 +72,7 @@ def values_of(line: Line, count: int, start: int = 0) -> Sequence[int]:
 
 def has_gaps(values: Sequence[int]) -> bool:
     """Whether some of the values are those of a minimum over nothing."""
-    return max(values) >= LEAST_NOTHING
+    return max(values, default=0) >= LEAST_NOTHING
 
 
 def shortest(table: Sequence[int], rise: int) -> Line:
