@@ -646,6 +646,17 @@ def test_a_hull_of_one_side_is_a_hull(taken: int, starts: list[int], ends: list[
     ] == ends
 
 
+def test_the_size_is_right_where_nothing_repeats_within_a_dimension() -> None:
+    """Place j of 2198 looks at the neighbours of ``j · 699/2197``. Of these, 314 pools look at seven; 2197 would repeat."""
+
+    def forward(_: Any, x: Tensor) -> Tensor:
+        return F.max_pool1d(F.interpolate(x, size=2198, mode="linear", align_corners=True), 7)
+
+    (axis,) = torchscan.receptive_field(Net(forward), (1, 700)).output.axes
+    sizes = [-(-(7 * unit + 6) * 699 // 2197) - 7 * unit * 699 // 2197 + 1 for unit in range(314)]
+    assert axis.size == max(sizes)
+
+
 def test_values_put_at_unknown_places_are_loud() -> None:
     def forward(net: Any, x: Tensor, at: Tensor) -> Tensor:
         y = net.first(x).clone()
