@@ -130,8 +130,10 @@ def _laid_out(terms: Sequence[tuple[Piece, Term]], size: int) -> list[Term]:
         digits = term.dims[dim]
         line = joined(sized(digits, count)) if digits else None
         others = (*term.dims[:dim], None, *term.dims[dim + 1 :])
-        table = tables.setdefault(others, [NOTHING] * size)
-        rises.setdefault(others, 0 if line is None else math.floor(line.slope * size))
+        if others not in tables:
+            tables[others] = [NOTHING] * size
+            rises[others] = 0 if line is None else math.floor(line.slope * size)
+        table = tables[others]
         base = term.base - bases.setdefault(others, term.base)
         here = table[piece.start : piece.stop]
         values = [base + value for value in values_of(line, count)] if line else [base] * count

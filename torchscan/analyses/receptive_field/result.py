@@ -6,9 +6,9 @@ import difflib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, sized
 from torchscan.analyses.receptive_field.lines import LEAST_NOTHING, NOTHING, ZERO, Line, has_gaps, joined, least, values_of
@@ -20,8 +20,7 @@ from torchscan.results import Result
 Short = int | Fraction | str | tuple[Any, ...] | dict[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AxisField:
+class AxisField(NamedTuple):  # a tuple, because there are some for each layer: a dataclass takes twice as long to make
     """What the units of a layer see along one axis of one input.
 
     Unit i sees ``sizes[i mod P]`` places from ``starts[i mod P] + (i div P) · rise`` on, for P entries in ``starts``.
@@ -271,7 +270,7 @@ def _with_steps(said: AxisField) -> AxisField:
     units = range(*(said.inside or (0, said.units or 0)))
     starts = [interval[0] for unit in units if (interval := said.interval(unit))]
     steps = {abs(later - start) for start, later in itertools.pairwise(starts)} - {0}
-    return replace(said, stride=min(steps, default=None), padding=-min(starts) if starts else None)
+    return said._replace(stride=min(steps, default=None), padding=-min(starts) if starts else None)
 
 
 #: a term as a number and the lines of the dimensions that it depends on: (dimension, size, line)
