@@ -56,6 +56,7 @@ __all__ = [
     "is_spread_type",
     "keeps_for_gradients",
     "local_part",
+    "making_ordinary_tensors",
     "modes_as_now",
     "next_node",
     "one_hot",
@@ -166,7 +167,17 @@ def is_fake_type(kind: type) -> bool:
 
 def is_faking() -> bool:
     """Whether somebody works out shapes on torch's fake tensors, which modes like ours see first."""
-    return _C._get_dispatch_mode(_C._TorchDispatchModeKey.FAKE) is not None
+    return _dispatch_mode(_FAKING) is not None
+
+
+_dispatch_mode: Callable[[Any], Any] = _C._get_dispatch_mode
+_FAKING = _C._TorchDispatchModeKey.FAKE
+
+
+def making_ordinary_tensors() -> contextlib.AbstractContextManager[object]:
+    """In which tensors are not those of inference mode: ``torch.inference_mode(False)``, entered four times as fast."""
+    context: contextlib.AbstractContextManager[object] = _C._InferenceMode(False)
+    return context
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.storages import Storages, sparsity_of
 from torchscan.recording.undo import at_the_latest
-from torchscan.torch_versions import without_torch_function
+from torchscan.torch_versions import making_ordinary_tensors, without_torch_function
 from torchscan.trace.events import TensorKind, TensorRecord, TensorSpec
 
 #: integers and booleans up to this many elements keep their values in a pass on shapes alone
@@ -376,7 +376,7 @@ def _standin(tensor: Tensor, spec: TensorSpec, storage: torch.UntypedStorage | N
 
     Views of the model's tensors must be ordinary tensors, not those of inference mode.
     """
-    with torch.inference_mode(False):
+    with making_ordinary_tensors():
         return meta_tensor(spec) if storage is None else _same_view(tensor, storage)
 
 
