@@ -36,7 +36,7 @@ class Sparsity:
     index_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what follows from the fields is kept
 class TensorSpec:
     """Shape, element type and memory layout of a tensor, without its data."""
 
@@ -48,12 +48,12 @@ class TensorSpec:
     #: whether it is one of tensors of different lengths, whose elements the shape counts
     is_nested: bool = field(default=False, kw_only=True)
 
-    @property
+    @once
     def numel(self) -> int:
         """Logical number of elements: ``prod(shape)``."""
         return math.prod(self.shape)
 
-    @property
+    @once
     def stored_numel(self) -> int:
         """Distinct elements in memory: an expanded (stride 0) dimension stores one, overlapping windows share."""
         if self.sparsity is not None:
@@ -68,18 +68,18 @@ class TensorSpec:
             distinct *= size if step else 1
         return min(span, distinct)
 
-    @property
+    @once
     def stored_bytes(self) -> int:
         """Bytes of the distinct elements."""
         index_bytes = 0 if self.sparsity is None else self.sparsity.index_bytes
         return stored_size(self.stored_numel, self.dtype) + index_bytes
 
-    @property
+    @once
     def accessed_numel(self) -> int:
         """Elements that one use touches: all, or those that a sparse tensor stores."""
         return self.numel if self.sparsity is None else self.sparsity.stored
 
-    @property
+    @once
     def is_arithmetic(self) -> bool:
         """Whether arithmetic on it counts: floating-point, complex or quantised."""
         return self.dtype.is_floating_point or self.dtype.is_complex or self.dtype in _QUANTISED
