@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from torchscan import results
+from torchscan.garbage import collected_later
 
 
 def _homes() -> dict[str, str]:
@@ -26,7 +27,7 @@ def _homes() -> dict[str, str]:
 _HOMES = _homes()
 __all__ = sorted(_HOMES)
 
-results.load_writers_by(lambda: import_module("torchscan.report.shown"))
+results.load_writers_by(lambda: _imported("torchscan.report.shown"))
 
 
 def __getattr__(name: str) -> Any:
@@ -45,7 +46,8 @@ def __getattr__(name: str) -> Any:
 def _imported(path: str) -> Any:
     """The module. ``from torchscan import summary`` would hide an AttributeError behind "cannot import name"."""
     try:
-        return import_module(path)
+        with collected_later():
+            return import_module(path)
     except AttributeError as error:
         raise ImportError(f"{path} cannot be imported: {error}") from error
 

@@ -114,7 +114,7 @@ class Recorder(TorchDispatchMode):
         self._execution = execution
         self._is_whole = is_whole
         self._phase: Phase = "forward"
-        self._ops: list[OpCall] = []
+        self.ops: list[OpCall] = []
         #: by the index of a module call
         self._ends: dict[int, _Ends] = {}
         #: by the addresses of operators, whose hash is worked out in Python
@@ -159,12 +159,12 @@ class Recorder(TorchDispatchMode):
 
     def op_calls(self) -> tuple[OpCall, ...]:
         """The record of the operators."""
-        return tuple(self._ops)
+        return tuple(self.ops)
 
     def module_calls(self) -> tuple[ModuleCall, ...]:
         """The record of the modules."""
         ops: list[list[int]] = [[] for _ in self.tree.calls]
-        for index, op in enumerate(self._ops):
+        for index, op in enumerate(self.ops):
             ops[op.module_call].append(index)
         return tuple(map(self._module_call, self.tree.calls, ops))
 
@@ -303,7 +303,7 @@ class Recorder(TorchDispatchMode):
         return self._write_down(request, outcome, NOTHING)
 
     def _write_down(self, request: OpRequest, outcome: OpOutcome, met: Met) -> Any:
-        index = len(self._ops)
+        index = len(self.ops)
         inputs = tuple([tracked.index for tracked in request.tracked])
         result = self._with_originals(request, outcome) if request.has_standin else outcome.result
         made = self._enter_outputs(request, outcome, index)
@@ -312,7 +312,7 @@ class Recorder(TorchDispatchMode):
         if request.traits.takes_packed:
             self._note_packed(request, call)
         origin = self._origin(request, index) if self._phase == "backward" else "function"
-        self._ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, origin))
+        self.ops.append(OpCall(outcome.signature, inputs, outputs, call.index, self._phase, origin))
         self.table.storages.advance(index + 1)
         if met or request.traits.may_draw or outcome.assumed is not None:
             self.values.follow(request, outcome.assumed, met, made)

@@ -93,6 +93,13 @@ class Storages:
             self._hold(storage, storage._cdata, number)
         return number
 
+    def add_told(self, size: int, seen: int, died: int, kind: StorageKind, name: str) -> int:
+        """Memory that is known of without having been there: what happens to it is what happened to other memory."""
+        number = len(self._blocks)
+        self._blocks.append((size, seen, kind, name))
+        self._died[number] = died
+        return number
+
     def stands_for(self, tensor: Tensor, number: int, *, holds: bool = False) -> None:
         """``tensor`` is computed with in place of that block; one that ``holds`` the block keeps it."""
         self._settle()

@@ -79,6 +79,10 @@ class TensorTable:
         self._written: set[int] = set()
         self._generators: dict[torch.Generator, torch.Generator] = {}
 
+    def share_specs(self, other: TensorTable) -> None:
+        """Equal specs are one object in both."""
+        self._specs = other._specs
+
     def name(self, tensor: Tensor, kind: TensorKind, name: str) -> None:
         """Say what a tensor is, should it turn up (the address of its C++ side survives a change of Python wrapper)."""
         self._names.setdefault(tensor._cdata, (kind, name))

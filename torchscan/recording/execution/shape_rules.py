@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchscan.recording.execution import product_rules
 from torchscan.torch_versions import BLOCKS_OF_WIDE_STATES, FUSES_GROUPED_QUERIES, OpOverload, aten, suggest_memory_format
 
 Rule = Callable[..., Tensor | tuple[Tensor | None, ...] | None]
@@ -395,6 +396,7 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten.adaptive_avg_pool2d.default: _pooled_to_size,
     aten.convolution_backward.default: _in_layout_of_operands(aten.convolution_backward.default, first=1),
     aten._grouped_mm.default: _grouped_mm,
+    **{aten.mm.default: product_rules.mm, aten.bmm.default: product_rules.bmm, aten.addmm.default: product_rules.addmm},
     **dict.fromkeys((aten.mse_loss.default, aten.smooth_l1_loss.default), _reduced_loss),
     **dict.fromkeys((aten.soft_margin_loss.default, aten.binary_cross_entropy.default), _reduced_loss),
     aten.mkldnn_rnn_layer.default: _lstm_layer,

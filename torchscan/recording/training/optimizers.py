@@ -165,7 +165,7 @@ def _same_optimizer(original: Optimizer, parameters: Mapping[int, Tensor]) -> Op
     """One with copies of the groups and options and no state. Parameters that are not the model's are left out."""
     groups = [
         {
-            **copy.deepcopy({name: value for name, value in group.items() if name not in ("params", "param_names")}),
+            **_options(group),
             "params": [parameters[id(each)] for each in group["params"] if id(each) in parameters],
         }
         for group in original.param_groups
@@ -175,6 +175,20 @@ def _same_optimizer(original: Optimizer, parameters: Mapping[int, Tensor]) -> Op
         raise OptimizerError(
             "the optimizer has none of this model's parameters: was it made for another model, or for a copy of this one?"
         )
+    return _of_class(original, groups)
+
+
+def like(original: Optimizer, parameters: Sequence[Sequence[Tensor]]) -> Optimizer:
+    """One with the groups and options of this one, and other parameters in each group; a group without any is left out."""
+    pairs = zip(original.param_groups, parameters, strict=True)
+    return _of_class(original, [{**_options(group), "params": list(others)} for group, others in pairs if others])
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    return copy.deepcopy({name: value for name, value in group.items() if name not in ("params", "param_names")})
+
+
+def _of_class(original: Optimizer, groups: Sequence[Mapping[str, Any]]) -> Optimizer:
     accepted = inspect.signature(type(original)).parameters
     make: Any = type(original)
     options = {name: copy.deepcopy(value) for name, value in original.defaults.items() if name in accepted}

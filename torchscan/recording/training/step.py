@@ -19,6 +19,7 @@ from torchscan.recording.training.gradients import (
     run_backward,
 )
 from torchscan.recording.training.optimizers import OptimizerChoice, implementations_of, optimizer_on, state_of, take_step
+from torchscan.recording.training.repeated import repeated_step
 from torchscan.torch_versions import outside_of_everything, without_torch_function
 
 
@@ -57,8 +58,13 @@ def optimize(
         with outside_of_everything():
             updated = {identity: _updated(slot.tensor, recorder.table, substitutes) for identity, slot in parameters.items()}
             optimizer = optimizer_on(choice, updated)
-            take_step(optimizer)
             paths = {id(updated[identity]): slot.path for identity, slot in parameters.items()}
+            repeated = repeated_step(optimizer, recorder, device_type) if substitutes.on_meta else None
+            if repeated is not None:
+                recorder.begin("optimizer")
+                repeated.write_down(paths)
+                return
+            take_step(optimizer)
             _enter_state(optimizer, paths, recorder.table, device_type)
         recorder.begin("optimizer")
         take_step(optimizer)
