@@ -22,6 +22,8 @@ _PLAIN = frozenset({int, str, type(None), torch.dtype, torch.layout, torch.memor
 _OPEN, _CLOSE, _SAME = object(), object(), object()  # marks in a flat key: ([1], 2) is not ([1, 2],)
 
 
+#: from so many outputs on, what they share memory with is looked up
+_MANY = 8
 _RUNNING_STATISTICS = (3, 4)
 _TRAINING = 5  # the position of the flag that says whether they are written
 
@@ -100,7 +102,7 @@ def _holds_weights(type_name: str) -> bool:
 class OpRequest:
     """An operator call before it ran: the operands in order, each with what is known of it."""
 
-    __slots__ = ("args", "has_standin", "key", "kwargs", "op", "table", "tensors", "tracked", "traits")
+    __slots__ = ("args", "has_standin", "key", "kwargs", "op", "places", "table", "tensors", "tracked", "traits")
 
     def __init__(
         self, op: OpOverload, traits: OpTraits, args: Sequence[Any], kwargs: Mapping[str, Any] | None, table: TensorTable
@@ -116,6 +118,8 @@ class OpRequest:
         """Find the operands' entries and the key (again, after an entry has changed)."""
         self.tensors: list[Tensor] = []
         self.tracked: list[Tracked] = []
+        #: by the address of an entry where it came first: optimizers hand over lists of all tensors
+        self.places: dict[int, int] = {}
         self.has_standin = False
         key: list[Any] = [id(self.op)]  # whose hash is worked out in Python
         self._scan(self.args, key)
@@ -133,8 +137,9 @@ class OpRequest:
                 key.append(value)
             elif kind is Tensor or kind is nn.Parameter or isinstance(value, Tensor):
                 tracked = find(value)
-                if tracked in met:  # x * x reads x once
-                    key.append((_SAME, met.index(tracked)))
+                place = self.places.setdefault(id(tracked), len(met))
+                if place != len(met):  # x * x reads x once
+                    key.append((_SAME, place))
                 self.tensors.append(value)
                 met.append(tracked)
                 if tracked.standin is not None:
@@ -192,7 +197,7 @@ class OpRequest:
 
     def describe(self, outputs: tuple[TensorSpec, ...], is_view: bool) -> OpSignature:
         """The signature of this call."""
-        first = map(self.tracked.index, self.tracked)
+        first = [self.places[id(each)] for each in self.tracked]
         repeated = tuple([position for position, earlier in enumerate(first) if earlier != position])
         written = self._tensors_at((*self.traits.written_only, *self._silently_written()))
         return OpSignature(
@@ -319,7 +324,18 @@ def tensors_of_result(result: Any) -> list[Tensor]:
 
 def alias_positions(outputs: Sequence[Tensor], operands: Sequence[Tensor]) -> tuple[int | None, ...]:
     """For each output the first operand that shares its memory."""
+    if len(outputs) > _MANY:
+        return _aliases_of_many(outputs, operands)
     return tuple([_first_alias(output, operands) for output in outputs])
+
+
+def _aliases_of_many(outputs: Sequence[Tensor], operands: Sequence[Tensor]) -> tuple[int | None, ...]:
+    """Told by the memory itself: not every output is held against every operand."""
+    try:
+        first = {operand.untyped_storage()._cdata: place for place, operand in reversed([*enumerate(operands)])}
+        return tuple([first.get(output.untyped_storage()._cdata) for output in outputs])
+    except (NotImplementedError, RuntimeError):  # some have no memory of their own
+        return tuple([_first_alias(output, operands) for output in outputs])
 
 
 def _first_alias(output: Tensor, operands: Sequence[Tensor]) -> int | None:

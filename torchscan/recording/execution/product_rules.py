@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 from torch import Tensor
+
+from torchscan.torch_versions import OpOverload, aten
 
 
 def mm(left: Tensor, right: Tensor) -> Tensor | None:
@@ -16,7 +20,7 @@ def bmm(left: Tensor, right: Tensor) -> Tensor | None:
     return _product(left, right) if left.dim() == right.dim() == 3 else None
 
 
-def addmm(bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor | None:
+def addmm(bias: Tensor, left: Tensor, right: Tensor, **_factors: float) -> Tensor | None:
     """The same, and something for each row or each element is added."""
     return _with(bias, mm(left, right))
 
@@ -29,3 +33,10 @@ def _with(bias: Tensor, product: Tensor | None) -> Tensor | None:
 def _product(left: Tensor, right: Tensor) -> Tensor | None:
     fits = left.dtype is right.dtype and left.shape[-1] == right.shape[-2] and left.shape[:-2] == right.shape[:-2]
     return torch.empty((*left.shape[:-1], right.shape[-1]), dtype=left.dtype, device="meta") if fits else None
+
+
+PRODUCT_RULES: Mapping[OpOverload, Callable[..., Tensor | None]] = {
+    aten.mm.default: mm,
+    aten.bmm.default: bmm,
+    aten.addmm.default: addmm,
+}

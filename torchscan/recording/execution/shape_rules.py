@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution import product_rules
+from torchscan.recording.execution.product_rules import PRODUCT_RULES
+from torchscan.recording.execution.update_rules import UPDATE_RULES
 from torchscan.torch_versions import BLOCKS_OF_WIDE_STATES, FUSES_GROUPED_QUERIES, OpOverload, aten, suggest_memory_format
 
 Rule = Callable[..., Tensor | tuple[Tensor | None, ...] | None]
@@ -396,7 +397,7 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten.adaptive_avg_pool2d.default: _pooled_to_size,
     aten.convolution_backward.default: _in_layout_of_operands(aten.convolution_backward.default, first=1),
     aten._grouped_mm.default: _grouped_mm,
-    **{aten.mm.default: product_rules.mm, aten.bmm.default: product_rules.bmm, aten.addmm.default: product_rules.addmm},
+    **PRODUCT_RULES,
     **dict.fromkeys((aten.mse_loss.default, aten.smooth_l1_loss.default), _reduced_loss),
     **dict.fromkeys((aten.soft_margin_loss.default, aten.binary_cross_entropy.default), _reduced_loss),
     aten.mkldnn_rnn_layer.default: _lstm_layer,
@@ -405,6 +406,7 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
     **dict.fromkeys(UPDATES_WITHOUT_SHAPE_FUNCTION, _nothing),
+    **UPDATE_RULES,
     aten.linear.default: _linear,
     aten.scaled_dot_product_attention.default: _attention,
     aten.batch_norm.default: _batch_norm,

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from torchscan.errors import InputError, TorchscanError
 from torchscan.recording.execution.abstract import assumed_number
 from torchscan.recording.execution.shape_rules import UPDATES_WITHOUT_SHAPE_FUNCTION
+from torchscan.recording.execution.update_rules import UPDATE_RULES
 from torchscan.recording.patches import replaced
 from torchscan.recording.undo import interruptible
 from torchscan.torch_versions import OpOverload, TorchDispatchMode, aten, optimizer_hooks
@@ -70,14 +71,14 @@ def _checked(choice: OptimizerChoice, make: Callable[[], object]) -> Optimizer:
     return made
 
 
-def take_step(optimizer: Optimizer) -> None:
+def take_step(optimizer: Optimizer, *, is_recorded: bool) -> None:
     """One step on meta tensors. The values that it bases decisions on are assumed: see :class:`_AssumedValues`."""
     takes_closure = inspect.signature(optimizer.step).parameters.get("closure")
     needs_closure = takes_closure is not None and takes_closure.default is inspect.Parameter.empty
     losses = itertools.count(1.0)  # each another, so that nobody thinks the end was reached
     arguments: list[Any] = [lambda: next(losses)] if needs_closure else []
     try:
-        with _AssumedValues():  # type: ignore[no-untyped-call] # torch leaves it without annotations
+        with _AssumedValues(is_recorded=is_recorded):
             interruptible(optimizer.step, *arguments)
     except TorchscanError:
         raise
@@ -129,6 +130,10 @@ class _AssumedValues(TorchDispatchMode):
     So a norm is not small, a step leads downhill, and L-BFGS goes on to its last iteration. No size depends on them.
     """
 
+    def __init__(self, *, is_recorded: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch leaves it without annotations
+        self._is_recorded = is_recorded
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Do not import torch's compiler for it."""
@@ -141,6 +146,8 @@ class _AssumedValues(TorchDispatchMode):
         is_meta = bool(args) and isinstance(args[0], Tensor) and args[0].is_meta
         if is_meta and func in _IS_GREATER and args[0].dim() == 0:
             return torch.tensor(_IS_GREATER[func] == (args[1] >= 0))
+        if not self._is_recorded and func in UPDATE_RULES and UPDATE_RULES[func](*args, **(kwargs or {})) is not None:
+            return None  # nothing but values would change
         try:
             return func(*args, **(kwargs or {}))
         except (NotImplementedError, RuntimeError):

@@ -252,7 +252,7 @@ class _SmallStep(nn.Module):
         self._recorder = Recorder(Inventory(self), execution, lambda _: True, around.assume, lambda: None)
         self._table = self._recorder.table
         self._table.share_specs(table)
-        take_step(optimizer)
+        take_step(optimizer, is_recorded=False)
         #: of each parameter the names and indices of what is kept for it
         self._states = self._entered(examples, device_type)
         with self._recorder.recording():
@@ -265,7 +265,7 @@ class _SmallStep(nn.Module):
     def forward(self) -> None:
         """Take the step."""
         self._recorder.begin("optimizer")
-        take_step(self._optimizer)
+        take_step(self._optimizer, is_recorded=True)
 
     def _entered(self, examples: Sequence[Tensor], device_type: str) -> list[list[tuple[str, int]]]:
         for each in examples:

@@ -64,10 +64,10 @@ def optimize(
                 recorder.begin("optimizer")
                 repeated.write_down(paths)
                 return
-            take_step(optimizer)
+            take_step(optimizer, is_recorded=False)
             _enter_state(optimizer, paths, recorder.table, device_type)
         recorder.begin("optimizer")
-        take_step(optimizer)
+        take_step(optimizer, is_recorded=True)
 
 
 def _enter_state(optimizer: Optimizer, paths: Mapping[int, str], table: TensorTable, device_type: str) -> None:
