@@ -91,11 +91,12 @@ class MemoryEstimate(Result):
 @collected_later()
 def estimate_of(trace: Trace, timeline: MemoryTimeline, verdict: Verdict | None = None) -> MemoryEstimate:
     """The estimate for a record."""
-    moments = timeline.moments
-    peak = max(moments, key=lambda moment: moment.total, default=_before_everything(timeline))
+    moments, totals = timeline.moments, timeline.totals
+    peak = moments[totals.index(max(totals))] if moments else _before_everything(timeline)
     by_phase: dict[Phase, int] = {}
-    for moment in moments:
-        by_phase[moment.phase] = max(by_phase.get(moment.phase, 0), moment.total)
+    for moment, total in zip(moments, totals, strict=True):
+        if total >= by_phase.get(moment.phase, 0):
+            by_phase[moment.phase] = total
     return MemoryEstimate(
         peak_bytes=peak.total,
         peak_layer=peak.layer,
@@ -128,8 +129,8 @@ class Placement:
     def needed(self) -> tuple[int, ...]:
         """Bytes of tensors and workspaces at each moment, before rounding."""
         fixed = self._device.cublas_workspace_bytes * self._threads
-        totals = zip(self._timeline.moments, self._trace.ops, strict=True)
-        return tuple(moment.total + fixed + _convolution_workspace(op) for moment, op in totals)
+        totals = zip(self._timeline.totals, self._trace.ops, strict=True)
+        return tuple([total + fixed + _convolution_workspace(op) for total, op in totals])
 
     @once
     def fits(self) -> bool:

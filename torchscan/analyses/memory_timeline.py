@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from torchscan.once import once
 from torchscan.trace.events import Phase, StorageKind, StorageRecord
@@ -30,8 +30,7 @@ _STANDING: Mapping[StorageKind, MemoryKind] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """One block of memory: its bytes, and when it is alive: from moment ``first`` until just before ``end``."""
 
     size: int
@@ -40,8 +39,7 @@ class Block:
     kind: MemoryKind
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """What is alive when an operator call returns."""
 
     operator: str
@@ -93,15 +91,20 @@ class MemoryTimeline:
         if self._in_place_sums:
             _end_where_summed(self._trace, ends)
         pairs = zip(self._trace.storages, ends, strict=True)
-        return tuple(Block(each.size, each.born or 0, end, self._kind(each, end)) for each, end in pairs)
+        return tuple([Block(each.size, each.born or 0, end, self._kind(each, end)) for each, end in pairs])
 
     @once
     def moments(self) -> tuple[Moment, ...]:
         """What is alive at each operator call."""
         columns = [_alive(len(self._trace.ops), [block for block in self.blocks if block.kind == kind]) for kind in KINDS]
-        paths = map(self._trace.path_of, self._trace.ops)
-        rows = zip(self._trace.ops, paths, zip(*columns, strict=True), strict=True)
-        return tuple(Moment(op.signature.operator, path, op.phase, sizes) for op, path, sizes in rows)
+        paths = [call.path for call in self._trace.modules]
+        rows = zip(self._trace.ops, zip(*columns, strict=True), strict=True)
+        return tuple([Moment(op.signature.operator, paths[op.module_call], op.phase, sizes) for op, sizes in rows])
+
+    @once
+    def totals(self) -> tuple[int, ...]:
+        """Bytes alive at each operator call."""
+        return tuple([sum(moment.bytes_by_kind) for moment in self.moments])
 
     @once
     def layers(self) -> tuple[LayerMemory, ...]:
@@ -160,7 +163,8 @@ class MemoryTimeline:
         return max((now for now in range(1, len(phases)) if phases[now - 1] != "forward" == phases[now]), default=0)
 
     def _peak_by_call(self) -> list[int]:
-        peaks = [max((self.moments[index].total for index in call.ops), default=0) for call in self._trace.modules]
+        totals = self.totals
+        peaks = [max([totals[index] for index in call.ops], default=0) for call in self._trace.modules]
         for call in reversed(self._trace.modules):
             if call.parent is not None:
                 peaks[call.parent] = max(peaks[call.parent], peaks[call.index])

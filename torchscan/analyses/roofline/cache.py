@@ -43,9 +43,13 @@ class _Walk:
         self._room = room
         self._read = read
         self._pieces = [piece_of(trace, tensor) for tensor in range(len(trace.tensors))]
-        sizes = (sum(self._sizes(index).values()) for index in range(len(trace.ops)))
+        distinct = {id(record.spec): record.spec for record in trace.tensors}
+        stored = {number: spec.stored_bytes for number, spec in distinct.items()}
+        #: bytes of each tensor, and those that each call uses of each
+        self._stored = [stored[id(record.spec)] for record in trace.tensors]
+        self._sizes = [self._sizes_of(index) for index in range(len(trace.ops))]
         #: how many bytes had been used after this many calls
-        self._used_until = [0, *accumulate(sizes)]
+        self._used_until = [0, *accumulate([sum(sizes.values()) for sizes in self._sizes])]
         self._used = 0
         self._last: dict[Piece, int] = {}
 
@@ -53,7 +57,7 @@ class _Walk:
         op = self._trace.ops[index]
         if op.signature.is_view:
             return 0, 0
-        sizes = self._sizes(index)
+        sizes = self._sizes[index]
         read = sum(sizes[tensor] for tensor in dict.fromkeys(op.inputs) if self._is_there(tensor, sizes[tensor]))
         written = sum(sizes[tensor] for tensor in dict.fromkeys(op.outputs) if self._is_let_go(tensor, index))
         for tensor, size in sizes.items():
@@ -61,13 +65,15 @@ class _Walk:
             self._last[self._pieces[tensor]] = self._used
         return read, written
 
-    def _sizes(self, index: int) -> dict[int, int]:
+    def _sizes_of(self, index: int) -> dict[int, int]:
         """Bytes that a call uses of each tensor; of what it reads, no more than it reads in all."""
         op = self._trace.ops[index]
         if op.signature.is_view:
             return {}
-        read = {tensor: min(self._trace.tensors[tensor].spec.stored_bytes, self._read[index]) for tensor in op.inputs}
-        return read | {tensor: self._trace.tensors[tensor].spec.stored_bytes for tensor in op.outputs}
+        read = self._read[index]
+        return {tensor: min(self._stored[tensor], read) for tensor in op.inputs} | {
+            tensor: self._stored[tensor] for tensor in op.outputs
+        }
 
     def _is_there(self, tensor: int, size: int) -> bool:
         whole, piece = (self._pieces[tensor][0], None), self._pieces[tensor]

@@ -359,12 +359,12 @@ def _write_down(turn: tuple[Tensor, _Part], state: Sequence[int], table: TensorT
         if places[_GRADIENT] < 0 and _GRADIENT in inputs:
             places[_GRADIENT] = table.find(_gradient_of(parameter)).index
         index = len(ops)
-        ops.append(OpCall(signature, tuple([places[each] for each in inputs]), (), root, "optimizer"))
+        taken = tuple([places[each] for each in inputs])
+        first = len(records)
         for made in outputs:
-            _enter(made, turn[0], places, table, index, start)
+            _enter(made, parameter, places, table, index, start)
             places.append(len(records) - 1)
-        if outputs:
-            ops[index] = ops[index]._replace(outputs=tuple(places[-len(outputs) :]))
+        ops.append(OpCall(signature, taken, tuple(range(first, len(records))), root, "optimizer"))
 
 
 def _enter(made: _Made, parameter: Tensor, places: Sequence[int], table: TensorTable, producer: int, start: int) -> None:

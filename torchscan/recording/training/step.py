@@ -34,14 +34,15 @@ def differentiate(loss: Any, recorder: Recorder, substitutes: Substitutes) -> No
 
 def name_gradients(tensors: Sequence[tuple[str, Tensor]], substitutes: Substitutes, recorder: Recorder) -> None:
     """Say of the memory of gradients that stay whose they are."""
-    for name, tensor in tensors:
-        known = substitutes.known(tensor)
-        gradient = known.grad if known is not None and known.is_leaf else None
-        if gradient is None:
-            continue
-        if gradient.layout is not torch.strided:
-            recorder.assume(f"that the sparse gradient of {name} takes no memory, which is not followed")
-        recorder.table.name_gradient(gradient, name)
+    with without_torch_function():
+        for name, tensor in tensors:
+            known = substitutes.known(tensor)
+            gradient = known.grad if known is not None and known.is_leaf else None
+            if gradient is None:
+                continue
+            if gradient.layout is not torch.strided:
+                recorder.assume(f"that the sparse gradient of {name} takes no memory, which is not followed")
+            recorder.table.name_gradient(gradient, name)
 
 
 def optimize(
