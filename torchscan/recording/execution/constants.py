@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, TensorTable
 from torchscan.recording.execution.whereabouts import ASKING_WHERE, told
-from torchscan.torch_versions import outside_of_everything
+from torchscan.torch_versions import unseen
 
 _MAKERS = frozenset({torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor})
 _NOTICED = _MAKERS | ASKING_WHERE
@@ -59,5 +59,5 @@ def note_values(
     data = kwargs["data"] if "data" in kwargs else args[-1]
     if isinstance(data, Tensor) or made.numel() > (largest_floats if made.is_floating_point() else CONCRETE_INTEGERS):
         return
-    with outside_of_everything(), contextlib.suppress(RuntimeError, TypeError, ValueError):  # a list of tensors without values
+    with unseen(), contextlib.suppress(RuntimeError, TypeError, ValueError):  # a list of tensors without values
         table.enter_constant_with(made, torch.tensor(data, dtype=made.dtype, device="cpu"))

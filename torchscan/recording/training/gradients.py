@@ -37,6 +37,7 @@ from torchscan.torch_versions import (
     is_functorch_wrapped,
     next_node,
     outside_of_everything,
+    unseen,
     without_torch_function,
 )
 
@@ -109,7 +110,7 @@ class Substitutes(TorchFunctionMode):
     def _without_values(self, tensor: Tensor) -> Tensor:
         if tensor.is_meta:
             return tensor
-        with outside_of_everything():
+        with unseen():
             substitute = meta_copy(tensor)
             self._table.enter_substitute(substitute, tensor)
         return substitute
@@ -139,7 +140,7 @@ class Substitutes(TorchFunctionMode):
             return known
         if not self._needs_one(tensor):
             return tensor
-        with outside_of_everything():
+        with unseen():
             substitute = self._substitute(tensor)
             self._table.enter_substitute(substitute, tensor)
         # The callback is one in C: what a signal raises in one in Python would be lost.
