@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import subprocess
 import sys
@@ -158,3 +159,26 @@ def _loaded(code: str, beside: str = "sys") -> set[str]:
     code = f"import {beside}, sys; before = set(sys.modules); {code}; print(*(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
     return set(done.stdout.split())
+
+
+#: by operator, formula, file or device, of which there are so many; whatever depends on shapes is kept to a limit
+KEPT_FOR_GOOD = {
+    "torchscan.hardware.devices": {"_content", "_of_package"},
+    "torchscan.ops.registry": {"_layout", "_names_to_find"},
+    "torchscan.recording.execution.calls": {"traits_of"},
+    "torchscan.recording.switches": {"_of_process", "_of_thread"},
+    "torchscan.report.data": {"_schema"},
+    "torchscan.report.html": {"_policy", "page_file"},
+    "torchscan.trace.events": {"names_of_arguments"},
+}
+
+
+def test_what_is_kept_between_calls_has_a_limit() -> None:
+    kept: dict[str, set[str]] = {}
+    for file in PACKAGE.rglob("*.py"):
+        name = ".".join(["torchscan", *file.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")
+        for value in vars(importlib.import_module(name)).values() if not name.endswith("__main__") else ():
+            is_kept = isinstance(value, functools._lru_cache_wrapper) and value.__module__ == name
+            if is_kept and value.cache_parameters()["maxsize"] is None:
+                kept.setdefault(name, set()).add(value.__name__)
+    assert kept == KEPT_FOR_GOOD

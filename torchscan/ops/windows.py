@@ -18,7 +18,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Literal
 
 from torchscan.trace.events import OpSignature, TensorSpec
@@ -172,39 +172,42 @@ def _check_step(step: Step, spec: TensorSpec) -> None:
 
 # -- along one dimension -------------------------------------------------------------------------------------------------
 
+#: what is asked for again and again is kept, as far as it goes: tables of a few numbers, and those as long as a dimension
+_kept, _few_kept = lru_cache(maxsize=1024), lru_cache(maxsize=64)
 
-@cache
+
+@_kept
 def window(size: int, step: int = 1, padding: int = 0, spacing: int = 1) -> Taps:
     """A convolution or a pool: ``i = step·j − padding + spacing·t`` for t < size."""
     return Taps((tuple(spacing * tap - padding for tap in range(size)),), step)
 
 
-@cache
+@_kept
 def spread(size: int, step: int, padding: int, spacing: int) -> Taps:
     """A transposed convolution: the whole numbers among ``i = (j + padding − spacing·t) / step``."""
     places = ([(phase + padding - spacing * tap) for tap in range(size)] for phase in range(step))
     return Taps(tuple(tuple(place // step for place in each if place % step == 0) for each in places), 1)
 
 
-@cache
+@_kept
 def shifted(start: int, step: int = 1) -> Taps:
     """A slice or a padding: ``i = step·j + start``."""
     return HERE if (start, step) == (0, 1) else Taps(((start,),), step)
 
 
-@cache
+@_few_kept
 def repeated(size: int) -> Taps:
     """The dimension repeated as a whole: ``i = j mod size``."""
     return Taps(tuple((place,) for place in range(size)), 0)
 
 
-@cache
+@_few_kept
 def drawn_out(times: int) -> Taps:
     """Each element repeated several times: ``i = j div times``."""
     return Taps(((0,),) * times, 1)
 
 
-@cache
+@_few_kept
 def bins(size: int, count: int) -> Taps:
     """An adaptive pool: from ``⌊j·size/count⌋`` until just before ``⌈(j + 1)·size/count⌉``."""
     common = math.gcd(size, count)
@@ -212,7 +215,7 @@ def bins(size: int, count: int) -> Taps:
     return Taps(tuple(tuple(range(j * size // count, -(-(j + 1) * size // count))) for j in range(count)), size)
 
 
-@cache
+@_few_kept
 def groups(inside: int, outside: int, count: int) -> Taps:
     """The channels of a grouped convolution: those of its own group."""
     size, per_group = inside // count, outside // count
@@ -225,7 +228,7 @@ def groups(inside: int, outside: int, count: int) -> Taps:
 _REACH = {"linear": 1, "cubic": 2, "lanczos": 3}
 
 
-@cache
+@_few_kept
 def nearest(size: int, resized: int, factor: float | None, centre: float) -> Taps:
     """The nearest neighbour: ``i = ⌊(j + centre) · scale⌋``, rounded as torch's kernels do it, in 32 bits.
 
@@ -246,7 +249,7 @@ def _single(number: float) -> float:
     return rounded
 
 
-@cache
+@_few_kept
 def interpolated(size: int, resized: int, factor: float | None, kernel: str, *, aligned: bool, antialias: bool) -> Taps:
     """The neighbours of ``(j + ½) · scale − ½`` (of ``j · scale`` with aligned corners) whose weight is not zero."""
     scale, centre = _scale(size, resized, factor), Fraction(1, 2)
@@ -283,7 +286,7 @@ def look(out: TensorSpec, *dims: Dim) -> Ways:
     return way(Look(dims, out.shape))
 
 
-@cache
+@_kept
 def here(dim: int) -> Along:
     """A dimension read at the same place as a dimension of the result."""
     return Along(dim, HERE)
@@ -294,7 +297,7 @@ def broadcast(spec: TensorSpec, out: TensorSpec) -> Ways:
     return _broadcast(spec.shape, out.shape)
 
 
-@lru_cache(maxsize=1024)  # of most operators of most models, and few of them have shapes of their own
+@_kept
 def _broadcast(shape: tuple[int, ...], out: tuple[int, ...]) -> Ways:
     return way(Look(broadcast_dims(shape, out), out))
 
