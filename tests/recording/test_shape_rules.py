@@ -111,6 +111,13 @@ def _filled(draw: random.Random) -> Drawn:
     return (_laid_out(shape, draw),), lambda x: x.masked_fill(mask, 1.0)
 
 
+def _sum(draw: random.Random) -> Drawn:
+    shape = tuple(_size(draw) for _ in range(draw.choice([1, 2, 4])))
+    dims, keepdim = draw.sample(range(len(shape)), draw.randrange(len(shape)) + 1), draw.random() < 0.5
+    functions: list[Callable[..., Tensor]] = [lambda x: x.sum(dims, keepdim), torch.sum, torch.ones_like]
+    return (_laid_out(shape, draw),), draw.choice(functions)
+
+
 def _view(draw: random.Random) -> Drawn:
     functions: list[Callable[..., Tensor]] = [
         lambda x: x[:, 1:],
@@ -123,7 +130,7 @@ def _view(draw: random.Random) -> Drawn:
 
 
 @pytest.mark.parametrize("number", range(20))
-@pytest.mark.parametrize("kind", [_convolution, _cat, _pool, _broadcast, _each_element, _filled, _view])
+@pytest.mark.parametrize("kind", [_convolution, _cat, _pool, _broadcast, _each_element, _filled, _sum, _view])
 def test_as_on_data(kind: Callable[[random.Random], Drawn], number: int) -> None:
     args, function = kind(random.Random(number))  # noqa: S311
     abstract, real = (record(Applied(function), args=args, execute=way) for way in ("abstract", "real"))

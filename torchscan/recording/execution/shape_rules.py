@@ -97,6 +97,25 @@ def _like_plain_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | N
     return _new(source.shape, source) if source.is_floating_point() and _is_plain(source) else None
 
 
+def _like_plain_of_type(
+    source: Tensor, *, dtype: torch.dtype | None = None, memory_format: torch.memory_format | None = None, **_elsewhere: Any
+) -> Tensor | None:
+    """Another tensor of this shape, in the layout that it has, or plainly."""
+    fits = _is_plain(source) and memory_format in (None, torch.preserve_format, torch.contiguous_format)
+    return torch.empty(source.shape, dtype=dtype or source.dtype, device="meta") if fits else None
+
+
+def _summed(source: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **options: Any) -> Tensor | None:
+    """Over some dimensions, or all of them."""
+    rank = source.dim()
+    over = {dim % rank for dim in dims} if dims and rank and all(-rank <= dim < rank for dim in dims) else set(range(rank))
+    fits = source.is_floating_point() and _is_plain(source) and options.get("dtype") is None
+    if not fits or len(over) != (len(dims) if dims else rank):
+        return None
+    sizes = [1 if dim in over else size for dim, size in enumerate(source.shape) if keepdim or dim not in over]
+    return _new(sizes, source)
+
+
 def _filled(source: Tensor, mask: Tensor, *_value: Any) -> Tensor | None:
     """Where a mask is true that has the shape of the source, or stretches to it."""
     missing = source.dim() - mask.dim()
@@ -394,6 +413,8 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten.cat.default: _catenated,
     aten.roll.default: _like_plain_input,
     aten.masked_fill.Scalar: _filled,
+    **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList), _summed),
+    **dict.fromkeys((aten.ones_like.default, aten.zeros_like.default, aten.empty_like.default), _like_plain_of_type),
     aten.adaptive_avg_pool2d.default: _pooled_to_size,
     aten.convolution_backward.default: _in_layout_of_operands(aten.convolution_backward.default, first=1),
     aten._grouped_mm.default: _grouped_mm,
