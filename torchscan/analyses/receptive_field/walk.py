@@ -32,6 +32,8 @@ class _Result:
     answers: Answers
     #: of a view: what is seen after it was written to
     after_writes: Answers
+    #: the positions of operands whose elements it has at the same places, as most results have
+    passed_on: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,11 +240,18 @@ class Walk:
         seeing = [(position, state) for position, state in enumerate(read) if state is not self._blind]
         if operator.rule is None:
             return [self._blinded([state for _, state in seeing] or [self._blind], self._reason(op))] * len(op.outputs)
+        if len(seeing) == 1 and all(seeing[0][0] in result.passed_on for result in operator.results):
+            return [self._followed(seeing[0][1])] * len(op.outputs)
         by_axis = [
             [(position, seen) for position, state in seeing if (seen := state[at]) is not None] if is_followed else []
             for at, is_followed in enumerate(self._is_followed)
         ]
         return [self._result(op, operator, result, by_axis) for result in operator.results]
+
+    def _followed(self, state: State) -> State:
+        """Without channels that were found since."""
+        followed = tuple([seen if is_followed else None for seen, is_followed in zip(state, self._is_followed, strict=True)])
+        return followed if any(followed) else self._blind
 
     def _result(self, op: OpCall, operator: _Operator, result: _Result, by_axis: Sequence[Sequence[tuple[int, Seen]]]) -> State:
         """What one result sees of each axis."""
@@ -294,7 +303,7 @@ class Walk:
             rule = windows(signature)
             shapes = tuple(spec.shape for spec in signature.inputs)
             results = tuple(
-                _Result(spec.shape, _looks_of(rule, at, signature), {}, {}) for at, spec in enumerate(signature.outputs)
+                _result_of(_looks_of(rule, at, signature), spec.shape, shapes) for at, spec in enumerate(signature.outputs)
             )
             operator = self._operators[id(signature)] = _Operator(
                 rule=rule, shapes=shapes, results=results, written=tuple(_written(signature)), name=signature.operator
@@ -333,6 +342,15 @@ def _looked(result: _Result, seeing: Sequence[tuple[int, Sight]], shapes: Sequen
         else:
             parts += [follow(sight, shapes[position], each, glance) for each in ways]
     return united(parts, result.shape, glance.size) if parts else None
+
+
+def _result_of(looks: Looks, shape: Shape, shapes: Sequence[Shape]) -> _Result:
+    passed_on = [
+        position
+        for position, (ways, given) in enumerate(zip(looks, shapes, strict=False))
+        if ways is not None and len(ways) == 1 and ways[0].is_identity and given == shape and 0 not in shape
+    ]
+    return _Result(shape, looks, {}, {}, frozenset(passed_on))
 
 
 def _looks_of(rule: Windows | None, output: int, signature: OpSignature) -> Looks:
