@@ -37,6 +37,7 @@ class Growing(Functional):
 
     def forward(self, x: Tensor) -> Tensor:
         """One more element each time."""
+        x = x * self.scale[0]
         for _ in range(self.length // 2):
             x = nn.functional.pad(torch.relu(x), (0, 1))
         return x

@@ -23,7 +23,7 @@ State = tuple[Seen | None, ...]
 _UNKNOWN_WRITE = "a write through another tensor"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
     """How one result of an operator looks at the operands, and what was asked about it."""
 
@@ -350,7 +350,7 @@ def _result_of(looks: Looks, shape: Shape, shapes: Sequence[Shape]) -> _Result:
         for position, (ways, given) in enumerate(zip(looks, shapes, strict=False))
         if ways is not None and len(ways) == 1 and ways[0].is_identity and given == shape and 0 not in shape
     ]
-    return _Result(shape, looks, {}, {}, frozenset(passed_on))
+    return _Result(shape=shape, looks=looks, answers={}, after_writes={}, passed_on=frozenset(passed_on))
 
 
 def _looks_of(rule: Windows | None, output: int, signature: OpSignature) -> Looks:
