@@ -50,7 +50,7 @@ def _convolutions(length: int) -> nn.Module:
 CHAINS: Mapping[str, tuple[Callable[[int], nn.Module], tuple[int, ...]]] = {
     "convolutions": (_convolutions, (8, 32, 32)),
     "functions": (Functional, (4, 8)),
-    "other shapes each": (Growing, (4, 8)),
+    "new shapes": (Growing, (4, 8)),
 }
 CALLS: Mapping[str, Callable[..., Any]] = {
     "crawl_module": crawl_module,

@@ -13,8 +13,8 @@ _COLOURS = {
     "estimate_memory": ("#7b6bb0", "#a797dd"),
     "analyze_roofline": ("#c05530", "#e8825f"),
 }
-_WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 300, 220, 48, 56, 24
-_LENGTHS, _TIMES = (100, 30_000), (10, 3_000)
+_WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 300, 180, 64, 56, 28
+_LENGTHS, _TIMES = (100, 30_000), (10, 1_000)
 _TICKS_OF_LENGTH, _TICKS_OF_TIME = (100, 1_000, 10_000), (10, 100, 1_000)
 
 Series = Mapping[str, Mapping[int, float]]
