@@ -27,7 +27,7 @@ from torchscan.recording.bookkeeping.containers import (
     plain_type_of,
 )
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable
+from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable, has_strides
 from torchscan.recording.kept_gradients import KeptGradients
 from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.switches import keep_switches
@@ -312,13 +312,9 @@ def _frames_of_others() -> list[FrameType]:
 def _is_laid_out_like(tensor: Tensor, other: Tensor) -> bool:
     strided = tensor.layout is other.layout is torch.strided and not (tensor.is_nested or other.is_nested)
     if not strided:
-        return _has_strides(tensor) == _has_strides(other)
+        return has_strides(tensor) == has_strides(other)
     same = tensor.shape == other.shape and tensor.stride() == other.stride()
     return same and tensor.storage_offset() == other.storage_offset()
-
-
-def _has_strides(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _is_users(kind: type) -> bool:

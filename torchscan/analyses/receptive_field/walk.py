@@ -1,4 +1,7 @@
-"""Follows what is seen of the inputs through the record, call by call, including through shared memory."""
+"""Follows what is seen of the inputs through the record, call by call, including through shared memory.
+
+The file is long because memory and operators are followed in one walk: each call may write to what others look into.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a record to its roofline."""
+"""From a record to its roofline: in one file, from the operators to the groups, so that one can read how a time comes about."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class TensorTable:
         tracked.spec = spec
         if spec is not old.spec:
             self.storages.grow(tracked.storage, spec.stored_bytes)
-        if tracked.standin is not None and _has_shape(tracked.standin) and not _look_alike(tensor, tracked.standin):
+        if tracked.standin is not None and has_strides(tracked.standin) and not _look_alike(tensor, tracked.standin):
             self._show(tensor, tracked.standin, tracked.storage)
         self.records.append(TensorRecord(spec, old.storage, old.kind, old.name, producer))
         return tracked
@@ -303,7 +303,8 @@ def shape_of(tensor: Tensor) -> tuple[int, ...]:
     return (tensor.numel(),) if tensor.is_nested else tuple(tensor.shape)
 
 
-def _has_shape(tensor: Tensor) -> bool:
+def has_strides(tensor: Tensor) -> bool:
+    """Whether it is dense, and its elements lie in steps."""
     return tensor.layout is torch.strided and not tensor.is_nested
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
-from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, meta_tensor
+from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, has_strides, meta_tensor
 from torchscan.recording.execution.calls import (
     Assumed,
     OpOutcome,
@@ -304,7 +304,7 @@ def _view_again(request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest],
     operand, spec = request.operand(request.tensors[position]), outcome.signature.outputs[0]
     if result is operand:
         return lambda again: again.operand(again.tensors[position])
-    if result.dtype is not operand.dtype or result.is_complex() or not (_has_strides(operand) and _has_strides(result)):
+    if result.dtype is not operand.dtype or result.is_complex() or not (has_strides(operand) and has_strides(result)):
         return None
     shape, stride, further = spec.shape, spec.stride, result.storage_offset() - operand.storage_offset()
 
@@ -313,10 +313,6 @@ def _view_again(request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest],
         return looked_into.as_strided(shape, stride, looked_into.storage_offset() + further)
 
     return make
-
-
-def _has_strides(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _is_rebuildable(result: Any) -> bool:

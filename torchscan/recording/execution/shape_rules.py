@@ -14,6 +14,18 @@ import torch
 from torch import Tensor
 
 from torchscan.recording.execution.product_rules import PRODUCT_RULES
+from torchscan.recording.execution.row_rules import (
+    broadcast,
+    catenated,
+    convolution,
+    filled,
+    is_row_by_row,
+    new,
+    pooled_to_size,
+    rows_of_type,
+    same_rows,
+    summed,
+)
 from torchscan.recording.execution.update_rules import UPDATE_RULES
 from torchscan.torch_versions import BLOCKS_OF_WIDE_STATES, FUSES_GROUPED_QUERIES, OpOverload, aten, suggest_memory_format
 
@@ -67,103 +79,11 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: 
     return _like_input(query) if runs_in_one_kernel(query, key, value, *args, **kwargs) else None
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    """Whether it fills its memory row by row, with the strides that a new tensor of this shape has."""
-    if not tensor.is_contiguous() or tensor.numel() == 0:
-        return False
-    return 1 not in tensor.shape or tensor.stride() == _plain_strides(tensor.shape)
-
-
-def _plain_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    strides = [1]
-    for size in shape[:0:-1]:
-        strides.append(strides[-1] * size)
-    return tuple(reversed(strides))
-
-
-def _new(shape: Sequence[int], like: Tensor) -> Tensor:
-    return torch.empty(shape, dtype=like.dtype, device="meta")
-
-
 def _like_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
     """One result per element, laid out as the input is."""
     if not source.is_floating_point():
         return None
-    return _new(source.shape, source) if _is_plain(source) else torch.empty_like(source, device="meta")
-
-
-def _like_plain_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
-    """The same, where torch's own functions differ in what they make of other layouts."""
-    return _new(source.shape, source) if source.is_floating_point() and _is_plain(source) else None
-
-
-def _like_plain_of_type(
-    source: Tensor, *, dtype: torch.dtype | None = None, memory_format: torch.memory_format | None = None, **_elsewhere: Any
-) -> Tensor | None:
-    """Another tensor of this shape, in the layout that it has, or plainly."""
-    fits = _is_plain(source) and memory_format in (None, torch.preserve_format, torch.contiguous_format)
-    return torch.empty(source.shape, dtype=dtype or source.dtype, device="meta") if fits else None
-
-
-def _summed(source: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **options: Any) -> Tensor | None:
-    """Over some dimensions, or all of them."""
-    rank = source.dim()
-    over = {dim % rank for dim in dims} if dims and rank and all(-rank <= dim < rank for dim in dims) else set(range(rank))
-    fits = source.is_floating_point() and _is_plain(source) and options.get("dtype") is None
-    if not fits or len(over) != (len(dims) if dims else rank):
-        return None
-    sizes = [1 if dim in over else size for dim, size in enumerate(source.shape) if keepdim or dim not in over]
-    return _new(sizes, source)
-
-
-def _filled(source: Tensor, mask: Tensor, *_value: Any) -> Tensor | None:
-    """Where a mask is true that has the shape of the source, or stretches to it."""
-    missing = source.dim() - mask.dim()
-    stretches = missing >= 0 and all(one in (1, full) for one, full in zip(mask.shape, source.shape[missing:], strict=True))
-    return _like_plain_input(source) if stretches else None
-
-
-def _catenated(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
-    """Of one rank, type and plain layout, and of equal sizes along all other dimensions."""
-    first, *others = tensors
-    rank = first.dim()
-    dim = dim % rank if rank and -rank <= dim < rank else rank
-    alike = all(each.dim() == rank and each.dtype is first.dtype for each in others) and all(map(_is_plain, tensors))
-    if dim == rank or not alike:
-        return None
-    before, after = first.shape[:dim], first.shape[dim + 1 :]
-    if any(each.shape[:dim] != before or each.shape[dim + 1 :] != after for each in others):
-        return None
-    return _new((*before, sum([each.shape[dim] for each in tensors]), *after), first)
-
-
-def _pooled_to_size(source: Tensor, size: list[int]) -> Tensor | None:
-    fits = source.is_floating_point() and source.dim() == 4 and len(size) == 2 and min(size) > 0 and _is_plain(source)
-    return _new((*source.shape[:2], *size), source) if fits else None
-
-
-def _convolution(
-    source: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Sequence[int] = (1,),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    groups: int = 1,
-) -> Tensor | None:
-    """Of plain images, ``(size + 2·padding − dilation·(kernel − 1) − 1) div stride + 1`` places along each axis."""
-    axes = source.dim() - 2
-    filters = weight.shape[0]
-    fits = axes > 0 and weight.dim() == source.dim() and groups > 0 and filters % groups == 0
-    fits = fits and source.shape[1] == weight.shape[1] * groups and (bias is None or bias.shape == weight.shape[:1])
-    if not (fits and _is_plain(source) and _is_plain(weight)):
-        return None
-    steps = [list(each) * axes if len(each) == 1 else list(each) for each in (stride, padding, dilation)]
-    if any(len(each) != axes for each in steps) or min(steps[0]) < 1 or min(steps[1]) < 0 or min(steps[2]) < 1:
-        return None
-    places = zip(source.shape[2:], weight.shape[2:], *steps, strict=True)
-    sizes = [(size + 2 * pad - wide * (kernel - 1) - 1) // step + 1 for size, kernel, step, pad, wide in places]
-    return _new((source.shape[0], filters, *sizes), source) if min(sizes) > 0 else None
+    return new(source.shape, source) if is_row_by_row(source) else torch.empty_like(source, device="meta")
 
 
 def _written(target: Tensor, *others: Any, **_kwargs: Any) -> Tensor | None:
@@ -179,21 +99,8 @@ def _like_both(left: Any, right: Any, **_kwargs: Any) -> Tensor | None:
     if not (isinstance(left, Tensor) and isinstance(right, Tensor)) or left.dtype != right.dtype:
         return None
     if left.shape != right.shape:
-        return _broadcast(left, right)
+        return broadcast(left, right)
     return _like_input(left) if left.stride() == right.stride() else None
-
-
-def _broadcast(left: Tensor, right: Tensor) -> Tensor | None:
-    """Two plain tensors; of single places anywhere but in front, torch's strides are a matter of which comes first."""
-    if not (left.is_floating_point() and _is_plain(left) and _is_plain(right)):
-        return None
-    wide, narrow = (left, right) if left.dim() >= right.dim() else (right, left)
-    missing = wide.dim() - narrow.dim()
-    sizes = list(zip(wide.shape[missing:], narrow.shape, strict=True))
-    if any(one != other and 1 not in (one, other) for one, other in sizes):
-        return None
-    shape = (*wide.shape[:missing], *(max(pair) for pair in sizes))
-    return _new(shape, left) if 1 not in shape[shape.count(1) :] else None
 
 
 def _batch_norm(source: Tensor, *arguments: Any) -> Tensor | None:
@@ -220,7 +127,7 @@ def _shuffled(source: Tensor, *_groups: int) -> Tensor:
 def _in_layout_of_images(source: Tensor) -> Tensor:
     """With channels last where they are in the source, or plainly."""
     if not _is_channels_last(source):
-        return _new(source.shape, source)
+        return new(source.shape, source)
     return torch.empty_like(source, memory_format=torch.channels_last, device="meta")
 
 
@@ -259,7 +166,7 @@ def _layer_norm(source: Tensor, normalized_shape: list[int], *arguments: Any) ->
     fits = source.shape[source.dim() - len(inner) :] == inner and all(each.shape == inner for each in vectors)
     if not (fits and source.is_floating_point()):
         return None
-    return _new(source.shape, source)
+    return new(source.shape, source)
 
 
 def _fits(other: Any, target: Tensor) -> bool:
@@ -409,13 +316,13 @@ _TRANSPOSED = (aten.conv_transpose2d.input, aten.conv_transpose3d.input)
 
 SHAPE_RULES: Mapping[OpOverload, Rule] = {
     **{op: _in_layout_of_operands(op) for op in (aten.convolution.default, *_TRANSPOSED)},
-    **{op: _first_that_fits(_convolution, _in_layout_of_operands(op)) for op in _CONVOLUTIONS},
-    aten.cat.default: _catenated,
-    aten.roll.default: _like_plain_input,
-    aten.masked_fill.Scalar: _filled,
-    **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList), _summed),
-    **dict.fromkeys((aten.ones_like.default, aten.zeros_like.default, aten.empty_like.default), _like_plain_of_type),
-    aten.adaptive_avg_pool2d.default: _pooled_to_size,
+    **{op: _first_that_fits(convolution, _in_layout_of_operands(op)) for op in _CONVOLUTIONS},
+    aten.cat.default: catenated,
+    aten.roll.default: same_rows,
+    aten.masked_fill.Scalar: filled,
+    **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList), summed),
+    **dict.fromkeys((aten.ones_like.default, aten.zeros_like.default, aten.empty_like.default), rows_of_type),
+    aten.adaptive_avg_pool2d.default: pooled_to_size,
     aten.convolution_backward.default: _in_layout_of_operands(aten.convolution_backward.default, first=1),
     aten._grouped_mm.default: _grouped_mm,
     **PRODUCT_RULES,
@@ -438,7 +345,7 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten.native_group_norm_backward.default: _group_norm_backward,
     **dict.fromkeys((aten.channel_shuffle.default, aten.native_channel_shuffle.default), _shuffled),
     **{op.default: _like_input for op in (*_UNARY, *_DRAWN)},
-    **{op.default: _like_plain_input for op in (aten.neg, aten.cos, aten.sin, aten.exp, aten.sqrt, aten.rsqrt)},
+    **{op.default: same_rows for op in (aten.neg, aten.cos, aten.sin, aten.exp, aten.sqrt, aten.rsqrt)},
     **{op.default: _written for op in _UNARY_IN_PLACE},
     **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor), _like_both),
     **dict.fromkeys((aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor), _written),
