@@ -105,6 +105,35 @@ def _each_element(draw: random.Random) -> Drawn:
     return (_laid_out(tuple(_size(draw) for _ in range(draw.choice([1, 2, 4]))), draw),), draw.choice(functions)
 
 
+def _same_type(draw: random.Random) -> Drawn:
+    shape = tuple(_size(draw) for _ in range(draw.choice([1, 2, 4])))
+    dim = draw.randrange(len(shape))
+    functions: list[Callable[..., Tensor]] = [lambda x: x**2, lambda x: x.softmax(dim), lambda x: x > 0.5, lambda x: x == 1]
+    return (_laid_out(shape, draw),), draw.choice(functions)
+
+
+def _pooled(draw: random.Random) -> Drawn:
+    kernel: Any = draw.choice([1, 2, 3, (1, 2)])
+    options: dict[str, Any] = {"stride": draw.choice([None, 1, 2]), "ceil_mode": draw.random() < 0.2}
+    functions: list[Callable[..., Tensor]] = [F.max_pool2d, F.avg_pool2d]
+    function = draw.choice(functions)
+    images = _laid_out((_size(draw), _size(draw), draw.choice([6, 7]), draw.choice([7, 8])), draw)
+    return (images,), lambda x: function(x, kernel, **options)
+
+
+def _picked(draw: random.Random) -> Drawn:
+    shape = tuple(_size(draw) for _ in range(draw.choice([1, 2, 3])))
+    places = torch.zeros([_size(draw) for _ in range(draw.choice([1, 2]))], dtype=torch.long)
+    return (_laid_out(shape, draw),), lambda x: x[places]
+
+
+def _product(draw: random.Random) -> Drawn:
+    batch = [_size(draw) for _ in range(draw.choice([0, 1, 2]))]
+    left, inner, right = (_size(draw) for _ in range(3))
+    operands = (_laid_out((*batch, left, inner), draw), _laid_out((*batch, inner, right), draw))
+    return operands, torch.matmul
+
+
 def _filled(draw: random.Random) -> Drawn:
     shape = tuple(_size(draw) for _ in range(draw.choice([1, 2, 4])))
     mask = torch.zeros(tuple(draw.choice([1, each]) for each in shape)[draw.randrange(len(shape)) :], dtype=torch.bool)
@@ -114,7 +143,12 @@ def _filled(draw: random.Random) -> Drawn:
 def _sum(draw: random.Random) -> Drawn:
     shape = tuple(_size(draw) for _ in range(draw.choice([1, 2, 4])))
     dims, keepdim = draw.sample(range(len(shape)), draw.randrange(len(shape)) + 1), draw.random() < 0.5
-    functions: list[Callable[..., Tensor]] = [lambda x: x.sum(dims, keepdim), torch.sum, torch.ones_like]
+    functions: list[Callable[..., Tensor]] = [
+        lambda x: x.sum(dims, keepdim),
+        lambda x: x.mean(dims, keepdim),
+        torch.sum,
+        torch.ones_like,
+    ]
     return (_laid_out(shape, draw),), draw.choice(functions)
 
 
@@ -130,7 +164,23 @@ def _view(draw: random.Random) -> Drawn:
 
 
 @pytest.mark.parametrize("number", range(20))
-@pytest.mark.parametrize("kind", [_convolution, _cat, _pool, _broadcast, _each_element, _filled, _sum, _view])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        _convolution,
+        _cat,
+        _pool,
+        _pooled,
+        _broadcast,
+        _each_element,
+        _same_type,
+        _filled,
+        _picked,
+        _product,
+        _sum,
+        _view,
+    ],
+)
 def test_as_on_data(kind: Callable[[random.Random], Drawn], number: int) -> None:
     args, function = kind(random.Random(number))  # noqa: S311
     abstract, real = (record(Applied(function), args=args, execute=way) for way in ("abstract", "real"))

@@ -20,6 +20,11 @@ def bmm(left: Tensor, right: Tensor) -> Tensor | None:
     return _product(left, right) if left.dim() == right.dim() == 3 else None
 
 
+def matmul(left: Tensor, right: Tensor) -> Tensor | None:
+    """``[…, n, k] · […, k, p] → […, n, p]``."""
+    return _product(left, right) if left.dim() == right.dim() >= 2 else None
+
+
 def addmm(bias: Tensor, left: Tensor, right: Tensor, **_factors: float) -> Tensor | None:
     """The same, and something for each row or each element is added."""
     return _with(bias, mm(left, right))
@@ -38,5 +43,6 @@ def _product(left: Tensor, right: Tensor) -> Tensor | None:
 PRODUCT_RULES: Mapping[OpOverload, Callable[..., Tensor | None]] = {
     aten.mm.default: mm,
     aten.bmm.default: bmm,
+    aten.matmul.default: matmul,
     aten.addmm.default: addmm,
 }

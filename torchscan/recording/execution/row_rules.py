@@ -1,6 +1,6 @@
-"""Shapes of what operators make of tensors that fill their memory row by row, as most do.
+"""Shapes of what operators make of tensors that fill their memory row by row, as most do, or in another order.
 
-A rule returns None for any other layout, and for whatever torch would refuse: then torch is asked, in Python.
+A rule returns None for layouts that it does not know, and for whatever torch would refuse: then torch is asked, in Python.
 """
 
 from __future__ import annotations
@@ -11,29 +11,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
-def is_row_by_row(tensor: Tensor) -> bool:
-    """Whether it fills its memory row by row, with the strides that a new tensor of this shape has."""
-    if not tensor.is_contiguous() or tensor.numel() == 0:
-        return False
-    return 1 not in tensor.shape or tensor.stride() == _steps_of_rows(tensor.shape)
-
-
-def _steps_of_rows(shape: Sequence[int]) -> tuple[int, ...]:
-    strides = [1]
-    for size in shape[:0:-1]:
-        strides.append(strides[-1] * size)
-    return tuple(reversed(strides))
-
-
-def new(shape: Sequence[int], like: Tensor) -> Tensor:
-    """A meta tensor of this shape, and of the type of another."""
-    return torch.empty(shape, dtype=like.dtype, device="meta")
+from torchscan.recording.execution.layouts import is_row_by_row, new
+from torchscan.torch_versions import suggest_memory_format
 
 
 def same_rows(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
     """One result per element, by a function of which torch makes something else in each other layout."""
     return new(source.shape, source) if source.is_floating_point() and is_row_by_row(source) else None
+
+
+def powers(source: Tensor, exponent: float | complex) -> Tensor | None:
+    """Of real numbers."""
+    return None if isinstance(exponent, complex) else same_rows(source)
+
+
+def softmax(source: Tensor, _dim: int, dtype: torch.dtype | None = None) -> Tensor | None:
+    """Of the type of the source."""
+    return same_rows(source) if dtype is None else None
+
+
+def compared(source: Tensor, _number: complex) -> Tensor | None:
+    """With a number: true or false for each element."""
+    return torch.empty(source.shape, dtype=torch.bool, device="meta") if is_row_by_row(source) else None
 
 
 def rows_of_type(
@@ -62,13 +61,22 @@ def filled(source: Tensor, mask: Tensor, *_value: Any) -> Tensor | None:
     return same_rows(source) if stretches else None
 
 
+def picked(source: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
+    """Rows at known places."""
+    places = indices[0] if len(indices) == 1 else None
+    if places is None or places.dtype is not torch.long or not (source.dim() and is_row_by_row(source)):
+        return None
+    return new((*places.shape, *source.shape[1:]), source) if is_row_by_row(places) else None
+
+
 def catenated(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
-    """Of one rank and type, and of equal sizes along all other dimensions."""
+    """Of one rank and type, and of equal sizes along all other dimensions; empty lists may stand among them."""
+    tensors = [each for each in tensors if each.shape != (0,)] or tensors
     first, *others = tensors
     rank = first.dim()
     dim = dim % rank if rank and -rank <= dim < rank else rank
-    alike = all(each.dim() == rank and each.dtype is first.dtype for each in others) and all(map(is_row_by_row, tensors))
-    if dim == rank or not alike:
+    alike = all(each.dim() == rank and each.dtype is first.dtype for each in others) and all(each.numel() for each in tensors)
+    if dim == rank or not alike or all(suggest_memory_format(each) is not torch.contiguous_format for each in tensors):
         return None
     before, after = first.shape[:dim], first.shape[dim + 1 :]
     if any(each.shape[:dim] != before or each.shape[dim + 1 :] != after for each in others):
@@ -78,8 +86,46 @@ def catenated(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
 
 def pooled_to_size(source: Tensor, size: list[int]) -> Tensor | None:
     """Images, with so many places along each axis."""
-    fits = source.is_floating_point() and source.dim() == 4 and len(size) == 2 and min(size) > 0 and is_row_by_row(source)
-    return new((*source.shape[:2], *size), source) if fits else None
+    fits = source.is_floating_point() and source.dim() == 4 and len(size) == 2 and min(size) > 0
+    if fits and is_row_by_row(source):
+        return new((*source.shape[:2], *size), source)
+    if not fits or list(size) != [1, 1] or suggest_memory_format(source) is not torch.channels_last:
+        return None
+    batch, channels = source.shape[:2]
+    return torch.empty_strided((batch, channels, 1, 1), (channels, 1, channels, channels), dtype=source.dtype, device="meta")
+
+
+def highest(
+    source: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> Tensor | None:
+    """The highest of each window of images."""
+    return None if ceil_mode else _pooled(source, kernel, stride or kernel, padding, dilation)
+
+
+def averaged(
+    source: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    *_counts: Any,
+) -> Tensor | None:
+    """The average of each window of images."""
+    return None if ceil_mode or _counts[1:] else _pooled(source, kernel, stride or kernel, padding, (1,))
+
+
+def _pooled(source: Tensor, kernel: Sequence[int], *steps: Sequence[int]) -> Tensor | None:
+    images = source.dim() == 4 and source.is_floating_point() and is_row_by_row(source)
+    kernel, padding = _along_axes(kernel, 2), _along_axes(steps[1], 2)
+    sizes = windows_along(source.shape[2:], kernel, *steps) if images else None
+    if sizes is None or any(2 * pad > size for pad, size in zip(padding, kernel, strict=True)):
+        return None
+    return new((*source.shape[:2], *sizes), source)
 
 
 def convolution(
@@ -91,29 +137,29 @@ def convolution(
     dilation: Sequence[int] = (1,),
     groups: int = 1,
 ) -> Tensor | None:
-    """Of images, ``(size + 2·padding − dilation·(kernel − 1) − 1) div stride + 1`` places along each axis."""
-    axes = source.dim() - 2
+    """Of images: channels last where they are in the source or in the weight."""
     filters = weight.shape[0]
-    fits = axes > 0 and weight.dim() == source.dim() and groups > 0 and filters % groups == 0
-    fits = fits and source.shape[1] == weight.shape[1] * groups and (bias is None or bias.shape == weight.shape[:1])
-    if not (fits and is_row_by_row(source) and is_row_by_row(weight)):
+    fits = source.dim() > 2 and weight.dim() == source.dim() and groups > 0 and filters % groups == 0
+    fits = fits and 0 != source.shape[1] == weight.shape[1] * groups and (bias is None or bias.shape == weight.shape[:1])
+    sizes = windows_along(source.shape[2:], weight.shape[2:], stride, padding, dilation) if fits else None
+    if sizes is None:
         return None
-    steps = [list(each) * axes if len(each) == 1 else list(each) for each in (stride, padding, dilation)]
-    if any(len(each) != axes for each in steps) or min(steps[0]) < 1 or min(steps[1]) < 0 or min(steps[2]) < 1:
-        return None
-    places = zip(source.shape[2:], weight.shape[2:], *steps, strict=True)
-    sizes = [(size + 2 * pad - wide * (kernel - 1) - 1) // step + 1 for size, kernel, step, pad, wide in places]
-    return new((source.shape[0], filters, *sizes), source) if min(sizes) > 0 else None
+    shape = (source.shape[0], filters, *sizes)
+    layouts = {suggest_memory_format(each) for each in (source, weight)} - {torch.contiguous_format}
+    return torch.empty(shape, dtype=source.dtype, device="meta", memory_format=next(iter(layouts), torch.contiguous_format))
 
 
-def broadcast(left: Tensor, right: Tensor) -> Tensor | None:
-    """Two tensors; of single places anywhere but in front, torch's strides are a matter of which comes first."""
-    if not (left.is_floating_point() and is_row_by_row(left) and is_row_by_row(right)):
+def windows_along(sizes: Sequence[int], kernel: Sequence[int], *steps: Sequence[int]) -> list[int] | None:
+    """``(size + 2·padding − dilation·(kernel − 1) − 1) div stride + 1`` places along each axis, if there are any."""
+    stride, padding, dilation = (_along_axes(each, len(sizes)) for each in steps)
+    if any(len(each) != len(sizes) for each in (kernel, stride, padding, dilation)):
         return None
-    wide, narrow = (left, right) if left.dim() >= right.dim() else (right, left)
-    missing = wide.dim() - narrow.dim()
-    sizes = list(zip(wide.shape[missing:], narrow.shape, strict=True))
-    if any(one != other and 1 not in (one, other) for one, other in sizes):
+    if min(stride) < 1 or min(padding) < 0 or min(dilation) < 1:
         return None
-    shape = (*wide.shape[:missing], *(max(pair) for pair in sizes))
-    return new(shape, left) if 1 not in shape[shape.count(1) :] else None
+    places = zip(sizes, kernel, stride, padding, dilation, strict=True)
+    found = [(size + 2 * pad - wide * (window - 1) - 1) // step + 1 for size, window, step, pad, wide in places]
+    return found if min(found) > 0 else None
+
+
+def _along_axes(each: Sequence[int], count: int) -> list[int]:
+    return list(each) * count if len(each) == 1 else list(each)

@@ -13,17 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchscan.recording.execution.layouts import broadcast, is_row_by_row, new
 from torchscan.recording.execution.product_rules import PRODUCT_RULES
 from torchscan.recording.execution.row_rules import (
-    broadcast,
+    averaged,
     catenated,
+    compared,
     convolution,
     filled,
-    is_row_by_row,
-    new,
+    highest,
+    picked,
     pooled_to_size,
+    powers,
     rows_of_type,
     same_rows,
+    softmax,
     summed,
 )
 from torchscan.recording.execution.update_rules import UPDATE_RULES
@@ -93,14 +97,13 @@ def _written(target: Tensor, *others: Any, **_kwargs: Any) -> Tensor | None:
 
 
 def _like_both(left: Any, right: Any, **_kwargs: Any) -> Tensor | None:
-    """Two tensors of one type, shape and dense layout, or one and a number."""
+    """Two tensors of one type, or one and a number."""
     if isinstance(right, int | float) and isinstance(left, Tensor):
         return _like_input(left)
     if not (isinstance(left, Tensor) and isinstance(right, Tensor)) or left.dtype != right.dtype:
         return None
-    if left.shape != right.shape:
-        return broadcast(left, right)
-    return _like_input(left) if left.stride() == right.stride() else None
+    is_alike = left.shape == right.shape and left.stride() == right.stride()
+    return _like_input(left) if is_alike else broadcast(left, right)
 
 
 def _batch_norm(source: Tensor, *arguments: Any) -> Tensor | None:
@@ -186,15 +189,6 @@ def _in_layout_of_operands(op: OpOverload, first: int = 0) -> Rule:
         results = made if isinstance(made, tuple) else (made,)
         laid_out = tuple(_laid_out(each, *layouts) if isinstance(each, Tensor) and each.dim() > 1 else each for each in results)
         return laid_out if isinstance(made, tuple) else laid_out[0]
-
-    return rule
-
-
-def _first_that_fits(*rules: Rule) -> Rule:
-    """Of several rules for one operator."""
-
-    def rule(*args: Any, **kwargs: Any) -> Any:
-        return next((made for each in rules if (made := each(*args, **kwargs)) is not None), None)
 
     return rule
 
@@ -307,20 +301,26 @@ def _nothing(*_args: Any, **_kwargs: Any) -> tuple[Tensor, ...]:
     return ()
 
 
-_UNARY = (aten.relu, aten.gelu, aten.silu, aten.sigmoid, aten.tanh, aten.hardswish, aten.hardsigmoid, aten.hardtanh)
+_ACTIVATIONS = (aten.relu, aten.gelu, aten.silu, aten.sigmoid, aten.tanh, aten.hardswish, aten.hardsigmoid, aten.hardtanh)
+_UNARY = (*_ACTIVATIONS, aten.neg, aten.cos, aten.sin, aten.exp, aten.sqrt, aten.rsqrt)
 _DRAWN = (aten._sample_dirichlet, aten._dirichlet_grad, aten._standard_gamma_grad)
 _UNARY_IN_PLACE = (aten.relu_, aten.silu_, aten.sigmoid_, aten.tanh_, aten.hardswish_, aten.hardsigmoid_, aten.hardtanh_)
 
-_CONVOLUTIONS = (aten.conv2d.default, aten.conv3d.default)
 _TRANSPOSED = (aten.conv_transpose2d.input, aten.conv_transpose3d.input)
 
 SHAPE_RULES: Mapping[OpOverload, Rule] = {
     **{op: _in_layout_of_operands(op) for op in (aten.convolution.default, *_TRANSPOSED)},
-    **{op: _first_that_fits(convolution, _in_layout_of_operands(op)) for op in _CONVOLUTIONS},
+    **dict.fromkeys((aten.conv2d.default, aten.conv3d.default), convolution),
     aten.cat.default: catenated,
     aten.roll.default: same_rows,
     aten.masked_fill.Scalar: filled,
-    **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList), summed),
+    aten.index.Tensor: picked,
+    aten.pow.Tensor_Scalar: powers,
+    aten.softmax.int: softmax,
+    **{getattr(aten, name).Scalar: compared for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim), summed),
+    aten.max_pool2d.default: highest,
+    aten.avg_pool2d.default: averaged,
     **dict.fromkeys((aten.ones_like.default, aten.zeros_like.default, aten.empty_like.default), rows_of_type),
     aten.adaptive_avg_pool2d.default: pooled_to_size,
     aten.convolution_backward.default: _in_layout_of_operands(aten.convolution_backward.default, first=1),
@@ -345,7 +345,6 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten.native_group_norm_backward.default: _group_norm_backward,
     **dict.fromkeys((aten.channel_shuffle.default, aten.native_channel_shuffle.default), _shuffled),
     **{op.default: _like_input for op in (*_UNARY, *_DRAWN)},
-    **{op.default: same_rows for op in (aten.neg, aten.cos, aten.sin, aten.exp, aten.sqrt, aten.rsqrt)},
     **{op.default: _written for op in _UNARY_IN_PLACE},
     **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor), _like_both),
     **dict.fromkeys((aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor), _written),

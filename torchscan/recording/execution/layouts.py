@@ -1,0 +1,97 @@
+"""How torch lays out what it makes of tensors element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def is_row_by_row(tensor: Tensor) -> bool:
+    """Whether it fills its memory row by row, with the strides that a new tensor of this shape has."""
+    if not tensor.is_contiguous() or tensor.numel() == 0:
+        return False
+    return 1 not in tensor.shape or tensor.stride() == strides_of_rows(tensor.shape)
+
+
+def new(shape: Sequence[int], like: Tensor) -> Tensor:
+    """A meta tensor of this shape, and of the type of another."""
+    return torch.empty(shape, dtype=like.dtype, device="meta")
+
+
+def strides_of_rows(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a new tensor of this shape."""
+    strides = [1]
+    for size in shape[:0:-1]:
+        strides.append(strides[-1] * size)
+    return tuple(reversed(strides))
+
+
+def broadcast(left: Tensor, right: Tensor) -> Tensor | None:
+    """Two tensors of a type, of equal sizes but for dimensions that are missing or have one place."""
+    shape = left.shape if left.shape == right.shape else _common_shape(left.shape, right.shape)
+    if shape is None or 0 in shape or not left.is_floating_point():
+        return None
+    if (1 not in shape and left.is_contiguous() and right.is_contiguous()) or len(shape) < 2:
+        return new(shape, left)
+    return torch.empty_strided(shape, _strides(shape, (left, right)), dtype=left.dtype, device="meta")
+
+
+def _common_shape(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...] | None:
+    wide, narrow = (one, other) if len(one) >= len(other) else (other, one)
+    missing = len(wide) - len(narrow)
+    pairs = list(zip(wide[missing:], narrow, strict=True))
+    if any(first != second and 1 not in (first, second) for first, second in pairs):
+        return None
+    return *wide[:missing], *(max(pair) for pair in pairs)
+
+
+def _strides(shape: Sequence[int], operands: Sequence[Tensor]) -> Sequence[int]:
+    """How torch lays out one result per element: as the operands are, of which the first counts most."""
+    if all(each.shape == shape for each in operands):
+        if all(each.is_contiguous() for each in operands):
+            return strides_of_rows(shape)
+        if len(shape) == 4 and all(each.is_contiguous(memory_format=torch.channels_last) for each in operands):
+            return _steps(shape, (1, 3, 2, 0))
+    return _steps(shape, _order(shape, [_stretched(each, shape) for each in operands]))
+
+
+def _stretched(operand: Tensor, shape: Sequence[int]) -> list[int]:
+    """Its strides, 0 where it is stretched."""
+    missing = len(shape) - operand.dim()
+    own = zip(operand.shape, operand.stride(), shape[missing:], strict=True)
+    return [0] * missing + [0 if size == 1 != full else stride for size, stride, full in own]
+
+
+def _order(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
+    """The dimensions, the innermost first: sorted by insertion, as what can't be told stays behind what it was behind."""
+    order = list(reversed(range(len(shape))))
+    for position in range(1, len(order)):
+        at = position
+        for before in range(position - 1, -1, -1):
+            compared = _compare(order[before], order[at], shape, strides)
+            if compared < 0:
+                break
+            if compared:
+                order[before], order[at] = order[at], order[before]
+                at = before
+    return order
+
+
+def _compare(one: int, other: int, shape: Sequence[int], strides: Sequence[Sequence[int]]) -> int:
+    """Above zero if ``one`` is further out; zero if no operand tells."""
+    for each in strides:
+        if each[one] and each[other]:
+            if each[one] != each[other]:
+                return 1 if each[one] > each[other] else -1
+            if shape[one] > shape[other]:
+                return 1
+    return 0
+
+
+def _steps(shape: Sequence[int], order: Sequence[int]) -> list[int]:
+    strides, step = [0] * len(shape), 1
+    for dim in order:
+        strides[dim], step = step, step * shape[dim]
+    return strides
