@@ -52,18 +52,34 @@ class _Loss:
     is_hull: bool = False
 
 
-def envelope_after(envelope: Envelope, shape: Shape, step: Step) -> tuple[Envelope, bool]:
-    """The envelope of what a step makes, and whether it is a hull."""
+def envelopes_after(envelopes: Iterable[Envelope], shape: Shape, step: Step) -> list[tuple[Envelope, bool]]:
+    """The envelopes of what a step makes, and whether each is a hull."""
     if isinstance(step, Look):
-        return _after_look(envelope, shape, step)
-    terms: list[Term] = []
-    loss = _Loss()
+        return [_after_look(each, shape, step) for each in envelopes]
     if isinstance(step, Reshape):
-        runs = [*blocks(shape, step.shape)]
-        terms = [each for term in envelope for each in _reshaped(term, shape, step.shape, runs, loss)]
-    elif isinstance(step, Unfold):
-        terms = [each for term in envelope for each in _unfolded(term, shape, step, loss)]
-    after, is_hull = fused(terms, shape_after(shape, step))
+        runs = _runs(shape, step.shape)
+        return [_after_reshape(each, shape, step.shape, runs) for each in envelopes]
+    if isinstance(step, Unfold):
+        return [_after_unfold(each, shape, step) for each in envelopes]
+    return [((), False) for _ in envelopes]
+
+
+def _after_unfold(envelope: Envelope, shape: Shape, step: Unfold) -> tuple[Envelope, bool]:
+    loss = _Loss()
+    after, is_hull = fused([each for term in envelope for each in _unfolded(term, shape, step, loss)], shape_after(shape, step))
+    return after, is_hull or loss.is_hull
+
+
+def _after_reshape(envelope: Envelope, shape: Shape, new: Shape, runs: Sequence[_Run]) -> tuple[Envelope, bool]:
+    """Terms whose dimensions only got other numbers can't be fused any more than before."""
+    if 0 in shape:
+        return (), False
+    moved = [_renumbered(term, shape, new, runs) for term in envelope]
+    if None not in moved:
+        return tuple([term for term in moved if term is not None]), False
+    loss = _Loss()
+    terms = [each for term in envelope for each in _reshaped(term, shape, new, runs, loss)]
+    after, is_hull = fused(terms, new)
     return after, is_hull or loss.is_hull
 
 
@@ -146,19 +162,63 @@ def _unfolded(term: Term, shape: Shape, step: Unfold, loss: _Loss) -> list[Term]
     return found
 
 
-def _reshaped(term: Term, shape: Shape, new: Shape, runs: Sequence[tuple[list[int], list[int]]], loss: _Loss) -> list[Term]:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Dimensions that a reshape makes of others."""
+
+    olds: list[int]
+    news: list[int]
+    #: the one old dimension and the one new that have more than one place
+    same: tuple[int, int] | None
+
+
+def _runs(shape: Shape, new: Shape) -> list[_Run]:
+    runs: list[_Run] = []
+    for olds, news in blocks(shape, new):
+        large, become = ([dim for dim in dims if sizes[dim] != 1] for dims, sizes in ((olds, shape), (news, new)))
+        runs.append(_Run(olds, news, (large[0], become[0]) if len(large) == len(become) == 1 else None))
+    return runs
+
+
+def unchanged(shape: Shape, new: Shape) -> dict[int, int]:
+    """The dimensions that a reshape leaves as they are, but for dimensions of one place beside them."""
+    return dict(run.same for run in _runs(shape, new) if run.same)
+
+
+def _renumbered(term: Term, shape: Shape, new: Shape, runs: Sequence[_Run]) -> Term | None:
+    """The term after a reshape that leaves the dimensions that it depends on as they are; None if it does not."""
+    dims: list[Digits | None] = [None] * len(new)
+    for run in runs:
+        for old in run.olds:
+            digits = term.dims[old]
+            if digits is None:
+                continue
+            if (
+                run.same is None
+                or old != run.same[0]
+                or (len(digits) > 1 and 1 in [count for count, _ in sized(digits, shape[old])])
+            ):
+                return None
+            dims[run.same[1]] = digits
+    return Term(term.base, tuple(dims))
+
+
+def _has_single(digits: Digits, size: int) -> bool:
+    """Whether one of several digits has a single value, with which a reshape does away."""
+    return len(digits) > 1 and any(count == 1 for count, _ in sized(digits, size))
+
+
+def _reshaped(term: Term, shape: Shape, new: Shape, runs: Sequence[_Run], loss: _Loss) -> list[Term]:
     """Dimensions are joined by writing their digits one after the other, and split between digits or within one."""
     terms: list[tuple[int, list[Digits | None]]] = [(term.base, [])]
-    if 0 in shape:
-        return []
-    for old_dims, new_dims in runs:
-        if all(term.dims[dim] is None for dim in old_dims):
+    for run in runs:
+        if all(term.dims[dim] is None for dim in run.olds):
             for _, dims in terms:
-                dims += [None] * len(new_dims)
+                dims += [None] * len(run.news)
             continue
-        digits = [each for dim in old_dims for each in sized(term.dims[dim], shape[dim])]
+        digits = [each for dim in run.olds for each in sized(term.dims[dim], shape[dim])]
         digits = [each for each in digits if each[0] != 1] or digits[:1]  # of one value only the first, which is zero, is met
-        sizes = [new[dim] for dim in new_dims]
+        sizes = [new[dim] for dim in run.news]
         if any(line for _, line in digits) and sizes:
             splits = _regrouped(digits, sizes, loss)
         else:  # at its only place a dimension of one element has its first value, which is zero
@@ -249,6 +309,8 @@ def _fused(one: Term, other: Term) -> Term | None:
     first, second = (joined(digits) if digits else None for digits in (one.dims[dim], other.dims[dim]))
     if math.lcm(_period(first), _period(second)) > _LONGEST_FUSED_PERIOD:
         return None
+    if _period(first) > _period(second):  # numbers are added to the shorter table
+        one, other, first, second = other, one, second, first
     lower = minimum(_plus(first, one.base - other.base), second)
     merged = normal(other.base, [((0, lower),) if at == dim else digits for at, digits in enumerate(other.dims)])
     return merged[0]

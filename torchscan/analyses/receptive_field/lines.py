@@ -209,11 +209,20 @@ def _last_of_each_phase(line: Line, size: int) -> Sequence[int]:
 def minimum(one: Line | None, other: Line | None) -> Line:
     """The lesser of two lines of equal slope at each index."""
     first, second = one or ZERO, other or ZERO
+    if _is_nowhere_above(first, second):
+        return first
+    if _is_nowhere_above(second, first):
+        return second
     if len(first.table) == len(second.table):
         return shortest(tuple(map(min, first.table, second.table)), first.rise)
     period = math.lcm(len(first.table), len(second.table))
     table = [*map(min, values_of(first, period), values_of(second, period))]
     return shortest(table, first.rise * period // len(first.table))
+
+
+def _is_nowhere_above(one: Line, other: Line) -> bool:
+    """Whether a constant is at most a line that does not rise, which is often so and soon told."""
+    return len(one.table) == 1 and not one.rise and not other.rise and one.table[0] <= min(other.table)
 
 
 def total(one: Line | None, other: Line | None) -> Line | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchscan.analyses.receptive_field.sights import Glance, Sight, moved
+from torchscan.analyses.receptive_field.symmetry import Turn, turn_between
 
 #: the number of a sight that starts at zero, and what is to be added to its envelopes ``low`` and ``high``. A plain tuple, as
 #: it is made and compared for every operator call
@@ -29,6 +30,7 @@ class Sights:
         self._kept: list[Sight] = []
         #: most answers are operands of the next question
         self._moved: dict[Seen, Sight] = {}
+        self._turns: dict[tuple[int, int], Turn | None] = {}
 
     def __getitem__(self, seen: Seen) -> Sight:
         """The sight as it is seen."""
@@ -48,6 +50,12 @@ class Sights:
             self._kept.append(bare)
         self._moved[number, low, high] = sight
         return number, low, high
+
+    def turn(self, one: int, other: int) -> Turn | None:
+        """How one sight is turned into another."""
+        if (one, other) not in self._turns:
+            self._turns[one, other] = turn_between(self._kept[one], self._kept[other])
+        return self._turns[one, other]
 
     def ask(
         self, answers: Answers, length: int, seeing: Sequence[tuple[int, Seen]], work_out: WorkOut, axis: int

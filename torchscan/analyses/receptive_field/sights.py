@@ -20,12 +20,12 @@ from torchscan.analyses.receptive_field.envelopes import (
     Envelope,
     Shape,
     Term,
-    blocks,
-    envelope_after,
+    envelopes_after,
     follows,
     never_above,
     shape_after,
     top,
+    unchanged,
 )
 from torchscan.analyses.receptive_field.lines import Line
 from torchscan.ops.windows import HERE, WHOLE, Along, At, Dim, Look, Note, Piece, Reshape, Step, Unfold, Way
@@ -152,14 +152,14 @@ def _step(sight: Sight, shape: Shape, step: Step, glance: Glance, *, is_bordered
     high, high_mixed = _apart_by(sight.high, whole)
     reasons, ends = sight.reasons, None
     if low_mixed and high_mixed:
-        ends = envelope_after(low_mixed, shape, step), envelope_after(high_mixed, shape, step)
+        ends = envelopes_after((low_mixed, high_mixed), shape, step)
         slack = _slack((*low_mixed, *high_mixed))
         if _sees_all(ends[0][0], ends[1][0], shape_after(shape, step), slack, glance, wraps="wraps" in sight.notes):
             reasons = _with_reason(sight.reasons, glance.reason)
             glance.is_named |= reasons is not sight.reasons
             ends, low_mixed, high_mixed = None, (), ()
     if ends is None or low or high:
-        ends = envelope_after((*low, *low_mixed), shape, step), envelope_after((*high, *high_mixed), shape, step)
+        ends = envelopes_after(((*low, *low_mixed), (*high, *high_mixed)), shape, step)
     (low, low_is_hull), (high, high_is_hull) = ends
     notes = sight.notes | only("hull") if low_is_hull or high_is_hull else sight.notes
     inside = () if is_bordered else _inside_after(sight, shape, step)
@@ -176,17 +176,9 @@ def _inside_after(sight: Sight, shape: Shape, step: Step) -> tuple[tuple[int, in
     if isinstance(step, Look):
         return _inside_look(known, shape, step)
     if isinstance(step, Reshape):
-        kept = dict(_unchanged(shape, step.shape))
+        kept = unchanged(shape, step.shape) if known else {}
         return tuple((kept[dim], *known[dim]) for dim in known if dim in kept)
     return tuple(each for each in sight.inside if not isinstance(step, Unfold) or each[0] != step.dim)
-
-
-def _unchanged(shape: Shape, new: Shape) -> Iterable[tuple[int, int]]:
-    """The dimensions that a reshape leaves as they are, but for dimensions of one place beside them."""
-    for olds, news in blocks(shape, new):
-        large, become = ([dim for dim in dims if sizes[dim] != 1] for dims, sizes in ((olds, shape), (news, new)))
-        if len(large) == len(become) == 1:
-            yield large[0], become[0]
 
 
 def _inside_look(known: Mapping[int, tuple[int, int]], shape: Shape, step: Look) -> tuple[tuple[int, int, int], ...] | None:
@@ -218,9 +210,9 @@ def _apart_by(envelope: Envelope, dims: Sequence[int]) -> tuple[Envelope, Envelo
 
 def _sees_all(low: Envelope, high: Envelope, shape: Shape, slack: int, glance: Glance, *, wraps: bool) -> bool:
     """Whether what was mixed covers the whole input, up to what strides leave over at its ends, and moves no more."""
-    glance.is_bound = True
     if not low or not high or follows((*low, *high)):
         return False
+    glance.is_bound = True
     if never_above(low, shape, slack) and never_above(high, shape, slack + 1 - glance.size):
         return True
     span = 1 - max(top(term, shape) for term in low) - max(top(term, shape) for term in high)

@@ -13,6 +13,7 @@ from torchscan.analyses.receptive_field.lines import Line
 from torchscan.analyses.receptive_field.pieces import united
 from torchscan.analyses.receptive_field.questions import Answers, Seen, Sights
 from torchscan.analyses.receptive_field.sights import Glance, Reason, Sight, blind, everything, follow, identity
+from torchscan.analyses.receptive_field.symmetry import Turn, turn_through, turned
 from torchscan.analyses.receptive_field.writes import Region, put_back, region_of
 from torchscan.ops.registry import price, windows
 from torchscan.ops.windows import WHOLE, EachOutput, Look, Looks, Piece, Reshape, Way, Ways, Windows
@@ -37,6 +38,8 @@ class _Result:
     after_writes: Answers
     #: the positions of operands whose elements it has at the same places, as most results have
     passed_on: frozenset[int]
+    #: by the position of an operand and its turn: the turn of the result
+    turns: dict[tuple[int, Turn], Turn | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +49,6 @@ class _Operator:
     rule: Windows | None
     shapes: tuple[Shape, ...]
     results: tuple[_Result, ...]
-    #: the positions of the operands that it writes to
-    written: tuple[int, ...]
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,8 @@ class Walk:
         self._states: dict[int, State] = {}
         self._storages = [record.storage for record in trace.tensors]
         self._operators: dict[int, _Operator] = {}
+        #: by signature the positions of the operands that an operator writes to
+        self._written_by: dict[int, Sequence[int]] = {}
         self._summed: dict[int, list[tuple[int, int, int]]] = {}
         #: of a view: what it is a view of, by which call, as which of its results
         self._derived: dict[int, tuple[int, OpCall, int]] = {}
@@ -197,12 +199,12 @@ class Walk:
     # -- operators ---------------------------------------------------------------------------------------------------
 
     def _run(self, op: OpCall) -> None:
-        operator = self._operator(op.signature)
         states = [self.read(tensor) for tensor in op.inputs]
-        written = [op.inputs[position] for position in operator.written]
+        written = [op.inputs[position] for position in self._written(op.signature)]
         if states.count(self._blind) == len(states):
             self._enter(op, [self._blind] * len(op.outputs), written)
             return
+        operator = self._operator(op.signature)
         if self._undecided:
             self._find_channels(op, operator, states)
         returned = self._enter(op, self._results(op, operator, states), written)
@@ -258,10 +260,16 @@ class Walk:
 
     def _result(self, op: OpCall, operator: _Operator, result: _Result, by_axis: Sequence[Sequence[tuple[int, Seen]]]) -> State:
         """What one result sees of each axis."""
+        looked: list[tuple[int, Sight | None, Glance]] = []
 
         def look(seeing: Sequence[tuple[int, Sight]], at: int) -> tuple[Sight | None, Glance]:
+            for other, sight, glance in looked:
+                turn = self._turn(result, operator.shapes, by_axis[other], by_axis[at])
+                if turn is not None and self._sizes[other] == self._sizes[at]:
+                    return sight and turned(sight, turn), glance
             glance = self._glance(op, at)
-            return _looked(result, seeing, operator.shapes, glance), glance
+            looked.append((at, _looked(result, seeing, operator.shapes, glance), glance))
+            return looked[-1][1:]
 
         if 0 in result.shape:
             return self._blind
@@ -272,6 +280,25 @@ class Walk:
             ]
         )
         return state if any(state) else self._blind
+
+    def _turn(
+        self, result: _Result, shapes: Sequence[Shape], one: Sequence[tuple[int, Seen]], other: Sequence[tuple[int, Seen]]
+    ) -> Turn | None:
+        """How what a result sees of one axis is turned into what it sees of another, if its operands are turned alike."""
+        if len(one) != len(other):
+            return None
+        turns: set[Turn | None] = set()
+        for (position, seen), (at, as_seen) in zip(one, other, strict=True):
+            if position != at or seen[1:] != as_seen[1:]:
+                return None
+            turn = self.sights.turn(seen[0], as_seen[0])
+            if turn is None:
+                return None
+            if (position, turn) not in result.turns:
+                ways = result.looks[position] if position < len(result.looks) else None
+                result.turns[position, turn] = turn_through(ways, shapes[position], result.shape, turn)
+            turns.add(result.turns[position, turn])
+        return turns.pop() if len(turns) == 1 else None
 
     def _find_channels(self, op: OpCall, operator: _Operator, states: Sequence[State]) -> None:
         """The first product that sums over one axis of an input from end to end sums over its channels.
@@ -308,16 +335,19 @@ class Walk:
             results = tuple(
                 _result_of(_looks_of(rule, at, signature), spec.shape, shapes) for at, spec in enumerate(signature.outputs)
             )
-            operator = self._operators[id(signature)] = _Operator(
-                rule=rule, shapes=shapes, results=results, written=tuple(_written(signature)), name=signature.operator
-            )
+            operator = self._operators[id(signature)] = _Operator(rule=rule, shapes=shapes, results=results)
         return operator
+
+    def _written(self, signature: OpSignature) -> Sequence[int]:
+        if id(signature) not in self._written_by:
+            self._written_by[id(signature)] = _written(signature)
+        return self._written_by[id(signature)]
 
     def _glance(self, op: OpCall, axis: int) -> Glance:
         return Glance(size=self._sizes[axis], reason=self._reason(op), strict_norm=self._strict_norm)
 
     def _reason(self, op: OpCall) -> Reason:
-        return Reason(self._operator(op.signature).name, self._trace.path_of(op))
+        return Reason(op.signature.operator, self._trace.path_of(op))
 
 
 def _summed(signature: OpSignature, operator: _Operator) -> list[tuple[int, int, int]]:
@@ -353,7 +383,7 @@ def _result_of(looks: Looks, shape: Shape, shapes: Sequence[Shape]) -> _Result:
         for position, (ways, given) in enumerate(zip(looks, shapes, strict=False))
         if ways is not None and len(ways) == 1 and ways[0].is_identity and given == shape and 0 not in shape
     ]
-    return _Result(shape=shape, looks=looks, answers={}, after_writes={}, passed_on=frozenset(passed_on))
+    return _Result(shape=shape, looks=looks, answers={}, after_writes={}, passed_on=frozenset(passed_on), turns={})
 
 
 def _looks_of(rule: Windows | None, output: int, signature: OpSignature) -> Looks:

@@ -1,0 +1,96 @@
+"""What is seen of the width is often what is seen of the height, with dimensions swapped.
+
+A turn says where each dimension goes; done twice, all are where they were. An operator that treats swapped dimensions alike
+turns what it is given into a turned result, so that one answer serves for both axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, Term, blocks, shape_after
+from torchscan.analyses.receptive_field.sights import Sight
+from torchscan.ops.windows import Along, Look, Reshape, Step, Ways
+
+Turn = tuple[int, ...]
+
+
+def turned(sight: Sight, turn: Turn) -> Sight:
+    """The sight of which each dimension is where the turn puts it."""
+    inside = tuple(sorted((turn[dim], start, stop) for dim, start, stop in sight.inside))
+    return sight._replace(low=_turned(sight.low, turn), high=_turned(sight.high, turn), inside=inside)
+
+
+def _turned(envelope: Envelope, turn: Turn) -> Envelope:
+    return tuple([Term(term.base, tuple([term.dims[dim] for dim in turn])) for term in envelope])
+
+
+def turn_between(one: Sight, other: Sight) -> Turn | None:
+    """The turn that makes one sight of the other, if there is one."""
+    if not one.low or not other.low:
+        return None
+    here, there = one.low[0].dims, other.low[0].dims
+    turn = list(range(len(here)))
+    for dim, digits in enumerate(here):
+        if digits != there[dim] and turn[dim] == dim:
+            partner = next((at for at in range(len(there)) if there[at] == digits and here[at] == there[dim]), None)
+            if partner is None or turn[partner] != partner:
+                return None
+            turn[dim], turn[partner] = partner, dim
+    return tuple(turn) if turned(one, tuple(turn)) == other else None
+
+
+def turn_through(ways: Ways, shape: Shape, result: Shape, turn: Turn) -> Turn | None:
+    """The turn of a result, if all ways from an operand of this shape look the same when it is turned."""
+    if any(shape[dim] != shape[to] for dim, to in enumerate(turn)):
+        return None
+    if ways is None:
+        return tuple(range(len(result)))
+    found = {_through_steps(way.steps, shape, turn) for way in ways}
+    return found.pop() if len(found) == 1 else None
+
+
+def _through_steps(steps: Sequence[Step], shape: Shape, turn: Turn) -> Turn | None:
+    for step in steps:
+        after = _through(step, shape, turn)
+        shape = shape_after(shape, step)
+        if after is None or any(after[to] != dim or shape[dim] != shape[to] for dim, to in enumerate(after)):
+            return None
+        turn = after
+    return turn
+
+
+def _through(step: Step, shape: Shape, turn: Turn) -> Turn | None:
+    if isinstance(step, Look):
+        return _through_look(step, turn)
+    if isinstance(step, Reshape):
+        return _through_reshape(shape, step.shape, turn)
+    if turn[step.dim] != step.dim:
+        return None
+    return turn if len(turn) == len(shape_after(shape, step)) else (*turn, len(turn))
+
+
+def _through_look(step: Look, turn: Turn) -> Turn | None:
+    after = dict(zip(range(len(step.shape)), range(len(step.shape)), strict=True))
+    told: dict[int, int] = {}
+    for dim, how in enumerate(step.dims):
+        there = step.dims[turn[dim]]
+        if isinstance(how, Along) and isinstance(there, Along) and how.taps == there.taps:
+            if told.setdefault(how.dim, there.dim) != there.dim:
+                return None
+        elif how != there:
+            return None
+    return tuple((after | told).values())
+
+
+def _through_reshape(shape: Shape, new: Shape, turn: Turn) -> Turn | None:
+    """Runs of dimensions that are joined and split are turned as a whole."""
+    after = list(range(len(new)))
+    runs = {tuple(olds): news for olds, news in blocks(shape, new) if olds}
+    for olds, news in runs.items():
+        there = runs.get(tuple(turn[dim] for dim in olds))
+        if there is None or len(there) != len(news):
+            return None
+        for dim, to in zip(news, there, strict=True):
+            after[dim] = to
+    return tuple(after)
