@@ -8,13 +8,12 @@ operands see is followed through these rules, along each spatial axis of each in
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from torchscan.analyses.receptive_field.envelopes import Shape
 from torchscan.analyses.receptive_field.pieces import dims_of_places
 from torchscan.analyses.receptive_field.questions import Seen, Sights
 from torchscan.analyses.receptive_field.result import AxisField, LayerField, Places, ReceptiveField, axis_field, further
-from torchscan.analyses.receptive_field.sights import Reason
+from torchscan.analyses.receptive_field.sights import Reason, Sight
 from torchscan.analyses.receptive_field.walk import Axis, State, Walk
 from torchscan.errors import InputError
 from torchscan.garbage import collected_later
@@ -77,6 +76,10 @@ def _is_spatial(trace: Trace, axis: Axis, channels: Mapping[int, int | None], gi
     return dim != channels.get(tensor, default)
 
 
+#: an axis, the number of a sight, the shape of the output, and its places
+_Asked = tuple[Axis, int, Shape, Places]
+
+
 class _Describer:
     """Says what layers see. Much of a model passes on what it is given, or sees the same a few places further on."""
 
@@ -89,7 +92,7 @@ class _Describer:
         #: by the number of a sight and a shape
         self._followed: dict[tuple[int, Shape], frozenset[int]] = {}
         #: of sights that start at zero
-        self._fields: dict[tuple[Axis, int, Shape, Places], AxisField] = {}
+        self._fields: dict[_Asked, AxisField] = {}
 
     def layer(self, call: ModuleCall, states: Sequence[State]) -> LayerField:
         """Of each output the axes that are spatial."""
@@ -101,30 +104,56 @@ class _Describer:
         key = (shape, state)
         if key not in self._described:
             kept = {self._axes[at]: state[at] for at in self._spatial}
-            followed = {axis: self._dims_of_places(seen, shape) for axis, seen in kept.items() if seen is not None}
-            self._described[key] = tuple([self._axis(axis, seen, shape, followed) for axis, seen in kept.items()])
+            numbers = {axis: seen[0] for axis, seen in kept.items() if seen is not None}
+            followed = {axis: self._dims_of_places(number, shape) for axis, number in numbers.items()}
+            asked = {
+                axis: (axis, number, shape, _places(axis, self._rank(axis), followed, shape))
+                for axis, number in numbers.items()
+            }
+            self._described[key] = tuple([self._axis(axis, seen, shape, asked) for axis, seen in kept.items()])
         return self._described[key]
 
-    def _dims_of_places(self, seen: Seen, shape: Shape) -> frozenset[int]:
-        key = (seen[0], shape)
+    def _rank(self, axis: Axis) -> int:
+        return len(self._trace.tensors[axis[0]].spec.shape)
+
+    def _dims_of_places(self, number: int, shape: Shape) -> frozenset[int]:
+        key = (number, shape)
         if key not in self._followed:
-            self._followed[key] = dims_of_places(self._sights[seen], shape)
+            self._followed[key] = dims_of_places(self._sights[number, 0, 0], shape)
         return self._followed[key]
 
-    def _axis(self, axis: Axis, seen: Seen | None, shape: Shape, followed: Mapping[Axis, frozenset[int]]) -> AxisField:
-        record = self._trace.tensors[axis[0]]
-        describe = partial(axis_field, record.name, axis[1], record.spec.shape[axis[1]])
+    def _axis(self, axis: Axis, seen: Seen | None, shape: Shape, asked: Mapping[Axis, _Asked]) -> AxisField:
         if seen is None:
-            return describe(None, shape, _NOWHERE)
+            return self._describe(axis, None, shape, _NOWHERE)
         number, low, high = seen
-        places = _places(axis, len(record.spec.shape), followed, shape)
-        key = (axis, number, shape, places)
+        key = asked[axis]
         if key not in self._fields:
-            self._fields[key] = describe(self._sights[number, 0, 0], shape, places)
+            self._fields[key] = self._turned(key, asked) or self._describe(axis, self._sights[number, 0, 0], shape, key[-1])
         field = self._fields[key]
         if None in field.starts:  # a unit that sees nothing has size zero, wherever the others are
-            return describe(self._sights[seen], shape, places)
+            return self._describe(axis, self._sights[seen], shape, key[-1])
         return further(field, low, high)
+
+    def _describe(self, axis: Axis, sight: Sight | None, shape: Shape, places: Places) -> AxisField:
+        record = self._trace.tensors[axis[0]]
+        return axis_field(record.name, axis[1], record.spec.shape[axis[1]], sight, shape, places)
+
+    def _turned(self, key: _Asked, asked: Mapping[Axis, _Asked]) -> AxisField | None:
+        """What was said of another axis of the same length, if dimensions are swapped and all else is the same."""
+        (tensor, axis), number, shape, places = key
+        sizes = self._trace.tensors[tensor].spec.shape
+        for (of, other), like in asked.items():
+            field = self._fields.get(like)
+            if field is None or of != tensor or sizes[other] != sizes[axis]:
+                continue
+            turn = self._sights.turn(like[1], number)
+            if (
+                turn is not None
+                and like[-1].turned(turn) == places
+                and all(shape[to] == shape[dim] for dim, to in enumerate(turn))
+            ):
+                return field._replace(axis=axis, dim=None if field.dim is None else turn[field.dim])
+        return None
 
 
 _NOWHERE = Places(frozenset(), are_shared=False)

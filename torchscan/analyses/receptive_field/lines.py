@@ -34,9 +34,23 @@ class Line(NamedTuple):  # a tuple, as lines are made, compared and hashed in ev
         return NOTHING if value >= LEAST_NOTHING else value + blocks * self.rise
 
     @property
-    def slope(self) -> Fraction:
+    def slope(self) -> int | Fraction:
         """How much it rises from one index to the next, on the average."""
-        return Fraction(self.rise, len(self.table))
+        return ratio(self.rise, len(self.table))
+
+    @property
+    def steepness(self) -> int | Fraction:
+        """How fast it rises or falls."""
+        return ratio(abs(self.rise), len(self.table))
+
+    def rise_in(self, count: int) -> int:
+        """How much it rises in so many places, on the average, rounded down."""
+        return self.rise * count // len(self.table)
+
+
+def ratio(number: int, by: int) -> int | Fraction:
+    """The quotient; most are whole numbers, with which it is quicker to reckon."""
+    return number // by if number % by == 0 else Fraction(number, by)
 
 
 ZERO = Line((0,), 0)
@@ -140,7 +154,7 @@ def through_within(line: Line | None, taps: Taps, size: int) -> Line:
         is_gapped = has_gaps(start)
         periods = (each for each in range(1, longest + 1) if full % each == 0 and rise * each % full == 0)
         if not any(_continues_by(start, each, rise * each // full, is_gapped) for each in periods):
-            return Line(tuple(start[:size]), math.floor(Fraction(rise, full) * size))
+            return Line(tuple(start[:size]), rise * size // full)
     return cut(through(line, taps), size)
 
 
@@ -269,7 +283,7 @@ def split(line: Line, outer_size: int, inner_size: int, step: int, spacing: int)
     phases = period // math.gcd(period, step)
     rise = phases * step // period * line.rise
     if phases > max(outer_size, _MOST_PHASES):
-        phases, rise = outer_size, math.floor(line.slope * step * outer_size)
+        phases, rise = outer_size, line.rise_in(step * outer_size)
     if phases > _MOST_PHASES and phases * inner_size > _MOST_VALUES:
         return [(_below(line, phases, step, spacing * (inner_size - 1)), None)], True
     if phases > _MOST_PHASES and not has_gaps(line.table):
@@ -311,11 +325,11 @@ def _from(line: Line, start: int, step: int, size: int) -> Line:
         rise = values[period] - values[0]
         if _continues_by(values, period, rise, is_gapped):
             return Line(tuple(values[:period]), rise)
-    return Line(tuple(values), math.floor(line.slope * step * size))
+    return Line(tuple(values), line.rise_in(step * size))
 
 
 def cut(line: Line, size: int) -> Line:
     """A long table no longer than the dimension is."""
     if len(line.table) <= max(size, _LONGEST_TABLE):
         return line
-    return Line(line.table[:size], math.floor(line.slope * size))
+    return Line(line.table[:size], line.rise_in(size))

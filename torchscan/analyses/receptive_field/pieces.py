@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -80,10 +79,10 @@ def dims_of_places(sight: Sight, shape: Shape) -> frozenset[int]:
     return frozenset([dim for dim, size in enumerate(shape) if sight.low and _goes_on(sight, dim, size)])
 
 
-def _slopes(sight: Sight, dim: int) -> set[Fraction]:
+def _slopes(sight: Sight, dim: int) -> set[int | Fraction]:
     """How fast what is seen moves along a dimension."""
     lines = (line for term in sight.low for _, line in term.dims[dim] or () if line)
-    return {abs(line.slope) for line in lines if line.rise}
+    return {line.steepness for line in lines if line.rise}
 
 
 def _moved(sight: Sight, piece: Piece) -> tuple[Envelope, Envelope]:
@@ -132,7 +131,7 @@ def _laid_out(terms: Sequence[tuple[Piece, Term]], size: int) -> list[Term]:
         others = (*term.dims[:dim], None, *term.dims[dim + 1 :])
         if others not in tables:
             tables[others] = [NOTHING] * size
-            rises[others] = 0 if line is None else math.floor(line.slope * size)
+            rises[others] = 0 if line is None else line.rise_in(size)
         table = tables[others]
         base = term.base - bases.setdefault(others, term.base)
         here = table[piece.start : piece.stop]

@@ -11,7 +11,17 @@ from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
 from torchscan.analyses.receptive_field.envelopes import Envelope, Shape, sized
-from torchscan.analyses.receptive_field.lines import LEAST_NOTHING, NOTHING, ZERO, Line, has_gaps, joined, least, values_of
+from torchscan.analyses.receptive_field.lines import (
+    LEAST_NOTHING,
+    NOTHING,
+    ZERO,
+    Line,
+    has_gaps,
+    joined,
+    least,
+    ratio,
+    values_of,
+)
 from torchscan.analyses.receptive_field.sights import Reason, Sight
 from torchscan.errors import InputError
 from torchscan.results import Result
@@ -120,15 +130,14 @@ class LayerField(Result):
         return self._short(lambda axis: axis.padding)
 
     def _short(self, value: Callable[[AxisField], int | Fraction | str | None]) -> Short:
+        axes = [axis for axis in self.axes if axis.status != "none"]
+        values = [value(axis) for axis in axes]
+        if not values or values.count(values[0]) == len(values):
+            return values[0] if values else None
         by_input: dict[str, list[Any]] = {}
-        for axis in self.axes:
-            if axis.status != "none":
-                by_input.setdefault(axis.input, []).append(value(axis))
-        agreed = {
-            name: values[0] if values.count(values[0]) == len(values) else tuple(values) for name, values in by_input.items()
-        }
-        if not agreed:
-            return None
+        for axis, each in zip(axes, values, strict=True):
+            by_input.setdefault(axis.input, []).append(each)
+        agreed = {name: each[0] if each.count(each[0]) == len(each) else tuple(each) for name, each in by_input.items()}
         shorts = [*agreed.values()]
         return shorts[0] if shorts.count(shorts[0]) == len(shorts) else agreed
 
@@ -177,11 +186,6 @@ class ReceptiveField(Result):
         return {"layers": layers}
 
 
-def _whole(number: Fraction | int | None) -> int | Fraction | None:
-    """A fraction; a whole number as an integer."""
-    return int(number) if isinstance(number, Fraction) and number.denominator == 1 else number
-
-
 def plain_short(value: Short) -> Any:
     """As plain data: fractions as decimals, one number per axis as a list."""
     if value is None or type(value) is int:
@@ -196,13 +200,16 @@ def plain_short(value: Short) -> Any:
 # -- from what is seen to what is said -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(NamedTuple):  # a tuple, as it is part of what is asked
     """The dimensions of an output that are places along an axis; the others are taken as a whole."""
 
     dims: frozenset[int]
     #: whether places along other axes share these dimensions
     are_shared: bool
+
+    def turned(self, turn: Sequence[int]) -> Places:
+        """With each dimension where the turn puts it."""
+        return Places(frozenset([turn[dim] for dim in self.dims]), self.are_shared)
 
 
 def axis_field(name: str, axis: int, length: int, sight: Sight | None, shape: Shape, places: Places) -> AxisField:
@@ -227,19 +234,18 @@ def _ends(low: Sequence[_Flat], high: Sequence[_Flat], dim: int | None, places: 
     """What is said of the starts and the sizes."""
     phases = _along_one(low, high)
     if phases is None:
-        return {"size": _widest(low, high), "stride": _whole(_least_slope(low))}
+        return {"size": _widest(low, high), "stride": _least_slope(low)}
     said: dict[str, Any] = {"size": max(phases.sizes), "starts": phases.starts, "sizes": phases.sizes, "rise": phases.rise}
     if dim is None or places.are_shared or (not phases.rise and len(phases.starts) == 1):
         return said
-    stride = Fraction(phases.rise, phases.period)
-    return {**said, "stride": _whole(stride), "padding": _greatest_padding(phases.starts, stride)}
+    return {**said, "stride": ratio(phases.rise, phases.period), "padding": _greatest_padding(phases)}
 
 
-def _greatest_padding(starts: Sequence[int | None], stride: Fraction) -> int | Fraction | None:
+def _greatest_padding(phases: _Phases) -> int | Fraction | None:
     """``padding = stride · i − start``, the largest over all phases."""
-    by, per = stride.numerator, stride.denominator
-    ahead = [by * phase - per * start for phase, start in enumerate(starts) if start is not None]
-    return _whole(Fraction(max(ahead), per)) if ahead else None
+    by, per = phases.rise, phases.period
+    ahead = [by * phase - per * start for phase, start in enumerate(phases.starts) if start is not None]
+    return ratio(max(ahead), per) if ahead else None
 
 
 def further(said: AxisField, low: int, high: int) -> AxisField:
@@ -308,8 +314,8 @@ def _along_one(low: Sequence[_Flat], high: Sequence[_Flat]) -> _Phases | None:
     flats = (*low, *high)
     if any(len(lines) > 1 for _, lines in flats) or len({lines[0][0] for _, lines in flats if lines}) > 1:
         return None
-    slopes = {lines[0][2].slope if lines else Fraction(0) for _, lines in low}
-    if len(slopes) > 1 or {lines[0][2].slope if lines else Fraction(0) for _, lines in high} != {-each for each in slopes}:
+    slopes = {lines[0][2].slope if lines else 0 for _, lines in low}
+    if len(slopes) > 1 or {lines[0][2].slope if lines else 0 for _, lines in high} != {-each for each in slopes}:
         return None
     period = math.lcm(*(len(lines[0][2].table) if lines else 1 for _, lines in flats))
     count = max((lines[0][1] for _, lines in flats if lines), default=1)
@@ -330,9 +336,9 @@ def _least_of_all(flats: Sequence[_Flat], count: int) -> Sequence[int]:
     return by_term[0] if len(by_term) == 1 else [*map(min, *by_term)]
 
 
-def _least_slope(low: Sequence[_Flat]) -> Fraction | None:
+def _least_slope(low: Sequence[_Flat]) -> int | Fraction | None:
     """The case in which several dimensions decide, or ways that rise differently meet."""
-    return min((abs(line.slope) for _, lines in low for *_, line in lines if line.slope), default=None)
+    return min((line.steepness for _, lines in low for *_, line in lines if line.rise), default=None)
 
 
 def _widest(low: Sequence[_Flat], high: Sequence[_Flat]) -> int:

@@ -11,7 +11,6 @@ operands sees.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -227,4 +226,4 @@ def _with_reason(reasons: tuple[Reason, ...], reason: Reason) -> tuple[Reason, .
 def _slack(terms: Iterable[Term]) -> int:
     """What strides may leave over at an end of the input: less than one step from unit to unit."""
     lines = (line for term in terms for digits in term.dims if digits for _, line in digits if line)
-    return max(math.ceil(max((abs(line.slope) for line in lines), default=1)) - 1, 0)
+    return max(max((-(-abs(line.rise) // len(line.table)) for line in lines), default=1) - 1, 0)
