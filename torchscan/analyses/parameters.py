@@ -63,18 +63,21 @@ def _slots_by_owner(trace: Trace) -> dict[str, list[ParameterRecord]]:
 
 
 def _count(slots: list[ParameterRecord], seen: set[int]) -> ParameterCount:
-    new: dict[int, ParameterRecord] = {slot.identity: slot for slot in slots if slot.identity not in seen}
-    shared = any(slot.identity in seen for slot in slots)
+    new = {slot.identity: slot for slot in slots if slot.identity not in seen}
+    is_shared = not seen.isdisjoint([slot.identity for slot in slots])
     seen.update(new)
-    parameters = [slot for slot in new.values() if not slot.is_buffer]
-    buffers = [slot for slot in new.values() if slot.is_buffer]
+    numels, sizes = [0, 0, 0], [0, 0, 0]  # trainable, frozen, buffers
+    for slot in new.values():
+        kind = 2 if slot.is_buffer else 0 if slot.requires_grad else 1
+        numels[kind] += slot.numel
+        sizes[kind] += slot.stored_bytes
     return ParameterCount(
-        grad_params=sum(slot.numel for slot in parameters if slot.requires_grad),
-        nograd_params=sum(slot.numel for slot in parameters if not slot.requires_grad),
-        param_size=sum(slot.stored_bytes for slot in parameters),
-        num_buffers=sum(slot.numel for slot in buffers),
-        buffer_size=sum(slot.stored_bytes for slot in buffers),
-        is_shared=shared,
+        grad_params=numels[0],
+        nograd_params=numels[1],
+        param_size=sizes[0] + sizes[1],
+        num_buffers=numels[2],
+        buffer_size=sizes[2],
+        is_shared=is_shared,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
@@ -117,26 +117,28 @@ class LayerField(Result):
     @property
     def rf(self) -> Short:
         """The size: one number if all axes agree, else one per axis; or the word "global"."""
-        return self._short(lambda axis: "global" if axis.status == "global" else axis.size)
+        return self._short(["global" if axis.status == "global" else axis.size for axis in self._seeing])
 
     @property
     def stride(self) -> Short:
         """The effective stride, in the same form."""
-        return self._short(lambda axis: axis.stride)
+        return self._short([axis.stride for axis in self._seeing])
 
     @property
     def padding(self) -> Short:
         """The effective padding, in the same form."""
-        return self._short(lambda axis: axis.padding)
+        return self._short([axis.padding for axis in self._seeing])
 
-    def _short(self, value: Callable[[AxisField], int | Fraction | str | None]) -> Short:
-        axes = [axis for axis in self.axes if axis.status != "none"]
-        values = [value(axis) for axis in axes]
+    @property
+    def _seeing(self) -> list[AxisField]:
+        return [axis for axis in self.axes if axis.status != "none"]
+
+    def _short(self, values: Sequence[int | Fraction | str | None]) -> Short:
         if not values or values.count(values[0]) == len(values):
             return values[0] if values else None
         by_input: dict[str, list[Any]] = {}
-        for axis, each in zip(axes, values, strict=True):
-            by_input.setdefault(axis.input, []).append(each)
+        for axis, value in zip(self._seeing, values, strict=True):
+            by_input.setdefault(axis.input, []).append(value)
         agreed = {name: each[0] if each.count(each[0]) == len(each) else tuple(each) for name, each in by_input.items()}
         shorts = [*agreed.values()]
         return shorts[0] if shorts.count(shorts[0]) == len(shorts) else agreed

@@ -21,7 +21,7 @@ def parameter_records(
     first: dict[int, int] = {}
     identities = [first.setdefault(slot.tensor._cdata, position) for position, slot in enumerate(inventory.slots)]
     # before the table is asked for the memory of those that are not used
-    known = [table.storages.find(slot.tensor) for slot in inventory.slots]
+    known = [table.memory_of(slot.tensor) for slot in inventory.slots]
     used = [number is not None or _is_used(table, slot) for number, slot in zip(known, inventory.slots, strict=True)]
     plain = [_record_of(*each, table) for each in zip(inventory.slots, identities, known, used, strict=True)]
     return (*plain, *_packed_records(inventory.packed, len(plain), table, took_packed))
@@ -70,7 +70,7 @@ def unseen_parameters(inventory: Inventory, took_packed: Mapping[Fingerprint | N
 
 def _is_used(table: TensorTable, slot: Slot) -> bool:
     """A tensor whose own memory nobody met may wrap others."""
-    return type(slot.tensor) not in PLAIN_TYPES and any(map(table.is_used, _parts_of(slot.tensor)))
+    return type(slot.tensor) not in PLAIN_TYPES and any(table.memory_of(part) is not None for part in _parts_of(slot.tensor))
 
 
 def _record_of(slot: Slot, identity: int, known: int | None, is_used: bool, table: TensorTable) -> ParameterRecord:

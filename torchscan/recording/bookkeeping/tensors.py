@@ -135,9 +135,11 @@ class TensorTable:
         made = (tracked for tracked in self._tracked.values() if tracked.is_made and not tracked.is_concrete)
         return [tracked.spec for tracked in made if tracked.reference() is not None]
 
-    def is_used(self, tensor: Tensor) -> bool:
-        """Whether an operator of the pass touched the memory of this tensor."""
-        return self.storages.find(tensor) is not None
+    def memory_of(self, tensor: Tensor) -> int | None:
+        """The number of the memory of a tensor, if an operator of the pass touched it."""
+        tracked = self._tracked.get(id(tensor))
+        known = tracked is not None and tracked.reference() is tensor
+        return tracked.storage if tracked is not None and known else self.storages.find(tensor)
 
     def was_written(self, tensor: Tensor) -> bool:
         """Whether the pass wrote to what stands in for the memory of this tensor of the user's."""
