@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as without_functorch
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-from torch._prims_common import suggest_memory_format
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import optimizer
 from torch.torch_version import TorchVersion
@@ -72,7 +71,6 @@ __all__ = [
     "set_version",
     "share_memory",
     "shortened_to_tf32",
-    "suggest_memory_format",
     "traces",
     "unseen",
     "without_functorch",

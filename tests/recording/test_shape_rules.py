@@ -134,6 +134,14 @@ def _product(draw: random.Random) -> Drawn:
     return operands, torch.matmul
 
 
+def _recurrent(draw: random.Random) -> Drawn:
+    width, size = _size(draw), draw.choice([2, 3])
+    options: dict[str, Any] = {name: draw.random() < 0.5 for name in ("bias", "batch_first", "bidirectional")}
+    kinds: list[Callable[..., nn.Module]] = [nn.RNN, nn.GRU, nn.LSTM, lambda *of, **how: nn.LSTM(*of, **how, proj_size=1)]
+    layers = draw.choice(kinds)(width, size, draw.choice([1, 2]), **options)
+    return (_laid_out((_size(draw), _size(draw), width), draw),), layers
+
+
 def _filled(draw: random.Random) -> Drawn:
     shape = tuple(_size(draw) for _ in range(draw.choice([1, 2, 4])))
     mask = torch.zeros(tuple(draw.choice([1, each]) for each in shape)[draw.randrange(len(shape)) :], dtype=torch.bool)
@@ -163,6 +171,7 @@ def _view(draw: random.Random) -> Drawn:
     return (_images(draw),), lambda x: function(function(x.permute(0, 2, 3, 1)[..., None, -1]))
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("number", range(20))
 @pytest.mark.parametrize(
     "kind",
@@ -177,6 +186,7 @@ def _view(draw: random.Random) -> Drawn:
         _filled,
         _picked,
         _product,
+        _recurrent,
         _sum,
         _view,
     ],

@@ -20,6 +20,28 @@ def new(shape: Sequence[int], like: Tensor) -> Tensor:
     return torch.empty(shape, dtype=like.dtype, device="meta")
 
 
+def layout_of(tensor: Tensor) -> torch.memory_format:
+    """With channels last, if the strides of images say so, else row by row: as torch tells it, whose function is in C++."""
+    rank = tensor.dim()
+    if rank not in _CHANNELS_LAST or not _has_channels_last(tensor.shape, tensor.stride()):
+        return torch.contiguous_format
+    return _CHANNELS_LAST[rank]
+
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _has_channels_last(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    if strides[1] == 0 or 0 in shape:
+        return False
+    least = 0
+    for dim in (1, *range(len(shape) - 1, 1, -1)):
+        if strides[dim] < least:
+            return False
+        least = strides[dim] * shape[dim]
+    return strides[0] >= least and least != strides[1]  # what could be either is row by row
+
+
 def strides_of_rows(shape: Sequence[int]) -> tuple[int, ...]:
     """The strides of a new tensor of this shape."""
     strides = [1]

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.layouts import is_row_by_row, new
-from torchscan.torch_versions import suggest_memory_format
+from torchscan.recording.execution.layouts import is_row_by_row, layout_of, new
 
 
 def same_rows(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
@@ -76,7 +75,7 @@ def catenated(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     rank = first.dim()
     dim = dim % rank if rank and -rank <= dim < rank else rank
     alike = all(each.dim() == rank and each.dtype is first.dtype for each in others) and all(each.numel() for each in tensors)
-    if dim == rank or not alike or all(suggest_memory_format(each) is not torch.contiguous_format for each in tensors):
+    if dim == rank or not alike or all(layout_of(each) is not torch.contiguous_format for each in tensors):
         return None
     before, after = first.shape[:dim], first.shape[dim + 1 :]
     if any(each.shape[:dim] != before or each.shape[dim + 1 :] != after for each in others):
@@ -89,7 +88,7 @@ def pooled_to_size(source: Tensor, size: list[int]) -> Tensor | None:
     fits = source.is_floating_point() and source.dim() == 4 and len(size) == 2 and min(size) > 0
     if fits and is_row_by_row(source):
         return new((*source.shape[:2], *size), source)
-    if not fits or list(size) != [1, 1] or suggest_memory_format(source) is not torch.channels_last:
+    if not fits or list(size) != [1, 1] or layout_of(source) is not torch.channels_last:
         return None
     batch, channels = source.shape[:2]
     return torch.empty_strided((batch, channels, 1, 1), (channels, 1, channels, channels), dtype=source.dtype, device="meta")
@@ -145,7 +144,7 @@ def convolution(
     if sizes is None:
         return None
     shape = (source.shape[0], filters, *sizes)
-    layouts = {suggest_memory_format(each) for each in (source, weight)} - {torch.contiguous_format}
+    layouts = {layout_of(each) for each in (source, weight)} - {torch.contiguous_format}
     return torch.empty(shape, dtype=source.dtype, device="meta", memory_format=next(iter(layouts), torch.contiguous_format))
 
 

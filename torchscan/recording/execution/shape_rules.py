@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.layouts import broadcast, is_row_by_row, new
+from torchscan.recording.execution.layouts import broadcast, is_row_by_row, layout_of, new
 from torchscan.recording.execution.product_rules import PRODUCT_RULES
 from torchscan.recording.execution.row_rules import (
     averaged,
@@ -31,7 +31,7 @@ from torchscan.recording.execution.row_rules import (
     summed,
 )
 from torchscan.recording.execution.update_rules import UPDATE_RULES
-from torchscan.torch_versions import BLOCKS_OF_WIDE_STATES, FUSES_GROUPED_QUERIES, OpOverload, aten, suggest_memory_format
+from torchscan.torch_versions import BLOCKS_OF_WIDE_STATES, FUSES_GROUPED_QUERIES, OpOverload, aten
 
 Rule = Callable[..., Tensor | tuple[Tensor | None, ...] | None]
 
@@ -182,7 +182,7 @@ def _in_layout_of_operands(op: OpOverload, first: int = 0) -> Rule:
     """Convolutions work channels-last where their input or their weight is, and so are the results; torch takes no notice."""
 
     def rule(*args: Any, **kwargs: Any) -> Any:
-        layouts = {suggest_memory_format(each) for each in args[first : first + 2]} - {torch.contiguous_format}
+        layouts = {layout_of(each) for each in args[first : first + 2]} - {torch.contiguous_format}
         if not layouts:
             return None
         made = op(*args, **kwargs)
@@ -235,19 +235,43 @@ def _lstm_workspace(steps: int, batch: int, width: int, size: int) -> int:
     return gates + BLOCKS_OF_WIDE_STATES * states + 2 * pages(2 * (steps + 1), size) + pages(steps, padded(size))
 
 
-def _recurrent(op: OpOverload) -> Rule:
-    """The first step tells everything but how many there are; torch's own function takes each of them."""
+def _recurrent(gates: int) -> Rule:
+    """Layers of recurrence: torch's own function takes each step, and imports a computer algebra system for it."""
 
-    def rule(source: Tensor, state: Any, *rest: Any) -> tuple[Tensor, ...] | None:
-        batch_first = bool(rest[-1])
-        if source.shape[batch_first] < 2:
+    def rule(
+        source: Tensor,
+        state: Tensor | Sequence[Tensor],
+        weights: Sequence[Tensor],
+        has_biases: bool,
+        layers: int,
+        _dropout: float,
+        _train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> tuple[Tensor, ...] | None:
+        states = [state] if isinstance(state, Tensor) else state
+        shapes = [tuple(each.shape) for each in states]
+        directions = 2 if bidirectional else 1
+        if source.dim() != 3 or any(each[:-1] != (layers * directions, source.shape[1 - batch_first]) for each in shapes):
             return None
-        output, *final = op(source.narrow(int(batch_first), 0, 1), state, *rest)
-        batch, width = output.shape[1 - batch_first], output.shape[-1]
-        whole = torch.empty(source.shape[batch_first], batch, width, dtype=output.dtype, device="meta")
-        return whole.transpose(0, 1) if batch_first else whole, *final
+        size, shown = shapes[-1][-1], shapes[0][-1]
+        first, later = (
+            _shapes_of_recurrence(gates, size, shown, each, has_biases) for each in (source.shape[-1], directions * shown)
+        )
+        alike = all(each.dtype is source.dtype for each in (*states, *weights))
+        if not alike or [tuple(each.shape) for each in weights] != first * directions + later * directions * (layers - 1):
+            return None
+        made = new((source.shape[batch_first], source.shape[1 - batch_first], directions * shown), source)
+        return made.transpose(0, 1) if batch_first else made, *(new(each, source) for each in shapes)
 
     return rule
+
+
+def _shapes_of_recurrence(gates: int, size: int, shown: int, width: int, has_biases: bool) -> list[tuple[int, ...]]:
+    """Of the weights of one layer in one direction; what it shows of its state may be projected to another size."""
+    rows = gates * size
+    biases = [(rows,), (rows,)] if has_biases else []
+    return [(rows, width), (rows, shown), *biases, *([(shown, size)] if shown != size else [])]
 
 
 def _cudnn_rnn(
@@ -330,7 +354,10 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     **dict.fromkeys((aten.soft_margin_loss.default, aten.binary_cross_entropy.default), _reduced_loss),
     aten.mkldnn_rnn_layer.default: _lstm_layer,
     aten.mkldnn_rnn_layer_backward.default: _lstm_layer_backward,
-    **{op: _recurrent(op) for op in (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)},
+    **{
+        getattr(aten, name).input: _recurrent(gates)
+        for name, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1))
+    },
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
     **dict.fromkeys(UPDATES_WITHOUT_SHAPE_FUNCTION, _nothing),
