@@ -12,6 +12,8 @@ def collected_later() -> Iterator[None]:
     """What is made in here is not searched for garbage again and again.
 
     Beside a model's libraries a full search takes some 80 ms, and Python makes one whenever a quarter more has been made.
+    Where searches were on they are on again afterwards, also if a model has turned them off; where they were off nothing is
+    done, as another thread may have turned them off for a while in the same way.
     """
     was_enabled = gc.isenabled()
     try:

@@ -128,7 +128,9 @@ class _Describer:
         number, low, high = seen
         key = asked[axis]
         if key not in self._fields:
-            self._fields[key] = self._turned(key, asked) or self._describe(axis, self._sights[number, 0, 0], shape, key[-1])
+            self._fields[key] = self._told_of_another_axis(key, asked) or self._describe(
+                axis, self._sights[number, 0, 0], shape, key[-1]
+            )
         field = self._fields[key]
         if None in field.starts:  # a unit that sees nothing has size zero, wherever the others are
             return self._describe(axis, self._sights[seen], shape, key[-1])
@@ -138,7 +140,7 @@ class _Describer:
         record = self._trace.tensors[axis[0]]
         return axis_field(record.name, axis[1], record.spec.shape[axis[1]], sight, shape, places)
 
-    def _turned(self, key: _Asked, asked: Mapping[Axis, _Asked]) -> AxisField | None:
+    def _told_of_another_axis(self, key: _Asked, asked: Mapping[Axis, _Asked]) -> AxisField | None:
         """What was said of another axis of the same length, if dimensions are swapped and all else is the same."""
         (tensor, axis), number, shape, places = key
         sizes = self._trace.tensors[tensor].spec.shape

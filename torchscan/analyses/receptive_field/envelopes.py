@@ -71,7 +71,7 @@ def _after_unfold(envelope: Envelope, shape: Shape, step: Unfold) -> tuple[Envel
 
 
 def _after_reshape(envelope: Envelope, shape: Shape, new: Shape, runs: Sequence[_Run]) -> tuple[Envelope, bool]:
-    """Terms whose dimensions only got other numbers can't be fused any more than before."""
+    """Terms whose dimensions only get other numbers are not looked through again: they were as fused as they get."""
     if 0 in shape:
         return (), False
     moved = [_renumbered(term, shape, new, runs) for term in envelope]
@@ -193,11 +193,7 @@ def _renumbered(term: Term, shape: Shape, new: Shape, runs: Sequence[_Run]) -> T
             digits = term.dims[old]
             if digits is None:
                 continue
-            if (
-                run.same is None
-                or old != run.same[0]
-                or (len(digits) > 1 and 1 in [count for count, _ in sized(digits, shape[old])])
-            ):
+            if run.same is None or old != run.same[0] or _has_single(digits, shape[old]):
                 return None
             dims[run.same[1]] = digits
     return Term(term.base, tuple(dims))

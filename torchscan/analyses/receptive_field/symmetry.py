@@ -18,10 +18,10 @@ Turn = tuple[int, ...]
 def turned(sight: Sight, turn: Turn) -> Sight:
     """The sight of which each dimension is where the turn puts it."""
     inside = tuple(sorted((turn[dim], start, stop) for dim, start, stop in sight.inside))
-    return sight._replace(low=_turned(sight.low, turn), high=_turned(sight.high, turn), inside=inside)
+    return sight._replace(low=_envelope_turned(sight.low, turn), high=_envelope_turned(sight.high, turn), inside=inside)
 
 
-def _turned(envelope: Envelope, turn: Turn) -> Envelope:
+def _envelope_turned(envelope: Envelope, turn: Turn) -> Envelope:
     return tuple([Term(term.base, tuple([term.dims[dim] for dim in turn])) for term in envelope])
 
 
@@ -46,13 +46,13 @@ def turn_through(ways: Ways, shape: Shape, result: Shape, turn: Turn) -> Turn | 
         return None
     if ways is None:
         return tuple(range(len(result)))
-    found = {_through_steps(way.steps, shape, turn) for way in ways}
+    found = {_turn_through_steps(way.steps, shape, turn) for way in ways}
     return found.pop() if len(found) == 1 else None
 
 
-def _through_steps(steps: Sequence[Step], shape: Shape, turn: Turn) -> Turn | None:
+def _turn_through_steps(steps: Sequence[Step], shape: Shape, turn: Turn) -> Turn | None:
     for step in steps:
-        after = _through(step, shape, turn)
+        after = _turn_through_step(step, shape, turn)
         shape = shape_after(shape, step)
         if after is None or any(after[to] != dim or shape[dim] != shape[to] for dim, to in enumerate(after)):
             return None
@@ -60,18 +60,17 @@ def _through_steps(steps: Sequence[Step], shape: Shape, turn: Turn) -> Turn | No
     return turn
 
 
-def _through(step: Step, shape: Shape, turn: Turn) -> Turn | None:
+def _turn_through_step(step: Step, shape: Shape, turn: Turn) -> Turn | None:
     if isinstance(step, Look):
-        return _through_look(step, turn)
+        return _turn_through_look(step, turn)
     if isinstance(step, Reshape):
-        return _through_reshape(shape, step.shape, turn)
+        return _turn_through_reshape(shape, step.shape, turn)
     if turn[step.dim] != step.dim:
         return None
     return turn if len(turn) == len(shape_after(shape, step)) else (*turn, len(turn))
 
 
-def _through_look(step: Look, turn: Turn) -> Turn | None:
-    after = dict(zip(range(len(step.shape)), range(len(step.shape)), strict=True))
+def _turn_through_look(step: Look, turn: Turn) -> Turn | None:
     told: dict[int, int] = {}
     for dim, how in enumerate(step.dims):
         there = step.dims[turn[dim]]
@@ -80,10 +79,10 @@ def _through_look(step: Look, turn: Turn) -> Turn | None:
                 return None
         elif how != there:
             return None
-    return tuple((after | told).values())
+    return tuple([told.get(dim, dim) for dim in range(len(step.shape))])
 
 
-def _through_reshape(shape: Shape, new: Shape, turn: Turn) -> Turn | None:
+def _turn_through_reshape(shape: Shape, new: Shape, turn: Turn) -> Turn | None:
     """Runs of dimensions that are joined and split are turned as a whole."""
     after = list(range(len(new)))
     runs = {tuple(olds): news for olds, news in blocks(shape, new) if olds}

@@ -28,9 +28,10 @@ from torchscan.recording.execution.calls import (
     tensors_of_result,
 )
 from torchscan.recording.execution.checks import check
+from torchscan.recording.execution.norm_rules import SAVING_STATISTICS, statistics_on_cpu
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
 from torchscan.recording.execution.routing import BALANCED_INDICES, balanced_indices, picked_by
-from torchscan.recording.execution.shape_rules import SAVING_STATISTICS, SHAPE_RULES, Rule, statistics_on_cpu
+from torchscan.recording.execution.shape_rules import SHAPE_RULES, Rule
 from torchscan.torch_versions import aten
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 

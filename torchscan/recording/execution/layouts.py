@@ -15,13 +15,45 @@ def is_row_by_row(tensor: Tensor) -> bool:
     return 1 not in tensor.shape or tensor.stride() == strides_of_rows(tensor.shape)
 
 
-def new(shape: Sequence[int], like: Tensor) -> Tensor:
-    """A meta tensor of this shape, and of the type of another."""
-    return torch.empty(shape, dtype=like.dtype, device="meta")
+def has_floats(tensor: Tensor) -> bool:
+    """Whether it holds numbers with which every operator computes."""
+    return tensor.dtype in _FLOATS
+
+
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+
+
+def new(shape: Sequence[int], of_type: Tensor) -> Tensor:
+    """A meta tensor of this shape, row by row, and of the type of another."""
+    return torch.empty(shape, dtype=of_type.dtype, device="meta")
+
+
+def like(source: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    """A meta tensor laid out as this one, or where it does not fill its memory, with its dimensions in the same order.
+
+    ``torch.empty_like`` tells that in Python, and imports a computer algebra system for it.
+    """
+    dtype = dtype or source.dtype
+    if is_row_by_row(source):
+        return torch.empty(source.shape, dtype=dtype, device="meta")
+    if source.numel() == 0:
+        return torch.empty_like(source, dtype=dtype, device="meta")
+    strides = source.stride() if _fills_memory(source) else _steps(source.shape, _order(source.shape, [source.stride()]))
+    return torch.empty_strided(source.shape, strides, dtype=dtype, device="meta")
+
+
+def _fills_memory(tensor: Tensor) -> bool:
+    """Each place in some order once, without gaps."""
+    step = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride != step:
+            return False
+        step *= size
+    return True
 
 
 def layout_of(tensor: Tensor) -> torch.memory_format:
-    """With channels last, if the strides of images say so, else row by row: as torch tells it, whose function is in C++."""
+    """With channels last if the strides of images say so, else row by row. torch decides this in C++, out of reach."""
     rank = tensor.dim()
     if rank not in _CHANNELS_LAST or not _has_channels_last(tensor.shape, tensor.stride()):
         return torch.contiguous_format
@@ -53,7 +85,7 @@ def strides_of_rows(shape: Sequence[int]) -> tuple[int, ...]:
 def broadcast(left: Tensor, right: Tensor) -> Tensor | None:
     """Two tensors of a type, of equal sizes but for dimensions that are missing or have one place."""
     shape = left.shape if left.shape == right.shape else _common_shape(left.shape, right.shape)
-    if shape is None or 0 in shape or not left.is_floating_point():
+    if shape is None or 0 in shape or not has_floats(left):
         return None
     if (1 not in shape and left.is_contiguous() and right.is_contiguous()) or len(shape) < 2:
         return new(shape, left)
@@ -92,10 +124,10 @@ def _order(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> list[int]:
     for position in range(1, len(order)):
         at = position
         for before in range(position - 1, -1, -1):
-            compared = _compare(order[before], order[at], shape, strides)
-            if compared < 0:
+            further_out = _compare(order[before], order[at], shape, strides)
+            if further_out < 0:
                 break
-            if compared:
+            if further_out:
                 order[before], order[at] = order[at], order[before]
                 at = before
     return order

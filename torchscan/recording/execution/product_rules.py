@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,9 +26,10 @@ def matmul(left: Tensor, right: Tensor) -> Tensor | None:
     return _product(left, right) if left.dim() == right.dim() >= 2 else None
 
 
-def addmm(bias: Tensor, left: Tensor, right: Tensor, **_factors: float) -> Tensor | None:
+def addmm(bias: Tensor, left: Tensor, right: Tensor, **factors: Any) -> Tensor | None:
     """The same, and something for each row or each element is added."""
-    return _with(bias, mm(left, right))
+    is_real = not any(isinstance(each, complex) for each in factors.values())
+    return _with(bias, mm(left, right)) if is_real else None
 
 
 def _with(bias: Tensor, product: Tensor | None) -> Tensor | None:

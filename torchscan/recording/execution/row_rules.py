@@ -1,22 +1,23 @@
 """Shapes of what operators make of tensors that fill their memory row by row, as most do, or in another order.
 
-A rule returns None for layouts that it does not know, and for whatever torch would refuse: then torch is asked, in Python.
+A rule returns None for what it does not know, be it a layout or what torch may refuse: then torch is asked, in Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.layouts import is_row_by_row, layout_of, new
+from torchscan.recording.execution.layouts import has_floats, is_row_by_row, layout_of, new
 
 
 def same_rows(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
-    """One result per element, by a function of which torch makes something else in each other layout."""
-    return new(source.shape, source) if source.is_floating_point() and is_row_by_row(source) else None
+    """One result per element, row by row; what torch makes of other layouts depends on the operator."""
+    return new(source.shape, source) if has_floats(source) and is_row_by_row(source) else None
 
 
 def powers(source: Tensor, exponent: float | complex) -> Tensor | None:
@@ -24,14 +25,21 @@ def powers(source: Tensor, exponent: float | complex) -> Tensor | None:
     return None if isinstance(exponent, complex) else same_rows(source)
 
 
-def softmax(source: Tensor, _dim: int, dtype: torch.dtype | None = None) -> Tensor | None:
-    """Of the type of the source."""
-    return same_rows(source) if dtype is None else None
+def rolled(source: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor | None:
+    """By as many places along each of these dimensions; without any, along all of them as one."""
+    fits = all(-source.dim() <= dim < source.dim() for dim in dims) and len(shifts) == (len(dims) or 1)
+    return same_rows(source) if fits else None
 
 
-def compared(source: Tensor, _number: complex) -> Tensor | None:
-    """With a number: true or false for each element."""
-    return torch.empty(source.shape, dtype=torch.bool, device="meta") if is_row_by_row(source) else None
+def softmax(source: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor | None:
+    """Along a dimension, of the type of the source."""
+    return same_rows(source) if dtype is None and -source.dim() <= dim < source.dim() else None
+
+
+def compared_with_number(source: Tensor, number: Any) -> Tensor | None:
+    """True or false for each element."""
+    fits = is_row_by_row(source) and not isinstance(number, complex) and not source.is_complex()
+    return torch.empty(source.shape, dtype=torch.bool, device="meta") if fits else None
 
 
 def rows_of_type(
@@ -46,18 +54,23 @@ def summed(source: Tensor, dims: Sequence[int] | None = None, keepdim: bool = Fa
     """Over some dimensions, or all of them."""
     rank = source.dim()
     over = {dim % rank for dim in dims} if dims and rank and all(-rank <= dim < rank for dim in dims) else set(range(rank))
-    fits = source.is_floating_point() and is_row_by_row(source) and options.get("dtype") is None
+    fits = has_floats(source) and is_row_by_row(source) and options.get("dtype") is None
     if not fits or len(over) != (len(dims) if dims else rank):
         return None
     sizes = [1 if dim in over else size for dim, size in enumerate(source.shape) if keepdim or dim not in over]
     return new(sizes, source)
 
 
-def filled(source: Tensor, mask: Tensor, *_value: Any) -> Tensor | None:
+def filled(source: Tensor, mask: Tensor, value: Any) -> Tensor | None:
     """Where a mask is true that has the shape of the source, or stretches to it."""
     missing = source.dim() - mask.dim()
     stretches = missing >= 0 and all(one in (1, full) for one, full in zip(mask.shape, source.shape[missing:], strict=True))
-    return same_rows(source) if stretches else None
+    return same_rows(source) if stretches and mask.dtype is torch.bool and _holds(source.dtype, value) else None
+
+
+def _holds(dtype: torch.dtype, value: Any) -> bool:
+    """Whether a real number, if it is finite, is within the range of this type."""
+    return not isinstance(value, complex) and (not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max)
 
 
 def picked(source: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
@@ -70,11 +83,12 @@ def picked(source: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
 
 def catenated(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     """Of one rank and type, and of equal sizes along all other dimensions; empty lists may stand among them."""
+    alike = all(each.dtype is tensors[0].dtype for each in tensors)  # those of empty lists count, too
     tensors = [each for each in tensors if each.shape != (0,)] or tensors
     first, *others = tensors
     rank = first.dim()
     dim = dim % rank if rank and -rank <= dim < rank else rank
-    alike = all(each.dim() == rank and each.dtype is first.dtype for each in others) and all(each.numel() for each in tensors)
+    alike = alike and all(each.dim() == rank for each in others) and all(each.numel() for each in tensors)
     if dim == rank or not alike or all(layout_of(each) is not torch.contiguous_format for each in tensors):
         return None
     before, after = first.shape[:dim], first.shape[dim + 1 :]
@@ -83,9 +97,21 @@ def catenated(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
     return new((*before, sum([each.shape[dim] for each in tensors]), *after), first)
 
 
+def stacked(tensors: Sequence[Tensor], dim: int = 0) -> Tensor | None:
+    """Tensors of one shape and type, along a dimension of their own."""
+    first, *others = tensors
+    rank = first.dim() + 1
+    alike = all(each.shape == first.shape and each.dtype is first.dtype for each in others)
+    if not alike or not -rank <= dim < rank or not all(map(is_row_by_row, tensors)):
+        return None
+    shape = list(first.shape)
+    shape.insert(dim % rank, len(tensors))
+    return new(shape, first)
+
+
 def pooled_to_size(source: Tensor, size: list[int]) -> Tensor | None:
     """Images, with so many places along each axis."""
-    fits = source.is_floating_point() and source.dim() == 4 and len(size) == 2 and min(size) > 0
+    fits = has_floats(source) and source.dim() == 4 and len(size) == 2 and min(size) > 0
     if fits and is_row_by_row(source):
         return new((*source.shape[:2], *size), source)
     if not fits or list(size) != [1, 1] or layout_of(source) is not torch.channels_last:
@@ -119,7 +145,7 @@ def averaged(
 
 
 def _pooled(source: Tensor, kernel: Sequence[int], *steps: Sequence[int]) -> Tensor | None:
-    images = source.dim() == 4 and source.is_floating_point() and is_row_by_row(source)
+    images = source.dim() == 4 and has_floats(source) and is_row_by_row(source)
     kernel, padding = _along_axes(kernel, 2), _along_axes(steps[1], 2)
     sizes = windows_along(source.shape[2:], kernel, *steps) if images else None
     if sizes is None or any(2 * pad > size for pad, size in zip(padding, kernel, strict=True)):
@@ -130,22 +156,64 @@ def _pooled(source: Tensor, kernel: Sequence[int], *steps: Sequence[int]) -> Ten
 def convolution(
     source: Tensor,
     weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Sequence[int] = (1,),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    groups: int = 1,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    _output_padding: Sequence[int],
+    groups: int,
 ) -> Tensor | None:
-    """Of images: channels last where they are in the source or in the weight."""
+    """Along one to three axes: channels last where they are in the source or in the weight."""
     filters = weight.shape[0]
-    fits = source.dim() > 2 and weight.dim() == source.dim() and groups > 0 and filters % groups == 0
-    fits = fits and 0 != source.shape[1] == weight.shape[1] * groups and (bias is None or bias.shape == weight.shape[:1])
+    fits = not transposed and source.dim() in (3, 4, 5) and weight.dim() == source.dim() and has_floats(source)
+    fits = fits and groups > 0 and filters > 0 and filters % groups == 0 and 0 != source.shape[1] == weight.shape[1] * groups
+    fits = fits and (bias is None or bias.shape == weight.shape[:1])
     sizes = windows_along(source.shape[2:], weight.shape[2:], stride, padding, dilation) if fits else None
     if sizes is None:
         return None
-    shape = (source.shape[0], filters, *sizes)
-    layouts = {layout_of(each) for each in (source, weight)} - {torch.contiguous_format}
-    return torch.empty(shape, dtype=source.dtype, device="meta", memory_format=next(iter(layouts), torch.contiguous_format))
+    shape, layout = (source.shape[0], filters, *sizes), layout_of_both(source, weight)
+    return torch.empty(shape, dtype=source.dtype, device="meta", memory_format=layout)
+
+
+def convolution_of(axes: int) -> Callable[..., Tensor | None]:
+    """Along so many axes, as it is called from Python."""
+
+    def rule(
+        source: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Sequence[int] = (1,),
+        padding: Sequence[int] = (0,),
+        dilation: Sequence[int] = (1,),
+        groups: int = 1,
+    ) -> Tensor | None:
+        if source.dim() != axes + 2:
+            return None
+        return convolution(source, weight, bias, stride, padding, dilation, False, (), groups)
+
+    return rule
+
+
+def convolution_backward(
+    grad: Tensor, source: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, *rest: Any
+) -> tuple[Tensor | None, ...] | None:
+    """The gradients that are asked for."""
+    of_source, of_weight, of_bias = rest[-1]
+    if not has_floats(grad) or (of_bias and bias_sizes is None):
+        return None
+    layout = layout_of_both(source, weight)
+    made = [
+        torch.empty(each.shape, dtype=grad.dtype, device="meta", memory_format=layout) if asked else None
+        for each, asked in ((source, of_source), (weight, of_weight))
+    ]
+    return *made, new(bias_sizes or (), grad) if of_bias else None
+
+
+def layout_of_both(source: Tensor, weight: Tensor) -> torch.memory_format:
+    """With channels last, if either has them there."""
+    found = layout_of(source)
+    return layout_of(weight) if found is torch.contiguous_format else found
 
 
 def windows_along(sizes: Sequence[int], kernel: Sequence[int], *steps: Sequence[int]) -> list[int] | None:
@@ -153,7 +221,7 @@ def windows_along(sizes: Sequence[int], kernel: Sequence[int], *steps: Sequence[
     stride, padding, dilation = (_along_axes(each, len(sizes)) for each in steps)
     if any(len(each) != len(sizes) for each in (kernel, stride, padding, dilation)):
         return None
-    if min(stride) < 1 or min(padding) < 0 or min(dilation) < 1:
+    if min(kernel) < 1 or min(stride) < 1 or min(padding) < 0 or min(dilation) < 1:
         return None
     places = zip(sizes, kernel, stride, padding, dilation, strict=True)
     found = [(size + 2 * pad - wide * (window - 1) - 1) // step + 1 for size, window, step, pad, wide in places]

@@ -13,21 +13,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.layouts import broadcast, is_row_by_row, layout_of, new
+from torchscan.recording.execution.layouts import broadcast, has_floats, layout_of, like, new
+from torchscan.recording.execution.norm_rules import NORM_RULES, in_layout_of_images
 from torchscan.recording.execution.product_rules import PRODUCT_RULES
 from torchscan.recording.execution.row_rules import (
     averaged,
     catenated,
-    compared,
+    compared_with_number,
     convolution,
+    convolution_backward,
+    convolution_of,
     filled,
     highest,
     picked,
     pooled_to_size,
     powers,
+    rolled,
     rows_of_type,
-    same_rows,
     softmax,
+    stacked,
     summed,
 )
 from torchscan.recording.execution.update_rules import UPDATE_RULES
@@ -83,11 +87,24 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: 
     return _like_input(query) if runs_in_one_kernel(query, key, value, *args, **kwargs) else None
 
 
+def _like_query(op: OpOverload) -> Rule:
+    """The first result is laid out as the query; the others tell torch as well of one that lies row by row."""
+
+    def rule(query: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        _, *others = op(new(query.shape, query), *args, **kwargs)
+        return like(query), *others
+
+    return rule
+
+
+def _like_all(_grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_rest: Any, **_kwargs: Any) -> tuple[Tensor, ...]:
+    """A gradient each."""
+    return like(query), like(key), like(value)
+
+
 def _like_input(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
     """One result per element, laid out as the input is."""
-    if not source.is_floating_point():
-        return None
-    return new(source.shape, source) if is_row_by_row(source) else torch.empty_like(source, device="meta")
+    return like(source) if has_floats(source) else None
 
 
 def _written(target: Tensor, *others: Any, **_kwargs: Any) -> Tensor | None:
@@ -96,8 +113,10 @@ def _written(target: Tensor, *others: Any, **_kwargs: Any) -> Tensor | None:
     return target if fits and target.is_floating_point() else None
 
 
-def _like_both(left: Any, right: Any, **_kwargs: Any) -> Tensor | None:
+def _like_both(left: Any, right: Any, *_rest: Any, **kwargs: Any) -> Tensor | None:
     """Two tensors of one type, or one and a number."""
+    if any(isinstance(each, complex) for each in kwargs.values()):
+        return None
     if isinstance(right, int | float) and isinstance(left, Tensor):
         return _like_input(left)
     if not (isinstance(left, Tensor) and isinstance(right, Tensor)) or left.dtype != right.dtype:
@@ -106,70 +125,8 @@ def _like_both(left: Any, right: Any, **_kwargs: Any) -> Tensor | None:
     return _like_input(left) if is_alike else broadcast(left, right)
 
 
-def _batch_norm(source: Tensor, *arguments: Any) -> Tensor | None:
-    vectors = [each for each in arguments if isinstance(each, Tensor)]
-    fits = source.dim() > 1 and all(each.shape == source.shape[1:2] for each in vectors)
-    fits = fits and (not arguments[4] or source.numel() > source.shape[1])  # statistics need more than one value per channel
-    if not fits or not source.is_floating_point():
-        return None
-    return _in_layout_of_images(source)
-
-
-def _native_batch_norm(source: Tensor, *arguments: Any) -> tuple[Tensor, ...] | None:
-    """Without training no statistics are saved, of which torch's own shape function knows nothing."""
-    normalised = None if arguments[4] else _batch_norm(source, *arguments)
-    if normalised is None:
-        return None
-    return normalised, source.new_empty(0), source.new_empty(0)
-
-
 def _shuffled(source: Tensor, *_groups: int) -> Tensor:
-    return _in_layout_of_images(source)
-
-
-def _in_layout_of_images(source: Tensor) -> Tensor:
-    """With channels last where they are in the source, or plainly."""
-    if not _is_channels_last(source):
-        return new(source.shape, source)
-    return torch.empty_like(source, memory_format=torch.channels_last, device="meta")
-
-
-def statistics_on_cpu(made: Sequence[Tensor], source: Tensor, weight: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
-    """What a CPU saves of a normalisation: as many bits as the parameters have, where GPUs save 32 beside 16."""
-    normalised, *statistics = made
-    dtype = source.dtype if weight is None else weight.dtype
-    return normalised, *(torch.empty_like(each, dtype=dtype, device="meta") for each in statistics)
-
-
-def _group_norm(source: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """On all devices as on a CPU, of which torch's own shape function knows nothing."""
-    return statistics_on_cpu(aten.native_group_norm(source, *rest), source, *rest)
-
-
-def _group_norm_backward(grad: Tensor, source: Tensor, *rest: Any) -> tuple[Tensor | None, ...]:
-    """The gradient of the source has its type."""
-    of_source, *of_affine = aten.native_group_norm_backward(grad, source, *rest)
-    return None if of_source is None else torch.empty_like(of_source, dtype=source.dtype, device="meta"), *of_affine
-
-
-#: normalisations that save statistics in other types on other devices: where the source is, and where the weight
-SAVING_STATISTICS: Mapping[OpOverload, tuple[int, int]] = {
-    aten.native_layer_norm.default: (0, 2),
-    aten.native_batch_norm.default: (0, 1),
-}
-
-
-def _is_channels_last(source: Tensor) -> bool:
-    return source.dim() == 4 and not source.is_contiguous() and source.is_contiguous(memory_format=torch.channels_last)
-
-
-def _layer_norm(source: Tensor, normalized_shape: list[int], *arguments: Any) -> Tensor | None:
-    vectors = [each for each in arguments if isinstance(each, Tensor)]
-    inner = torch.Size(normalized_shape)
-    fits = source.shape[source.dim() - len(inner) :] == inner and all(each.shape == inner for each in vectors)
-    if not (fits and source.is_floating_point()):
-        return None
-    return new(source.shape, source)
+    return in_layout_of_images(source)
 
 
 def _fits(other: Any, target: Tensor) -> bool:
@@ -193,6 +150,15 @@ def _in_layout_of_operands(op: OpOverload, first: int = 0) -> Rule:
     return rule
 
 
+def _first_that_fits(*rules: Rule) -> Rule:
+    """Of several rules for one operator."""
+
+    def rule(*args: Any, **kwargs: Any) -> Any:
+        return next((made for each in rules if (made := each(*args, **kwargs)) is not None), None)
+
+    return rule
+
+
 def _laid_out(result: Tensor, layout: torch.memory_format) -> Tensor:
     return torch.empty_like(result, memory_format=layout)
 
@@ -206,7 +172,7 @@ def _lstm_layer(
     made = torch.empty(steps, batch, size, dtype=source.dtype, device="meta")
     kept = _lstm_workspace(steps, batch, width, size)
     workspace = torch.empty(kept, dtype=torch.uint8, device="meta") if train else None
-    return made, torch.empty_like(hidden, device="meta"), torch.empty_like(cell, device="meta"), workspace
+    return made, like(hidden), like(cell), workspace
 
 
 def _lstm_layer_backward(source: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -252,7 +218,12 @@ def _recurrent(gates: int) -> Rule:
         states = [state] if isinstance(state, Tensor) else state
         shapes = [tuple(each.shape) for each in states]
         directions = 2 if bidirectional else 1
-        if source.dim() != 3 or any(each[:-1] != (layers * directions, source.shape[1 - batch_first]) for each in shapes):
+        if (
+            not has_floats(source)
+            or source.dim() != 3
+            or 0 in source.shape
+            or any(each[:-1] != (layers * directions, source.shape[1 - batch_first]) for each in shapes)
+        ):
             return None
         size, shown = shapes[-1][-1], shapes[0][-1]
         first, later = (
@@ -285,16 +256,16 @@ def _cudnn_rnn(
     kept = source.shape[0] * source.shape[1] * size * layers * directions * (gates + 2) if train else 0
     reserve = torch.empty(kept * source.element_size(), dtype=torch.uint8, device="meta")
     none = source.new_empty(0)
-    cells = none if cell is None else torch.empty_like(cell)
-    return made, torch.empty_like(hidden), cells, reserve, none if buffer is None else buffer
+    cells = none if cell is None else like(cell)
+    return made, like(hidden), cells, reserve, none if buffer is None else buffer
 
 
 def _cudnn_rnn_backward(
     source: Tensor, weights: list[Tensor], _: int, _buffer: Tensor, hidden: Tensor, cell: Tensor | None, *_rest: Any
 ) -> tuple[Any, ...]:
     none = source.new_empty(0)
-    cells = none if cell is None else torch.empty_like(cell)
-    return torch.empty_like(source), torch.empty_like(hidden), cells, [torch.empty_like(each) for each in weights]
+    cells = none if cell is None else like(cell)
+    return like(source), like(hidden), cells, [like(each) for each in weights]
 
 
 def _reduced_loss(source: Tensor, target: Tensor, *rest: Any, reduction: int = 1) -> Tensor | None:
@@ -304,15 +275,6 @@ def _reduced_loss(source: Tensor, target: Tensor, *rest: Any, reduction: int = 1
         return None
     size = torch.broadcast_shapes(source.shape, target.shape)
     return torch.empty(size, dtype=source.dtype, device="meta").as_strided((), ())
-
-
-def _batch_norm_backward(grad: Tensor, source: Tensor, weight: Tensor | None, *rest: Any) -> tuple[Tensor | None, ...]:
-    """What is not asked for is not made."""
-    of_source, *of_affine = rest[-1]
-    gradient = torch.empty_like(source, device="meta") if of_source else None
-    if weight is None:
-        return gradient, None, None
-    return gradient, *(torch.empty_like(weight, device="meta") if asked else None for asked in of_affine)
 
 
 #: updates in place that return nothing, of which torch has no shape function
@@ -330,25 +292,31 @@ _UNARY = (*_ACTIVATIONS, aten.neg, aten.cos, aten.sin, aten.exp, aten.sqrt, aten
 _DRAWN = (aten._sample_dirichlet, aten._dirichlet_grad, aten._standard_gamma_grad)
 _UNARY_IN_PLACE = (aten.relu_, aten.silu_, aten.sigmoid_, aten.tanh_, aten.hardswish_, aten.hardsigmoid_, aten.hardtanh_)
 
+_CPU_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
+_GRADIENTS = ("threshold_backward", "gelu_backward", "silu_backward", "hardswish_backward", "hardsigmoid_backward")
 _TRANSPOSED = (aten.conv_transpose2d.input, aten.conv_transpose3d.input)
 
 SHAPE_RULES: Mapping[OpOverload, Rule] = {
-    **{op: _in_layout_of_operands(op) for op in (aten.convolution.default, *_TRANSPOSED)},
-    **dict.fromkeys((aten.conv2d.default, aten.conv3d.default), convolution),
+    **{op: _in_layout_of_operands(op) for op in _TRANSPOSED},
+    aten.conv2d.default: convolution_of(2),
+    aten.conv3d.default: convolution_of(3),
+    aten.convolution.default: _first_that_fits(convolution, _in_layout_of_operands(aten.convolution.default)),
+    aten.stack.default: stacked,
     aten.cat.default: catenated,
-    aten.roll.default: same_rows,
+    aten.roll.default: rolled,
     aten.masked_fill.Scalar: filled,
     aten.index.Tensor: picked,
     aten.pow.Tensor_Scalar: powers,
     aten.softmax.int: softmax,
-    **{getattr(aten, name).Scalar: compared for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{getattr(aten, name).Scalar: compared_with_number for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim), summed),
     aten.max_pool2d.default: highest,
     aten.avg_pool2d.default: averaged,
     **dict.fromkeys((aten.ones_like.default, aten.zeros_like.default, aten.empty_like.default), rows_of_type),
     aten.adaptive_avg_pool2d.default: pooled_to_size,
-    aten.convolution_backward.default: _in_layout_of_operands(aten.convolution_backward.default, first=1),
+    aten.convolution_backward.default: convolution_backward,
     aten._grouped_mm.default: _grouped_mm,
+    **NORM_RULES,
     **PRODUCT_RULES,
     **dict.fromkeys((aten.mse_loss.default, aten.smooth_l1_loss.default), _reduced_loss),
     **dict.fromkeys((aten.soft_margin_loss.default, aten.binary_cross_entropy.default), _reduced_loss),
@@ -364,14 +332,11 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     **UPDATE_RULES,
     aten.linear.default: _linear,
     aten.scaled_dot_product_attention.default: _attention,
-    aten.batch_norm.default: _batch_norm,
-    aten.native_batch_norm.default: _native_batch_norm,
-    aten.native_batch_norm_backward.default: _batch_norm_backward,
-    aten.layer_norm.default: _layer_norm,
-    aten.native_group_norm.default: _group_norm,
-    aten.native_group_norm_backward.default: _group_norm_backward,
+    **{op: _like_query(op) for op in (aten._scaled_dot_product_flash_attention.default, _CPU_ATTENTION)},
+    aten._scaled_dot_product_flash_attention_backward.default: _like_all,
     **dict.fromkeys((aten.channel_shuffle.default, aten.native_channel_shuffle.default), _shuffled),
     **{op.default: _like_input for op in (*_UNARY, *_DRAWN)},
+    **{getattr(aten, name).default: _like_both for name in _GRADIENTS},
     **{op.default: _written for op in _UNARY_IN_PLACE},
     **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor), _like_both),
     **dict.fromkeys((aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor), _written),
