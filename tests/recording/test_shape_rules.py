@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchscan import Trace, record
+from torchscan import RecordError, Trace, record
+from torchscan.recording.request import Execute
 
 F = nn.functional
 Drawn = tuple[tuple[Any, ...], Callable[..., Tensor]]
@@ -195,6 +196,89 @@ def test_as_on_data(kind: Callable[[random.Random], Drawn], number: int) -> None
     args, function = kind(random.Random(number))  # noqa: S311
     abstract, real = (record(Applied(function), args=args, execute=way) for way in ("abstract", "real"))
     assert _outputs(abstract) == _outputs(real)
+
+
+MAP = torch.rand(2, 3, 8, 8)
+REFUSED: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
+    "a mask of integers": ((MAP,), lambda x: x.masked_fill((x[0] > 0).long(), 0.0)),
+    "filled with a complex number": ((MAP,), lambda x: x.masked_fill(x > 0, 1j)),
+    "rolled along a dimension that is not there": ((MAP,), lambda x: torch.roll(x, 1, 7)),
+    "rolled by more numbers than dimensions": ((MAP,), lambda x: torch.roll(x, (1, 2), (0,))),
+    "a complex factor": ((MAP,), lambda x: torch.add(x, x, alpha=1j)),
+    "an image convolved along three axes": ((MAP, torch.rand(4, 3, 3, 3)), F.conv3d),
+    "a volume convolved along two": ((MAP[..., None], torch.rand(4, 3, 3, 3, 1)), F.conv2d),
+    "a sequence convolved along two": ((MAP[..., 0], torch.rand(4, 3, 3)), F.conv2d),
+    "a window without places": ((MAP,), lambda x: F.max_pool2d(x, 0, 1)),
+    "an average over none": ((MAP,), lambda x: F.avg_pool2d(x, 0, 1)),
+    "a sequence without steps": ((torch.rand(0, 3, 4),), nn.LSTM(4, 5)),
+}
+
+
+@pytest.mark.parametrize("how", ["abstract", "real"])
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused_as_on_data(what: str, how: Execute) -> None:
+    args, function = REFUSED[what]
+    with pytest.raises(RecordError):
+        record(Applied(function), args=args, execute=how)
+
+
+@pytest.mark.parametrize("empty", [torch.float64, torch.float32, torch.int64])
+@pytest.mark.parametrize("other", [torch.float16, torch.bfloat16, torch.float32, torch.int8, torch.bool])
+def test_types_of_empty_lists_count(empty: torch.dtype, other: torch.dtype) -> None:
+    args = (torch.ones(3, 5, dtype=other),)
+    made = [
+        record(Applied(lambda x: torch.cat([torch.tensor([], dtype=empty), x])), args=args, execute=how)
+        for how in ("abstract", "real")
+    ]
+    assert _outputs(made[0]) == _outputs(made[1])
+
+
+def _norm(draw: random.Random) -> Drawn:
+    shape = tuple(draw.choice([2, 3, 5]) for _ in range(4))
+    kinds: list[Callable[[], nn.Module]] = [
+        lambda: nn.BatchNorm2d(shape[1]),
+        lambda: nn.LayerNorm(shape[2:]),
+        lambda: nn.LayerNorm(shape[-1], bias=False),
+        lambda: nn.GroupNorm(1, shape[1]),
+    ]
+    return (_laid_out(shape, draw),), draw.choice(kinds)()
+
+
+def _activation(draw: random.Random) -> Drawn:
+    shape = tuple(_size(draw) for _ in range(draw.choice([2, 4])))
+    kinds: list[Callable[..., Tensor]] = [
+        F.relu,
+        F.gelu,
+        F.silu,
+        F.hardswish,
+        F.hardsigmoid,
+        lambda x: x[0] / 2,
+        lambda x: x[:, -1:],
+    ]
+    kinds += [lambda x: x.softmax(0), lambda x: x.log_softmax(-1), lambda x: torch.stack([x, 2 * x], 1)]
+    return (_laid_out(shape, draw),), draw.choice(kinds)
+
+
+def _attention(draw: random.Random) -> Drawn:
+    batch, length, heads, size = (draw.choice([2, 4]) for _ in range(4))
+    operands = [torch.rand(batch, length, heads, size).transpose(1, 2).requires_grad_() for _ in range(3)]
+    return tuple(operands), F.scaled_dot_product_attention
+
+
+@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("kind", [_convolution, _pool, _pooled, _product, _norm, _activation, _attention])
+def test_gradients_as_on_data(kind: Callable[[random.Random], Drawn], number: int) -> None:
+    args, function = kind(random.Random(number))  # noqa: S311
+    options: dict[str, Any] = {"args": args, "backward": True, "mode": "train"}
+    abstract, real = (record(Applied(function), **options, execute=way) for way in ("abstract", "real"))
+    assert _made(abstract) == _made(real)
+
+
+def _made(trace: Trace) -> list[Any]:
+    """What each operator made."""
+    return [
+        (op.signature.operator, [(each.shape, each.stride, each.dtype) for each in op.signature.outputs]) for op in trace.ops
+    ]
 
 
 def _outputs(trace: Trace) -> list[Any]:

@@ -36,8 +36,6 @@ def like(source: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
     dtype = dtype or source.dtype
     if is_row_by_row(source):
         return torch.empty(source.shape, dtype=dtype, device="meta")
-    if source.numel() == 0:
-        return torch.empty_like(source, dtype=dtype, device="meta")
     strides = source.stride() if _fills_memory(source) else _steps(source.shape, _order(source.shape, [source.stride()]))
     return torch.empty_strided(source.shape, strides, dtype=dtype, device="meta")
 
@@ -46,9 +44,10 @@ def _fills_memory(tensor: Tensor) -> bool:
     """Each place in some order once, without gaps."""
     step = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride != step:
-            return False
-        step *= size
+        if size > 1:
+            if stride != step:
+                return False
+            step *= size
     return True
 
 

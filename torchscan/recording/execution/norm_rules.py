@@ -27,11 +27,11 @@ def _native_batch_norm(source: Tensor, *arguments: Any) -> tuple[Tensor, ...] | 
     normalised, saved = _batch_norm(source, *arguments), source.shape[1] if source.dim() > 1 and arguments[4] else 0
     if normalised is None:
         return None
-    dtype = _dtype_of_sums(source) if arguments[4] else source.dtype
+    dtype = dtype_of_sums(source) if arguments[4] else source.dtype
     return normalised, *(torch.empty(saved, dtype=dtype, device="meta") for _ in range(2))
 
 
-def _dtype_of_sums(source: Tensor) -> torch.dtype:
+def dtype_of_sums(source: Tensor) -> torch.dtype:
     """Sums have 32 bits at least."""
     return torch.float32 if source.dtype.itemsize == 2 else source.dtype
 
@@ -82,7 +82,7 @@ def _native_layer_norm(source: Tensor, normalized_shape: list[int], *arguments: 
         return None
     kept = source.dim() - len(normalized_shape)
     rows = (*source.shape[:kept], *[1] * len(normalized_shape))
-    return normalised, *(torch.empty(rows, dtype=_dtype_of_sums(source), device="meta") for _ in range(2))
+    return normalised, *(torch.empty(rows, dtype=dtype_of_sums(source), device="meta") for _ in range(2))
 
 
 def _layer_norm_backward(
@@ -98,7 +98,7 @@ def _layer_norm_backward(
 def _batch_norm_backward(_grad: Tensor, source: Tensor, weight: Tensor | None, *rest: Any) -> tuple[Tensor | None, ...]:
     """What is not asked for is not made."""
     of_source, *of_affine = rest[-1]
-    gradient = like(source) if of_source else None
+    gradient = in_layout_of_images(source) if of_source else None
     if weight is None:
         return gradient, None, None
     return gradient, *(like(weight) if asked else None for asked in of_affine)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.layouts import has_floats, is_row_by_row, layout_of, new
+from torchscan.recording.execution.layouts import has_floats, is_row_by_row, layout_of, like, new
 
 
 def same_rows(source: Tensor, *_args: Any, **_kwargs: Any) -> Tensor | None:
@@ -36,18 +36,42 @@ def softmax(source: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tenso
     return same_rows(source) if dtype is None and -source.dim() <= dim < source.dim() else None
 
 
+def softmax_in_pieces(source: Tensor, dim: int, half_to_float: bool) -> Tensor | None:
+    """The same, as autograd calls it."""
+    return None if half_to_float else softmax(source, dim)
+
+
+def gradient_of_softmax(grad: Tensor, made: Tensor, dim: int, dtype: torch.dtype) -> Tensor | None:
+    """Of the type that the softmax was given."""
+    alike = grad.shape == made.shape and grad.dtype is made.dtype is dtype and is_row_by_row(made)
+    return softmax(grad, dim) if alike else None
+
+
 def compared_with_number(source: Tensor, number: Any) -> Tensor | None:
     """True or false for each element."""
     fits = is_row_by_row(source) and not isinstance(number, complex) and not source.is_complex()
     return torch.empty(source.shape, dtype=torch.bool, device="meta") if fits else None
 
 
-def rows_of_type(
-    source: Tensor, *, dtype: torch.dtype | None = None, memory_format: torch.memory_format | None = None, **_elsewhere: Any
+def laid_out_alike(
+    source: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    memory_format: torch.memory_format | None = None,
+    **_elsewhere: Any,
 ) -> Tensor | None:
     """Another tensor of this shape, of the same type or of another."""
-    fits = is_row_by_row(source) and memory_format in (None, torch.preserve_format, torch.contiguous_format)
-    return torch.empty(source.shape, dtype=dtype or source.dtype, device="meta") if fits else None
+    if source.layout is not torch.strided or layout not in (None, torch.strided):
+        return None
+    if memory_format in (None, torch.preserve_format):
+        return like(source, dtype=dtype)
+    return torch.empty(source.shape, dtype=dtype or source.dtype, device="meta", memory_format=memory_format)
+
+
+def gradient_of_highest(_grad: Tensor, source: Tensor, *_rest: Any) -> Tensor | None:
+    """Laid out as the source."""
+    return same_rows(source)
 
 
 def summed(source: Tensor, dims: Sequence[int] | None = None, keepdim: bool = False, **options: Any) -> Tensor | None:
@@ -71,6 +95,11 @@ def filled(source: Tensor, mask: Tensor, value: Any) -> Tensor | None:
 def _holds(dtype: torch.dtype, value: Any) -> bool:
     """Whether a real number, if it is finite, is within the range of this type."""
     return not isinstance(value, complex) and (not math.isfinite(value) or abs(value) <= torch.finfo(dtype).max)
+
+
+def put_back(grad: Tensor, sizes: Sequence[int], *_where: Any) -> Tensor:
+    """The gradient of what a slice was taken of."""
+    return new(sizes, grad)
 
 
 def picked(source: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
@@ -130,6 +159,12 @@ def highest(
 ) -> Tensor | None:
     """The highest of each window of images."""
     return None if ceil_mode else _pooled(source, kernel, stride or kernel, padding, dilation)
+
+
+def highest_and_where(source: Tensor, *arguments: Any) -> tuple[Tensor, Tensor] | None:
+    """And the place of each."""
+    made = highest(source, *arguments)
+    return None if made is None else (made, torch.empty(made.shape, dtype=torch.long, device="meta"))
 
 
 def averaged(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from torchscan.recording.execution.layouts import broadcast, has_floats, layout_of, like, new
-from torchscan.recording.execution.norm_rules import NORM_RULES, in_layout_of_images
+from torchscan.recording.execution.norm_rules import NORM_RULES, dtype_of_sums, in_layout_of_images
 from torchscan.recording.execution.product_rules import PRODUCT_RULES
 from torchscan.recording.execution.row_rules import (
     averaged,
@@ -24,13 +24,18 @@ from torchscan.recording.execution.row_rules import (
     convolution_backward,
     convolution_of,
     filled,
+    gradient_of_highest,
+    gradient_of_softmax,
     highest,
+    highest_and_where,
+    laid_out_alike,
     picked,
     pooled_to_size,
     powers,
+    put_back,
     rolled,
-    rows_of_type,
     softmax,
+    softmax_in_pieces,
     stacked,
     summed,
 )
@@ -87,14 +92,13 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: 
     return _like_input(query) if runs_in_one_kernel(query, key, value, *args, **kwargs) else None
 
 
-def _like_query(op: OpOverload) -> Rule:
-    """The first result is laid out as the query; the others tell torch as well of one that lies row by row."""
-
-    def rule(query: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        _, *others = op(new(query.shape, query), *args, **kwargs)
-        return like(query), *others
-
-    return rule
+def _flash_attention_on_cpu(query: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor] | None:
+    """And the logarithm of a sum for each query and head."""
+    if query.dim() != 4 or not has_floats(query):
+        return None
+    batch, heads, length = query.shape[:3]
+    sums = torch.empty((batch, length, heads), dtype=dtype_of_sums(query), device="meta").transpose(1, 2)
+    return like(query), sums
 
 
 def _like_all(_grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *_rest: Any, **_kwargs: Any) -> tuple[Tensor, ...]:
@@ -292,7 +296,6 @@ _UNARY = (*_ACTIVATIONS, aten.neg, aten.cos, aten.sin, aten.exp, aten.sqrt, aten
 _DRAWN = (aten._sample_dirichlet, aten._dirichlet_grad, aten._standard_gamma_grad)
 _UNARY_IN_PLACE = (aten.relu_, aten.silu_, aten.sigmoid_, aten.tanh_, aten.hardswish_, aten.hardsigmoid_, aten.hardtanh_)
 
-_CPU_ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu.default
 _GRADIENTS = ("threshold_backward", "gelu_backward", "silu_backward", "hardswish_backward", "hardsigmoid_backward")
 _TRANSPOSED = (aten.conv_transpose2d.input, aten.conv_transpose3d.input)
 
@@ -306,13 +309,18 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     aten.roll.default: rolled,
     aten.masked_fill.Scalar: filled,
     aten.index.Tensor: picked,
+    **dict.fromkeys((aten.select_backward.default, aten.slice_backward.default), put_back),
     aten.pow.Tensor_Scalar: powers,
-    aten.softmax.int: softmax,
+    **dict.fromkeys((aten._softmax.default, aten._log_softmax.default), softmax_in_pieces),
+    **dict.fromkeys((aten._softmax_backward_data.default, aten._log_softmax_backward_data.default), gradient_of_softmax),
+    **dict.fromkeys((aten.softmax.int, aten._safe_softmax.default), softmax),
     **{getattr(aten, name).Scalar: compared_with_number for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     **dict.fromkeys((aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim), summed),
     aten.max_pool2d.default: highest,
+    aten.max_pool2d_with_indices.default: highest_and_where,
+    aten.max_pool2d_with_indices_backward.default: gradient_of_highest,
     aten.avg_pool2d.default: averaged,
-    **dict.fromkeys((aten.ones_like.default, aten.zeros_like.default, aten.empty_like.default), rows_of_type),
+    **dict.fromkeys((aten.ones_like.default, aten.zeros_like.default, aten.empty_like.default), laid_out_alike),
     aten.adaptive_avg_pool2d.default: pooled_to_size,
     aten.convolution_backward.default: convolution_backward,
     aten._grouped_mm.default: _grouped_mm,
@@ -332,12 +340,14 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     **UPDATE_RULES,
     aten.linear.default: _linear,
     aten.scaled_dot_product_attention.default: _attention,
-    **{op: _like_query(op) for op in (aten._scaled_dot_product_flash_attention.default, _CPU_ATTENTION)},
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _flash_attention_on_cpu,
     aten._scaled_dot_product_flash_attention_backward.default: _like_all,
     **dict.fromkeys((aten.channel_shuffle.default, aten.native_channel_shuffle.default), _shuffled),
     **{op.default: _like_input for op in (*_UNARY, *_DRAWN)},
     **{getattr(aten, name).default: _like_both for name in _GRADIENTS},
+    **{getattr(aten, name).Scalar: _written for name in ("add_", "sub_", "mul_", "div_")},
     **{op.default: _written for op in _UNARY_IN_PLACE},
     **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor), _like_both),
+    **{getattr(aten, name).Scalar: _like_both for name in ("add", "sub", "mul", "div")},
     **dict.fromkeys((aten.add_.Tensor, aten.sub_.Tensor, aten.mul_.Tensor, aten.div_.Tensor), _written),
 }
