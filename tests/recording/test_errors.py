@@ -40,6 +40,7 @@ def test_the_original_exception_is_chained() -> None:
 
 def test_a_batch_dimension_given_by_mistake_is_spotted() -> None:
     assert "no batch dimension (batch_size= sets it): (3, 8, 8) instead of (1, 3, 8, 8)?" in message(convnet(), (1, 3, 8, 8))
+    assert "another input_shape than (1, 8, 8): it takes 3 channels and is given 1" in message(convnet(), (1, 8, 8))
 
 
 def test_a_wrong_size_further_down_names_the_layer_that_stumbles() -> None:

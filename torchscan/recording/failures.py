@@ -105,11 +105,13 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
         by_name = ", those after the star by name ({'x': (8,)})" if "*," in signature else ""
         return f"give one shape per argument of forward{signature}{by_name}, or complete args= and kwargs="
     inner = failure.call if failure.call is not None and failure.call.path else None
+    features = _features_of(failure)
+    if input_shape is not None and request is not None and features and features[2] == "channels" and not _is_made(request):
+        return f"another input_shape than {_shown(input_shape)}: {_takes(features)}"
     if input_shape is not None and request is not None and not (_has_batch(input_shape) or (inner and _is_made(request))):
         return f"another input_shape than {_shown(input_shape)}: it is one sample, without the batch dimension, {_LAYOUT}"
     if input_shape is not None and request is not None and _has_batch(input_shape):
         return _without_batch(input_shape)
-    features = _features_of(failure)
     if inner is not None:
         return _misfit(inner, features, input_shape, module)
     takes = f": {_takes(features)}" if features else "; in Python, the original exception is chained"
