@@ -24,7 +24,9 @@ def main() -> None:
     )
     parser.add_argument("--at-hand", action="store_true", help="compare estimated with measured times on the device at hand")
     parser.add_argument("--table", default="", help="with --roofline: another table, with model, img_size, batch and step_ms")
-    parser.add_argument("--device", default="NVIDIA GeForce RTX 3090", help="with --roofline: the card that was measured")
+    parser.add_argument("--device", default="", help="with --roofline: the card that was measured")
+    parser.add_argument("--compiled", action="store_true", help="with --roofline: measured with torch.compile")
+    parser.add_argument("--training", action="store_true", help="with --roofline: training steps")
     parser.add_argument("--field", action="store_true", help="measure the default call on models that people have")
     parser.add_argument("--growth", action="store_true", help="time chains of 100 to 30,000 operators")
     parser.add_argument("--picture", type=Path, help="with --growth: where to draw it, as SVG")
@@ -43,8 +45,8 @@ def main() -> None:
     if options.roofline:
         from benchmark_roofline import compare_step_times
 
-        table = Path(options.table) if options.table else ROOT.parent / "shared" / "truth" / "throughput_rtx3090.csv"
-        sys.exit(compare_step_times(table, options.device, options.only))
+        table, card = _table_of(options)
+        sys.exit(compare_step_times(table, card, options.only, compiled=options.compiled, training=options.training))
     if options.field:
         from benchmark_field import measure_field
 
@@ -67,6 +69,14 @@ def main() -> None:
     from benchmark_speed import compare_speed
 
     compare_speed(options.only)
+
+
+def _table_of(options: argparse.Namespace) -> tuple[Path, str]:
+    """The table that was asked for, or that of the mode and the card; and the card."""
+    card = options.device or f"NVIDIA GeForce RTX {4090 if options.compiled else 3090}"
+    kind = "training" if options.training else "throughput"
+    name = f"{kind}_rtx{card[-4:]}{'_compiled' * options.compiled}.csv"
+    return Path(options.table) if options.table else ROOT.parent / "shared" / "truth" / name, card
 
 
 if __name__ == "__main__":
