@@ -278,6 +278,62 @@ def test_compiled_what_the_model_returns_is_written(last: str) -> None:
     assert moved(both) == {"relu": (size, size), "sigmoid": (0, size)}
 
 
+def test_compiled_what_is_written_again_in_place_is_written_once() -> None:
+    """The batch norm, the sum and the activation of a residual block are one kernel."""
+    size = 8 * 16 * 32 * 32 * 4
+    block = Calls(lambda s, x: F.relu(s.norm(x).add_(x), inplace=True), norm=nn.BatchNorm2d(16))
+    result = roofline(block, (16, 32, 32), batch_size=8, compiled=True)
+    assert sum(written for _, written in moved(result).values()) == size
+    assert sum(read for read, _ in moved(result).values()) == pytest.approx(size, rel=0.01)  # and four numbers per channel
+
+
+def test_compiled_results_that_nobody_reads_are_not_written() -> None:
+    pool = nn.MaxPool2d(2)
+    eager, compiled = (roofline(pool, (16, 32, 32), batch_size=8, compiled=each).operators[0] for each in (False, True))
+    assert eager.bytes_written == 8 * 16 * 16 * 16 * (4 + 8)  # and the place of each, an integer
+    assert compiled.bytes_written == 8 * 16 * 16 * 16 * 4
+
+
+def test_compiled_operands_that_are_ready_do_not_end_a_kernel() -> None:
+    """``exp`` of a parameter can run before everything else; a product of the first result cannot."""
+    size, weight = 512 * 64 * 4, nn.Parameter(torch.ones(64))
+    ready = Calls(lambda s, x: x.sigmoid() * s.weight.exp(), weight=weight)
+    assert moved(roofline(ready, (64,), batch_size=512, compiled=True))["sigmoid"] == (size, 0)
+    dependent = Calls(lambda s, x: (y := x.sigmoid()) * s.linear(y), linear=nn.Linear(64, 64))
+    assert moved(roofline(dependent, (64,), batch_size=512, compiled=True))["sigmoid"] == (size, size)
+
+
+def test_compiled_bound_is_of_what_no_compiler_can_avoid() -> None:
+    """Input, weights and result once, or the products: whatever lies between may stay on the chip."""
+    model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    given_and_left = 4 * (2 * 4096 * 64 + 2 * 64 * 256 + 256 + 64)
+    products = 2 * 2 * 4096 * 64 * 256
+    result = roofline(model, (64,), batch_size=4096, compiled=True)
+    assert result.time_bound == pytest.approx(max(given_and_left / 100e9, products / 10e12))
+    assert result.time_bound == pytest.approx(sum(each.time_bound for each in result.operators))
+    dropped = Calls(lambda s, x: (s.unread(x), x.relu())[1], unread=nn.Linear(64, 4096))
+    assert roofline(dropped, (64,), batch_size=4096, compiled=True).time_bound == pytest.approx(2 * 4096 * 64 * 4 / 100e9)
+
+
+def test_compiled_bound_leaves_out_what_the_cache_may_hold() -> None:
+    size = 4 * 64 * 1024**2  # bytes, of which an RTX 4090 has 72 MiB of cache
+    result = roofline(nn.ReLU(), (1024, 1024), batch_size=64, device="RTX 4090", compiled=True)
+    assert result.time_bound == pytest.approx((2 * size - 72 * 1024**2) / 1008e9, rel=0.01)
+
+
+def test_batch_norms_with_statistics_take_longer_channel_by_channel() -> None:
+    """1.7 and 2.2 times what two readings and a writing take; channels-last they are as quick as any normalisation."""
+
+    def step(layout: torch.memory_format) -> dict[str, float]:
+        model = Calls(lambda s, x: s.norm(x.contiguous(memory_format=layout)), norm=nn.BatchNorm2d(64))
+        result = roofline(model, (64, 64, 64), batch_size=64, training=True)
+        return {each.operator.removeprefix("aten."): each.time_estimate for each in result.operators}
+
+    plain, last = step(torch.contiguous_format), step(torch.channels_last)
+    assert plain["native_batch_norm"] / last["native_batch_norm"] == pytest.approx(1.7, rel=0.05)
+    assert plain["native_batch_norm_backward"] / last["native_batch_norm_backward"] == pytest.approx(2.2, rel=0.05)
+
+
 def test_compiled_each_part_of_a_tensor_is_read() -> None:
     """As in gated units: both halves."""
     model = Calls(lambda _, x: x[:, :32] * x[:, 32:].sigmoid())

@@ -8,19 +8,22 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
+from torchscan.analyses.roofline.bound import least_bytes, needed_calls
 from torchscan.analyses.roofline.cache import bytes_in_cache
 from torchscan.analyses.roofline.constants import (
+    EPILOGUES,
     HOST_BACKWARD,
     HOST_CALL,
     HOST_COMPILED,
     HOST_FUNCTION,
     HOST_VIEW,
     LAUNCH,
+    LAUNCH_COMPILED,
     OVERLAP,
     STREAMING,
     VECTORS,
 )
-from torchscan.analyses.roofline.fusion import fused_kernels, is_fusible, traffic_when_fused
+from torchscan.analyses.roofline.fusion import begins_kernel, fused_kernels, handed_over, is_fusible, traffic_when_fused
 from torchscan.analyses.roofline.kernels import Kernel, is_launched, kernel_of
 from torchscan.analyses.roofline.rates import Format, Numbers, Rates, format_of
 from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
@@ -40,6 +43,8 @@ class _Seconds:
     least: tuple[float, float, float]
     #: the same with the fewest bytes that any routing reads
     fewest: tuple[float, float, float]
+    #: of products alone, at their peak rate
+    products: float
     #: at the rates that kernels of their class reach: arithmetic, traffic
     arithmetic: float
     traffic: float
@@ -50,6 +55,7 @@ class _Seconds:
         return _Seconds(
             least=_both(self.least, other.least),
             fewest=_both(self.fewest, other.fewest),
+            products=self.products + other.products,
             arithmetic=self.arithmetic + other.arithmetic,
             traffic=self.traffic + other.traffic,
             around=self.around + other.around,
@@ -78,7 +84,7 @@ def _both(one: tuple[float, float, float], other: tuple[float, float, float]) ->
     return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
-_NO_TIME = _Seconds(least=(0.0, 0.0, 0.0), fewest=(0.0, 0.0, 0.0), arithmetic=0.0, traffic=0.0, around=0.0)
+_NO_TIME = _Seconds(least=(0.0, 0.0, 0.0), fewest=(0.0, 0.0, 0.0), products=0.0, arithmetic=0.0, traffic=0.0, around=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +105,16 @@ class _Moved(NamedTuple):
     by_cache: int
 
 
+class _Near(NamedTuple):
+    """Bytes of a call that need not come from memory, or go there."""
+
+    #: read and written in the cache, with the bytes that are expected to be read, and with the fewest
+    cached: tuple[int, int]
+    cached_at_least: tuple[int, int]
+    #: between a product and the pointwise kernel after it
+    handed_over: int
+
+
 def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
     hit = min(cached[0], read) + min(cached[1], cost.bytes_written)
     return _Moved(read + cost.bytes_written - hit, hit)
@@ -114,42 +130,43 @@ class _Device:
         self._kernels: dict[int, tuple[Kernel, Format]] = {}
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, _Seconds, int]] = {}
 
-    def run(self, index: int, op: OpCall, cost: OpCost, cached: tuple[int, int], cached_at_least: tuple[int, int]) -> _Run:
-        key = (id(op.signature), cost, cached, cached_at_least)
+    def run(self, index: int, op: OpCall, cost: OpCost, near: _Near) -> _Run:
+        key = (id(op.signature), cost, near)
         known = self._times.get(key)
         if known is None:
-            known = self._times[key] = self._time(op, cost, cached, cached_at_least)
+            known = self._times[key] = self._time(op, cost, near)
         cost, form, work, launches = known
         return _Run(index=index, cost=cost, form=form, work=work, launches=launches)
 
-    def _time(
-        self, op: OpCall, cost: OpCost, cached: tuple[int, int], cached_at_least: tuple[int, int]
-    ) -> tuple[OpCost, Format, _Seconds, int]:
+    def _time(self, op: OpCall, cost: OpCost, near: _Near) -> tuple[OpCost, Format, _Seconds, int]:
         kernel, form = self._kernel(op, cost)
         cost = _in_eight_bits(op.signature, cost) if form == "fp8" else cost
-        moved, fewest = _moved(cost.bytes_read, cost, cached), _moved(cost.least_bytes_read, cost, cached_at_least)
-        return cost, form, self._work(kernel, cost, form, moved, fewest), kernel.launches
+        moved, fewest = _moved(cost.bytes_read, cost, near.cached), _moved(cost.least_bytes_read, cost, near.cached_at_least)
+        return cost, form, self._work(kernel, cost, form, (moved, fewest), near.handed_over), kernel.launches
 
     def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
         """Each distinct call is timed once."""
         key = id(op.signature)
         if key not in self._kernels:
-            is_plain = self._rates.is_host or (self._compiled and is_fusible(op, cost))
+            is_plain = self._rates.is_host or (self._compiled and is_fusible(op, cost) and not begins_kernel(op))
             kernel = Kernel() if is_plain else kernel_of(op.signature, cost, self._rates.device.multiprocessors)
             self._kernels[key] = kernel, format_of(op.signature, cost, self._numbers)
         return self._kernels[key]
 
-    def _work(self, kernel: Kernel, cost: OpCost, form: Format, moved: _Moved, fewest: _Moved) -> _Seconds:
+    def _work(self, kernel: Kernel, cost: OpCost, form: Format, bytes_moved: tuple[_Moved, _Moved], handed: int) -> _Seconds:
+        moved, fewest = bytes_moved
         rates, efficiency = self._rates, kernel.traffic / (STREAMING if self._rates.device.is_measured else 1.0)
         products = 2 * cost.macs * kernel.least / rates.peak(form) if cost.macs else 0.0
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
-        turned = 0.0 if self._compiled else kernel.turned_bytes
+        turned = 0.0 if self._compiled else kernel.turned_bytes + kernel.bias_bytes
         quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
         return _Seconds(
             least=self._least(max(products, others), moved),
             fewest=self._least(max(products, others), fewest),
+            products=products,
             arithmetic=max(self._products(kernel, cost, form), others / VECTORS, self._cycles(kernel)),
-            traffic=moved.by_memory / (rates.bandwidth * efficiency) + moved.by_cache / rates.cache_estimate,
+            traffic=max(0.0, moved.by_memory - EPILOGUES * handed) / (rates.bandwidth * efficiency)
+            + moved.by_cache / rates.cache_estimate,
             around=(kernel.more_bytes + turned + quantised) / (rates.bandwidth * STREAMING) + kernel.alone,
         )
 
@@ -197,20 +214,35 @@ def roofline_of(
     costs = call_costs(trace, routed=routed)
     kernels = fused_kernels(trace, costs) if compiled else _each_its_own(trace)
     moved = traffic_when_fused(trace, costs, kernels) if compiled else costs
+    handed = handed_over(trace, costs, kernels) if compiled else [0] * len(costs)
     cached, cached_at_least = _in_cache(trace, rates, costs)
     device = _Device(rates, numbers or Numbers(), compiled=compiled)
     runs = [
-        device.run(index, op, moved[index], cached[index], cached_at_least[index])
+        device.run(index, op, moved[index], _Near(cached[index], cached_at_least[index], handed[index]))
         for index, op in enumerate(trace.ops)
         if kernels[index] is not None
     ]
     loads = _loads(trace, rates, runs, kernels, compiled=compiled)
+    if compiled:
+        loads = _with_bound_of_whole(trace, rates, costs, runs, loads)
     told = [*warnings]
     if unpriced := unpriced_operators(trace, costs):
         told.append(f"a lower bound: the cost of {', '.join(unpriced)} is not known")
     told += _not_modelled(trace)
     result = _result(trace, rates, runs, loads, precision, compiled, told)
     return replace(result, assumptions=(*result.assumptions, _ONE_ROUTING)) if routed.is_split_by_counts else result
+
+
+def _with_bound_of_whole(
+    trace: Trace, rates: Rates, costs: Sequence[OpCost], runs: Sequence[_Run], loads: Sequence[OperatorLoad]
+) -> list[OperatorLoad]:
+    """Of a compiled pass only the whole has a bound; calls have shares of it, in proportion to what they would take alone."""
+    needed = needed_calls(trace)
+    products = math.fsum(run.work.products for run in runs if needed[run.index])
+    total, cache = least_bytes(trace, costs, needed), rates.device.l2_bytes or 0
+    bound = max(products, max(0, total - cache) / rates.bandwidth, total / rates.cache_bound if rates.cache else 0.0)
+    share = min(1.0, _ratio(bound, math.fsum(load.time_bound for load in loads)))
+    return [replace(load, time_bound=share * load.time_bound) for load in loads]
 
 
 def _in_cache(trace: Trace, rates: Rates, costs: Sequence[OpCost]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -231,7 +263,7 @@ def _loads(
         together[kernel] = together.get(kernel, _NO_TIME) + run.work
         bound, busy = apart.get(kernel, (0.0, 0.0))
         apart[kernel] = bound + run.work.bound, busy + run.work.busy
-    launch = HOST_FUNCTION if rates.is_host else LAUNCH
+    launch = HOST_FUNCTION if rates.is_host else LAUNCH_COMPILED if compiled else LAUNCH
     queue, by_index, loads = _Queue(), {run.index: run for run in runs}, []
     for index, op in enumerate(trace.ops):
         kernel, is_first = kernels[index], kernels[index] == index

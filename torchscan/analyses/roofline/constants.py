@@ -16,6 +16,9 @@ STREAMING = 0.90
 REORDERING = 0.80
 #: adding at indexed places, with atomic operations
 SCATTERING = 0.30
+#: how much longer than streaming batch norms take that work out statistics, unless channels are last: a block of threads goes
+#: through one channel, from sample to sample
+BATCH_NORM, BATCH_NORM_BACKWARD = 1.7, 2.2
 #: contractions: loads wait for tiles, stores for sums; with at most this many rows or columns they stream
 CONTRACTIONS, SKINNY = 0.50, 64
 #: of 64 bytes per cycle and multiprocessor, what the second-level cache gives
@@ -66,6 +69,12 @@ SPLIT_STEP = 256
 #: arithmetic and traffic overlap: time = (arithmetic^p + traffic^p)^(1/p)
 OVERLAP = 3.0
 
+# -- compiled code -------------------------------------------------------------------------------------------------------
+
+#: of what a product hands to the pointwise kernel after it, the share that is not written and read again: a kernel that does
+#: both, or a cache, as a batch is small
+EPILOGUES = 0.3
+
 # -- layout --------------------------------------------------------------------------------------------------------------
 
 #: cuDNN's half-precision convolutions work channels-last: the share of converting operands and results that isn't hidden
@@ -75,6 +84,8 @@ TURNING_AROUND = 0.52
 
 #: seconds from the end of one kernel until the next is at full speed
 LAUNCH = 5e-6
+#: the same where kernels are launched ahead by compiled code
+LAUNCH_COMPILED = 2e-6
 #: seconds that Python and torch need to call an operator that launches a kernel, and one that makes a view
 HOST_CALL, HOST_VIEW = 20e-6, 2e-6
 #: the same for autograd's engine, which is C++, and for kernels of compiled code

@@ -6,8 +6,9 @@ and writes only what is needed outside.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+import bisect
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torchscan.analyses.roofline.cache import Piece, piece_of
@@ -19,14 +20,20 @@ from torchscan.trace.trace import Trace
 #: streaming operators that a compiler puts into kernels of their own, or leaves to torch's
 _SEARCHING = ("sort", "topk", "unique", "nonzero", "cumsum", "multinomial", "bernoulli")
 _PLACING = ("index_put", "_index_put", "scatter", "embedding_dense_backward", "im2col", "col2im", "max_pool", "grid_sampler")
-_APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudnn", "native_group_norm")
+_APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudnn")
 
 
 def is_fusible(op: OpCall, cost: OpCost) -> bool:
     """Whether a compiler writes the kernel of this call."""
     name = op.signature.operator.removeprefix("aten.")
+    return not cost.macs and not name.startswith(_APART)
+
+
+def begins_kernel(op: OpCall) -> bool:
+    """Whether it first needs all of its operand, for its statistics. What comes before is then another kernel's."""
+    name = op.signature.operator.removeprefix("aten.")
     takes_statistics = "batch_norm" in name and op.signature.arguments.get("training", True)
-    return not cost.macs and not takes_statistics and not name.startswith(_APART)
+    return takes_statistics or name.startswith("native_group_norm")
 
 
 def fused_kernels(trace: Trace, costs: tuple[OpCost, ...]) -> list[int | None]:
@@ -45,6 +52,8 @@ class _Fusion:
         self.kernels: list[int | None] = []
         #: kernel -> elements that it goes through
         self._places: dict[int, int] = {}
+        #: kernel -> all kernels that must have run before it, and itself, as bits
+        self._after: dict[int, int] = {}
 
     def add(self, index: int, cost: OpCost) -> None:
         op = self._trace.ops[index]
@@ -52,22 +61,40 @@ class _Fusion:
             self.kernels.append(None)
             return
         fusible = is_fusible(op, cost)
-        joined = self._kernel_to_join(op) if fusible else None
-        self.kernels.append(index if joined is None else joined)
+        needed = {kernel for made in self._makers(op) if (kernel := self.kernels[made]) is not None}
+        joined = self._kernel_to_join(op, needed) if fusible and not begins_kernel(op) else None
+        kernel = index if joined is None else joined
+        self.kernels.append(kernel)
+        self._note(kernel, needed)
         if joined is None and fusible:
             self._places[index] = self._size(op)
 
-    def _kernel_to_join(self, op: OpCall) -> int | None:
-        """That of a producer which goes through the same places, if all other operands were there when it began."""
-        producers = [made for tensor in op.inputs if (made := self._maker(tensor)) is not None]
-        candidates = {kernel for made in producers if (kernel := self.kernels[made]) is not None}
-        for candidate in sorted(candidates, reverse=True):
-            inner = [made for made in producers if self.kernels[made] == candidate]
-            begun_before = all(made < candidate for made in producers if made not in inner)
+    def _note(self, kernel: int, needed: set[int]) -> None:
+        """It runs after these, and so does whatever runs after it."""
+        before = self._after.get(kernel, 1 << kernel)
+        now = before
+        for each in needed:
+            now |= self._after[each]
+        if now != before:
+            for each, after in self._after.items():
+                if after >> kernel & 1:
+                    self._after[each] = after | now
+        self._after[kernel] = now
+
+    def _kernel_to_join(self, op: OpCall, needed: set[int]) -> int | None:
+        """That of a producer which goes through the same places, if none of the other operands is made after it."""
+        for candidate in sorted(needed, reverse=True):
+            others = [kernel for kernel in needed if kernel != candidate]
             in_step = self._places.get(candidate) == self._size(op) and self._trace.ops[candidate].phase == op.phase
-            if begun_before and in_step and not any(self._needs_all(self._trace.ops[made]) for made in inner):
+            if not in_step or any(self._after[kernel] >> candidate & 1 for kernel in others):
+                continue
+            inner = (made for made in self._makers(op) if self.kernels[made] == candidate)
+            if not any(self._needs_all(self._trace.ops[made]) for made in inner):
                 return candidate
         return None
+
+    def _makers(self, op: OpCall) -> list[int]:
+        return [made for tensor in op.inputs if (made := self._maker(tensor)) is not None]
 
     def _maker(self, tensor: int) -> int | None:
         """The call that computed a tensor; views are looked through."""
@@ -90,26 +117,69 @@ class _Fusion:
 
 
 def traffic_when_fused(trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None]) -> tuple[OpCost, ...]:
-    """The costs, where within a kernel nothing is read that was read or made there, nor written that is used there only."""
-    readers: dict[int, set[int | None]] = defaultdict(set)
-    for op, kernel in zip(trace.ops, kernels, strict=True):
-        if kernel is not None:
-            for tensor in op.inputs:
-                readers[trace.tensors[tensor].storage].add(kernel)
-    results = {trace.tensors[tensor].storage for tensor in trace.root.outputs}
-    inner = {
-        storage: each.pop() for storage, each in readers.items() if len(each) == 1 and not _is_kept(trace, storage, results)
-    }
-    sizes = Counter(kernels)
+    """The costs, where a kernel reads nothing twice, nor what was made in it, and writes only what is needed outside, once."""
+    needed = _Needed(trace, kernels)
     known: dict[int, set[Piece]] = defaultdict(set)
     return tuple(
-        cost if kernel is None or sizes[kernel] == 1 else _outside(trace, op, cost, known[kernel], inner, kernel)
-        for op, cost, kernel in zip(trace.ops, costs, kernels, strict=True)
+        cost if kernel is None else _outside(trace, index, cost, known[kernel], needed)
+        for index, (cost, kernel) in enumerate(zip(costs, kernels, strict=True))
     )
 
 
-def _outside(trace: Trace, op: OpCall, cost: OpCost, known: set[Piece], inner: Mapping[int, int | None], kernel: int) -> OpCost:
-    """``inner``: what one kernel only reads, and which."""
+def handed_over(trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None]) -> list[int]:
+    """Bytes that each call hands from a product to the pointwise kernel after it, or is handed so."""
+    needed = _Needed(trace, kernels)
+    handed = [0] * len(costs)
+    for index, cost in enumerate(costs):
+        reader = needed.next_kernel(index) if cost.macs and kernels[index] is not None else None
+        if reader is not None and is_fusible(trace.ops[reader], costs[reader]) and not begins_kernel(trace.ops[reader]):
+            handed[index] = handed[reader] = trace.tensors[trace.ops[index].outputs[0]].spec.stored_bytes
+    return handed
+
+
+class _Needed:
+    """What has to be written: what outlives the pass, or is read later by another kernel.
+
+    Of several writes to a place in one kernel only the last counts, and results that nobody reads cost nothing.
+    """
+
+    def __init__(self, trace: Trace, kernels: Sequence[int | None]) -> None:
+        self._trace = trace
+        self._kernels = kernels
+        self._kept = kept_storages(trace)
+        self._last_write: dict[tuple[int | None, Piece], int] = {}
+        #: by memory all calls that read it
+        self._readers: dict[int, list[int]] = defaultdict(list)
+        for index, (op, kernel) in enumerate(zip(trace.ops, kernels, strict=True)):
+            if kernel is None:
+                continue
+            for tensor in op.outputs:
+                self._last_write[kernel, piece_of(trace, tensor)] = index
+            for tensor in op.inputs:
+                self._readers[trace.tensors[tensor].storage].append(index)
+
+    def writes(self, index: int, tensor: int) -> bool:
+        """Whether a call writes this result to memory."""
+        storage, kernel = self._trace.tensors[tensor].storage, self._kernels[index]
+        if self._last_write[kernel, piece_of(self._trace, tensor)] != index:
+            return False
+        return storage in self._kept or any(self._kernels[each] != kernel for each in self._read_later(index, storage))
+
+    def next_kernel(self, index: int) -> int | None:
+        """The first call that reads the first result of this one, if all that do are in one other kernel."""
+        outputs = self._trace.ops[index].outputs
+        later = self._read_later(index, self._trace.tensors[outputs[0]].storage) if outputs else []
+        kernels = {self._kernels[each] for each in later}
+        return later[0] if len(kernels) == 1 and kernels != {self._kernels[index]} else None
+
+    def _read_later(self, index: int, storage: int) -> list[int]:
+        readers = self._readers.get(storage, [])
+        return readers[bisect.bisect_right(readers, index) :]
+
+
+def _outside(trace: Trace, index: int, cost: OpCost, known: set[Piece], needed: _Needed) -> OpCost:
+    """What a call reads that its kernel has not met, and writes that is needed."""
+    op = trace.ops[index]
     read = written = 0
     for tensor in dict.fromkeys(op.inputs):
         piece = piece_of(trace, tensor)
@@ -117,7 +187,7 @@ def _outside(trace: Trace, op: OpCall, cost: OpCost, known: set[Piece], inner: M
             read += trace.tensors[tensor].spec.stored_bytes
             known.add(piece)
     for tensor in dict.fromkeys(op.outputs):
-        if inner.get(trace.tensors[tensor].storage) != kernel:
+        if needed.writes(index, tensor):
             written += trace.tensors[tensor].spec.stored_bytes
         known.add(piece_of(trace, tensor))
     return replace(
@@ -128,7 +198,12 @@ def _outside(trace: Trace, op: OpCall, cost: OpCost, known: set[Piece], inner: M
     )
 
 
-def _is_kept(trace: Trace, storage: int, results: set[int]) -> bool:
-    """Whether it outlives the pass, or existed before."""
-    record = trace.storages[storage]
-    return storage in results or record.died is None or record.born is None or record.kind != "intermediate"
+def kept_storages(trace: Trace) -> frozenset[int]:
+    """The memory that outlives the pass, or existed before."""
+    results = [trace.tensors[tensor].storage for tensor in trace.root.outputs]
+    kept = (
+        number
+        for number, record in enumerate(trace.storages)
+        if record.died is None or record.born is None or record.kind != "intermediate"
+    )
+    return frozenset((*results, *kept))

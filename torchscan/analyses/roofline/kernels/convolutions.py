@@ -129,18 +129,18 @@ def _of_form(form: _Convolution, multiprocessors: int) -> Kernel:
             matrices=share * GROUPED_ON_MATRIX_UNITS,
             vectors=GROUPED_ON_VECTOR_UNITS,
             units="faster",
-            more_bytes=form.bytes_of_bias,
+            bias_bytes=form.bytes_of_bias,
             turned_bytes=turned,
             cycles=form.out.numel * CYCLES_OF_GROUPED,
         )
     peak = POINTWISE_CONVOLUTIONS if form.window == 1 else MATRICES
-    return Kernel(traffic=STREAMING, matrices=peak * share, more_bytes=form.bytes_of_bias, turned_bytes=turned)
+    return Kernel(traffic=STREAMING, matrices=peak * share, bias_bytes=form.bytes_of_bias, turned_bytes=turned)
 
 
 def _depthwise(form: _Convolution) -> Kernel:
     """On vector units, which do better channels-last."""
     if form.is_channels_last:
         rate = DEPTHWISE_CHANNELS_LAST_LARGER if form.window > 49 else 1.0
-        return Kernel(traffic=STREAMING, vectors=rate, units="vector", more_bytes=form.bytes_of_bias)
+        return Kernel(traffic=STREAMING, vectors=rate, units="vector", bias_bytes=form.bytes_of_bias)
     rate = 1.0 if form.window <= 9 else DEPTHWISE_UP_TO_25 if form.window <= 25 else DEPTHWISE_LARGER
     return Kernel(vectors=rate, units="vector", cycles=form.out.numel * CYCLES_OF_DEPTHWISE)

@@ -30,6 +30,8 @@ class Kernel:
     units: Literal["matrix", "vector", "faster"] = "matrix"
     #: bytes of memory traffic beyond the necessary ones
     more_bytes: float = 0.0
+    #: and those of adding a bias in a kernel of its own; compiled code adds it in the next
+    bias_bytes: float = 0.0
     #: and those that pass because operands lie in another layout, which compiled code avoids
     turned_bytes: float = 0.0
     #: seconds that overlap with nothing else

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchscan.analyses.roofline.constants import (
+    BATCH_NORM,
+    BATCH_NORM_BACKWARD,
     CYCLES_OF_AVERAGE,
     CYCLES_OF_INTERPOLATION,
     CYCLES_OF_JOINING,
@@ -67,8 +69,12 @@ def _row_norm(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> K
 
 @rule("native_group_norm", "native_group_norm_backward", "native_batch_norm_backward", "cudnn_batch_norm_backward")
 def _statistics(signature: OpSignature, _cost: OpCost, _multiprocessors: int) -> Kernel:
-    """The input is read once for the statistics, and once more."""
-    return Kernel(more_bytes=sum(spec.stored_bytes for spec in signature.distinct_inputs if len(spec.shape) > 1), launches=2)
+    """The input is read once for the statistics, and once more; batch norms go through it channel by channel."""
+    again = sum(spec.stored_bytes for spec in signature.distinct_inputs if len(spec.shape) > 1)
+    slower = 1.0
+    if "batch_norm" in signature.operator and 1 not in signature.inputs[0].stride[1:2]:
+        slower = BATCH_NORM_BACKWARD if signature.operator.endswith("backward") else BATCH_NORM
+    return Kernel(traffic=STREAMING / slower, more_bytes=slower * again, launches=2)
 
 
 @rule("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update")
