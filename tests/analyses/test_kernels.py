@@ -240,9 +240,10 @@ def test_each_row_that_is_normalised_takes_cycles() -> None:
 
 
 def test_statistics_of_a_batch_take_another_pass() -> None:
+    """At 1 / 1.7 of the rate, channel by channel."""
     norm, x = nn.BatchNorm2d(64).to("meta"), meta(64, 64, 56, 56)
     once = 4 * 64 * 64 * 56**2 / 0.9 / 100e9
-    modes: dict[Any, int] = {"eval": 2, "train": 3}
+    modes: dict[Any, float] = {"eval": 2, "train": 1.7 * 3}
     for mode, passes in modes.items():
         load = analyze_roofline(norm, args=(x,), device=MEMORY, mode=mode).by_kind["aten.native_batch_norm"]
         assert load.time_estimate == pytest.approx(passes * once, rel=0.03)
