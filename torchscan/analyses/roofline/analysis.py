@@ -23,7 +23,7 @@ from torchscan.analyses.roofline.constants import (
     STREAMING,
     VECTORS,
 )
-from torchscan.analyses.roofline.fusion import begins_kernel, fused_kernels, handed_over, is_fusible, traffic_when_fused
+from torchscan.analyses.roofline.fusion import Needed, begins_kernel, fused_kernels, handed_over, is_fusible, traffic_when_fused
 from torchscan.analyses.roofline.kernels import Kernel, is_launched, kernel_of
 from torchscan.analyses.roofline.rates import Format, Numbers, Rates, format_of
 from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
@@ -213,8 +213,9 @@ def roofline_of(
     routed = RoutedCalls(trace)
     costs = call_costs(trace, routed=routed)
     kernels = fused_kernels(trace, costs) if compiled else _each_its_own(trace)
-    moved = traffic_when_fused(trace, costs, kernels) if compiled else costs
-    handed = handed_over(trace, costs, kernels) if compiled else [0] * len(costs)
+    needed = Needed(trace, kernels) if compiled else None
+    moved = traffic_when_fused(trace, costs, kernels, needed) if needed else costs
+    handed = handed_over(trace, costs, kernels, needed) if needed else [0] * len(costs)
     cached, cached_at_least = _in_cache(trace, rates, costs)
     device = _Device(rates, numbers or Numbers(), compiled=compiled)
     runs = [

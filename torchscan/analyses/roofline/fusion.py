@@ -116,9 +116,10 @@ class _Fusion:
         return (dims if isinstance(dims, tuple) else (dims,)) not in ((-1,), (rank - 1,))
 
 
-def traffic_when_fused(trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None]) -> tuple[OpCost, ...]:
+def traffic_when_fused(
+    trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None], needed: Needed
+) -> tuple[OpCost, ...]:
     """The costs, where a kernel reads nothing twice, nor what was made in it, and writes only what is needed outside, once."""
-    needed = _Needed(trace, kernels)
     known: dict[int, set[Piece]] = defaultdict(set)
     return tuple(
         cost if kernel is None else _outside(trace, index, cost, known[kernel], needed)
@@ -126,9 +127,8 @@ def traffic_when_fused(trace: Trace, costs: tuple[OpCost, ...], kernels: list[in
     )
 
 
-def handed_over(trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None]) -> list[int]:
+def handed_over(trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | None], needed: Needed) -> list[int]:
     """Bytes that each call hands from a product to the pointwise kernel after it, or is handed so."""
-    needed = _Needed(trace, kernels)
     handed = [0] * len(costs)
     for index, cost in enumerate(costs):
         reader = needed.next_kernel(index) if cost.macs and kernels[index] is not None else None
@@ -137,7 +137,7 @@ def handed_over(trace: Trace, costs: tuple[OpCost, ...], kernels: list[int | Non
     return handed
 
 
-class _Needed:
+class Needed:
     """What has to be written: what outlives the pass, or is read later by another kernel.
 
     Of several writes to a place in one kernel only the last counts, and results that nobody reads cost nothing.
@@ -177,7 +177,7 @@ class _Needed:
         return readers[bisect.bisect_right(readers, index) :]
 
 
-def _outside(trace: Trace, index: int, cost: OpCost, known: set[Piece], needed: _Needed) -> OpCost:
+def _outside(trace: Trace, index: int, cost: OpCost, known: set[Piece], needed: Needed) -> OpCost:
     """What a call reads that its kernel has not met, and writes that is needed."""
     op = trace.ops[index]
     read = written = 0

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchscan.recording.execution.layouts import broadcast, has_floats, layout_of, like, new
+from torchscan.recording.execution.layouts import broadcast, has_floats, like, new
 from torchscan.recording.execution.norm_rules import NORM_RULES, dtype_of_sums, in_layout_of_images
 from torchscan.recording.execution.product_rules import PRODUCT_RULES
 from torchscan.recording.execution.row_rules import (
@@ -29,6 +29,7 @@ from torchscan.recording.execution.row_rules import (
     highest,
     highest_and_where,
     laid_out_alike,
+    layout_of_both,
     picked,
     pooled_to_size,
     powers,
@@ -139,16 +140,16 @@ def _fits(other: Any, target: Tensor) -> bool:
     return not isinstance(other, complex)
 
 
-def _in_layout_of_operands(op: OpOverload, first: int = 0) -> Rule:
+def _in_layout_of_operands(op: OpOverload) -> Rule:
     """Convolutions work channels-last where their input or their weight is, and so are the results; torch takes no notice."""
 
     def rule(*args: Any, **kwargs: Any) -> Any:
-        layouts = {layout_of(each) for each in args[first : first + 2]} - {torch.contiguous_format}
-        if not layouts:
+        layout = layout_of_both(*args[:2])
+        if layout is torch.contiguous_format:
             return None
         made = op(*args, **kwargs)
         results = made if isinstance(made, tuple) else (made,)
-        laid_out = tuple(_laid_out(each, *layouts) if isinstance(each, Tensor) and each.dim() > 1 else each for each in results)
+        laid_out = tuple(_laid_out(each, layout) if isinstance(each, Tensor) and each.dim() > 1 else each for each in results)
         return laid_out if isinstance(made, tuple) else laid_out[0]
 
     return rule
