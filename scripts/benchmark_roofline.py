@@ -178,14 +178,14 @@ def _built(name: str, *, training: bool) -> nn.Module:
     return model
 
 
-def _is_held_out(row: Row) -> bool:
-    """A third of the models, at which nobody looks while constants are set."""
+def _is_apart(row: Row) -> bool:
+    """A third of the models, to see whether errors are alike in both parts."""
     return zlib.crc32(row.model.encode()) % 3 == 0
 
 
 def _print_errors(done: list[Outcome]) -> None:
-    for name, part in (("looked at", False), ("held out", True)):
-        outcomes = [each for each in done if _is_held_out(each.row) is part]
+    for name, part in (("two thirds", False), ("the other third", True)):
+        outcomes = [each for each in done if _is_apart(each.row) is part]
         if outcomes:
             print(f"{name}: {len(outcomes)} models")
             _print_error("estimate", [each.estimate for each in outcomes], outcomes)

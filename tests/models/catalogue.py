@@ -164,7 +164,7 @@ TIMED: Mapping[str, Case] = {
     "Llama-7B": llama(),
 }
 
-#: others, which nobody looks at while the time is being improved
+#: others, added later to check the first
 TIMED_BESIDES: Mapping[str, Case] = {
     "ResNet-101": _vision("resnet101"),
     "ViT-L/16": _vision("vit_l_16"),
