@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
-from torchscan import estimate_memory
+from torchscan import Scan, estimate_memory
 from torchscan.recording.precision import Precision
 
 Function = Callable[[Tensor], Tensor]
@@ -127,3 +127,26 @@ def test_the_cpu_casts_as_torch_does(name: str) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             expected = function(torch.full((2, 3, 4), 0.5, dtype=dtype)).dtype
         assert made(function, dtype, "cpu") is expected
+
+
+class AsksItsDevice(nn.Module):
+    """As models do that keep a part in single precision, wherever they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One layer out of autocast, one under it."""
+        assert torch.is_autocast_enabled(x.device.type)
+        with torch.autocast(x.device.type, enabled=False):
+            x = self.inner(x)
+        return self.outer(x)
+
+
+@pytest.mark.parametrize("home", ["cpu", "meta"])
+def test_models_that_ask_their_device_about_autocast_are_told_of_the_one_they_will_be_on(home: str) -> None:
+    model = AsksItsDevice().to(home)
+    steps = Scan(model, (4,), device="RTX 4090", precision="fp16-mixed").steps
+    products = [op.signature.outputs[0].dtype for op in steps.ops if op.signature.operator in ("aten.addmm", "aten.linear")]
+    assert products == [torch.float32, torch.float16]

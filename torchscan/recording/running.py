@@ -156,7 +156,7 @@ class _Stage:
             if in_pieces and is_abstract:
                 stack.enter_context(functions_let_through())
             if is_abstract:
-                stack.enter_context(autocast_of_meta_tensors(self._request.device_type))
+                stack.enter_context(autocast_of_meta_tensors(self._request.device_type, self._attempt.home))
             stack.enter_context(self._recorder.recording())
             yield
 

@@ -182,12 +182,16 @@ _ASKED_OF_A_DEVICE = ("is_autocast_enabled", "set_autocast_enabled", "get_autoca
 
 
 @contextlib.contextmanager
-def autocast_of_meta_tensors(device_type: str) -> Iterator[None]:
-    """Whoever asks about autocast on the meta device is told about the device that meta tensors represent here."""
+def autocast_of_meta_tensors(device_type: str, home: torch.device | None) -> Iterator[None]:
+    """Whoever asks about autocast on the meta device is told about the device that meta tensors represent here.
+
+    So is who asks about the device that they say they are on, the model's own.
+    """
+    asked = {"meta", "meta" if home is None else home.type}
 
     def of_device_type(function: Callable[..., Any]) -> Callable[..., Any]:
         def ask(*args: Any, **kwargs: Any) -> Any:
-            return function(*(device_type if each == "meta" else each for each in args), **kwargs)
+            return function(*(device_type if isinstance(each, str) and each in asked else each for each in args), **kwargs)
 
         return ask
 
