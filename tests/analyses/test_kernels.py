@@ -291,14 +291,48 @@ def test_the_gradient_of_an_embedding_sorts_its_positions_first() -> None:
     ("arch", "picojoules"),
     [
         *(("Volta", 2.0), ("Turing", 2.2), ("Ampere GA100", 1.1), ("Ampere", 1.6), ("Ada", 1.0), ("Hopper", 0.72)),
-        *(("Blackwell GB100", 0.47), ("Blackwell", 1.0), ("CDNA 3", 1.0)),
+        *(("Blackwell GB100", 0.47), ("Blackwell", 1.5), ("CDNA 3", 1.0)),
     ],
 )
 def test_power_limits_the_rate_of_products(arch: str, picojoules: float) -> None:
-    """65 % of 100 W, and the rate goes with the square root of what is missing; single precision is not limited."""
-    rates = {"fp32": 100, "fp16": 400}
-    register_device("hungry", memory_gb=64, bandwidth_gbs=1e12, dense_tflops=rates, power_w=100, arch=arch)
+    """65 % of 100 W, and the rate goes with the square root of what is missing."""
+    register_device("hungry", memory_gb=64, bandwidth_gbs=1e12, dense_tflops={"fp32": 100, "fp16": 400}, power_w=100, arch=arch)
     share = (0.65 * 100 / (picojoules * 1e-12 * 400e12)) ** 0.5
-    for dtype, rate in ((torch.float16, 400e12 * min(1.0, share)), (torch.float32, 100e12)):
-        x = meta(8192, 8192, dtype=dtype)
-        assert seconds("hungry", torch.mm, x, x.clone(), precision=None) == exactly(2 * 8192**3 / rate)
+    x = meta(8192, 8192, dtype=torch.float16)
+    assert seconds("hungry", torch.mm, x, x.clone(), precision=None) == exactly(2 * 8192**3 / (400e12 * min(1.0, share)))
+
+
+#: TFLOP/s of products in single precision that others measured, and the sheet that they are shares of
+SGEMM = {
+    "Tesla V100-SXM2-16GB": 0.97 * 15.7,
+    "NVIDIA A100-PCIE-40GB": 0.81 * 19.5,
+    "NVIDIA A100 80GB PCIe": 0.91 * 19.5,
+    "NVIDIA H100 80GB HBM3": 0.75 * 67,
+    "NVIDIA RTX A6000": 23.27,
+    "NVIDIA L4": 0.29 * 30.3,
+    "Tesla T4": 0.48 * 8.1,
+}
+
+
+@pytest.mark.parametrize(("device", "measured"), SGEMM.items())
+def test_single_precision_is_limited_by_power_too(device: str, measured: float) -> None:
+    x = meta(16384, 16384)
+    estimate = seconds(device, torch.mm, x, x.clone(), precision="fp32")
+    assert 2 * 16384**3 / estimate / 1e12 == pytest.approx(measured, rel=0.08)
+
+
+def test_boards_of_75_watts_have_no_voltage_to_give_up() -> None:
+    """65 % of 75 W for 200 TFLOP/s at 1 pJ each: the clock goes down with the ratio itself."""
+    register_device("small", memory_gb=64, bandwidth_gbs=1e12, dense_tflops={"fp32": 50, "fp16": 200}, power_w=75, arch="Ada")
+    x = meta(8192, 8192, dtype=torch.float16)
+    assert seconds("small", torch.mm, x, x.clone(), precision=None) == exactly(2 * 8192**3 / (0.65 * 75 / 1e-12))
+
+
+def test_gddr7_gives_less_of_its_bandwidth() -> None:
+    """0.84 of the 0.9 that others give; the bound is that of the data sheet."""
+    found = {}
+    for kind in ("", "GDDR7"):
+        register_device("memory", memory_gb=64, bandwidth_gbs=100, dense_tflops={"fp32": 1e6}, memory_type=kind)
+        found[kind] = analyze_roofline(nn.ReLU(), args=(meta(2**28),), device="memory")
+    assert found["GDDR7"].time_bound == found[""].time_bound == exactly(2 * 2**30 / 100e9)
+    assert found["GDDR7"].time_estimate == exactly(found[""].time_estimate / 0.84)

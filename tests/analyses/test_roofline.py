@@ -54,6 +54,15 @@ def test_a_large_product_is_bound_by_arithmetic() -> None:
     assert load.ridge == 100
 
 
+@pytest.mark.parametrize(("window", "stride", "share"), [(3, 1, 1 / 9), (3, 2, 4 / 9), (5, 1, 1 / 25), (2, 2, 1), (1, 1, 1)])
+def test_bound_of_single_precision_leaves_winograd_room(window: int, stride: int, share: float) -> None:
+    """An image of 64 outputs a side takes ``stride`` new inputs for each, and so as many products, along each dimension."""
+    layer, size = nn.Conv2d(512, 512, window, stride, bias=False), 64 * stride + window - stride
+    load = only(roofline(layer, (512, size, size), batch_size=8, precision="fp32"), "convolution")
+    assert load.macs == 8 * 512 * 512 * 64**2 * window**2
+    assert load.time_bound == pytest.approx(2 * load.macs * share / 10e12)
+
+
 def test_a_pointwise_operator_is_bound_by_memory() -> None:
     load = only(roofline(nn.ReLU(), (1000,), batch_size=4000), "relu")
     assert (load.limiter, load.precision, load.flops, load.elements_read, load.elements_written) == (

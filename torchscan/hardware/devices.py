@@ -53,6 +53,10 @@ class Device(Result):
     flops_per_second: Mapping[str, float] = field(default_factory=dict)
     #: memory bandwidth, in bytes per second
     bytes_per_second: float | None = None
+    #: "GDDR7", where it matters to how much of the bandwidth kernels get
+    memory_type: str = ""
+    #: whether GDDR memory corrects errors, with check bits among the data
+    has_gddr_ecc: bool = False
     #: size of the second-level cache, in bytes
     l2_bytes: int | None = None
     #: bytes per second to other devices, over all links in both directions
@@ -156,6 +160,7 @@ def register_device(
     link_gbs: float | None = None,
     power_w: float | None = None,
     arch: str | None = None,
+    memory_type: str | None = None,
 ) -> Device:
     """Make a device known to this process; the user's device file makes it known to all.
 
@@ -171,6 +176,7 @@ def register_device(
         link_gbs: NVLink and the like, in both directions, in 10^9 bytes per second.
         power_w: power limit of the board, in watts.
         arch: "Ada", "Hopper", …: decides how much power an operation takes, see docs/roofline.md.
+        memory_type: "GDDR7" gives less of its bandwidth to kernels than other memory.
 
     """
     if not name:
@@ -186,6 +192,7 @@ def register_device(
         "link_gbs": link_gbs,
         "power_w": power_w,
         "arch": arch,
+        "memory_type": memory_type,
     }
     entry = {key: value for key, value in given.items() if value is not None}
     device = _registered[name] = _device(name, entry, "register_device")
@@ -323,7 +330,19 @@ def _read(path: Path) -> dict[str, Any]:
 RATES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
 _REQUIRED = ("memory_gb", "bandwidth_gbs", "dense_tflops")
 _NUMBERS = ("memory_gb", "bandwidth_gbs", "boost_mhz", "l2_mb", "link_gbs", "power_w", "multiprocessors")
-_DESCRIPTIONS = ("capability", "vendor", "arch", "gddr_ecc", "l3_mb", "pcie", "aliases", "source", "unverified", "note")
+_DESCRIPTIONS = (
+    "capability",
+    "vendor",
+    "arch",
+    "gddr_ecc",
+    "memory_type",
+    "l3_mb",
+    "pcie",
+    "aliases",
+    "source",
+    "unverified",
+    "note",
+)
 _OTHERS = ("dense_tflops", *_DESCRIPTIONS, "is_measured")
 
 
@@ -342,6 +361,8 @@ def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
         clock_hz=_scaled(entry.get("boost_mhz"), 1e6),
         flops_per_second={precision: rate * 1e12 for precision, rate in entry["dense_tflops"].items()},
         bytes_per_second=entry["bandwidth_gbs"] * 1e9,
+        memory_type=entry.get("memory_type", ""),
+        has_gddr_ecc=bool(entry.get("gddr_ecc")),
         l2_bytes=None if "l2_mb" not in entry else int(entry["l2_mb"] * _MIB),
         link_bytes_per_second=_scaled(entry.get("link_gbs"), 1e9),
         power_watts=entry.get("power_w"),

@@ -155,8 +155,8 @@ class _Device:
 
     def _work(self, kernel: Kernel, cost: OpCost, form: Format, bytes_moved: tuple[_Moved, _Moved], handed: int) -> _Seconds:
         moved, fewest = bytes_moved
-        rates, efficiency = self._rates, kernel.traffic / (STREAMING if self._rates.device.is_measured else 1.0)
-        products = 2 * cost.macs * kernel.least / rates.peak(form) if cost.macs else 0.0
+        rates, efficiency = self._rates, kernel.traffic * self._rates.streamed
+        products = 2 * cost.macs * rates.least_seconds(form, kernel) if cost.macs else 0.0
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
         turned = 0.0 if self._compiled else kernel.turned_bytes + kernel.bias_bytes
         quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
@@ -167,7 +167,7 @@ class _Device:
             arithmetic=max(self._products(kernel, cost, form), others / VECTORS, self._cycles(kernel)),
             traffic=max(0.0, moved.by_memory - EPILOGUES * handed) / (rates.bandwidth * efficiency)
             + moved.by_cache / rates.cache_estimate,
-            around=(kernel.more_bytes + turned + quantised) / (rates.bandwidth * STREAMING) + kernel.alone,
+            around=(kernel.more_bytes + turned + quantised) / (rates.bandwidth * STREAMING * rates.streamed) + kernel.alone,
         )
 
     def _least(self, arithmetic: float, moved: _Moved) -> tuple[float, float, float]:

@@ -25,6 +25,8 @@ CONTRACTIONS, SKINNY = 0.50, 64
 CACHE = 0.30
 #: the share of the cache that survives while as much data streams by
 CACHE_KEPT = 0.75
+#: of what other memory gives, what GDDR7 does, and GDDR6 that corrects errors, whose check bits travel with the data
+SLOWER_MEMORY = 0.84
 
 # -- arithmetic ----------------------------------------------------------------------------------------------------------
 
@@ -115,6 +117,18 @@ PICOJOULES: Mapping[str, float] = {
     "Ada": 1.0,
     "Hopper": 0.72,
     "Blackwell GB100": 0.47,
-    "Blackwell": 1.0,
+    "Blackwell": 1.5,
     "CDNA": 1.0,
 }
+#: the same for one operation of vector units in single precision
+PICOJOULES_SINGLE: Mapping[str, float] = {
+    "Volta": 12.2,
+    "Turing": 12.2,
+    "Ampere": 12.2,
+    "Ada": 5.3,
+    "Hopper": 12.2,
+    "Blackwell GB100": 12.2,
+    "Blackwell": 5.3,
+}
+#: watts up to which boards compute at their lowest voltage: then only the clock goes down, and the rate with the ratio itself
+LOW_POWER = 75.0

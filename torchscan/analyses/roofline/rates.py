@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-from torchscan.analyses.roofline.constants import CACHE, PICOJOULES, POWER_SHARE
+from torchscan.analyses.roofline.constants import (
+    CACHE,
+    LOW_POWER,
+    PICOJOULES,
+    PICOJOULES_SINGLE,
+    POWER_SHARE,
+    SLOWER_MEMORY,
+    STREAMING,
+)
+from torchscan.analyses.roofline.kernels import Kernel
 from torchscan.errors import InputError
 from torchscan.hardware.devices import Device
 from torchscan.ops import OpCost
@@ -108,6 +118,17 @@ class Rates:
             return self._assume(form, f"that of {other}", known[other])
         return self._assume(form, "1/64 of fp32", self.peak("fp32") * _DOUBLE_OF_SINGLE)
 
+    def least_seconds(self, form: Format, kernel: Kernel) -> float:
+        """Seconds for each operation that products are counted as, at the peak.
+
+        In single and double precision transformed ones are on vector units, if that takes less.
+        """
+        at_peak = kernel.least / self.peak(form)
+        vectors = self.vector_peak("fp64" if form == "fp64" else "fp32")
+        if form not in ("fp64", "fp32", "tf32") or math.isinf(vectors):
+            return at_peak
+        return min(at_peak, kernel.transformed / vectors)
+
     def vector_peak(self, form: Format) -> float:
         """Operations per second of all other arithmetic, which is done in single precision or better."""
         single = self.device.flops_per_second.get("fp32", math.inf)
@@ -116,19 +137,34 @@ class Rates:
         return self.device.flops_per_second.get("fp64", single * _DOUBLE_OF_SINGLE)
 
     def sustained(self, form: Format) -> float:
-        """``peak · min(1, sqrt(share of power · watts / (joules per operation · peak)))``, where these are known."""
-        if self.device.is_measured or form in ("fp64", "fp32"):
+        """The peak, as far as there is power for it. Formats of less than 32 bits take as much as there are bits in them."""
+        if self.device.is_measured or form == "fp64":
             return self.peak(form)
-        return self.peak(form) * self.power_factor
+        return self.peak(form) * (self._powered("fp32", PICOJOULES_SINGLE) if form == "fp32" else self.power_factor)
 
     @property
     def power_factor(self) -> float:
-        """Formats take as much power as there are bits in them, so that one factor holds for all of them."""
-        energy = next((joules for name, joules in PICOJOULES.items() if self.device.arch.startswith(name)), None)
-        half = self.device.flops_per_second.get("fp16")
-        if energy is None or half is None or self.device.power_watts is None:
+        """Of the peak of matrix units, what the board's power allows."""
+        return self._powered("fp16", PICOJOULES)
+
+    def _powered(self, form: Format, picojoules: Mapping[str, float]) -> float:
+        """``min(1, sqrt(share of power · watts / (joules per operation · peak)))``, where these are known.
+
+        The ratio itself for boards of so little power that they have no voltage to give up.
+        """
+        energy = next((joules for name, joules in picojoules.items() if self.device.arch.startswith(name)), None)
+        peak, watts = self.device.flops_per_second.get(form), self.device.power_watts
+        if energy is None or peak is None or watts is None:
             return 1.0
-        return min(1.0, math.sqrt(POWER_SHARE * self.device.power_watts / (energy * 1e-12 * half)))
+        ratio = POWER_SHARE * watts / (energy * 1e-12 * peak)
+        return min(1.0, ratio if watts <= LOW_POWER else math.sqrt(ratio))
+
+    @property
+    def streamed(self) -> float:
+        """Of what most memory gives to kernels, what this one does."""
+        if self.device.is_measured:
+            return 1 / STREAMING
+        return SLOWER_MEMORY if self.device.has_gddr_ecc or self.device.memory_type == "GDDR7" else 1.0
 
     @property
     def cache(self) -> int | None:

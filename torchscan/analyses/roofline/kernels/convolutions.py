@@ -33,6 +33,17 @@ class _Convolution:
     has_bias: bool
     is_transposed: bool
     groups: int
+    stride: tuple[int, ...]
+
+    @property
+    def transformed(self) -> float:
+        """The share of the products that Winograd's algorithms leave: ``Π min(stride, window) / window``.
+
+        To correlate along a dimension takes as many products as there are inputs: ``stride`` for each result, not ``window``.
+        """
+        sizes = self.weight.shape[2:]
+        strides = self.stride if len(self.stride) == len(sizes) else self.stride * len(sizes)
+        return math.prod(min(step, size) / size for step, size in zip(strides, sizes, strict=True))
 
     @property
     def window(self) -> int:
@@ -92,7 +103,7 @@ class _Convolution:
 
 @rule("convolution", "_convolution")
 def _convolution(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
-    source, weight, bias, *_, is_transposed, _padding, groups = signature.args[:9]
+    source, weight, bias, stride, _padding, _dilation, is_transposed, _more, groups = signature.args[:9]
     form = _Convolution(
         source=source,
         weight=weight,
@@ -100,15 +111,24 @@ def _convolution(signature: OpSignature, _cost: OpCost, multiprocessors: int) ->
         has_bias=bias is not None,
         is_transposed=is_transposed,
         groups=groups,
+        stride=tuple(stride),
     )
-    return _of_form(form, multiprocessors)
+    return replace(_of_form(form, multiprocessors), transformed=form.transformed)
 
 
 @rule("convolution_backward")
 def _convolution_backward(signature: OpSignature, _cost: OpCost, multiprocessors: int) -> Kernel:
     """The gradients of input and weight are convolutions of the same three tensors; the gradient of the bias is a sum."""
-    out, source, weight, _sizes, _stride, _padding, _dilation, is_transposed, _more, groups, wanted = signature.args[:11]
-    form = _Convolution(source=source, weight=weight, out=out, has_bias=False, is_transposed=is_transposed, groups=groups)
+    out, source, weight, _sizes, stride, _padding, _dilation, is_transposed, _more, groups, wanted = signature.args[:11]
+    form = _Convolution(
+        source=source,
+        weight=weight,
+        out=out,
+        has_bias=False,
+        is_transposed=is_transposed,
+        groups=groups,
+        stride=tuple(stride),
+    )
     one = _of_form(form, multiprocessors)
     shares = [1.0] * wanted[0] + [form.filled_for_weight(multiprocessors) / form.filled(multiprocessors)] * wanted[1]
     matrices = one.matrices * len(shares) / sum(1 / share for share in shares) if shares else one.matrices
@@ -116,7 +136,15 @@ def _convolution_backward(signature: OpSignature, _cost: OpCost, multiprocessors
     turned = one.turned_bytes * len(shares)
     cycles = one.cycles * len(shares)
     launches = max(1, sum(wanted))
-    return replace(one, matrices=matrices, more_bytes=summed, turned_bytes=turned, cycles=cycles, launches=launches)
+    return replace(
+        one,
+        matrices=matrices,
+        more_bytes=summed,
+        turned_bytes=turned,
+        cycles=cycles,
+        launches=launches,
+        transformed=form.transformed,
+    )
 
 
 def _of_form(form: _Convolution, multiprocessors: int) -> Kernel:
