@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).parent.parent
+TRUTH = ROOT.parent / "shared" / "truth"
 sys.path.insert(0, str(ROOT))  # for tests.models, which the tests share
 
 
@@ -27,6 +28,11 @@ def main() -> None:
     parser.add_argument("--device", default="", help="with --roofline: the card that was measured")
     parser.add_argument("--compiled", action="store_true", help="with --roofline: measured with torch.compile")
     parser.add_argument("--training", action="store_true", help="with --roofline: training steps")
+    parser.add_argument(
+        "--leave-one-out",
+        action="store_true",
+        help="with --roofline: constants set from one card's table, checked on another's",
+    )
     parser.add_argument("--field", action="store_true", help="measure the default call on models that people have")
     parser.add_argument("--growth", action="store_true", help="time chains of 100 to 30,000 operators")
     parser.add_argument("--picture", type=Path, help="with --growth: where to draw it, as SVG")
@@ -37,11 +43,16 @@ def main() -> None:
     if options.zoo:
         from benchmark_zoo import compare_zoo
 
-        sys.exit(compare_zoo(ROOT.parent / "shared" / "truth" / "zoo.csv", options.only))
+        sys.exit(compare_zoo(TRUTH / "zoo.csv", options.only))
     if options.transformers:
         from benchmark_transformers import compare_transformers
 
         sys.exit(compare_transformers(options.only))
+    if options.roofline and options.leave_one_out:
+        from benchmark_constants import Card, leave_one_out
+
+        leave_one_out(tuple(Card(f"NVIDIA GeForce RTX {name}", TRUTH / f"throughput_rtx{name}.csv") for name in (3090, 4090)))
+        return
     if options.roofline:
         from benchmark_roofline import compare_step_times
 
@@ -76,7 +87,7 @@ def _table_of(options: argparse.Namespace) -> tuple[Path, str]:
     card = options.device or f"NVIDIA GeForce RTX {4090 if options.compiled else 3090}"
     kind = "training" if options.training else "throughput"
     name = f"{kind}_rtx{card[-4:]}{'_compiled' * options.compiled}.csv"
-    return Path(options.table) if options.table else ROOT.parent / "shared" / "truth" / name, card
+    return Path(options.table) if options.table else TRUTH / name, card
 
 
 if __name__ == "__main__":

@@ -1,0 +1,115 @@
+"""Constants of the estimate set again from one card's table, and what they give on another's.
+
+The eager constants are multiplied and divided by small factors in turn, as long as the mean error of a sample of the first
+table shrinks. What is left of the error on the other card is what one may expect of a card that nobody tuned to.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import multiprocessing
+import pkgutil
+import statistics
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from benchmark_records import PRECISION, Row, is_apart, recorded, rows_of
+
+from torchscan.analyses import roofline
+from torchscan.analyses.roofline import Rates, constants, roofline_of
+from torchscan.hardware.devices import device_named
+
+#: those that eager passes in mixed precision depend on
+FITTED = (
+    *("STREAMING", "REORDERING", "CONTRACTIONS", "CACHE", "CACHE_KEPT", "MATRICES", "POINTWISE_CONVOLUTIONS", "ATTENTION"),
+    *("GROUPED_ON_MATRIX_UNITS", "GROUPED_ON_VECTOR_UNITS", "DEPTHWISE_UP_TO_25", "DEPTHWISE_LARGER", "VECTORS"),
+    *("CYCLES_OF_ROW", "CYCLES_OF_JOINING", "CYCLES_OF_AVERAGE", "CYCLES_OF_INTERPOLATION", "CYCLES_OF_DEPTHWISE"),
+    *("CYCLES_OF_GROUPED", "TURNING_AROUND", "LAUNCH", "OVERLAP"),
+)
+_STEPS = (1.15, 1.05)
+_SAMPLE = 160
+_WORKERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A card and its table."""
+
+    name: str
+    table: Path
+
+
+def leave_one_out(cards: tuple[Card, Card]) -> None:
+    """Print, for each of two cards, the errors there with the constants as they are and as the other card's table sets them."""
+    warnings.simplefilter("ignore")
+    for fitted, checked in (cards, cards[::-1]):
+        values = fit(fitted)
+        changed = ", ".join(f"{name} {getattr(constants, name):g} → {value:.3g}" for name, value in values.items())
+        print(f"constants set from {fitted.name} alone: {changed or 'as they are'}")
+        for card in (fitted, checked):
+            rows = [row for row in rows_of(card.table) if is_apart(row)][::3]
+            with _changed(values):
+                again = _errors(card, rows)
+            print(f"  {card.name}, {len(rows)} models held out: {_said(_errors(card, rows))} as they are, {_said(again)} so")
+
+
+def fit(card: Card) -> dict[str, float]:
+    """The constants that lower the mean error of a sample of the card's models, with their values."""
+    rows = [row for row in rows_of(card.table) if not is_apart(row)]
+    sample = rows[:: max(1, len(rows) // _SAMPLE)]
+    values: dict[str, float] = {}
+    best = statistics.mean(_errors(card, sample))
+    for step in _STEPS:
+        for name in FITTED:
+            best = _improve(card, sample, values, name, step, best)
+    return values
+
+
+def _improve(card: Card, sample: list[Row], values: dict[str, float], name: str, step: float, best: float) -> float:
+    """Move one constant up or down as long as that helps; the error then."""
+    for factor in (step, 1 / step):
+        while True:
+            value = values.get(name, getattr(constants, name)) * factor
+            with _changed({**values, name: value}):
+                error = statistics.mean(_errors(card, sample))
+            if error > best - 1e-5:
+                break
+            best, values[name] = error, value
+    return best
+
+
+@contextmanager
+def _changed(values: Mapping[str, float]) -> Iterator[None]:
+    """Constants have other values, wherever they were imported."""
+    modules = [importlib.import_module(each.name) for each in pkgutil.walk_packages(roofline.__path__, f"{roofline.__name__}.")]
+    held = [(module, name) for module in modules for name in values if hasattr(module, name)]
+    before = [getattr(module, name) for module, name in held]
+    for module, name in held:
+        setattr(module, name, values[name])
+    try:
+        yield
+    finally:
+        for (module, name), value in zip(held, before, strict=True):
+            setattr(module, name, value)
+
+
+def _errors(card: Card, rows: list[Row]) -> list[float]:
+    """Of each model, how far the logarithm of the estimate is off; in processes that have the constants as they are now."""
+    context = multiprocessing.get_context("fork")
+    with context.Pool(_WORKERS) as pool:
+        return pool.starmap(_error, [(card.name, row) for row in rows], chunksize=8)
+
+
+def _error(card: str, row: Row) -> float:
+    torch.set_num_threads(1)
+    estimate = roofline_of(recorded(row, training=False), Rates(device_named(card)), precision=PRECISION).time_estimate
+    return min(0.5, abs(math.log(estimate / row.seconds)))
+
+
+def _said(errors: list[float]) -> str:
+    return f"median {100 * statistics.median(errors):.1f} %, mean {100 * statistics.mean(errors):.1f} %"
