@@ -1,17 +1,15 @@
-"""From a record to its roofline: in one file, from the operators to the groups, so that one can read how a time comes about."""
+"""From a record to its roofline: calls one after the other on the device, then what they are together."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.roofline.bound import least_bytes, needed_calls
 from torchscan.analyses.roofline.cache import bytes_in_cache
 from torchscan.analyses.roofline.constants import (
-    EPILOGUES,
     HOST_BACKWARD,
     HOST_CALL,
     HOST_COMPILED,
@@ -19,179 +17,18 @@ from torchscan.analyses.roofline.constants import (
     HOST_VIEW,
     LAUNCH,
     LAUNCH_COMPILED,
-    OVERLAP,
-    STREAMING,
-    VECTORS,
 )
-from torchscan.analyses.roofline.fusion import Needed, begins_kernel, fused_kernels, handed_over, is_fusible, traffic_when_fused
-from torchscan.analyses.roofline.kernels import Kernel, is_launched, kernel_of
-from torchscan.analyses.roofline.rates import Format, Numbers, Rates, format_of
+from torchscan.analyses.roofline.fusion import Needed, fused_kernels, handed_over, traffic_when_fused
+from torchscan.analyses.roofline.kernels import is_launched
+from torchscan.analyses.roofline.rates import Numbers, Rates
 from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
+from torchscan.analyses.roofline.timing import NO_TIME, CallTimes, Near, Run, Seconds
 from torchscan.analyses.routing import RoutedCalls
 from torchscan.analyses.totals import paths_around
 from torchscan.garbage import collected_later
 from torchscan.ops import OpCost
-from torchscan.trace.events import OpCall, OpSignature, Phase
+from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seconds:
-    """Seconds that a call needs for each kind of work; calls in one kernel add up."""
-
-    #: at the rates of the data sheet: arithmetic, bytes of memory, bytes of the cache
-    least: tuple[float, float, float]
-    #: the same with the fewest bytes that any routing reads
-    fewest: tuple[float, float, float]
-    #: of products alone, at their peak rate
-    products: float
-    #: at the rates that kernels of their class reach: arithmetic, traffic
-    arithmetic: float
-    traffic: float
-    #: before and after, without overlap
-    around: float
-
-    def __add__(self, other: _Seconds) -> _Seconds:
-        return _Seconds(
-            least=_both(self.least, other.least),
-            fewest=_both(self.fewest, other.fewest),
-            products=self.products + other.products,
-            arithmetic=self.arithmetic + other.arithmetic,
-            traffic=self.traffic + other.traffic,
-            around=self.around + other.around,
-        )
-
-    @property
-    def bound(self) -> float:
-        """The bound: at best, all of them overlap."""
-        return max(self.fewest)
-
-    @property
-    def busy(self) -> float:
-        """``(arithmetic^p + traffic^p)^(1/p)``, and what comes before and after."""
-        overlapped = float((self.arithmetic**OVERLAP + self.traffic**OVERLAP) ** (1 / OVERLAP))
-        return max(overlapped + self.around, *self.least)
-
-    @property
-    def limiter(self) -> Limiter:
-        compute, memory, cache = self.least
-        if memory >= max(compute, cache):
-            return "memory"
-        return "compute" if compute >= cache else "cache"
-
-
-def _both(one: tuple[float, float, float], other: tuple[float, float, float]) -> tuple[float, float, float]:
-    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
-
-
-_NO_TIME = _Seconds(least=(0.0, 0.0, 0.0), fewest=(0.0, 0.0, 0.0), products=0.0, arithmetic=0.0, traffic=0.0, around=0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """One call on the device."""
-
-    index: int
-    cost: OpCost
-    form: Format
-    work: _Seconds
-    launches: int
-
-
-class _Moved(NamedTuple):
-    """Bytes that a call reads and writes."""
-
-    by_memory: int
-    by_cache: int
-
-
-class _Near(NamedTuple):
-    """Bytes of a call that need not come from memory, or go there."""
-
-    #: read and written in the cache, with the bytes that are expected to be read, and with the fewest
-    cached: tuple[int, int]
-    cached_at_least: tuple[int, int]
-    #: between a product and the pointwise kernel after it
-    handed_over: int
-
-
-def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
-    hit = min(cached[0], read) + min(cached[1], cost.bytes_written)
-    return _Moved(read + cost.bytes_written - hit, hit)
-
-
-class _Device:
-    """Times calls on a device."""
-
-    def __init__(self, rates: Rates, numbers: Numbers, *, compiled: bool) -> None:
-        self._rates = rates
-        self._numbers = numbers
-        self._compiled = compiled
-        self._kernels: dict[int, tuple[Kernel, Format]] = {}
-        self._times: dict[tuple[object, ...], tuple[OpCost, Format, _Seconds, int]] = {}
-
-    def run(self, index: int, op: OpCall, cost: OpCost, near: _Near) -> _Run:
-        key = (id(op.signature), cost, near)
-        known = self._times.get(key)
-        if known is None:
-            known = self._times[key] = self._time(op, cost, near)
-        cost, form, work, launches = known
-        return _Run(index=index, cost=cost, form=form, work=work, launches=launches)
-
-    def _time(self, op: OpCall, cost: OpCost, near: _Near) -> tuple[OpCost, Format, _Seconds, int]:
-        kernel, form = self._kernel(op, cost)
-        cost = _in_eight_bits(op.signature, cost) if form == "fp8" else cost
-        moved, fewest = _moved(cost.bytes_read, cost, near.cached), _moved(cost.least_bytes_read, cost, near.cached_at_least)
-        return cost, form, self._work(kernel, cost, form, (moved, fewest), near.handed_over), kernel.launches
-
-    def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
-        """Each distinct call is timed once."""
-        key = id(op.signature)
-        if key not in self._kernels:
-            is_plain = self._rates.is_host or (self._compiled and is_fusible(op, cost) and not begins_kernel(op))
-            kernel = Kernel() if is_plain else kernel_of(op.signature, cost, self._rates.device.multiprocessors)
-            self._kernels[key] = kernel, format_of(op.signature, cost, self._numbers)
-        return self._kernels[key]
-
-    def _work(self, kernel: Kernel, cost: OpCost, form: Format, bytes_moved: tuple[_Moved, _Moved], handed: int) -> _Seconds:
-        moved, fewest = bytes_moved
-        rates, efficiency = self._rates, kernel.traffic * self._rates.streamed
-        products = 2 * cost.macs * rates.least_seconds(form, kernel) if cost.macs else 0.0
-        others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
-        turned = 0.0 if self._compiled else kernel.turned_bytes + kernel.bias_bytes
-        quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
-        return _Seconds(
-            least=self._least(max(products, others), moved),
-            fewest=self._least(max(products, others), fewest),
-            products=products,
-            arithmetic=max(self._products(kernel, cost, form), others / VECTORS, self._cycles(kernel)),
-            traffic=max(0.0, moved.by_memory - EPILOGUES * handed) / (rates.bandwidth * efficiency)
-            + moved.by_cache / rates.cache_estimate,
-            around=(kernel.more_bytes + turned + quantised) / (rates.bandwidth * STREAMING * rates.streamed) + kernel.alone,
-        )
-
-    def _least(self, arithmetic: float, moved: _Moved) -> tuple[float, float, float]:
-        return arithmetic, moved.by_memory / self._rates.bandwidth, moved.by_cache / self._rates.cache_bound
-
-    def _products(self, kernel: Kernel, cost: OpCost, form: Format) -> float:
-        if not cost.macs:
-            return 0.0
-        flops = 2 * cost.macs * kernel.executed
-        on_matrices = flops / (self._rates.sustained(form) * kernel.matrices)
-        on_vectors = flops / (self._rates.vector_peak(form) * kernel.vectors)
-        return {"matrix": on_matrices, "vector": on_vectors, "faster": min(on_matrices, on_vectors)}[kernel.units]
-
-    def _cycles(self, kernel: Kernel) -> float:
-        device = self._rates.device
-        return kernel.cycles / (device.multiprocessors * device.clock_hz) if device.multiprocessors and device.clock_hz else 0.0
-
-
-def _in_eight_bits(signature: OpSignature, cost: OpCost) -> OpCost:
-    """Both factors of a product take half of their 16 bits."""
-    saved = sum(spec.stored_bytes for spec in signature.distinct_inputs if len(spec.shape) >= 2) // 2
-    read = cost.bytes_read - saved
-    return replace(cost, bytes_read=read, avoidable_bytes_read=cost.avoidable_bytes_read * read // max(cost.bytes_read, 1))
-
 
 #: of the bound, where it does not hold for any routing
 _ONE_ROUTING = (
@@ -217,9 +54,9 @@ def roofline_of(
     moved = traffic_when_fused(trace, costs, kernels, needed) if needed else costs
     handed = handed_over(trace, costs, kernels, needed) if needed else [0] * len(costs)
     cached, cached_at_least = _in_cache(trace, rates, costs)
-    device = _Device(rates, numbers or Numbers(), compiled=compiled)
+    device = CallTimes(rates, numbers or Numbers(), compiled=compiled)
     runs = [
-        device.run(index, op, moved[index], _Near(cached[index], cached_at_least[index], handed[index]))
+        device.run(index, op, moved[index], Near(cached[index], cached_at_least[index], handed[index]))
         for index, op in enumerate(trace.ops)
         if kernels[index] is not None
     ]
@@ -235,7 +72,7 @@ def roofline_of(
 
 
 def _with_bound_of_whole(
-    trace: Trace, rates: Rates, costs: Sequence[OpCost], runs: Sequence[_Run], loads: Sequence[OperatorLoad]
+    trace: Trace, rates: Rates, costs: Sequence[OpCost], runs: Sequence[Run], loads: Sequence[OperatorLoad]
 ) -> list[OperatorLoad]:
     """Of a compiled pass only the whole has a bound; calls have shares of it, in proportion to what they would take alone."""
     needed = needed_calls(trace)
@@ -254,14 +91,14 @@ def _in_cache(trace: Trace, rates: Rates, costs: Sequence[OpCost]) -> tuple[list
 
 
 def _loads(
-    trace: Trace, rates: Rates, runs: Sequence[_Run], kernels: Sequence[int | None], *, compiled: bool
+    trace: Trace, rates: Rates, runs: Sequence[Run], kernels: Sequence[int | None], *, compiled: bool
 ) -> list[OperatorLoad]:
     """Calls one after the other on the device, those of one kernel together; each has the share of it that its own work is."""
-    together: dict[int | None, _Seconds] = {}
+    together: dict[int | None, Seconds] = {}
     apart: dict[int | None, tuple[float, float]] = {}
     for run in runs:
         kernel = kernels[run.index]
-        together[kernel] = together.get(kernel, _NO_TIME) + run.work
+        together[kernel] = together.get(kernel, NO_TIME) + run.work
         bound, busy = apart.get(kernel, (0.0, 0.0))
         apart[kernel] = bound + run.work.bound, busy + run.work.busy
     launch = HOST_FUNCTION if rates.is_host else LAUNCH_COMPILED if compiled else LAUNCH
@@ -315,7 +152,7 @@ class _Queue:
         return self._done - before
 
 
-def _load(trace: Trace, op: OpCall, run: _Run, rates: Rates, bound: float, time: float, limiter: Limiter) -> OperatorLoad:
+def _load(trace: Trace, op: OpCall, run: Run, rates: Rates, bound: float, time: float, limiter: Limiter) -> OperatorLoad:
     cost = run.cost
     return OperatorLoad(
         operator=op.signature.operator,
@@ -343,7 +180,7 @@ def _intensity(flops: int, moved: int) -> float | None:
 def _result(
     trace: Trace,
     rates: Rates,
-    runs: Sequence[_Run],
+    runs: Sequence[Run],
     loads: Sequence[OperatorLoad],
     precision: str | None,
     compiled: bool,
