@@ -26,7 +26,7 @@ ROOMS = [
     {"analyses"},
     {"runtime"},
     {"report"},
-    {"batch_search"},
+    {"batch_search", "remedies"},
     {"scan"},
     {"crawler", "estimator", "targets"},
     {"metrics"},

@@ -13,6 +13,7 @@ from torchscan.analyses.memory_estimate import MemoryEstimate, Placement, estima
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
+from torchscan.analyses.remedies import Asker, Figure, Remedies
 from torchscan.analyses.roofline import Rates, Roofline, numbers_of, require_format, roofline_of
 from torchscan.analyses.totals import require_prices
 from torchscan.batch_search import BatchSearch
@@ -28,6 +29,7 @@ from torchscan.recording.precision import Precision, checked_precision, in_preci
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
 from torchscan.recording.training.gradients import Backward
 from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.remedies import Change, Situation, for_memory, for_time, remedies_of
 from torchscan.report.info import Info, info_of
 from torchscan.signatures import spelled_out
 from torchscan.trace.trace import Trace
@@ -96,7 +98,7 @@ class Question(Inputs):
             accumulate=False,
         )
 
-    def in_pieces(self, kernels: _Kernels) -> PassRequest:
+    def in_pieces(self, kernels: _Kernels, change: Change | None = None) -> PassRequest:
         """The pass with composite operators in pieces, as that kind of device runs it, for memory and time."""
         step = replace(
             self.whole(),
@@ -105,6 +107,8 @@ class Question(Inputs):
             in_pieces=True,
             device_type=kernels.device_type,
             has_flash=kernels.has_flash,
+            channels_last=change is not None and change.channels_last,
+            checkpointed=() if change is None else change.checkpointed,
         )
         return in_precision(step, checked_precision(self.precision))
 
@@ -139,14 +143,15 @@ class Scan:
         self._ask(Question(module=module, input_shape=input_shape, dtype=dtype, **asked))
 
     @classmethod
-    def of(cls, question: Question) -> Scan:
-        """The scan of an existing question."""
+    def of(cls, question: Question, change: Change | None = None) -> Scan:
+        """The scan of an existing question, with what a change does beyond its arguments."""
         scan = cls.__new__(cls)
-        scan._ask(question)
+        scan._ask(question, change)
         return scan
 
-    def _ask(self, question: Question) -> None:
+    def _ask(self, question: Question, change: Change | None = None) -> None:
         self.question = question
+        self._change = change
         self._steps: dict[_Kernels, _Step] = {}
 
     def __repr__(self) -> str:
@@ -231,9 +236,37 @@ class Scan:
         """Peak memory of the pass, where it occurs, and whether it fits on the device."""
         if checked_precision(self.question.precision) in ("fp8", "fp8-mixed"):
             raise InputError("memory is not estimated for fp8, whose weights can be stored in many ways: give 'bf16', say")
-        if self._card is None:
-            return estimate_of(self._step.trace, self._step.timeline)
-        return estimate_of(self._step.trace, self._step.timeline, self._step.on(self._card).verdict())
+        verdict = None if self._card is None else self._step.on(self._card).verdict()
+        estimate = estimate_of(self._step.trace, self._step.timeline, verdict)
+        return replace(estimate, asker=Asker(self._memory_remedies))
+
+    def _memory_remedies(self) -> Remedies:
+        figure, before = _peak(self.memory)
+        on_gpu = is_on_cuda(self.question.module) if self._device is None else _is_gpu(self._device)
+        return remedies_of(
+            figure, before, for_memory(self._situation(self._device, on_gpu)), lambda each: _peak(self._with(each).memory)[1]
+        )
+
+    def _time_remedies(self) -> Remedies:
+        before, changes = self._roofline.time_estimate, for_time(self._situation(self._target, _is_gpu(self._target)))
+        return remedies_of("time_estimate", before, changes, lambda each: self._with(each)._roofline.time_estimate)
+
+    def _with(self, change: Change) -> Scan:
+        return Scan.of(replace(self.question, **change.arguments), change)
+
+    def _situation(self, device: Device | None, on_gpu: bool) -> Situation:
+        question = self.question
+        has_bf16 = device is None or "bf16" in device.flops_per_second or not device.flops_per_second
+        return Situation(
+            training=question.has_backward,
+            precision=checked_precision(question.precision),
+            compiled=question.compiled,
+            optimizer=question.optimizer,
+            batch_size=None if question.input_shape is None else question.batch_size,
+            on_gpu=on_gpu,
+            half="bf16" if has_bf16 else "fp16",
+            layers=self._step.timeline.layers,
+        )
 
     def largest_batch(self) -> int:
         """The largest batch size that fits on the device, found by recording the pass at some 3 to 25 other sizes."""
@@ -252,21 +285,28 @@ class Scan:
     @once
     def roofline(self) -> Roofline:
         """What limits each operator on the device (by default this machine's), and how long the pass takes there."""
-        device = self._device or device_named("auto")
+        for each in _overflow(self._step_for(_kernels_of(self._target)), self._target):
+            warn_user(each)
+        return replace(self._roofline, asker=Asker(self._time_remedies))
+
+    @once
+    def _target(self) -> Device:
+        return self._device or device_named("auto")
+
+    @once
+    def _roofline(self) -> Roofline:
+        device = self._target
         precision = checked_precision(self.question.precision)
         rates = Rates(device)
         require_format(device, precision)
         step = self._step_for(_kernels_of(device))
-        overflow = _overflow(step, device)
-        for each in overflow:
-            warn_user(each)
         return roofline_of(
             step.trace,
             rates,
             precision=precision,
             numbers=numbers_of(device, precision),
             compiled=self.question.compiled,
-            warnings=overflow,
+            warnings=_overflow(step, device),
         )
 
     @once
@@ -291,7 +331,7 @@ class Scan:
     def _step_for(self, kernels: _Kernels) -> _Step:
         """The step for these kernels; devices with the same kernels share a record."""
         if kernels not in self._steps:
-            self._steps[kernels] = _Step(self.question.in_pieces(kernels))
+            self._steps[kernels] = _Step(self.question.in_pieces(kernels, self._change))
         return self._steps[kernels]
 
 
@@ -308,8 +348,19 @@ class _Step:
         return self._placements.setdefault(device.name, Placement(self.trace, self.timeline, device))
 
 
+def _is_gpu(device: Device) -> bool:
+    return device.vendor != "CPU"
+
+
+def _peak(estimate: MemoryEstimate) -> tuple[Figure, int]:
+    """What is to be made smaller: what torch reserves on the device, or what tensors occupy if there is none."""
+    if estimate.verdict is None:
+        return "peak_bytes", estimate.peak_bytes
+    return "reserved_bytes", estimate.verdict.reserved_bytes
+
+
 def _kernels_of(device: Device) -> _Kernels:
-    return _Kernels("cpu" if device.vendor == "CPU" else "cuda", device.has_flash)
+    return _Kernels("cuda" if _is_gpu(device) else "cpu", device.has_flash)
 
 
 def _overflow(step: _Step, device: Device) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torchscan.analyses.memory_timeline import KINDS, Block, LayerMemory, MemoryKind, MemoryTimeline, Moment
+from torchscan.analyses.remedies import NOBODY, Asker, Remedies
 from torchscan.garbage import collected_later
 from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
 from torchscan.hardware.devices import CONTEXT, Device
@@ -65,6 +66,11 @@ class MemoryEstimate(Result):
     batch_size: int | None
     assumptions: tuple[str, ...]
     verdict: Verdict | None = None
+    asker: Asker = field(default=NOBODY, repr=False, compare=False)
+
+    def remedies(self) -> Remedies:
+        """What would make it smaller: each change estimated by itself, the best first."""
+        return self.asker.remedies()
 
     def __repr__(self) -> str:
         """A short one: the timeline has thousands of entries."""

@@ -57,6 +57,10 @@ class PassRequest(Inputs):
     device_type: Literal["cpu", "cuda"] = "cpu"
     #: whether that device has flash attention, as CUDA devices have from capability 8.0 on
     has_flash: bool = True
+    #: images and volumes have their channels innermost
+    channels_last: bool = False
+    #: paths of the modules whose inside is computed again in the backward pass
+    checkpointed: Collection[str] = ()
 
     @property
     def is_converted(self) -> bool:
@@ -81,7 +85,7 @@ class PassRequest(Inputs):
         owned: list[tuple[Tensor, Tensor]] = []
 
         def own(tensor: Tensor) -> Tensor:
-            copied = tensor if id(tensor) in kept else own_copy(tensor, on_meta=device.type == "meta")
+            copied = tensor if id(tensor) in kept else self._laid_out(own_copy(tensor, on_meta=device.type == "meta"))
             if copied is not tensor:
                 owned.append((copied, tensor))
             return copied
@@ -89,9 +93,18 @@ class PassRequest(Inputs):
         args, kwargs = copy_arguments((tuple(self.args or ()), dict(self.kwargs or {})), own)
         if self.input_shape is not None:
             args, named = example_inputs(self.module, self.input_shape, self.dtype, self.batch_size, device)
+            args, named = tuple(map(self._laid_out, args)), {name: self._laid_out(each) for name, each in named.items()}
             kwargs |= named
             owned.extend((each, each) for each in (*args, *named.values()))
         return args, kwargs, {id(made): original for made, original in owned}
+
+    def _laid_out(self, tensor: Tensor) -> Tensor:
+        layout = _CHANNELS_LAST.get(tensor.dim()) if self.channels_last and tensor.is_floating_point() else None
+        return tensor if layout is None else tensor.contiguous(memory_format=layout)
+
+
+#: by the number of dimensions
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def require_module(given: object) -> None:

@@ -24,6 +24,7 @@ from torchscan.recording.patches import overridden, replaced
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
 from torchscan.recording.training.autocast import Autocast, autocast_of_meta_tensors
+from torchscan.recording.training.checkpoints import checkpointed
 from torchscan.recording.training.gradients import BackwardError, Substitutes, loss_of
 from torchscan.recording.training.optimizers import OptimizerError
 from torchscan.recording.training.step import differentiate, name_gradients, optimize
@@ -157,6 +158,7 @@ class _Stage:
                 stack.enter_context(functions_let_through())
             if is_abstract:
                 stack.enter_context(autocast_of_meta_tensors(self._request.device_type, self._attempt.home))
+            stack.enter_context(checkpointed([self._inventory.modules[path] for path in self._request.checkpointed]))
             stack.enter_context(self._recorder.recording())
             yield
 

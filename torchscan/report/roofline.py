@@ -53,7 +53,11 @@ def roofline_table(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2
         summary=[_question(roofline)],
         totals=[_totals(roofline)],
         totals_first=True,
-        remarks=[*(f"Warning: {text}." for text in roofline.warnings), *(f"Assumed: {text}." for text in roofline.assumptions)],
+        remarks=[
+            *(f"Warning: {text}." for text in roofline.warnings),
+            f"± {100 * roofline.spread.share:.0f} %: {roofline.spread.reason}.",
+            *(f"Assumed: {text}." for text in roofline.assumptions),
+        ],
         noun={"layer": "layers", "kind": "kinds of operators", "operator": "calls"}[by],
     )
 
@@ -107,8 +111,8 @@ def _totals(roofline: Roofline) -> Table:
     used = [roofline.compute_utilisation, roofline.memory_utilisation]
     compute, memory = (Cell(each, f"{100 * each:.1f} %") for each in used)
     rows = [
-        ("Expected time", _time("time_estimate", roofline.time_estimate), _phases(roofline)),
-        ("At least", _time("time_bound", roofline.time_bound), "by the rates of the device"),
+        ("Expected time", _estimated(roofline), _phases(roofline)),
+        ("At least", _time("time_bound", roofline.time_bound), f"by the rates of the device, {_bounded(roofline)}"),
         ("Products", ("compute_utilisation", compute), f"of {_peaks(roofline)}"),
         ("Memory", ("memory_utilisation", memory), f"of {units.count(roofline.bandwidth, 'B/s', 1)}"),
     ]
@@ -119,6 +123,16 @@ def _totals(roofline: Roofline) -> Table:
 
 def _time(key: str, seconds: float) -> tuple[str, Cell]:
     return key, Cell(seconds, units.duration(seconds))
+
+
+def _estimated(roofline: Roofline) -> tuple[str, Cell]:
+    said = f"{units.duration(roofline.time_estimate)} ± {100 * roofline.spread.share:.0f} %"
+    return "time_estimate", Cell(roofline.time_estimate, said)
+
+
+def _bounded(roofline: Roofline) -> str:
+    """What the bound is of."""
+    return "of the whole" if roofline.compiled else "call by call"
 
 
 def _phases(roofline: Roofline) -> str:

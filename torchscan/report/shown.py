@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
+from torchscan.analyses.remedies import Remedies
 from torchscan.analyses.roofline import Roofline
 from torchscan.hardware.devices import Device
 from torchscan.report import csv, html, json, latex, markdown, text  # noqa: F401 - each registers the format that it writes
@@ -18,6 +19,7 @@ from torchscan.report.fields import field_table, layer_table
 from torchscan.report.html import part_of
 from torchscan.report.info import Info
 from torchscan.report.memory import format_memory, memory_table
+from torchscan.report.remedies import remedies_table
 from torchscan.report.roofline import format_roofline, roofline_table
 from torchscan.report.table import Table
 from torchscan.results import shows
@@ -39,4 +41,5 @@ _shows_as(ReceptiveField, field_table)
 _shows_as(LayerField, layer_table)
 _shows_as(MemoryEstimate, memory_table, format_memory)
 _shows_as(Roofline, roofline_table, format_roofline)
+_shows_as(Remedies, remedies_table)
 _shows_as(Comparison, comparison_table, format_comparison)

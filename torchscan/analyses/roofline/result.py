@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+from torchscan.analyses.remedies import NOBODY, Asker, Remedies
 from torchscan.analyses.roofline.rates import Format
+from torchscan.analyses.roofline.spread import Spread
 from torchscan.results import Result
 from torchscan.trace.events import Phase
 
@@ -89,6 +91,8 @@ class Roofline(Result):
     time_bound: float
     #: the time to expect, in seconds
     time_estimate: float
+    #: four of five measured times are expected within the estimate times 1 ± ``spread.share``
+    spread: Spread
     #: the estimate of each phase
     time_by_phase: Mapping[Phase, float]
     #: operations per second of products, for each format that the pass computes in
@@ -105,6 +109,17 @@ class Roofline(Result):
     assumptions: tuple[str, ...]
     #: problems with the question, such as a batch that does not fit the device
     warnings: tuple[str, ...]
+    asker: Asker = field(default=NOBODY, repr=False, compare=False)
+
+    def remedies(self) -> Remedies:
+        """What would make it faster: each change estimated by itself, the best first."""
+        return self.asker.remedies()
+
+    @property
+    def time_range(self) -> tuple[float, float]:
+        """The times within which four of five measured ones are expected, in seconds."""
+        low, high = (self.time_estimate * (1 + sign * self.spread.share) for sign in (-1, 1))
+        return max(low, self.time_bound), high
 
     @property
     def total(self) -> GroupLoad:
@@ -113,7 +128,9 @@ class Roofline(Result):
 
     def __repr__(self) -> str:
         """A short one: there are thousands of operators."""
-        times = f"{1000 * self.time_estimate:.3g} ms, at least {1000 * self.time_bound:.3g} ms"
+        times = (
+            f"{1000 * self.time_estimate:.3g} ms ± {100 * self.spread.share:.0f} %, at least {1000 * self.time_bound:.3g} ms"
+        )
         return f"<Roofline on {self.device}: {times}, {self.total.limiter}>"
 
     def as_dict(self) -> dict[str, Any]:
@@ -121,6 +138,8 @@ class Roofline(Result):
         plain = ("device", "precision", "batch_size", "compiled", "time_bound", "time_estimate", "bandwidth")
         return {
             **{name: getattr(self, name) for name in plain},
+            "time_range": list(self.time_range),
+            "time_range_reason": self.spread.reason,
             "time_by_phase": dict(self.time_by_phase),
             "peak_flops": dict(self.peak_flops),
             "compute_utilisation": self.compute_utilisation,

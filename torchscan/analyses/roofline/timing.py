@@ -53,6 +53,7 @@ class Seconds:
 
     @property
     def limiter(self) -> Limiter:
+        """Which of the three takes longest at the data sheet's rates."""
         compute, memory, cache = self.least
         if memory >= max(compute, cache):
             return "memory"
@@ -110,6 +111,7 @@ class CallTimes:
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}
 
     def run(self, index: int, op: OpCall, cost: OpCost, near: Near) -> Run:
+        """One call; equal ones are timed once."""
         key = (id(op.signature), cost, near)
         known = self._times.get(key)
         if known is None:

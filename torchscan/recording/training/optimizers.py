@@ -59,6 +59,23 @@ def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> O
     return _checked(choice, lambda: make(trainable))
 
 
+def fused(choice: OptimizerChoice) -> OptimizerChoice:
+    """The same with torch's kernel that updates all parameters at once, without temporaries."""
+    if isinstance(choice, Optimizer):
+        raise OptimizerError("an optimizer that exists is not changed: make it with fused=True")
+    make: Any = _class_named(choice) if isinstance(choice, str) else choice
+
+    def make_fused(parameters: list[Tensor]) -> Optimizer:
+        made: Optimizer = make(parameters)
+        if "fused" not in made.defaults:
+            raise OptimizerError(f"{type(made).__name__} has no fused kernel")
+        for group in made.param_groups:
+            group.update(fused=True, foreach=False)
+        return made
+
+    return make_fused
+
+
 def _checked(choice: OptimizerChoice, make: Callable[[], object]) -> Optimizer:
     try:
         made = make()
