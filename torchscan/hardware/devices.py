@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -121,18 +121,27 @@ def device_named(name: str) -> Device:
             data_sheet_memory_gib=float(size[1]),
             capability=8.0,
         )
+    if lower == "cpu":
+        return _own_cpu()
     known = known_devices()
-    if lower == "cpu" and cpu_name() not in known:
-        raise InputError("this CPU has not been measured yet: run `torchscan devices --measure`")
-    own_names = {full: [full.lower(), *map(str.lower, device.aliases)] for full, device in known.items()}
-    own_names.setdefault(cpu_name(), []).append("cpu")
-    matches = [full for full, names in own_names.items() if lower in names] or [full for full in known if _is_part(name, full)]
+    matches = (
+        [full for full in known if lower == full.lower()]
+        or [full for full, device in known.items() if lower in map(str.lower, device.aliases)]
+        or [full for full in known if _is_part(name, full)]
+    )
     if len(matches) == 1:
         return known[matches[0]]
     near = [full for full in known if _has_words(name, full)] or difflib.get_close_matches(name, known, 3, 0.3)
     problem = "matches several devices" if matches else "is not known"
     advice = "" if matches else "; or register_device(...) your own, or give just its memory, '24 GiB'"
     raise InputError(f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}{advice}")
+
+
+def _own_cpu() -> Device:
+    measured = known_devices().get(cpu_name())
+    if measured is None:
+        raise InputError("this CPU has not been measured yet: run `torchscan devices --measure`")
+    return measured
 
 
 def known_devices() -> dict[str, Device]:
@@ -257,15 +266,32 @@ def _cuda(name: str) -> Device:
     if not torch.cuda.is_available():
         raise InputError(f"device is {name!r}, and this machine has no CUDA device: name one, such as 'NVIDIA H200'")
     properties = torch.cuda.get_device_properties(name)
-    known = known_devices().get(properties.name, Device(name=properties.name, memory_bytes=0))
-    capability = properties.major + properties.minor / 10
     return replace(
-        known, memory_bytes=properties.total_memory, capability=capability, multiprocessors=properties.multi_processor_count
+        _with_properties(properties),
+        memory_bytes=properties.total_memory,
+        capability=properties.major + properties.minor / 10,
+        multiprocessors=properties.multi_processor_count,
     )
 
 
+def _with_properties(properties: Any) -> Device:
+    """The known device that torch describes: of those that have the same name, as all Jetson Orin do, the most similar."""
+    called = [device for device in known_devices().values() if _is_called(device, properties.name)]
+    return min(called, key=partial(_difference, properties), default=Device(name=properties.name, memory_bytes=0))
+
+
+def _is_called(device: Device, name: str) -> bool:
+    """Whether that is a name of it. Older drivers don't name the maker."""
+    return name.removeprefix("NVIDIA ") in {each.removeprefix("NVIDIA ") for each in (device.name, *device.aliases)}
+
+
+def _difference(properties: Any, device: Device) -> tuple[int, int]:
+    multiprocessors = properties.multi_processor_count - (device.multiprocessors or 0)
+    return abs(multiprocessors), abs(properties.total_memory - device.memory_bytes)
+
+
 #: words that tell one model from another, so a name must not leave them out
-_DISTINGUISHING = {"ti", "super", "max", "nvl", "s", "g", "q", "pro"}
+_DISTINGUISHING = {"ti", "super", "max", "nvl", "s", "g", "q", "pro", "gcd"}
 
 
 def _is_part(name: str, full: str) -> bool:
