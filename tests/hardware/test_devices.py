@@ -55,6 +55,22 @@ def test_what_is_unclear_or_unknown_is_said(name: str, hint: str) -> None:
         device_named(name)
 
 
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("RTX 3099", "NVIDIA GeForce RTX 3090,"),
+        ("rtx2085", "NVIDIA GeForce RTX 2080,"),
+        ("H20", "NVIDIA H200,"),
+        ("GTX 1070", "NVIDIA GeForce GTX 1080 Ti,"),
+        ("TPU v7", "TPU v4,"),
+        ("abacus", "NVIDIA H200 "),
+    ],
+)
+def test_of_an_unknown_name_the_nearest_known_ones_are_proposed(name: str, first: str) -> None:
+    with pytest.raises(InputError, match=f"is not known: give a name like {first}"):
+        device_named(name)
+
+
 def test_an_unknown_name_that_is_like_no_other() -> None:
     with pytest.raises(InputError, match="is not known: give a name like"):
         device_named("abacus")

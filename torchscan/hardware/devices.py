@@ -7,7 +7,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import resources
@@ -131,10 +131,28 @@ def device_named(name: str) -> Device:
     )
     if len(matches) == 1:
         return known[matches[0]]
-    near = [full for full in known if _has_words(name, full)] or difflib.get_close_matches(name, known, 3, 0.3)
+    near = [full for full in known if _has_words(name, full)] or _alike(name, known)
     problem = "matches several devices" if matches else "is not known"
-    advice = "" if matches else "; or register_device(...) your own, or give just its memory, '24 GiB'"
+    advice = (
+        "" if matches else " (`torchscan devices` lists all), or just its memory, '24 GiB', or register_device(...) your own"
+    )
     raise InputError(f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}{advice}")
+
+
+#: how like a name must be to be proposed in place of one that is not known; 1: the same
+_ALIKE = 0.6
+
+
+def _alike(name: str, known: Iterable[str]) -> list[str]:
+    """The three most like it: those whose words are."""
+    likeness = {full: _likeness(_words(name), _words(full)) for full in known}
+    return sorted((full for full in likeness if likeness[full] >= _ALIKE), key=lambda full: -likeness[full])[:3]
+
+
+def _likeness(words: Collection[str], others: Collection[str]) -> float:
+    """How like the words are to the nearest of the others, on average."""
+    nearest = [max(difflib.SequenceMatcher(None, word, other).ratio() for other in others) for word in words]
+    return sum(nearest) / max(len(nearest), 1)
 
 
 def _own_cpu() -> Device:
