@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,56 @@ def test_the_list_marks_what_is_unverified(capsys: pytest.CaptureFixture[str]) -
     assert max(map(len, lines)) <= 132
 
 
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """What a command writes in a terminal of that many columns."""
+
+    def lines(columns: int, *command: str) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        assert main(command) == 0
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+@pytest.mark.parametrize("columns", [240, 132, 120, 100, 80, 60, 50, 40])
+def test_no_line_of_the_list_is_wider_than_the_terminal(terminal: Callable[..., list[str]], columns: int) -> None:
+    lines = terminal(columns, "devices")
+    assert max(map(len, lines)) <= columns
+    assert sum("RTX" in line for line in lines) > 20
+
+
+def test_in_a_narrow_terminal_columns_leave_before_names_are_cut(terminal: Callable[..., list[str]]) -> None:
+    lines = terminal(50, "devices")
+    assert lines[1].split() == ["Device", "fp16", "GB/s", "GB"]
+    assert ["GeForce", "RTX", "2080", "SUPER", "44.6", "496", "8"] in [line.split() for line in lines]
+    assert " ".join(lines).endswith("Wider terminals also show fp64, fp32, tf32, bf16, fp8, int8, fp4.")
+    assert terminal(80, "devices")[1].split() == ["Device", "fp32", "fp16", "bf16", "fp8", "int8", "GB/s", "GB"]
+
+
+def test_what_is_piped_is_as_wide_as_ever(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    assert main(["devices"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["Device", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4", "GB/s", "GB"]
+    assert any(line.startswith("NVIDIA RTX PRO 6000 Blackwell Max-Q WS ") for line in lines)
+
+
+def test_rates_are_never_written_as_powers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices"]) == 0
+    (mi355x,) = (line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("AMD Instinct MI355X"))
+    assert mi355x[-3:] == ["10100", "8000", "288"]
+
+
+@pytest.mark.parametrize("columns", [132, 80, 50])
+def test_of_one_device_only_addresses_are_wider_than_the_terminal(terminal: Callable[..., list[str]], columns: int) -> None:
+    lines = terminal(columns, "devices", "Tesla P100-PCIE-12GB")
+    wide = [line for line in lines if len(line) > min(columns, 80)]
+    assert all(line.startswith("[") and line.split()[1].startswith("https://") and len(line.split()) == 2 for line in wide)
+    assert sum(line.startswith("[2] https://github.com/") for line in lines) == 1
+
+
 def test_one_device_with_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices", "H100 PCIe"]) == 0
     text = capsys.readouterr().out
@@ -51,6 +102,8 @@ def test_an_unknown_one_is_an_error_in_one_line(capsys: pytest.CaptureFixture[st
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
     assert "give a name like NVIDIA GeForce RTX 3090" in captured.err
+    assert main(["devices", "nope"]) == 2
+    assert "'nope' is not known: give a name like NVIDIA H200 (`torchscan devices` lists all)" in capsys.readouterr().err
 
 
 @pytest.mark.slow

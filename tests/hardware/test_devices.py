@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from torchscan.errors import InputError
 from torchscan.hardware import devices
-from torchscan.hardware.devices import device_named, known_devices, register_device, save_entry
+from torchscan.hardware.devices import device_named, known_devices, known_entry, register_device, save_entry
 
 GIB = 2**30
+NAMES = [name for name in known_devices() if known_entry(name)]
+NUMBERS = {"memory_gb", "bandwidth_gbs", "l2_mb", "link_gbs", "power_w", "multiprocessors", "boost_mhz"}
 
 
 @pytest.mark.parametrize(
@@ -29,6 +33,13 @@ GIB = 2**30
         ("RTX4090", "NVIDIA GeForce RTX 4090"),
         ("3090", "NVIDIA GeForce RTX 3090"),
         ("A10", "NVIDIA A10"),
+        ("P4", "Tesla P4"),
+        ("P100 PCIe 12GB", "Tesla P100-PCIE-12GB"),
+        ("RTX 2080", "NVIDIA GeForce RTX 2080"),
+        ("Orin Nano 8GB", "NVIDIA Jetson Orin Nano 8GB"),
+        ("MI250", "AMD Instinct MI250"),
+        ("MI250X", "AMD Instinct MI250X"),
+        ("MI250X GCD", "AMD Instinct MI250X GCD"),
     ],
 )
 def test_a_name_is_found_by_its_words(name: str, full: str) -> None:
@@ -36,16 +47,59 @@ def test_a_name_is_found_by_its_words(name: str, full: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("A100", "NVIDIA A100-SXM4-40GB"), ("H20", "H200"), ("V100", "32GB"), ("GTX 1650", "1650 Ti")]
+    ("name", "hint"),
+    [("A100", "NVIDIA A100-SXM4-40GB"), ("H20", "H200"), ("V100", "32GB"), ("GTX 1650", "1650 Ti"), ("Orin", "AGX Orin 32GB")],
 )
 def test_what_is_unclear_or_unknown_is_said(name: str, hint: str) -> None:
     with pytest.raises(InputError, match=hint):
         device_named(name)
 
 
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("RTX 3099", "NVIDIA GeForce RTX 3090,"),
+        ("rtx2085", "NVIDIA GeForce RTX 2080,"),
+        ("H20", "NVIDIA H200,"),
+        ("GTX 1070", "NVIDIA GeForce GTX 1080 Ti,"),
+        ("TPU v7", "TPU v4,"),
+        ("abacus", "NVIDIA H200 "),
+    ],
+)
+def test_of_an_unknown_name_the_nearest_known_ones_are_proposed(name: str, first: str) -> None:
+    with pytest.raises(InputError, match=f"is not known: give a name like {first}"):
+        device_named(name)
+
+
 def test_an_unknown_name_that_is_like_no_other() -> None:
     with pytest.raises(InputError, match="is not known: give a name like"):
         device_named("abacus")
+
+
+@pytest.mark.parametrize(
+    ("reported", "multiprocessors", "gib", "name"),
+    [
+        ("NVIDIA GeForce RTX 2080 Ti", 68, 10.76, "NVIDIA GeForce RTX 2080 Ti"),
+        ("GeForce RTX 2080 Ti", 68, 10.76, "NVIDIA GeForce RTX 2080 Ti"),  # before driver 470
+        ("TITAN V", 80, 11.78, "NVIDIA TITAN V"),
+        ("Orin", 16, 61.4, "NVIDIA Jetson AGX Orin 64GB"),
+        ("Orin", 8, 15.0, "NVIDIA Jetson Orin NX 16GB"),
+        ("Orin", 8, 7.4, "NVIDIA Jetson Orin Nano 8GB"),
+        ("AMD Instinct MI250X", 110, 64.0, "AMD Instinct MI250X GCD"),
+        ("AMD Instinct MI250X/MI250", 104, 64.0, "AMD Instinct MI250 GCD"),
+        ("NVIDIA RTX 9999", 300, 128.0, "NVIDIA RTX 9999"),
+    ],
+)
+def test_the_card_in_this_machine_is_known_by_what_torch_reports(
+    monkeypatch: pytest.MonkeyPatch, reported: str, multiprocessors: int, gib: float, name: str
+) -> None:
+    """Some names are of several modules, or of a card with two dies, each a device; their size tells."""
+    size = {"total_memory": int(gib * GIB), "multi_processor_count": multiprocessors}
+    properties = SimpleNamespace(name=reported, major=7, minor=5, **size)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    device = device_named("cuda")
+    assert (device.name, device.memory_bytes, device.multiprocessors) == (name, int(gib * GIB), multiprocessors)
 
 
 def test_programs_get_less_than_is_on_the_data_sheet() -> None:
@@ -91,10 +145,72 @@ def test_the_rates_of_published_devices(truth: Callable[[str], Path]) -> None:
         assert dict(device.flops_per_second) == pytest.approx(
             {key: rate * 1e12 for key, rate in figures["dense_tflops"].items()}
         )
-        assert all(device.is_unverified(key) == (key in figures["unverified"]) for key in figures["dense_tflops"])
+        assert all(key in figures["unverified"] for key in figures["dense_tflops"] if device.is_unverified(key))
 
 
-@pytest.mark.parametrize("name", known_devices())
+@pytest.mark.parametrize("name", NAMES)
+def test_each_figure_has_a_source_or_is_unverified(name: str) -> None:
+    device, entry = known_devices()[name], known_entry(name)
+    for figure in {*entry["dense_tflops"], *(entry.keys() & NUMBERS)}:
+        assert (figure in device.source) != device.is_unverified(figure), figure
+
+
+#: these have vector rates at another clock than that of their matrix rates, which boost_mhz is
+OTHER_CLOCKS = ("NVIDIA H100", "NVIDIA H200", "NVIDIA B200", "NVIDIA GB200", "NVIDIA TITAN V")
+CORES = {6.0: 64, 6.1: 128, 7.0: 64, 7.5: 64, 8.0: 64, 8.6: 128, 8.7: 128, 8.9: 128, 9.0: 128, 10.0: 128, 12.0: 128}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(OTHER_CLOCKS)])
+def test_vector_rates_are_two_operations_per_core_and_cycle(name: str) -> None:
+    device = known_devices()[name]
+    if device.capability and device.multiprocessors and device.clock_hz:
+        cores = device.multiprocessors * CORES[device.capability]
+        assert device.flops_per_second["fp32"] == pytest.approx(2 * cores * device.clock_hz, rel=0.03)
+
+
+#: operations in fp16 and int8 per cycle and multiprocessor, with sums in 16 and 32 bits
+MATRIX_CYCLES = {7.0: (1024, None), 7.5: (1024, 2048), 8.0: (2048, 4096), 8.6: (1024, 2048), 8.7: (2048, 4096)}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith((*OTHER_CLOCKS, "NVIDIA GeForce GTX"))])
+def test_matrix_rates_are_those_of_the_units_at_boost_clock(name: str) -> None:
+    device = known_devices()[name]
+    rates = device.flops_per_second
+    if device.capability in MATRIX_CYCLES and device.multiprocessors and device.clock_hz:
+        cycles = device.multiprocessors * device.clock_hz
+        half, byte = MATRIX_CYCLES[device.capability]
+        narrow = 1 if name != "NVIDIA A10G" else 0.5
+        assert rates.get("fp16_acc16", rates["fp16"]) == pytest.approx(narrow * half * cycles, rel=0.03)
+        assert byte is None or rates["int8"] == pytest.approx(narrow * byte * cycles, rel=0.03)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "GeForce RTX" in name])
+def test_geforce_halves_the_rate_of_sums_in_single_precision(name: str) -> None:
+    rates = known_devices()[name].flops_per_second
+    assert rates["fp16"] == pytest.approx(rates["fp16_acc16"] / 2, rel=0.01)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("Tesla P", "NVIDIA GeForce GTX 10"))])
+def test_pascal_has_no_matrix_units(name: str) -> None:
+    """The P100's vectors of two halves, and the slow halves of the others, do not sum in single precision."""
+    device = known_devices()[name]
+    rates = device.flops_per_second
+    assert rates["fp16"] == rates["fp32"]
+    assert rates["fp16_acc16"] == pytest.approx(rates["fp32"] * (2 if device.capability == 6.0 else 1 / 64), rel=0.01)
+    assert rates.get("int8", 0) == pytest.approx(0 if device.capability == 6.0 else 4 * rates["fp32"], rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["AMD Instinct MI250X", "AMD Instinct MI250"])
+def test_a_die_has_half_of_the_card(name: str) -> None:
+    card, die = known_devices()[name], known_devices()[f"{name} GCD"]
+    assert 2 * (die.bytes_per_second or 0) == pytest.approx(card.bytes_per_second, rel=0.002)
+    assert 2 * die.data_sheet_memory_gib == card.data_sheet_memory_gib
+    assert 2 * (die.l2_bytes or 0) == card.l2_bytes
+    for form, rate in card.flops_per_second.items():
+        assert 2 * die.flops_per_second[form] == pytest.approx(rate, rel=0.005)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_no_rate_is_a_sparse_one(name: str) -> None:
     """With half of the bits twice the rate, GeForce's narrow sums four times: a sparse figure would be more."""
     flops = known_devices()[name].flops_per_second

@@ -84,8 +84,13 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--format", choices=FORMATS, default="text", help="default text")
     group.add_argument("--output", metavar="FILE", type=Path, help="write to this file instead of standard output")
-    width = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+    width = terminal_width() or 80
     group.add_argument("--width", metavar="N", type=positive, default=width, help="width of text (default: the terminal's)")
+
+
+def terminal_width() -> int | None:
+    """The terminal's; None where the answer goes elsewhere."""
+    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else None
 
 
 def positive(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from torchscan.cli.arguments import add_command
+from torchscan.cli.arguments import add_command, terminal_width
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError
 
@@ -33,7 +33,8 @@ def _run(options: argparse.Namespace) -> None:
     if options.measure:
         text = _measured()
     else:
-        text = device_list(known_devices()) if options.name is None else device_text(device_named(options.name))
+        width = terminal_width()
+        text = device_text(device_named(options.name), width) if options.name else device_list(known_devices(), width)
     answer(text)
 
 
@@ -45,4 +46,4 @@ def _measured() -> str:
     require_writable(user_file())
     name, entry = measure()
     path = save_entry(name, entry)
-    return f"{device_text(known_devices()[name])}\n\nkept in {path}"
+    return f"{device_text(known_devices()[name], terminal_width())}\n\nkept in {path}"

@@ -7,9 +7,9 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -125,18 +125,45 @@ def device_named(name: str) -> Device:
             data_sheet_memory_gib=float(size[1]),
             capability=8.0,
         )
+    if lower == "cpu":
+        return _own_cpu()
     known = known_devices()
-    if lower == "cpu" and cpu_name() not in known:
-        raise InputError("this CPU has not been measured yet: run `torchscan devices --measure`")
-    own_names = {full: [full.lower(), *map(str.lower, device.aliases)] for full, device in known.items()}
-    own_names.setdefault(cpu_name(), []).append("cpu")
-    matches = [full for full, names in own_names.items() if lower in names] or [full for full in known if _is_part(name, full)]
+    matches = (
+        [full for full in known if lower == full.lower()]
+        or [full for full, device in known.items() if lower in map(str.lower, device.aliases)]
+        or [full for full in known if _is_part(name, full)]
+    )
     if len(matches) == 1:
         return known[matches[0]]
-    near = [full for full in known if _has_words(name, full)] or difflib.get_close_matches(name, known, 3, 0.3)
+    near = [full for full in known if _has_words(name, full)] or _alike(name, known)
     problem = "matches several devices" if matches else "is not known"
-    advice = "" if matches else "; or register_device(...) your own, or give just its memory, '24 GiB'"
+    advice = (
+        "" if matches else " (`torchscan devices` lists all), or just its memory, '24 GiB', or register_device(...) your own"
+    )
     raise InputError(f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}{advice}")
+
+
+#: how like a name must be to be proposed in place of one that is not known; 1: the same
+_ALIKE = 0.6
+
+
+def _alike(name: str, known: Iterable[str]) -> list[str]:
+    """The three most like it: those whose words are."""
+    likeness = {full: _likeness(_words(name), _words(full)) for full in known}
+    return sorted((full for full in likeness if likeness[full] >= _ALIKE), key=lambda full: -likeness[full])[:3]
+
+
+def _likeness(words: Collection[str], others: Collection[str]) -> float:
+    """How like the words are to the nearest of the others, on average."""
+    nearest = [max(difflib.SequenceMatcher(None, word, other).ratio() for other in others) for word in words]
+    return sum(nearest) / max(len(nearest), 1)
+
+
+def _own_cpu() -> Device:
+    measured = known_devices().get(cpu_name())
+    if measured is None:
+        raise InputError("this CPU has not been measured yet: run `torchscan devices --measure`")
+    return measured
 
 
 def known_devices() -> dict[str, Device]:
@@ -264,15 +291,32 @@ def _cuda(name: str) -> Device:
     if not torch.cuda.is_available():
         raise InputError(f"device is {name!r}, and this machine has no CUDA device: name one, such as 'NVIDIA H200'")
     properties = torch.cuda.get_device_properties(name)
-    known = known_devices().get(properties.name, Device(name=properties.name, memory_bytes=0))
-    capability = properties.major + properties.minor / 10
     return replace(
-        known, memory_bytes=properties.total_memory, capability=capability, multiprocessors=properties.multi_processor_count
+        _with_properties(properties),
+        memory_bytes=properties.total_memory,
+        capability=properties.major + properties.minor / 10,
+        multiprocessors=properties.multi_processor_count,
     )
 
 
+def _with_properties(properties: Any) -> Device:
+    """The known device that torch describes: of those that have the same name, as all Jetson Orin do, the most similar."""
+    called = [device for device in known_devices().values() if _is_called(device, properties.name)]
+    return min(called, key=partial(_difference, properties), default=Device(name=properties.name, memory_bytes=0))
+
+
+def _is_called(device: Device, name: str) -> bool:
+    """Whether that is a name of it. Older drivers don't name the maker."""
+    return name.removeprefix("NVIDIA ") in {each.removeprefix("NVIDIA ") for each in (device.name, *device.aliases)}
+
+
+def _difference(properties: Any, device: Device) -> tuple[int, int]:
+    multiprocessors = properties.multi_processor_count - (device.multiprocessors or 0)
+    return abs(multiprocessors), abs(properties.total_memory - device.memory_bytes)
+
+
 #: words that tell one model from another, so a name must not leave them out
-_DISTINGUISHING = {"ti", "super", "max", "nvl", "s", "g", "q", "pro"}
+_DISTINGUISHING = {"ti", "super", "max", "nvl", "s", "g", "q", "pro", "gcd"}
 
 
 def _is_part(name: str, full: str) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from torchscan import units
@@ -12,6 +13,10 @@ from torchscan.report.table import Cell, Column, Row, Table
 
 #: wide enough for every device that comes with torchscan
 _WIDTH, _WIDTH_OF_ONE = 132, 80
+#: columns leave in this order where the terminal is too narrow for them and names of at least that many characters
+_LEAVING = ("fp64", "fp4", "tf32", "int8", "fp8", "bf16", "fp32")
+_SHORTEST_NAME = 25
+_MAKER = re.compile("^(NVIDIA|AMD) ")
 
 
 def devices_table(devices: Mapping[str, Device]) -> Table:
@@ -20,7 +25,7 @@ def devices_table(devices: Mapping[str, Device]) -> Table:
     return Table(
         title="Devices",
         columns=[
-            Column(key="device", heading="Device", is_number=False, narrowest=12),
+            Column(key="device", heading="Device", is_number=False, narrowest=8),
             *(Column(key=key, heading=heading) for key, heading in figures),
         ],
         rows=[_row(name, device) for name, device in devices.items()],
@@ -29,25 +34,63 @@ def devices_table(devices: Mapping[str, Device]) -> Table:
     )
 
 
-def device_list(devices: Mapping[str, Device]) -> str:
-    """All devices as text."""
-    return devices_table(devices).write("text", width=_WIDTH)
+def device_list(devices: Mapping[str, Device], width: int | None = None) -> str:
+    """All devices as text. In a narrow terminal names lose their makers and columns leave."""
+    table = devices_table(devices)
+    if width is None or _fits(table, width):
+        return table.write("text", width=width or _WIDTH)
+    short = _without_makers(table)
+    narrower = [_without(short, _LEAVING[:count]) for count in range(len(_LEAVING) + 1)]
+    return next((each for each in narrower if _fits(each, width)), narrower[-1]).write("text", width=width)
+
+
+def _fits(table: Table, width: int) -> bool:
+    """Whether no line is longer than that, with names that can still be told apart."""
+    name, *figures = table.columns
+    uncut = replace(table, columns=[replace(name, narrowest=_SHORTEST_NAME), *figures])
+    return max(map(len, uncut.write("text", width=width).splitlines())) <= width
+
+
+def _without_makers(table: Table) -> Table:
+    """``--device`` takes names without them, too."""
+    rows = [(row, replace(row.cells[0], text=_MAKER.sub("", row.name))) for row in table.rows]
+    return replace(table, rows=[replace(row, cells=[name, *row.cells[1:]]) for row, name in rows])
+
+
+def _without(table: Table, keys: Collection[str]) -> Table:
+    kept = [at for at, column in enumerate(table.columns) if column.key not in keys]
+    return replace(
+        table,
+        columns=[table.columns[at] for at in kept],
+        rows=[replace(row, cells=[row.cells[at] for at in kept]) for row in table.rows],
+        remarks=[*table.remarks, *([f"Wider terminals also show {_listed(table, keys)}."] if keys else [])],
+    )
+
+
+def _listed(table: Table, keys: Collection[str]) -> str:
+    """The headings of those columns, in the order of the table."""
+    return ", ".join(column.heading for column in table.columns if column.key in keys)
 
 
 def _row(name: str, device: Device) -> Row:
     rates = {form: device.flops_per_second.get(form) for form in RATES}
     cells = [
         Cell(name, name.replace("Workstation Edition", "WS").replace("Generation", "Gen.")),
-        *(_figure(device, form, None if rate is None else rate / 1e12, ".4g") for form, rate in rates.items()),
-        _figure(device, "bandwidth_gbs", None if device.bytes_per_second is None else device.bytes_per_second / 1e9, ".0f"),
-        _figure(device, "memory_gb", device.data_sheet_memory_gib, "g"),
+        *(_figure(device, form, None if rate is None else rate / 1e12) for form, rate in rates.items()),
+        _figure(device, "bandwidth_gbs", None if device.bytes_per_second is None else device.bytes_per_second / 1e9),
+        _figure(device, "memory_gb", device.data_sheet_memory_gib),
     ]
     return Row(cells=cells)
 
 
-def _figure(device: Device, figure: str, value: float | None, form: str) -> Cell:
+def _figure(device: Device, figure: str, value: float | None) -> Cell:
     mark = "?" if device.is_unverified(figure) else ""
-    return Cell(value, "-" if value is None else f"{value:{form}}{mark}")
+    return Cell(value, "-" if value is None else f"{_rounded(value)}{mark}")
+
+
+def _rounded(value: float) -> str:
+    """Four digits, or all of a whole number."""
+    return f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
 
 
 def device_table(device: Device) -> Table:
@@ -68,11 +111,20 @@ def device_table(device: Device) -> Table:
     )
 
 
-def device_text(device: Device) -> str:
+def device_text(device: Device, width: int | None = None) -> str:
     """One device as text. Addresses are not broken, so that they can be opened."""
+    narrow = min(width or _WIDTH_OF_ONE, _WIDTH_OF_ONE)
     table = device_table(device)
-    notes = [textwrap.fill(text, _WIDTH_OF_ONE, break_long_words=False, break_on_hyphens=False) for text in table.remarks]
-    return "\n".join([replace(table, remarks=()).write("text", width=_WIDTH_OF_ONE), *notes])
+    notes = [_hanging(text, narrow) for text in table.remarks]
+    return "\n".join([replace(table, remarks=()).write("text", width=narrow), *notes])
+
+
+def _hanging(text: str, width: int) -> str:
+    """Wrapped below its number, if it has one, which stays beside even the longest address."""
+    number = re.match(r"\[\d+\] ", text)
+    indent = " " * (number.end() if number else 0)
+    lines = textwrap.wrap(text[len(indent) :], width - len(indent), break_long_words=False, break_on_hyphens=False)
+    return (number[0] if number else "") + f"\n{indent}".join(lines)
 
 
 def _figures(device: Device) -> list[tuple[str, str, float, str]]:
