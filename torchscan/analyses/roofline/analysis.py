@@ -132,7 +132,7 @@ def _host_time(op: OpCall, *, compiled: bool, is_first: bool) -> float:
         return HOST_COMPILED if is_first else 0.0
     if not is_launched(op.signature):
         return HOST_VIEW
-    return HOST_BACKWARD if op.phase == "backward" else HOST_CALL
+    return HOST_CALL if op.phase == "forward" else HOST_BACKWARD
 
 
 class _Queue:

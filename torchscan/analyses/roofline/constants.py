@@ -90,7 +90,7 @@ LAUNCH = 5e-6
 LAUNCH_COMPILED = 2e-6
 #: seconds that Python and torch need to call an operator that launches a kernel, and one that makes a view
 HOST_CALL, HOST_VIEW = 20e-6, 2e-6
-#: the same for autograd's engine, which is C++, and for kernels of compiled code
+#: the same for autograd's engine, which is C++, and for optimizers, which have no modules; for kernels of compiled code
 HOST_BACKWARD, HOST_COMPILED = 8e-6, 5e-6
 #: where the host computes itself, seconds to call an operator
 HOST_FUNCTION = 5e-6
