@@ -9,7 +9,8 @@ from typing import Any, Literal, NamedTuple, Unpack
 from torch import Tensor, nn
 
 from torchscan.analyses.conventions import Convention
-from torchscan.analyses.memory_estimate import MemoryEstimate, Placement, estimate_of
+from torchscan.analyses.memory_estimate import MemoryEstimate, estimate_of
+from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
