@@ -335,7 +335,7 @@ def test_the_verdict_adds_up() -> None:
 
 
 def test_a_convolution_copies_what_is_not_channels_last() -> None:
-    """Its input, weight and result, while it runs; nothing that lies as the kernel wants it, or is of other layers."""
+    """Its input, weight and result, while it runs; nothing that is channels-last, has groups, or is no convolution."""
 
     def allocated(layer: nn.Module, layout: torch.memory_format) -> int:
         x = torch.zeros(4, 64, 32, 32, device="meta").to(memory_format=layout)
@@ -348,6 +348,9 @@ def test_a_convolution_copies_what_is_not_channels_last() -> None:
     assert allocated(layer, torch.channels_last) == images + weights
     assert allocated(layer, torch.contiguous_format) == 2 * (images + weights)
     assert allocated(nn.ReLU(), torch.contiguous_format) == images
+    for groups, size in ((2, weights // 2), (64, 5 * 512)):  # the latter 2,304 bytes, rounded up
+        grouped = nn.Conv2d(64, 64, 3, padding=1, bias=False, groups=groups)
+        assert allocated(grouped, torch.contiguous_format) == images + size
 
 
 # -- nothing left behind -------------------------------------------------------------------------------------------------

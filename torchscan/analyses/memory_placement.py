@@ -160,8 +160,13 @@ def _owner(storage: StorageRecord) -> str | None:
 
 
 def _convolution_workspace(op: OpCall) -> int:
-    """CuDNN computes channels-last. If the input has another layout, it copies all operands and the result."""
+    """CuDNN computes channels-last. If the input has another layout, it copies all operands and the result.
+
+    Kernels for groups, depthwise ones among them, take any layout as it is.
+    """
     signature = op.signature
-    if signature.operator not in _CONVOLUTIONS or 1 in signature.inputs[0].stride[1:2]:
+    if signature.operator not in _CONVOLUTIONS or signature.arguments["groups"] > 1:
+        return 0
+    if 1 in signature.inputs[0].stride[1:2]:
         return 0
     return sum(spec.stored_bytes for spec in (*signature.inputs, *signature.outputs))
