@@ -48,6 +48,7 @@ class Question(Inputs):
     accumulate: bool = False
     precision: Precision | None = None
     device: str | None = None
+    context_bytes: int | None = None
     compiled: bool = False
 
     def __post_init__(self) -> None:
@@ -61,6 +62,8 @@ class Question(Inputs):
             raise InputError(f"loss is a {type(self.loss).__name__}: give a function of the model's output")
         if self.loss is not None and callable(self.backward):
             raise InputError("loss and backward were both given a function: give the loss once, as loss=")
+        if self.context_bytes is not None and not _is_amount(self.context_bytes):
+            raise InputError(f"context_bytes is {self.context_bytes!r}: give a number of bytes, such as 1430 * 2**20")
         if not self.has_backward and (self.loss is not None or self.optimizer is not None or self.accumulate):
             raise InputError("loss, optimizer and accumulate belong to a training step: pass training=True")
 
@@ -233,6 +236,8 @@ class Scan:
         if checked_precision(self.question.precision) in ("fp8", "fp8-mixed"):
             raise InputError("memory is not estimated for fp8, whose weights can be stored in many ways: give 'bf16', say")
         if self._card is None:
+            if self.question.context_bytes is not None:
+                raise InputError("context_bytes is held on a device: give device='NVIDIA H200', say")
             return estimate_of(self._step.trace, self._step.timeline)
         return estimate_of(self._step.trace, self._step.timeline, self._step.on(self._card).verdict())
 
@@ -253,7 +258,7 @@ class Scan:
     @once
     def roofline(self) -> Roofline:
         """What limits each operator on the device (by default this machine's), and how long the pass takes there."""
-        device = self._device or device_named("auto")
+        device = self._device or self._named("auto")
         precision = checked_precision(self.question.precision)
         rates = Rates(device)
         require_format(device, precision)
@@ -272,7 +277,12 @@ class Scan:
 
     @once
     def _device(self) -> Device | None:
-        return None if self.question.device is None else device_named(self.question.device)
+        return None if self.question.device is None else self._named(self.question.device)
+
+    def _named(self, name: str) -> Device:
+        """The device of that name, with the context that was given."""
+        device, context = device_named(name), self.question.context_bytes
+        return device if context is None else replace(device, known_context_bytes=context)
 
     @property
     def _card(self) -> Device | None:
@@ -307,6 +317,10 @@ class _Step:
     def on(self, device: Device) -> Placement:
         """The blocks of memory, placed on a device."""
         return self._placements.setdefault(device.name, Placement(self.trace, self.timeline, device))
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _kernels_of(device: Device) -> _Kernels:

@@ -18,13 +18,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchscan import Scan, estimate_memory
+from torchscan import InputError, Scan, estimate_memory, register_device
+from torchscan.analyses.memory_estimate import Verdict
 from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
+from torchscan.hardware import devices
 from torchscan.hardware.devices import device_named
 
 MIB = 2**20
 WORKSPACES = 2 * 32
+
+
+@pytest.fixture
+def no_cards_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_registered", {})
 
 
 def model() -> nn.Sequential:
@@ -159,3 +166,61 @@ def test_room_for_the_first_step_alone_is_not_enough() -> None:
     for room, fits in ((248, False), (312, True)):
         small = replace(card, memory_bytes=card.memory_bytes - card.room_bytes + room * MIB)
         assert Placement(steps, MemoryTimeline(steps), small).fits is fits
+
+
+def verdict_on(memory: int, **options: Any) -> Verdict:
+    """Of a step with AdamW, of which 264 MiB are in use at once, and 312 reserved where there is room."""
+    card = f"a card of {memory} MiB"
+    register_device(card, memory_gb=memory / 1024 / 0.975 + 1e-9, bandwidth_gbs=1, dense_tflops={"fp32": 1}, capability=9.0)
+    steps: Any = {"batch_size": 2048, "training": True, "optimizer": "AdamW", "device": card, **options}
+    verdict = estimate_memory(model(), (1024,), **steps).verdict
+    assert verdict is not None
+    assert verdict.capacity_bytes // MIB == memory
+    return verdict
+
+
+@pytest.mark.usefixtures("no_cards_of_ones_own")
+@pytest.mark.parametrize(
+    ("memory", "fits", "is_close"),
+    [
+        (1680 + 312, True, False),
+        (512 + 312, True, True),
+        (274 + 312, False, True),
+        (274 + 263, False, False),
+    ],
+)
+def test_it_is_close_where_the_context_decides(memory: int, fits: bool, is_close: bool) -> None:
+    """512 MiB are assumed, 274 and 1,680 have been seen."""
+    verdict = verdict_on(memory)
+    assert (verdict.context_bytes, verdict.context_range) == (512 * MIB, (274 * MIB, 1680 * MIB))
+    assert (verdict.fits, verdict.is_close) == (fits, is_close)
+
+
+@pytest.mark.usefixtures("no_cards_of_ones_own")
+@pytest.mark.parametrize(("context", "fits"), [(500, True), (600, False)])
+def test_a_context_that_is_given_is_one_number(context: int, fits: bool) -> None:
+    """Beside 600 MiB there are 224 left of 824, and 264 are needed at least."""
+    verdict = verdict_on(824, context_bytes=context * MIB)
+    assert (verdict.context_bytes, verdict.context_range) == (context * MIB, (context * MIB, context * MIB))
+    assert (verdict.fits, verdict.is_close) == (fits, False)
+    assert verdict.left_bytes == verdict.capacity_bytes - context * MIB - verdict.reserved_bytes
+
+
+@pytest.mark.usefixtures("no_cards_of_ones_own")
+def test_a_card_may_have_a_context_of_its_own_and_what_is_given_wins() -> None:
+    register_device("mine", memory_gb=1, bandwidth_gbs=1, dense_tflops={"fp32": 1}, context_mb=300.5)
+    for given, expected in ((None, 300.5), (200 * MIB, 200)):
+        verdict = estimate_memory(model(), (1024,), device="mine", context_bytes=given).verdict
+        assert verdict is not None
+        assert verdict.context_range == (expected * MIB, expected * MIB)
+
+
+@pytest.mark.parametrize("amount", [-1, 1.5, True, "1 GiB"])
+def test_what_is_no_number_of_bytes_is_said(amount: Any) -> None:
+    with pytest.raises(InputError, match=f"context_bytes is {amount!r}: give a number of bytes"):
+        estimate_memory(model(), (1024,), device="H200", context_bytes=amount)
+
+
+def test_a_context_belongs_to_a_device() -> None:
+    with pytest.raises(InputError, match="context_bytes is held on a device: give device="):
+        estimate_memory(model(), (1024,), context_bytes=2**30)

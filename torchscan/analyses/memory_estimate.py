@@ -24,13 +24,17 @@ class Verdict:
     device: str
     #: what the device offers to programs
     capacity_bytes: int
-    #: what the context, torch's kernels and the libraries take up
+    #: what the context, torch's kernels and the libraries are taken to need
     context_bytes: int
+    #: the least and the most that they may need: twice the same where it was measured or given
+    context_range: tuple[int, int]
     #: peak of torch's blocks: tensors, rounded up to 512 bytes, and workspaces of cuBLAS and cuDNN
     allocated_bytes: int
     #: peak of the segments that torch's allocator takes from the device for them (if they don't fit: would need at least)
     reserved_bytes: int
     fits: bool
+    #: whether the context decides: it fits beside the least, and not beside the most
+    is_close: bool
     #: at most ``LARGEST_BATCH``; None unless it was asked for
     largest_batch_size: int | None = None
 
@@ -38,6 +42,10 @@ class Verdict:
     def left_bytes(self) -> int:
         """Device memory left over. If negative, at least that much is missing."""
         return self.capacity_bytes - self.context_bytes - self.reserved_bytes
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data."""
+        return {**asdict(self), "context_range": list(self.context_range), "left_bytes": self.left_bytes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +87,7 @@ class MemoryEstimate(Result):
             "layers": [asdict(layer) for layer in self.layers],
             "batch_size": self.batch_size,
             "assumptions": list(self.assumptions),
-            "verdict": None if self.verdict is None else {**asdict(self.verdict), "left_bytes": self.verdict.left_bytes},
+            "verdict": None if self.verdict is None else self.verdict.as_dict(),
         }
 
 

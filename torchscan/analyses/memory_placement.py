@@ -12,7 +12,7 @@ from typing import NamedTuple
 from torchscan.analyses.memory_estimate import Verdict
 from torchscan.analyses.memory_timeline import Block, MemoryTimeline
 from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
-from torchscan.hardware.devices import CONTEXT, Device
+from torchscan.hardware.devices import Device
 from torchscan.once import once
 from torchscan.trace.events import OpCall, StorageRecord
 from torchscan.trace.trace import Trace
@@ -40,6 +40,17 @@ class Placement:
         """Whether the device has room."""
         return isinstance(self._on_device, CachingAllocator)
 
+    @property
+    def _is_close(self) -> bool:
+        least, most = self._device.context_range
+        return least < most and self._fits_beside(least) and not self._fits_beside(most)
+
+    def _fits_beside(self, context: int) -> bool:
+        room, on_device = self._device.memory_bytes - context, self._on_device
+        if isinstance(on_device, CachingAllocator) and on_device.peak_reserved <= room:
+            return True
+        return isinstance(self._tried(room), CachingAllocator)
+
     def reserved_by_step(self) -> tuple[int, ...]:
         """Bytes in segments after each step, on a device without limits."""
         return tuple([allocator.peak_reserved for allocator in self._stepwise(None)])
@@ -52,16 +63,21 @@ class Placement:
         return Verdict(
             device=self._device.name,
             capacity_bytes=self._device.memory_bytes,
-            context_bytes=CONTEXT,
+            context_bytes=self._device.context_bytes,
+            context_range=self._device.context_range,
             allocated_bytes=used.peak_allocated,
             reserved_bytes=needed,
             fits=self.fits,
+            is_close=self._is_close,
         )
 
     @once
     def _on_device(self) -> CachingAllocator | OutOfMemory:
+        return self._tried(self._device.room_bytes)
+
+    def _tried(self, room: int) -> CachingAllocator | OutOfMemory:
         try:
-            return self._replay(self._device.room_bytes)
+            return self._replay(room)
         except OutOfMemory as error:
             return error
 
