@@ -1,4 +1,4 @@
-"""Estimated against measured times on the device at hand, of ten models and of the kinds of operators in them."""
+"""On the device at hand: estimated against measured times, of ten models and of the kinds of operators in them; its context."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.models.catalogue import IMAGE, TIMED, Case
 from tests.torchvision_cpu import torchvision
 from torchscan import InputError, Roofline, analyze_roofline
 from torchscan.hardware.devices import device_named
+from torchscan.hardware.process_memory import cuda_overhead
 
 MODELS = {
     **{name: case for name, case in TIMED.items() if name != "Llama-7B"},  # which does not fit everywhere
@@ -44,6 +46,7 @@ class OperatorTimes(TorchDispatchMode):
 
 def compare_with_device(only: str) -> None:
     """Print a line for each model, and what its heaviest kinds of operators are estimated and measured to take."""
+    _print_context()
     try:
         card = device_named("auto")
     except InputError as error:
@@ -54,6 +57,22 @@ def compare_with_device(only: str) -> None:
     if ratios:
         errors = [abs(each - 1) for each in ratios]
         print(f"absolute error of {len(ratios)} models: median {100 * statistics.median(errors):.1f} %")
+
+
+def _print_context() -> None:
+    """What this process holds on the card besides tensors, after each thing that makes it hold more."""
+    if not torch.cuda.is_available():
+        return
+    stages: dict[str, Callable[[], object]] = {
+        "import": lambda: None,
+        "first kernel": lambda: torch.ones(64, 64, device="cuda"),
+        "first product": lambda: torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda"),
+        "first convolution": lambda: F.conv2d(torch.ones(8, 8, 16, 16, device="cuda"), torch.ones(8, 8, 3, 3, device="cuda")),
+    }
+    for stage, run in stages.items():
+        run()
+        held = cuda_overhead().cuda
+        print(f"context after {stage:20}{'unknown' if held is None else f'{held:.0f} MiB':>10}")
 
 
 def _compare(name: str, case: Case) -> float:

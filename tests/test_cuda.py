@@ -24,6 +24,7 @@ from tests.recording.test_higher_order import Flexible
 from tests.recording.test_record import Calls
 from torchscan.hardware.devices import known_devices, save_entry
 from torchscan.hardware.measuring import measure
+from torchscan.hardware.process_memory import cuda_overhead
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device"),
@@ -177,6 +178,21 @@ def test_the_device_at_hand_has_a_roofline() -> None:
         result = torchscan.analyze_roofline(model, (1024,), batch_size=4096, device=device)
         assert result.device == torch.cuda.get_device_name()
         assert 0 < result.time_bound <= result.time_estimate
+
+
+def test_what_the_context_of_the_device_at_hand_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML's figure of this process, less what is reserved. What is kept is used, as one number."""
+    monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path / "devices.json"))
+    name, entry = measure()
+    held = cuda_overhead().cuda
+    if not held:
+        pytest.skip("NVML does not tell what this process holds")
+    assert 100 < entry["context_mb"] < 4096
+    assert entry["context_mb"] == pytest.approx(held, abs=64)
+    save_entry(name, entry)
+    verdict = torchscan.estimate_memory(nn.Linear(8, 8), (8,), device="cuda").verdict
+    assert verdict is not None
+    assert verdict.context_range == (entry["context_mb"] * 2**20, entry["context_mb"] * 2**20)
 
 
 def test_the_device_at_hand_can_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 import torchscan
 from tests.observables import process_state
+from tests.recording.test_record import Calls
 from torchscan import estimate_memory
 from torchscan.errors import InputError
 
@@ -149,6 +150,75 @@ def test_attention_of_a_gpu_saves_no_scores(dtype: torch.dtype, size: int) -> No
     assert 0 <= kept - (2 * 4 * 128) * (64 * size + 4) <= 32
 
 
+def kept_by(call: Any, *args: Tensor, device: str | None = "H200", **options: Any) -> int:
+    """What the forward pass of a function leaves for its gradient, its result included."""
+    estimate = estimate_memory(Calls(lambda _, *given: call(*given)), args=args, training=True, device=device, **options)
+    return [moment for moment in estimate.timeline if moment.phase == "forward"][-1].by_kind["activations"]
+
+
+DROPOUTS: dict[str, Any] = {
+    "a function": lambda x: F.dropout(x, 0.3),
+    "a module": nn.Dropout(0.3),
+    "torch's": lambda x: torch.dropout(x, 0.3, True),
+    "by keywords": lambda x: torch.dropout(x, p=0.3, train=True),
+    "an operator": lambda x: torch.ops.aten.dropout.default(x, 0.3, True),
+    "an operator without its overload": lambda x: torch.ops.aten.dropout(x, 0.3, True),
+    "a checkpoint": lambda x: checkpoint(lambda y: F.dropout(y * 2, 0.3), x, use_reentrant=False).clone(),
+}
+
+
+@pytest.mark.parametrize("name", DROPOUTS)
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.bfloat16, 2)])
+def test_a_dropout_of_a_gpu_keeps_a_byte_per_element(name: str, dtype: torch.dtype, size: int) -> None:
+    """Its result and a mask of booleans. A checkpoint keeps no mask until it computes again."""
+    x = torch.zeros(8, 50, dtype=dtype, requires_grad=True)
+    assert kept_by(DROPOUTS[name], x) == 400 * (size + (name != "a checkpoint"))
+
+
+def test_a_dropout_of_a_cpu_keeps_a_mask_of_its_own_type() -> None:
+    x = torch.zeros(8, 50, requires_grad=True)
+    assert kept_by(DROPOUTS["a function"], x, device=None) == 400 * (4 + 4)
+
+
+def test_a_dropout_of_a_gpu_under_autocast() -> None:
+    """Of the product's result of 16 bits: 8·20 of them, and as many bytes. The product keeps its operands, cast."""
+    x, weight = torch.zeros(8, 50, requires_grad=True), torch.zeros(20, 50, requires_grad=True)
+    kept = kept_by(lambda x, w: F.dropout(F.linear(x, w), 0.3), x, weight, precision="bf16-mixed")
+    assert kept == 2 * (8 * 50 + 20 * 50) + 8 * 20 * (2 + 1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.dropout(x, 0.0),
+        lambda x: F.dropout(x, 1.0),
+        lambda x: F.dropout(x, 0.5, training=False),
+        lambda x: F.dropout(x * 2, 0.5, inplace=True),
+        lambda x: F.alpha_dropout(x, 0.5),
+        lambda x: F.dropout1d(x, 0.5),
+        lambda x: F.dropout(x[:0], 0.5),
+    ],
+    ids=["nothing is dropped", "all is dropped", "in evaluation", "in place", "alpha", "of channels", "of nothing"],
+)
+def test_a_dropout_that_no_kernel_fuses(call: Any) -> None:
+    """Torch does these step by step on any device."""
+    x = torch.zeros(8, 5, 10, requires_grad=True)
+    estimate = estimate_memory(Calls(lambda _, x: call(x)), args=(x,), training=True, device="H200")
+    assert not [moment.operator for moment in estimate.timeline if "native_dropout" in moment.operator]
+
+
+def test_the_dropouts_of_an_encoder_layer() -> None:
+    """Three masks of a byte per element, of 8·16 rows, and one kernel each in both directions; attention has its own."""
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    on_card, on_cpu = (estimate_memory(layer, (16, 64), batch_size=8, training=True, device=each) for each in ("H200", None))
+    operators = [moment.operator for moment in on_card.timeline]
+    assert operators.count("aten.native_dropout") == operators.count("aten.native_dropout_backward") == 3
+    assert not any("dropout" in moment.operator for moment in on_cpu.timeline)
+    for name, width in (("dropout", 128), ("dropout1", 64), ("dropout2", 64)):
+        masks = [next(each for each in estimate.layers if each.path == name) for estimate in (on_card, on_cpu)]
+        assert masks[1].activation_bytes - masks[0].activation_bytes == 8 * 16 * width * 3
+
+
 def test_cudnn_takes_a_recurrent_layer_as_one_operator() -> None:
     layer = nn.GRU(32, 64, 2)
     estimate = estimate_memory(layer, (10, 32), training=True, loss=lambda out: out[0].sum(), device="H200")
@@ -265,7 +335,7 @@ def test_the_verdict_adds_up() -> None:
 
 
 def test_a_convolution_copies_what_is_not_channels_last() -> None:
-    """Its input, weight and result, while it runs; nothing that lies as the kernel wants it, or is of other layers."""
+    """Its input, weight and result, while it runs; nothing that is channels-last, has groups, or is no convolution."""
 
     def allocated(layer: nn.Module, layout: torch.memory_format) -> int:
         x = torch.zeros(4, 64, 32, 32, device="meta").to(memory_format=layout)
@@ -278,6 +348,9 @@ def test_a_convolution_copies_what_is_not_channels_last() -> None:
     assert allocated(layer, torch.channels_last) == images + weights
     assert allocated(layer, torch.contiguous_format) == 2 * (images + weights)
     assert allocated(nn.ReLU(), torch.contiguous_format) == images
+    for groups, size in ((2, weights // 2), (64, 5 * 512)):  # the latter 2,304 bytes, rounded up
+        grouped = nn.Conv2d(64, 64, 3, padding=1, bias=False, groups=groups)
+        assert allocated(grouped, torch.contiguous_format) == images + size
 
 
 # -- nothing left behind -------------------------------------------------------------------------------------------------
@@ -388,11 +461,24 @@ def test_a_model_that_asks_for_values_and_has_none_says_where() -> None:
         estimate_memory(model, (100,), batch_size=4)
 
 
-def test_packed_sequences() -> None:
-    """They are not one kernel's: nobody takes them for padded ones."""
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_packed_sequences(kind: Any) -> None:
+    """5 + 3 + 2 rows of 8, in one kernel of cuDNN's for all steps."""
     packed = nn.utils.rnn.pack_padded_sequence(torch.randn(5, 3, 8), torch.tensor([5, 3, 2]))
-    estimate = estimate_memory(nn.LSTM(8, 4), args=(packed,), training=True, loss=lambda out: out[0].data.sum(), device="H200")
-    assert estimate.by_kind["gradients"] <= estimate.by_kind["parameters"] == 4 * (4 * 4 * (8 + 4) + 2 * 16)
+    shapes = []
+
+    def loss(output: Any) -> Tensor:
+        shapes.append(tuple(output[0].data.shape))
+        result: Tensor = output[0].data.sum()
+        return result
+
+    layer = kind(8, 4, 2, dropout=0.5, bidirectional=True)
+    estimate = estimate_memory(layer, args=(packed,), training=True, loss=loss, device="H200")
+    operators = [moment.operator for moment in estimate.timeline]
+    assert operators.count("aten._cudnn_rnn") == operators.count("aten._cudnn_rnn_backward") == 1
+    assert shapes[-1] == (10, 2 * 4)
+    assert estimate.by_kind["parameters"] == sum(4 * each.numel() for each in layer.parameters())
+    assert estimate.by_kind["gradients"] <= estimate.by_kind["parameters"]
 
 
 def test_hooks_of_all_optimizers_hear_nothing_of_it() -> None:

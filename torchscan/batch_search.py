@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchscan.analyses.memory_estimate import LARGEST_BATCH, Placement
+from torchscan.analyses.memory_estimate import LARGEST_BATCH
+from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.hardware.devices import Device
 from torchscan.recording.passes import record_pass

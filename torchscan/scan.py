@@ -9,7 +9,8 @@ from typing import Any, Literal, NamedTuple, Unpack
 from torch import Tensor, nn
 
 from torchscan.analyses.conventions import Convention
-from torchscan.analyses.memory_estimate import MemoryEstimate, Placement, estimate_of
+from torchscan.analyses.memory_estimate import MemoryEstimate, estimate_of
+from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
@@ -49,6 +50,7 @@ class Question(Inputs):
     accumulate: bool = False
     precision: Precision | None = None
     device: str | None = None
+    context_bytes: int | None = None
     compiled: bool = False
 
     def __post_init__(self) -> None:
@@ -62,6 +64,8 @@ class Question(Inputs):
             raise InputError(f"loss is a {type(self.loss).__name__}: give a function of the model's output")
         if self.loss is not None and callable(self.backward):
             raise InputError("loss and backward were both given a function: give the loss once, as loss=")
+        if self.context_bytes is not None and not _is_amount(self.context_bytes):
+            raise InputError(f"context_bytes is {self.context_bytes!r}: give a number of bytes, such as 1430 * 2**20")
         if not self.has_backward and (self.loss is not None or self.optimizer is not None or self.accumulate):
             raise InputError("loss, optimizer and accumulate belong to a training step: pass training=True")
 
@@ -236,6 +240,8 @@ class Scan:
         """Peak memory of the pass, where it occurs, and whether it fits on the device."""
         if checked_precision(self.question.precision) in ("fp8", "fp8-mixed"):
             raise InputError("memory is not estimated for fp8, whose weights can be stored in many ways: give 'bf16', say")
+        if self._card is None and self.question.context_bytes is not None:
+            raise InputError("context_bytes is held on a device: give device='NVIDIA H200', say")
         verdict = None if self._card is None else self._step.on(self._card).verdict()
         estimate = estimate_of(self._step.trace, self._step.timeline, verdict)
         return replace(estimate, asker=Asker(self._memory_remedies))
@@ -291,7 +297,7 @@ class Scan:
 
     @once
     def _target(self) -> Device:
-        return self._device or device_named("auto")
+        return self._device or self._named("auto")
 
     @once
     def _roofline(self) -> Roofline:
@@ -311,7 +317,12 @@ class Scan:
 
     @once
     def _device(self) -> Device | None:
-        return None if self.question.device is None else device_named(self.question.device)
+        return None if self.question.device is None else self._named(self.question.device)
+
+    def _named(self, name: str) -> Device:
+        """The device of that name, with the context that was given."""
+        device, context = device_named(name), self.question.context_bytes
+        return device if context is None else replace(device, known_context_bytes=context)
 
     @property
     def _card(self) -> Device | None:
@@ -357,6 +368,10 @@ def _peak(estimate: MemoryEstimate) -> tuple[Figure, int]:
     if estimate.verdict is None:
         return "peak_bytes", estimate.peak_bytes
     return "reserved_bytes", estimate.verdict.reserved_bytes
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _kernels_of(device: Device) -> _Kernels:

@@ -221,6 +221,12 @@ def test_lists_of_tensors_take_a_kernel_for_each_64() -> None:
         assert time == exactly(2 * 4 * 1000 * count / 0.9 / 100e9)
 
 
+def test_a_dropout_streams_with_a_mask_of_bytes() -> None:
+    """In training: read, written, and a byte of mask for each element."""
+    moved = 4096 * 1024 * (4 + 4 + 1)
+    assert seconds(MEMORY, lambda x: F.dropout(x, 0.3), meta(4096, 1024), mode="train") == exactly(moved / 0.9 / 100e9)
+
+
 def test_adding_at_indices_is_slow() -> None:
     """A row of 100 numbers each: read from both, and written."""
     x, index, source = meta(5000, 100), meta(5000, dtype=torch.int64), meta(5000, 100)

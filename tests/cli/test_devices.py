@@ -97,6 +97,25 @@ def test_figures_of_unknown_source_have_no_number(own_file: Path, capsys: pytest
     assert "[" not in capsys.readouterr().out
 
 
+def test_a_context_that_is_known_is_shown_and_used(own_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {"memory_gb": 64, "bandwidth_gbs": 1, "dense_tflops": {"fp32": 1}, "context_mb": 1536}
+    own_file.write_text(json.dumps({"devices": {"mine": figures}}))
+    assert main(["devices", "mine"]) == 0
+    assert "1.50 GiB" in capsys.readouterr().out
+    layer = ["memory", "torch.nn:Linear(8, 8)", "--input", "8", "--device", "mine"]
+    assert main(layer) == 0
+    assert "Context and kernels     1.50 GiB\n" in capsys.readouterr().out
+    assert main([*layer, "--context", "900MiB"]) == 0
+    assert "Context and kernels     900.00 MiB\n" in capsys.readouterr().out
+
+
+def test_a_context_is_an_amount_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["memory", "torch.nn:Linear(8, 8)", "--input", "8", "--device", "H200", "--context", "much"])
+    assert ended.value.code == 2
+    assert "'much' is not a valid amount of memory" in capsys.readouterr().err
+
+
 def test_an_unknown_one_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices", "RTX 3099"]) == 2
     captured = capsys.readouterr()

@@ -55,6 +55,7 @@ CASES: dict[str, Case] = {
     "where": case(lambda x, y: torch.where(x > 0.1, x, y), (3, 2), (2,), may_be_less=True),
     "clamp": case(lambda x: x.clamp(0.1, 9), (3, 2)),
     "dropout": case(lambda x: F.dropout(x, training=False), (3, 2)),
+    "dropout with its mask": case(lambda x: torch.native_dropout(x, 0.5, False)[0], (3, 2)),
     "view as real": case(lambda x: torch.view_as_real(torch.complex(x, x)), (3, 2)),
     "view as complex": case(lambda x: torch.view_as_complex(x).real, (3, 4, 2), may_be_less=True),
     "softmax": case(lambda x: x.softmax(1), SIGNAL),

@@ -94,6 +94,21 @@ def test_the_verdict_is_said() -> None:
     assert "Largest batch size      16,777,216 or more" in text
 
 
+def test_the_context_is_said_with_its_range_if_it_is_not_known() -> None:
+    text = format_memory(a_step(device="H200"))
+    assert "Context and kernels     512.00 MiB (274 MiB … 1.6 GiB)\n" in text
+    assert "close" not in text
+    assert "Context and kernels     900.00 MiB\n" in format_memory(a_step(device="H200", context_bytes=900 * 2**20))
+
+
+def test_where_the_context_decides_the_text_says_so() -> None:
+    """22 MiB are reserved: a segment of 20 for two workspaces of cuBLAS, and one of 2 for what is small."""
+    assert "1 GiB: fits, but it is close\n" in format_memory(a_step(device="1 GiB"))
+    assert "Beside a context of 1.64 GiB it would not fit." in format_memory(a_step(device="1 GiB"))
+    assert "0.4 GiB: does not fit, but it is close\n" in format_memory(a_step(device="0.4 GiB"))
+    assert "Beside a context of 274.00 MiB it would fit." in format_memory(a_step(device="0.4 GiB"))
+
+
 def test_what_is_missing_is_said() -> None:
     with torch.device("meta"):
         model = nn.Linear(100_000, 100_000)

@@ -18,6 +18,7 @@ from torchscan.errors import InputError, naming
 from torchscan.files import write_text
 from torchscan.report.csv import csv_of
 from torchscan.report.table import FORMATS, Table
+from torchscan.units import parse_memory
 
 if TYPE_CHECKING:
     from torchscan.scan import Scan
@@ -99,6 +100,14 @@ def positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return value
+
+
+def memory_size(text: str) -> int:
+    """``1.5GiB``, in bytes."""
+    try:
+        return int(parse_memory(text))
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def names(text: str) -> list[str]:

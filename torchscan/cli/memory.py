@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import add_output, in_full, model_command, on_scan, put_table
+from torchscan.cli.arguments import add_output, in_full, memory_size, model_command, on_scan, put_table
 
 _EXAMPLES = """\
 examples
@@ -21,6 +21,9 @@ def add_to(commands: Any) -> None:
     parser = model_command(commands, "memory", help_, _EXAMPLES, run=_run, step=True)
     parser.add_argument(
         "--device", metavar="NAME", help="does it fit there? torchscan devices lists them; or just a size, '24 GiB'"
+    )
+    parser.add_argument(
+        "--context", metavar="SIZE", dest="context_bytes", type=memory_size, help="what a process holds there besides tensors"
     )
     parser.add_argument("--largest-batch", action="store_true", help="also find the largest batch that fits there")
     add_output(parser)

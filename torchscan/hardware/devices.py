@@ -22,8 +22,9 @@ _MIB, _GIB = 2**20, 2**30
 
 #: the share of the data sheet's memory that the driver leaves to programs; less where GDDR memory corrects errors
 USABLE, USABLE_WITH_GDDR_ECC = 0.975, 0.92
-#: what a process holds for its context, torch's kernels and the libraries once they are loaded
-CONTEXT = 512 * _MIB
+#: what a process holds for its context, torch's kernels and the libraries once they are loaded, where it is not known: what is
+#: taken for it, and the least and the most that has been reported (docs/memory.md says by whom)
+CONTEXT, CONTEXT_RANGE = 512 * _MIB, (274 * _MIB, 1680 * _MIB)
 #: cuBLAS's workspace, once for the forward and once for the backward pass: torch's defaults, before Hopper and since
 CUBLAS_WORKSPACE, CUBLAS_WORKSPACE_HOPPER = 8320 * 1024, 32 * _MIB
 #: bytes that one multiprocessor can read from the second-level cache per cycle, at most
@@ -42,6 +43,8 @@ class Device(Result):
     memory_bytes: int
     #: memory on the data sheet, in 2^30 bytes
     data_sheet_memory_gib: float = 0.0
+    #: bytes that a process holds for its context, kernels and libraries; None where this is not known
+    known_context_bytes: int | None = None
     #: compute capability, such as 9.0; None if it is not a CUDA device
     capability: float | None = None
     vendor: str = ""
@@ -74,9 +77,19 @@ class Device(Result):
     is_measured: bool = False
 
     @property
+    def context_bytes(self) -> int:
+        """What is taken to be held for the context, kernels and libraries."""
+        return CONTEXT if self.known_context_bytes is None else self.known_context_bytes
+
+    @property
+    def context_range(self) -> tuple[int, int]:
+        """The least and the most that it can be expected to be."""
+        return CONTEXT_RANGE if self.known_context_bytes is None else (self.known_context_bytes, self.known_context_bytes)
+
+    @property
     def room_bytes(self) -> int:
         """Bytes for tensors and workspaces."""
-        return self.memory_bytes - CONTEXT
+        return self.memory_bytes - self.context_bytes
 
     @property
     def has_allocator(self) -> bool:
@@ -188,6 +201,7 @@ def register_device(
     power_w: float | None = None,
     arch: str | None = None,
     memory_type: str | None = None,
+    context_mb: float | None = None,
 ) -> Device:
     """Make a device known to this process; the user's device file makes it known to all.
 
@@ -204,6 +218,7 @@ def register_device(
         power_w: power limit of the board, in watts.
         arch: "Ada", "Hopper", …: decides how much power an operation takes, see docs/roofline.md.
         memory_type: "GDDR7" gives less of its bandwidth to kernels than other memory.
+        context_mb: what a process holds for its context, kernels and libraries, in 2^20 bytes.
 
     """
     if not name:
@@ -220,6 +235,7 @@ def register_device(
         "power_w": power_w,
         "arch": arch,
         "memory_type": memory_type,
+        "context_mb": context_mb,
     }
     entry = {key: value for key, value in given.items() if value is not None}
     device = _registered[name] = _device(name, entry, "register_device")
@@ -373,19 +389,9 @@ def _read(path: Path) -> dict[str, Any]:
 #: the formats that can have rates
 RATES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
 _REQUIRED = ("memory_gb", "bandwidth_gbs", "dense_tflops")
-_NUMBERS = ("memory_gb", "bandwidth_gbs", "boost_mhz", "l2_mb", "link_gbs", "power_w", "multiprocessors")
+_NUMBERS = ("memory_gb", "bandwidth_gbs", "boost_mhz", "l2_mb", "link_gbs", "power_w", "multiprocessors", "context_mb")
 _DESCRIPTIONS = (
-    "capability",
-    "vendor",
-    "arch",
-    "gddr_ecc",
-    "memory_type",
-    "l3_mb",
-    "pcie",
-    "aliases",
-    "source",
-    "unverified",
-    "note",
+    *("capability", "vendor", "arch", "gddr_ecc", "memory_type", "l3_mb", "pcie", "aliases", "source", "unverified", "note"),
 )
 _OTHERS = ("dense_tflops", *_DESCRIPTIONS, "is_measured")
 
@@ -398,6 +404,7 @@ def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
         name=name,
         memory_bytes=int(entry["memory_gb"] * _GIB * usable),
         data_sheet_memory_gib=entry["memory_gb"],
+        known_context_bytes=None if "context_mb" not in entry else int(entry["context_mb"] * _MIB),
         capability=capability if isinstance(capability, int | float) else None,
         vendor=entry.get("vendor", ""),
         arch=entry.get("arch", ""),

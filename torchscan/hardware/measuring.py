@@ -1,4 +1,4 @@
-"""Measures this machine's device: how fast it copies, and how fast it multiplies matrices in each format."""
+"""Measures this machine's device: how fast it copies and multiplies matrices in each format, and what its context takes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from torchscan.hardware.devices import cpu_name, known_entry
+from torchscan.hardware.process_memory import cuda_overhead
 from torchscan.torch_versions import products_in_tf32
 
 _MIB, _GIB = 2**20, 2**30
@@ -45,7 +47,18 @@ def measure() -> tuple[str, dict[str, Any]]:
     entry |= {"vendor": "AMD" if torch.version.hip else "NVIDIA", "multiprocessors": properties.multi_processor_count}
     entry |= {"capability": properties.major + properties.minor / 10, "boost_mhz": properties.clock_rate / 1000}
     entry |= {"l2_mb": properties.L2_cache_size / _MIB} if properties.L2_cache_size else {}
+    entry |= _context(device)
     return properties.name, {key: value for key, value in known.items() if key not in ("source", "gddr_ecc")} | entry
+
+
+def _context(device: torch.device) -> dict[str, float]:
+    """What this process holds besides tensors, in 2^20 bytes, after products and convolutions; nothing if NVML hides it."""
+    images, weights = (torch.ones(8, 8, 16, 16, device=device, requires_grad=True) for _ in range(2))
+    F.conv2d(images, weights).sum().backward()
+    (images.flatten(1) @ weights.flatten(1).T).sum().backward()
+    _finish(device)
+    held = cuda_overhead().cuda
+    return {"context_mb": round(held)} if held else {}
 
 
 def _formats() -> list[str]:

@@ -72,12 +72,15 @@ class StepArguments(PassArguments, total=False):
             For times also "fp8" (converted to bf16, linear layers in 8 bits) and "fp8-mixed". None: the model as it is.
         device: the card to run on: its name ("NVIDIA H200", "RTX 4090"), or "cuda" for this machine's; for memory
             also just a size, "24 GiB". ``torchscan devices`` lists all known ones.
+        context_bytes: what a process holds on the device for its context, kernels and libraries, if you know it; see
+            docs/memory.md. None: as measured, or else 512 MiB, with the range that has been reported.
     """
 
     optimizer: OptimizerChoice | None
     accumulate: bool
     precision: Precision | None
     device: str | None
+    context_bytes: int | None
 
 
 class ScanArguments(RunArguments, StepArguments, total=False):

@@ -132,6 +132,7 @@ def _figures(device: Device) -> list[tuple[str, str, float, str]]:
     rates = [(form, form, rate, units.count(rate, "OP/s", 1)) for form, rate in device.flops_per_second.items()]
     memory = [("memory_gb", "memory", device.data_sheet_memory_gib, f"{device.data_sheet_memory_gib:g} GB")]
     cache = [("l2_mb", "cache", device.l2_bytes, units.memory(device.l2_bytes, 0))] if device.l2_bytes else []
+    context = device.known_context_bytes
     count = device.multiprocessors
     return [
         *rates,
@@ -139,6 +140,7 @@ def _figures(device: Device) -> list[tuple[str, str, float, str]]:
         *_optional("link_gbs", "links", device.link_bytes_per_second, "B/s"),
         *memory,
         *cache,
+        *([("context_mb", "context", context, units.memory(context))] if context else []),
         *([("multiprocessors", "multiprocessors", count, str(count))] if count else []),
         *_optional("boost_mhz", "clock", device.clock_hz, "Hz"),
         *_optional("power_w", "power", device.power_watts, "W"),

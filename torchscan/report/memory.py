@@ -44,7 +44,7 @@ def memory_table(estimate: MemoryEstimate) -> Table:
         summary=[_peak(estimate)],
         totals=[_by_kind(estimate), *([_verdict(estimate.verdict)] if estimate.verdict is not None else [])],
         totals_first=True,
-        remarks=[f"Assumed {text}." for text in estimate.assumptions],
+        remarks=[*_closeness(estimate.verdict), *(f"Assumed {text}." for text in estimate.assumptions)],
         noun="layers",
     )
 
@@ -120,14 +120,32 @@ def _verdict(verdict: Verdict) -> Table:
     left, name = verdict.left_bytes, "Left" if verdict.fits else "Short by at least"
     rows = [
         [Cell("capacity_bytes", "Memory for programs"), _bytes(verdict.capacity_bytes)],
-        [Cell("context_bytes", "Context and kernels"), _bytes(verdict.context_bytes)],
+        [Cell("context_bytes", "Context and kernels"), _context(verdict)],
         [Cell("allocated_bytes", "Tensors and workspaces"), _bytes(verdict.allocated_bytes)],
         [Cell("reserved_bytes", "Reserved for them"), _bytes(verdict.reserved_bytes)],
         [Cell("left_bytes", name), Cell(left, units.memory(left if verdict.fits else -left))],
     ]
     if verdict.largest_batch_size is not None:
         rows.append([Cell("largest_batch_size", "Largest batch size"), _largest_batch(verdict.largest_batch_size)])
-    return totals_table(rows, title=f"{verdict.device}: {'fits' if verdict.fits else 'does not fit'}")
+    return totals_table(rows, title=f"{verdict.device}: {_judgement(verdict)}")
+
+
+def _judgement(verdict: Verdict) -> str:
+    return f"{'fits' if verdict.fits else 'does not fit'}{', but it is close' if verdict.is_close else ''}"
+
+
+def _closeness(verdict: Verdict | None) -> list[str]:
+    """Where the context decides, what it would take for the opposite."""
+    if verdict is None or not verdict.is_close:
+        return []
+    least, most = map(units.memory, verdict.context_range)
+    return [f"Beside a context of {most} it would not fit." if verdict.fits else f"Beside a context of {least} it would fit."]
+
+
+def _context(verdict: Verdict) -> Cell:
+    least, most = verdict.context_range
+    scope = "" if least == most else f" ({units.memory(least, 0)} … {units.memory(most, 1)})"
+    return Cell(verdict.context_bytes, f"{units.memory(verdict.context_bytes)}{scope}")
 
 
 def _largest_batch(size: int) -> Cell:

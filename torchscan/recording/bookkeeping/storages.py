@@ -44,6 +44,7 @@ class Storages:
         self._watches: dict[int, _Watch] = {}
         #: those that told, and were not looked at yet
         self._gone: list[_Watch] = []
+        self._leaves_out_host = False
 
     def records(self) -> tuple[StorageRecord, ...]:
         """What is known of each."""
@@ -72,7 +73,7 @@ class Storages:
             return known, False
         size = _size_without_storage(tensor) if storage is None else storage.nbytes()
         number = len(self._blocks)
-        self._blocks.append((size, self._now, kind, name))
+        self._blocks.append((0 if self._is_left_out(tensor) else size, self._now, kind, name))
         if kind in _KEPT:
             self._of_pointer[pointer] = number
         else:
@@ -85,11 +86,11 @@ class Storages:
             self._settle()
         storage = _storage_of(tensor)
         number = len(self._blocks)
+        size = spec.stored_bytes if storage is None else storage.nbytes()
+        self._blocks.append((0 if self._is_left_out(tensor) else size, producer, "intermediate", ""))
         if storage is None:
-            self._blocks.append((spec.stored_bytes, producer, "intermediate", ""))
             self._hold(tensor, tensor._cdata, number)
         else:
-            self._blocks.append((storage.nbytes(), producer, "intermediate", ""))
             self._hold(storage, storage._cdata, number)
         return number
 
@@ -114,6 +115,13 @@ class Storages:
     def call_it(self, number: int, kind: StorageKind, name: str) -> None:
         """Say what it has turned out to be."""
         self._blocks[number] = (*self._blocks[number][:2], kind, name)
+
+    def leave_out_host(self) -> None:
+        """From now on what has data is the host's, and takes no memory of the device: an optimizer's numbers, say."""
+        self._leaves_out_host = True
+
+    def _is_left_out(self, tensor: Tensor) -> bool:
+        return self._leaves_out_host and not tensor.is_meta
 
     def is_elsewhere(self, number: int) -> None:
         """It takes no memory on the device of the pass."""

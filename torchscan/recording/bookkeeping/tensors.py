@@ -98,11 +98,14 @@ class TensorTable:
         """Enter the memory of a tensor that torch has made of a Python number or list."""
         self.storages.find_or_add(tensor, "constant", "")
 
-    def enter_state(self, tensor: Tensor, name: str, *, elsewhere: bool) -> None:
-        """Enter the state of an optimizer; ``elsewhere``, not on the device of the pass, it takes no memory there."""
+    def enter_state(self, tensor: Tensor, name: str) -> None:
+        """Enter the state of an optimizer."""
         self.enter_own(tensor, "optimizer state", name)
-        if elsewhere:
-            self.storages.is_elsewhere(self.find(tensor).storage)
+
+    def enter_elsewhere(self, tensor: Tensor) -> None:
+        """Enter what an optimizer works on in place of a tensor that is counted already."""
+        self.enter_state(tensor, "")
+        self.storages.is_elsewhere(self.find(tensor).storage)
 
     def enter_substitute(self, substitute: Tensor, original: Tensor) -> None:
         """Enter a tensor of our own that functions are handed in place of one that is not."""

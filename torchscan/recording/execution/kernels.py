@@ -1,7 +1,8 @@
 """Kernels that exist for some devices only.
 
-On meta tensors torch takes attention and recurrent layers apart into operators that no fused kernel runs, with score matrices
-that it never writes. So the call goes to the kernel that the target device would choose; torch has its gradient too.
+On meta tensors torch takes attention, dropout and recurrent layers apart into operators that no fused kernel runs, with score
+matrices and masks that it never writes. So the call goes to the kernel that the target device would choose; torch has its
+gradient too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torchscan.recording.patches import replaced
 from torchscan.torch_versions import WRITTEN_IN_PYTHON, aten, scaled_dot_product_attention
 
 _HALF = (torch.float16, torch.bfloat16)
+_DROPOUT = frozenset({torch.dropout, aten.dropout, aten.dropout.default})
 
 
 class Kernels:
@@ -33,6 +35,8 @@ class Kernels:
         """What to call instead of a function of torch's: itself, as a rule."""
         if function is scaled_dot_product_attention:
             return self.attention
+        if function in _DROPOUT and self._device_type == "cuda":
+            return _dropout_on_cuda
         if function in RECURRENT:
             return (recurrent_on_cpu if self._device_type == "cpu" else recurrent_on_cuda)(function)
         return function
@@ -84,6 +88,13 @@ def _fused_on_cuda(
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, mask, for_gradient, dropout_p, is_causal, scale=scale
     )[0]
+
+
+def _dropout_on_cuda(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002 - torch's names
+    """In one kernel, which keeps a byte per element, unless all is kept or dropped."""
+    is_fused = input.is_meta and train and 0 < p < 1 and input.numel() > 0
+    dropped: Tensor = aten.native_dropout(input, p, True)[0] if is_fused else torch.dropout(input, p, train)
+    return dropped
 
 
 def _added_to_scores(mask: Tensor | None, query: Tensor) -> Tensor | None:

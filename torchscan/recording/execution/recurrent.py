@@ -1,6 +1,6 @@
 """Recurrent layers as the kernels of a device compute them: all steps of a layer, or all layers, in one.
 
-On meta tensors torch goes step by step. Packed sequences are left to it.
+On meta tensors torch goes step by step, as it does with packed sequences on a CPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchscan.torch_versions import aten
+from torchscan.torch_versions import aten, unseen
 
 #: torch's functions, with cuDNN's numbers for them
 RECURRENT: Mapping[Callable[..., Any], int] = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}
@@ -30,6 +30,8 @@ class _Call(NamedTuple):
     train: bool
     bidirectional: bool
     batch_first: bool
+    #: of packed sequences, how many take part in each step
+    batch_sizes: Sequence[int] = ()
 
     @property
     def directions(self) -> tuple[bool, ...]:
@@ -48,8 +50,21 @@ class _Call(NamedTuple):
 
 def _padded_call(source: Tensor, rest: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call | None:
     """Sequences side by side in one tensor, given as torch's own layers do; packed ones come with their batch sizes."""
-    is_packed = bool(rest) and isinstance(rest[0], Tensor) and not rest[0].is_floating_point()
-    return _Call(source, *rest) if source.is_meta and len(rest) == 8 and not kwargs and not is_packed else None
+    is_ours = source.is_meta and len(rest) == 8 and not kwargs
+    return _Call(source, *rest) if is_ours and not _is_packed(rest) else None
+
+
+def _packed_call(source: Tensor, rest: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call | None:
+    """Sequences packed into rows, given as torch's own layers do."""
+    if not source.is_meta or len(rest) != 8 or kwargs or not _is_packed(rest):
+        return None
+    with unseen():
+        batch_sizes = rest[0].tolist()
+    return _Call(*(source, *rest[1:], False, batch_sizes))
+
+
+def _is_packed(rest: Sequence[Any]) -> bool:
+    return bool(rest) and isinstance(rest[0], Tensor) and not rest[0].is_floating_point()
 
 
 # -- on a CPU ------------------------------------------------------------------------------------------------------------
@@ -165,7 +180,7 @@ def recurrent_on_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
     """CuDNN's kernel for all layers."""
 
     def run(source: Tensor, *rest: Any, **kwargs: Any) -> Any:
-        call = _padded_call(source, rest, kwargs)
+        call = _padded_call(source, rest, kwargs) or _packed_call(source, rest, kwargs)
         if call is None:
             return function(source, *rest, **kwargs)
         hidden, cell = call.state if function is torch.lstm else (call.state, None)
@@ -173,7 +188,7 @@ def recurrent_on_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
         projected = 0 if hidden.shape[-1] == size else hidden.shape[-1]
         per_layer = (4 if call.has_biases else 2) + bool(projected)
         sizes = (RECURRENT[function], size, projected, call.layers)
-        options: tuple[Any, ...] = (call.batch_first, call.dropout, call.train, call.bidirectional, [], None)
+        options: tuple[Any, ...] = (call.batch_first, call.dropout, call.train, call.bidirectional, call.batch_sizes, None)
         made = aten._cudnn_rnn(source, call.weights, per_layer, None, hidden, cell, *sizes, *options)
         return made[:2] if cell is None else made[:3]
 

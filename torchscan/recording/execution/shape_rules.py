@@ -7,6 +7,7 @@ also import its compiler on first use, which takes a second that small models ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -256,9 +257,10 @@ def _cudnn_rnn(
     """What cuDNN keeps for its gradient is not documented. Assumed: all gates, the cell and the output of every step."""
     mode, size, projected, layers, _batch_first, _dropout, train, bidirectional, *_rest = rest
     directions = 2 if bidirectional else 1
-    made = source.new_empty(*source.shape[:2], (projected or size) * directions)
+    rows = source.shape[:-1]  # one dimension of them if they are packed
+    made = source.new_empty(*rows, (projected or size) * directions)
     gates = (1, 1, 4, 3)[mode]
-    kept = source.shape[0] * source.shape[1] * size * layers * directions * (gates + 2) if train else 0
+    kept = math.prod(rows) * size * layers * directions * (gates + 2) if train else 0
     reserve = torch.empty(kept * source.element_size(), dtype=torch.uint8, device="meta")
     none = source.new_empty(0)
     cells = none if cell is None else like(cell)
@@ -271,6 +273,11 @@ def _cudnn_rnn_backward(
     none = source.new_empty(0)
     cells = none if cell is None else like(cell)
     return like(source), like(hidden), cells, [like(each) for each in weights]
+
+
+def _dropout_in_one(source: Tensor, _p: float, _train: bool | None) -> tuple[Tensor, Tensor] | None:
+    """And a mask of booleans."""
+    return (like(source), like(source, dtype=torch.bool)) if has_floats(source) else None
 
 
 def _reduced_loss(source: Tensor, target: Tensor, *rest: Any, reduction: int = 1) -> Tensor | None:
@@ -337,6 +344,7 @@ SHAPE_RULES: Mapping[OpOverload, Rule] = {
     },
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
+    aten.native_dropout.default: _dropout_in_one,
     **dict.fromkeys(UPDATES_WITHOUT_SHAPE_FUNCTION, _nothing),
     **UPDATE_RULES,
     aten.linear.default: _linear,

@@ -253,8 +253,10 @@ class _SmallStep(nn.Module):
         self._table = self._recorder.table
         self._table.share_specs(table)
         take_step(optimizer, is_recorded=False)
+        if device_type == "cuda":
+            self._table.storages.leave_out_host()
         #: of each parameter the names and indices of what is kept for it
-        self._states = self._entered(examples, device_type)
+        self._states = self._entered(examples)
         with self._recorder.recording():
             self()
         #: by memory that was there before the step: of which parameter, and what of it
@@ -267,14 +269,14 @@ class _SmallStep(nn.Module):
         self._recorder.begin("optimizer")
         take_step(self._optimizer, is_recorded=True)
 
-    def _entered(self, examples: Sequence[Tensor], device_type: str) -> list[list[tuple[str, int]]]:
+    def _entered(self, examples: Sequence[Tensor]) -> list[list[tuple[str, int]]]:
         for each in examples:
             self._table.enter_own(each, "parameter", "")
         if self._optimizer.state and list(map(id, self._optimizer.state)) != list(map(id, examples)):
             raise _NotRepeatedError
         states: dict[int, list[tuple[str, int]]] = {id(each): [] for each in examples}
         for parameter, name, value in state_of(self._optimizer):
-            self._table.enter_state(value, name, elsewhere=device_type == "cuda" and not value.is_meta)
+            self._table.enter_state(value, name)
             states[id(parameter)].append((name, self._table.find(value).index))
         return list(states.values())
 

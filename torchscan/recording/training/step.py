@@ -66,15 +66,17 @@ def optimize(
                 repeated.write_down(paths)
                 return
             take_step(optimizer, is_recorded=False)
-            _enter_state(optimizer, paths, recorder.table, device_type)
+            if device_type == "cuda":
+                recorder.table.storages.leave_out_host()
+            _enter_state(optimizer, paths, recorder.table)
         recorder.begin("optimizer")
         take_step(optimizer, is_recorded=True)
 
 
-def _enter_state(optimizer: Optimizer, paths: Mapping[int, str], table: TensorTable, device_type: str) -> None:
-    """What it keeps, by the path of the parameter. Its step counts stay on the host."""
+def _enter_state(optimizer: Optimizer, paths: Mapping[int, str], table: TensorTable) -> None:
+    """What it keeps, by the path of the parameter. Where the device is a card, its step counts stay on the host."""
     for parameter, name, value in state_of(optimizer):
-        table.enter_state(value, f"{paths[id(parameter)]}.{name}", elsewhere=device_type == "cuda" and not value.is_meta)
+        table.enter_state(value, f"{paths[id(parameter)]}.{name}")
 
 
 def _updated(tensor: Tensor, table: TensorTable, substitutes: Substitutes) -> Tensor:
@@ -83,8 +85,8 @@ def _updated(tensor: Tensor, table: TensorTable, substitutes: Substitutes) -> Te
     if substitutes.on_meta or substitute.is_meta:
         return substitute
     updated, gradient = meta_copy(substitute).requires_grad_(substitute.requires_grad), substitute.grad
-    table.enter_state(updated, "", elsewhere=True)  # its memory is the parameter's, which is counted
+    table.enter_elsewhere(updated)  # its memory is the parameter's, which is counted
     if gradient is not None:
         updated.grad = meta_copy(gradient)
-        table.enter_state(updated.grad, "", elsewhere=True)
+        table.enter_elsewhere(updated.grad)
     return updated

@@ -1,0 +1,188 @@
+"""A pass on a device: its blocks of memory, requested from torch's allocator in the order of a training loop.
+
+The state of an optimizer comes about in its first step, in memory that activations have left. The second step finds it there,
+and has to find room around it. So both are replayed, from the one record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from torchscan.analyses.memory_estimate import Verdict
+from torchscan.analyses.memory_timeline import Block, MemoryTimeline
+from torchscan.hardware.allocator import AllocatedBlock, CachingAllocator, OutOfMemory
+from torchscan.hardware.devices import Device
+from torchscan.once import once
+from torchscan.trace.events import OpCall, StorageRecord
+from torchscan.trace.trace import Trace
+
+_CONVOLUTIONS = frozenset({"aten.convolution", "aten.convolution_backward"})
+
+
+class Placement:
+    """A recorded pass on a device: what it needs, and whether there is room."""
+
+    def __init__(self, trace: Trace, timeline: MemoryTimeline, device: Device) -> None:
+        self._trace = trace
+        self._timeline = timeline
+        self._device = device
+
+    @once
+    def needed(self) -> tuple[int, ...]:
+        """Bytes of tensors and workspaces at each moment, before rounding."""
+        fixed = self._device.cublas_workspace_bytes * self._threads
+        totals = zip(self._timeline.totals, self._trace.ops, strict=True)
+        return tuple([total + fixed + _convolution_workspace(op) for total, op in totals])
+
+    @once
+    def fits(self) -> bool:
+        """Whether the device has room."""
+        return isinstance(self._on_device, CachingAllocator)
+
+    @property
+    def _is_close(self) -> bool:
+        least, most = self._device.context_range
+        return least < most and self._fits_beside(least) and not self._fits_beside(most)
+
+    def _fits_beside(self, context: int) -> bool:
+        room, on_device = self._device.memory_bytes - context, self._on_device
+        if isinstance(on_device, CachingAllocator) and on_device.peak_reserved <= room:
+            return True
+        return isinstance(self._tried(room), CachingAllocator)
+
+    def reserved_by_step(self) -> tuple[int, ...]:
+        """Bytes in segments after each step, on a device without limits."""
+        return tuple([allocator.peak_reserved for allocator in self._stepwise(None)])
+
+    def verdict(self) -> Verdict:
+        """The numbers of the estimate."""
+        on_device = self._on_device
+        used = on_device if isinstance(on_device, CachingAllocator) else self._replay(None)
+        needed = max(used.peak_allocated, on_device.demand) if isinstance(on_device, OutOfMemory) else used.peak_reserved
+        return Verdict(
+            device=self._device.name,
+            capacity_bytes=self._device.memory_bytes,
+            context_bytes=self._device.context_bytes,
+            context_range=self._device.context_range,
+            allocated_bytes=used.peak_allocated,
+            reserved_bytes=needed,
+            fits=self.fits,
+            is_close=self._is_close,
+        )
+
+    @once
+    def _on_device(self) -> CachingAllocator | OutOfMemory:
+        return self._tried(self._device.room_bytes)
+
+    def _tried(self, room: int) -> CachingAllocator | OutOfMemory:
+        try:
+            return self._replay(room)
+        except OutOfMemory as error:
+            return error
+
+    @property
+    def _threads(self) -> int:
+        """The number of threads that use cuBLAS; autograd has its own."""
+        return 2 if self._trace.provenance.backward else 1
+
+    def _replay(self, capacity: int | None) -> CachingAllocator:
+        *_, allocator = self._stepwise(capacity)
+        return allocator
+
+    def _stepwise(self, capacity: int | None) -> Iterator[CachingAllocator]:
+        """The allocator, after each step."""
+        allocator = CachingAllocator(capacity=capacity)
+        for _ in range(self._threads):
+            allocator.allocate(self._device.cublas_workspace_bytes)
+        held: dict[int, AllocatedBlock | None] = {}
+        for step in self._steps:
+            self._release_what_is_over(allocator, held)
+            self._take(step, allocator, held)
+            yield allocator
+
+    @once
+    def _steps(self) -> tuple[_Step, ...]:
+        """The step as recorded, and, if an optimizer keeps a state, the one before it, which makes that state."""
+        blocks, moments = self._timeline.blocks, len(self._trace.ops)
+        made = _moments_of_state(self._trace)
+        recorded = _by_moment(blocks, moments)
+        if not any(blocks[number].size for number in made):
+            return (recorded,)
+        before = [block._replace(first=made.get(number, block.first)) for number, block in enumerate(blocks)]
+        return _by_moment(before, moments), recorded
+
+    def _take(self, step: _Step, allocator: CachingAllocator, held: dict[int, AllocatedBlock | None]) -> None:
+        for moment, op in enumerate(self._trace.ops):
+            for block in step.ends[moment]:
+                allocator.free(held.pop(block, None))
+            for block in step.begins[moment]:
+                if block not in held:
+                    held[block] = allocator.allocate(self._timeline.blocks[block].size)
+            allocator.free(allocator.allocate(_convolution_workspace(op)))
+
+    def _release_what_is_over(self, allocator: CachingAllocator, held: dict[int, AllocatedBlock | None]) -> None:
+        """Between two steps: gradients, inputs and results."""
+        for block in [each for each in held if not _stays(self._trace.storages[each])]:
+            allocator.free(held.pop(block))
+
+
+class _Step(NamedTuple):
+    """For each moment, the blocks that begin and those that have ended."""
+
+    begins: Sequence[Sequence[int]]
+    ends: Sequence[Sequence[int]]
+
+
+def _by_moment(blocks: Iterable[Block], moments: int) -> _Step:
+    begins: list[list[int]] = [[] for _ in range(moments + 2)]
+    ends: list[list[int]] = [[] for _ in range(moments + 2)]
+    for number, block in enumerate(blocks):
+        begins[block.first].append(number)
+        ends[block.end].append(number)
+    return _Step(begins, ends)
+
+
+def _stays(storage: StorageRecord) -> bool:
+    """Whether it is the same in the next step: the model, and the optimizer's state."""
+    return storage.born is None and storage.kind != "input"
+
+
+def _moments_of_state(trace: Trace) -> Mapping[int, int]:
+    """For each block of the optimizer's state, the operator call before which the first step makes it.
+
+    torch makes that of all parameters of a group before it computes anything for one of them. What one call updates is in one
+    group; if each call updates a single parameter, groups can't be told, and are taken for one.
+    """
+    owners = {number: owner for number, each in enumerate(trace.storages) if (owner := _owner(each)) is not None}
+    updates = [(index, op) for index, op in enumerate(trace.ops) if op.phase == "optimizer"]
+    first: dict[str, int] = {}
+    is_at_once = False
+    for index, op in updates:
+        updated = {owners[storage] for tensor in op.inputs if (storage := trace.tensors[tensor].storage) in owners}
+        is_at_once |= len(updated) > 1
+        for each in updated:
+            first.setdefault(each, index)
+    start = updates[0][0] if updates else 0
+    states = {number: owner for number, owner in owners.items() if trace.storages[number].kind == "optimizer state"}
+    return {number: first.get(owner, start) if is_at_once else start for number, owner in states.items()}
+
+
+def _owner(storage: StorageRecord) -> str | None:
+    """The parameter that it is, or whose gradient or state it is."""
+    if storage.kind == "optimizer state":
+        return storage.name.rpartition(".")[0] or None
+    return storage.name if storage.kind in ("parameter", "gradient") else None
+
+
+def _convolution_workspace(op: OpCall) -> int:
+    """CuDNN computes channels-last. If the input has another layout, it copies all operands and the result.
+
+    Kernels for groups, depthwise ones among them, take any layout as it is.
+    """
+    signature = op.signature
+    if signature.operator not in _CONVOLUTIONS or signature.arguments["groups"] > 1:
+        return 0
+    if 1 in signature.inputs[0].stride[1:2]:
+        return 0
+    return sum(spec.stored_bytes for spec in (*signature.inputs, *signature.outputs))
