@@ -26,6 +26,8 @@ from torchscan.analyses.receptive_field import (
 from torchscan.analyses.receptive_field import (
     ReceptiveField as ReceptiveField,
 )
+from torchscan.analyses.remedies import Remedies as Remedies
+from torchscan.analyses.remedies import Remedy as Remedy
 from torchscan.analyses.roofline import (
     GroupLoad as GroupLoad,
 )
@@ -35,6 +37,7 @@ from torchscan.analyses.roofline import (
 from torchscan.analyses.roofline import (
     Roofline as Roofline,
 )
+from torchscan.analyses.roofline import Spread as Spread
 from torchscan.analyses.totals import (
     by_module as by_module,
 )
@@ -185,6 +188,7 @@ from torchscan.report.memory import (
 from torchscan.report.memory import (
     memory_table as memory_table,
 )
+from torchscan.report.remedies import remedies_table as remedies_table
 from torchscan.report.roofline import (
     draw_roofline as draw_roofline,
 )

@@ -244,7 +244,7 @@ class Scan:
             raise InputError("context_bytes is held on a device: give device='NVIDIA H200', say")
         verdict = None if self._card is None else self._step.on(self._card).verdict()
         estimate = estimate_of(self._step.trace, self._step.timeline, verdict)
-        return replace(estimate, asker=Asker(self._memory_remedies))
+        return replace(estimate, _asker=Asker(self._memory_remedies))
 
     def _memory_remedies(self) -> Remedies:
         figure, before = _peak(self.memory)
@@ -293,7 +293,7 @@ class Scan:
         """What limits each operator on the device (by default this machine's), and how long the pass takes there."""
         for each in _overflow(self._step_for(_kernels_of(self._target)), self._target):
             warn_user(each)
-        return replace(self._roofline, asker=Asker(self._time_remedies))
+        return replace(self._roofline, _asker=Asker(self._time_remedies))
 
     @once
     def _target(self) -> Device:

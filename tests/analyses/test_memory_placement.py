@@ -224,3 +224,12 @@ def test_what_is_no_number_of_bytes_is_said(amount: Any) -> None:
 def test_a_context_belongs_to_a_device() -> None:
     with pytest.raises(InputError, match="context_bytes is held on a device: give device="):
         estimate_memory(model(), (1024,), context_bytes=2**30)
+
+
+def test_where_there_is_no_room_for_a_workspace_torch_does_without() -> None:
+    """Of 1.4 GiB programs get 1,397 MiB and tensors 885: two of 256 MiB fit, and copies of both would not."""
+    model = nn.Conv2d(64, 64, 1, bias=False)
+    verdict = estimate_memory(model, (64, 1024, 1024), device="1.4 GiB").verdict
+    assert verdict is not None
+    assert verdict.fits
+    assert 512 * 2**20 < verdict.reserved_bytes < 600 * 2**20

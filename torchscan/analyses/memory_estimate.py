@@ -69,11 +69,11 @@ class MemoryEstimate(Result):
     batch_size: int | None
     assumptions: tuple[str, ...]
     verdict: Verdict | None = None
-    asker: Asker = field(default=NOBODY, repr=False, compare=False)
+    _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
     def remedies(self) -> Remedies:
         """What would make it smaller: each change estimated by itself, the best first."""
-        return self.asker.remedies()
+        return self._asker.remedies()
 
     def __repr__(self) -> str:
         """A short one: the timeline has thousands of entries."""

@@ -7,6 +7,7 @@ and has to find room around it. So both are replayed, from the one record.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from torchscan.analyses.memory_estimate import Verdict
@@ -30,10 +31,9 @@ class Placement:
 
     @once
     def needed(self) -> tuple[int, ...]:
-        """Bytes of tensors and workspaces at each moment, before rounding."""
+        """Bytes of tensors and cuBLAS's workspaces at each moment, before rounding."""
         fixed = self._device.cublas_workspace_bytes * self._threads
-        totals = zip(self._timeline.totals, self._trace.ops, strict=True)
-        return tuple([total + fixed + _convolution_workspace(op) for total, op in totals])
+        return tuple([total + fixed for total in self._timeline.totals])
 
     @once
     def fits(self) -> bool:
@@ -119,7 +119,8 @@ class Placement:
             for block in step.begins[moment]:
                 if block not in held:
                     held[block] = allocator.allocate(self._timeline.blocks[block].size)
-            allocator.free(allocator.allocate(_convolution_workspace(op)))
+            with suppress(OutOfMemory):  # where there is no room, torch tries the next algorithm
+                allocator.free(allocator.allocate(_convolution_workspace(op)))
 
     def _release_what_is_over(self, allocator: CachingAllocator, held: dict[int, AllocatedBlock | None]) -> None:
         """Between two steps: gradients, inputs and results."""

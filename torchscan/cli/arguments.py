@@ -155,6 +155,14 @@ def put_table(table: Table, options: argparse.Namespace, **special: Callable[[],
         write_text(options.output, text if text.endswith("\n") else f"{text}\n")
 
 
+def put_remedies(options: argparse.Namespace, verb: Callable[[Scan], Any]) -> None:
+    """Print what would help what ``verb`` says about the one named model."""
+    from torchscan.report.remedies import remedies_table
+
+    remedies = on_scan(options, lambda scan: verb(scan).remedies())
+    put_table(remedies_table(remedies), options, json=partial(in_full, remedies))
+
+
 def in_full(result: Any) -> str:
     """A writer of complete JSON, which holds more than the table shows."""
     return json.dumps(result.as_dict(), indent=2)

@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import add_output, in_full, memory_size, model_command, on_scan, put_table
+from torchscan.cli.arguments import add_output, in_full, memory_size, model_command, on_scan, put_remedies, put_table
 
 _EXAMPLES = """\
 examples
@@ -25,6 +25,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--context", metavar="SIZE", dest="context_bytes", type=memory_size, help="what a process holds there besides tensors"
     )
+    parser.add_argument("--remedies", action="store_true", help="what would make it smaller, each change estimated")
     parser.add_argument("--largest-batch", action="store_true", help="also find the largest batch that fits there")
     add_output(parser)
 
@@ -33,6 +34,9 @@ def _run(options: argparse.Namespace) -> None:
     from torchscan.estimator import memory_of
     from torchscan.report.memory import format_memory, memory_table
 
+    if options.remedies:
+        put_remedies(options, lambda scan: scan.memory)
+        return
     estimate = on_scan(options, lambda scan: memory_of(scan, largest_batch=options.largest_batch))
     text = partial(format_memory, estimate, options.width)
     put_table(memory_table(estimate), options, text=text, json=partial(in_full, estimate))

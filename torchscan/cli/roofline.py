@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import add_output, in_full, model_command, on_scan, positive, put_table
+from torchscan.cli.arguments import add_output, in_full, model_command, on_scan, positive, put_remedies, put_table
 
 _EXAMPLES = """\
 examples
@@ -21,6 +21,7 @@ def add_to(commands: Any) -> None:
     parser = model_command(commands, "roofline", help_, _EXAMPLES, run=_run, step=True)
     parser.add_argument("--device", metavar="NAME", default="auto", help="which device (default: this machine's)")
     parser.add_argument("--compiled", action="store_true", help="estimate for torch.compile")
+    parser.add_argument("--remedies", action="store_true", help="what would make it faster, each change estimated")
     rows = parser.add_argument_group("rows")
     rows.add_argument("--by", choices=("layer", "kind", "operator"), default="layer", help="default layer")
     rows.add_argument("--depth", metavar="N", type=int, default=2, help="fold layers deeper than this (default 2)")
@@ -31,6 +32,9 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     from torchscan.report.roofline import format_roofline, roofline_table
 
+    if options.remedies:
+        put_remedies(options, lambda scan: scan.roofline)
+        return
     roofline = on_scan(options, lambda scan: scan.roofline)
     shown: dict[str, Any] = {"by": options.by, "max_depth": options.depth, "rows": options.top}
     text = partial(format_roofline, roofline, **shown, width=options.width)

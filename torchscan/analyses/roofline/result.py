@@ -109,11 +109,11 @@ class Roofline(Result):
     assumptions: tuple[str, ...]
     #: problems with the question, such as a batch that does not fit the device
     warnings: tuple[str, ...]
-    asker: Asker = field(default=NOBODY, repr=False, compare=False)
+    _asker: Asker = field(default=NOBODY, repr=False, compare=False)
 
     def remedies(self) -> Remedies:
         """What would make it faster: each change estimated by itself, the best first."""
-        return self.asker.remedies()
+        return self._asker.remedies()
 
     @property
     def time_range(self) -> tuple[float, float]:
