@@ -233,3 +233,21 @@ def test_where_there_is_no_room_for_a_workspace_torch_does_without() -> None:
     assert verdict is not None
     assert verdict.fits
     assert 512 * 2**20 < verdict.reserved_bytes < 600 * 2**20
+
+
+def test_how_much_is_reserved_is_unsure_by_the_workspaces() -> None:
+    """Input and output of 256 MiB, a workspace as large as both, and 2 % of it all."""
+    model = nn.Conv2d(64, 64, 1, bias=False)
+    verdict = estimate_memory(model, (64, 1024, 1024), device="H200").verdict
+    assert verdict is not None
+    reserved = verdict.reserved_bytes
+    assert reserved == pytest.approx(1024 * MIB + 32 * MIB, rel=0.01)
+    assert verdict.reserved_range == pytest.approx(
+        (reserved - 512 * MIB - reserved / 50, reserved + 512 * MIB + reserved / 50), rel=0.01
+    )
+
+
+def test_without_convolutions_it_is_off_by_little() -> None:
+    verdict = estimate_memory(model(), (1024,), batch_size=2048, device="H200").verdict
+    assert verdict is not None
+    assert verdict.reserved_range == pytest.approx((0.98 * verdict.reserved_bytes, 1.02 * verdict.reserved_bytes))

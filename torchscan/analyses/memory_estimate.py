@@ -33,6 +33,8 @@ class Verdict:
     allocated_bytes: int
     #: peak of the segments that torch's allocator takes from the device for them (if they don't fit: would need at least)
     reserved_bytes: int
+    #: the least and the most that it may be: cuDNN's workspaces are not known
+    reserved_range: tuple[int, int]
     fits: bool
     #: whether the context decides: it fits beside the least, and not beside the most
     is_close: bool
@@ -46,7 +48,8 @@ class Verdict:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        return {**asdict(self), "context_range": list(self.context_range), "left_bytes": self.left_bytes}
+        ranges = {"context_range": list(self.context_range), "reserved_range": list(self.reserved_range)}
+        return {**asdict(self), **ranges, "left_bytes": self.left_bytes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,9 @@ from torchscan.once import once
 from torchscan.trace.events import OpCall, StorageRecord
 from torchscan.trace.trace import Trace
 
+#: the share by which what torch reserves may be off where no workspaces are in doubt
+UNSURE = 0.02
+
 _CONVOLUTIONS = frozenset({"aten.convolution", "aten.convolution_backward"})
 
 
@@ -67,6 +70,7 @@ class Placement:
             context_range=self._device.context_range,
             allocated_bytes=used.peak_allocated,
             reserved_bytes=needed,
+            reserved_range=self._range_of(needed),
             fits=self.fits,
             is_close=self._is_close,
         )
@@ -74,6 +78,12 @@ class Placement:
     @once
     def _on_device(self) -> CachingAllocator | OutOfMemory:
         return self._tried(self._device.room_bytes)
+
+    def _range_of(self, reserved: int) -> tuple[int, int]:
+        """What workspaces make of it is unsure: from none of them to as much again; and of everything, a little."""
+        of_workspaces = max(0, self._replay(None).peak_reserved - self._replay(None, workspaces=False).peak_reserved)
+        unsure = of_workspaces + round(UNSURE * reserved)
+        return max(0, reserved - unsure), reserved + unsure
 
     def _tried(self, room: int) -> CachingAllocator | OutOfMemory:
         try:
@@ -86,11 +96,11 @@ class Placement:
         """The number of threads that use cuBLAS; autograd has its own."""
         return 2 if self._trace.provenance.backward else 1
 
-    def _replay(self, capacity: int | None) -> CachingAllocator:
-        *_, allocator = self._stepwise(capacity)
+    def _replay(self, capacity: int | None, *, workspaces: bool = True) -> CachingAllocator:
+        *_, allocator = self._stepwise(capacity, workspaces=workspaces)
         return allocator
 
-    def _stepwise(self, capacity: int | None) -> Iterator[CachingAllocator]:
+    def _stepwise(self, capacity: int | None, *, workspaces: bool = True) -> Iterator[CachingAllocator]:
         """The allocator, after each step."""
         allocator = CachingAllocator(capacity=capacity)
         for _ in range(self._threads):
@@ -98,7 +108,7 @@ class Placement:
         held: dict[int, AllocatedBlock | None] = {}
         for step in self._steps:
             self._release_what_is_over(allocator, held)
-            self._take(step, allocator, held)
+            self._take(step, allocator, held, workspaces=workspaces)
             yield allocator
 
     @once
@@ -112,7 +122,9 @@ class Placement:
         before = [block._replace(first=made.get(number, block.first)) for number, block in enumerate(blocks)]
         return _by_moment(before, moments), recorded
 
-    def _take(self, step: _Step, allocator: CachingAllocator, held: dict[int, AllocatedBlock | None]) -> None:
+    def _take(
+        self, step: _Step, allocator: CachingAllocator, held: dict[int, AllocatedBlock | None], *, workspaces: bool
+    ) -> None:
         for moment, op in enumerate(self._trace.ops):
             for block in step.ends[moment]:
                 allocator.free(held.pop(block, None))
@@ -120,7 +132,7 @@ class Placement:
                 if block not in held:
                     held[block] = allocator.allocate(self._timeline.blocks[block].size)
             with suppress(OutOfMemory):  # where there is no room, torch tries the next algorithm
-                allocator.free(allocator.allocate(_convolution_workspace(op)))
+                allocator.free(allocator.allocate(_convolution_workspace(op) * workspaces))
 
     def _release_what_is_over(self, allocator: CachingAllocator, held: dict[int, AllocatedBlock | None]) -> None:
         """Between two steps: gradients, inputs and results."""

@@ -120,9 +120,9 @@ def _verdict(verdict: Verdict) -> Table:
     left, name = verdict.left_bytes, "Left" if verdict.fits else "Short by at least"
     rows = [
         [Cell("capacity_bytes", "Memory for programs"), _bytes(verdict.capacity_bytes)],
-        [Cell("context_bytes", "Context and kernels"), _context(verdict)],
+        [Cell("context_bytes", "Context and kernels"), _with_range(verdict.context_bytes, verdict.context_range)],
         [Cell("allocated_bytes", "Tensors and workspaces"), _bytes(verdict.allocated_bytes)],
-        [Cell("reserved_bytes", "Reserved for them"), _bytes(verdict.reserved_bytes)],
+        [Cell("reserved_bytes", "Reserved for them"), _with_range(verdict.reserved_bytes, verdict.reserved_range)],
         [Cell("left_bytes", name), Cell(left, units.memory(left if verdict.fits else -left))],
     ]
     if verdict.largest_batch_size is not None:
@@ -142,10 +142,14 @@ def _closeness(verdict: Verdict | None) -> list[str]:
     return [f"Beside a context of {most} it would not fit." if verdict.fits else f"Beside a context of {least} it would fit."]
 
 
-def _context(verdict: Verdict) -> Cell:
-    least, most = verdict.context_range
-    scope = "" if least == most else f" ({units.memory(least, 0)} … {units.memory(most, 1)})"
-    return Cell(verdict.context_bytes, f"{units.memory(verdict.context_bytes)}{scope}")
+def _with_range(size: int, least_and_most: tuple[int, int]) -> Cell:
+    least, most = least_and_most
+    scope = "" if least == most else f" ({_roughly(least)} … {_roughly(most)})"
+    return Cell(size, f"{units.memory(size)}{scope}")
+
+
+def _roughly(size: int) -> str:
+    return units.memory(size, 0 if size < 2**30 else 1)
 
 
 def _largest_batch(size: int) -> Cell:
