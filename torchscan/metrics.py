@@ -33,6 +33,8 @@ class Metric:
     has_weights: bool = False
     #: the keys of the info dict (of a layer, or overall) that add up to it; empty: it comes from elsewhere
     keys: tuple[str, ...] = ()
+    #: of an estimate, the share by which it may be off
+    share_off: Callable[[Scan], float] | None = None
 
     def trace(self, scan: Scan) -> Trace:
         """The record that it is read from."""
@@ -50,6 +52,11 @@ class Metric:
     def of_info(self, data: Mapping[str, Any]) -> int:
         """The sum of its keys in the info dict, of a layer or overall."""
         return int(sum(data[key] for key in self.keys))
+
+    def read(self, scan: Scan) -> str:
+        """As text, with the range of an estimate; a lower bound is marked."""
+        text = self.written(self.value(scan), is_bound=bool(self.doubts(scan)))
+        return text if self.share_off is None else f"{text} ± {100 * self.share_off(scan):.0f} %"
 
     def written(self, value: Any, *, is_bound: bool) -> str:
         """As text; a lower bound is marked."""
@@ -118,6 +125,7 @@ METRICS: Mapping[str, Metric] = {
         parse=units.parse_duration,
         record="steps",
         is_cost=True,
+        share_off=lambda scan: scan.roofline.spread.share,
     ),
 }
 

@@ -77,7 +77,7 @@ def table_of(scans: Mapping[str, Scan], metrics: Sequence[str], *, title: str = 
     return Table(
         title=title,
         columns=[
-            Column(key="model", heading="Model", is_number=False, narrowest=12),
+            Column(key="model", heading="Model", is_number=False, narrowest=9),
             *(Column(key=name, heading=METRICS[name].heading) for name in metrics),
         ],
         rows=[Row(cells=[Cell(name, name), *(_cell(METRICS[each], scan) for each in metrics)]) for name, scan in scans.items()],
@@ -87,8 +87,7 @@ def table_of(scans: Mapping[str, Scan], metrics: Sequence[str], *, title: str = 
 
 
 def _cell(metric: Metric, scan: Scan) -> Cell:
-    value = metric.value(scan)
-    return Cell(value, metric.written(value, is_bound=bool(metric.doubts(scan))))
+    return Cell(metric.value(scan), metric.read(scan))
 
 
 def _remarks(names: Sequence[str], scans: Sequence[Scan]) -> list[str]:
@@ -107,6 +106,7 @@ def _remarks(names: Sequence[str], scans: Sequence[Scan]) -> list[str]:
     if "latency" in names:
         precision = scans[0].roofline.precision or "as the model is"
         remarks.append(f"Latency: of {step}, estimated for {scans[0].roofline.device}, {precision}, from its data sheet.")
+        remarks += [f"{text}." for text in dict.fromkeys(scan.roofline.spread.said for scan in scans)]
     assumed = dict.fromkeys(text for each in provenances for text in each.assumptions)
     return [
         *remarks,

@@ -55,7 +55,7 @@ def roofline_table(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2
         totals_first=True,
         remarks=[
             *(f"Warning: {text}." for text in roofline.warnings),
-            f"± {100 * roofline.spread.share:.0f} %: {roofline.spread.reason}.",
+            f"{roofline.spread.said}.",
             *(f"Assumed: {text}." for text in roofline.assumptions),
         ],
         noun={"layer": "layers", "kind": "kinds of operators", "operator": "calls"}[by],

@@ -20,6 +20,11 @@ class Spread(NamedTuple):
     #: what that rests on
     reason: str
 
+    @property
+    def said(self) -> str:
+        """As text."""
+        return f"± {100 * self.share:.0f} %: {self.reason}"
+
 
 class Compared(NamedTuple):
     """Image models in mixed precision, contiguous, whose measured times estimates were compared with."""
@@ -50,7 +55,7 @@ UNKNOWN = 0.5
 #: of launches, which the host decides
 LAUNCHES = 0.5
 
-_NOUNS = {"eager": "eager passes", "compiled": "compiled passes", "training": "training steps"}
+_NOUNS = {"eager": "eager pass", "compiled": "compiled pass", "training": "training step"}
 
 
 def spread_of(device: Device, mode: Mode, kind: Kind, formats: Collection[Format], launched: float) -> Spread:
@@ -66,9 +71,9 @@ def _of_kernels(device: Device, mode: Mode, kind: Kind, formats: Collection[Form
     same = next((each for each in COMPARED if each[:3] == (device.name, mode, kind)), None)
     is_half = not formats or bool({"fp16", "bf16"}.intersection(formats))
     if same and is_half:
-        which = f"{_NOUNS[mode]} of image models, mostly {kind}, measured on this card"
+        which = f"image models, mostly {kind}, whose {_NOUNS[mode]} was measured on this card"
         return same.share, f"four of five of {same.models:,} {which} lay within it"
     if device.vendor == "NVIDIA":
         where = "on this card" if is_half else "in this number format"
-        return ELSEWHERE, f"a guess: none of the {_NOUNS[mode]} that were compared was {where}"
+        return ELSEWHERE, f"a guess: no {_NOUNS[mode]} {where} was compared with a measured one"
     return UNKNOWN, "a guess: nothing on such a device was compared"
