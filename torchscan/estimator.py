@@ -62,6 +62,6 @@ def analyze_roofline(
     By default the device is this machine's; :func:`register_device` adds others.
 
     Args:
-        compiled: estimate for ``torch.compile``: pointwise operators fused, layouts unchanged.
+        compiled: estimate for ``torch.compile``: pointwise operators fused, images channels last where its compiler makes them so.
     """
     return Scan(module, input_shape, dtype, compiled=compiled, **asked).roofline

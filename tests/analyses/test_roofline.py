@@ -324,6 +324,40 @@ def test_compiled_bound_is_of_what_no_compiler_can_avoid() -> None:
     assert roofline(dropped, (64,), batch_size=4096, compiled=True).time_bound == pytest.approx(2 * 4096 * 64 * 4 / 100e9)
 
 
+def _compiled_conv(groups: int, layout: torch.memory_format, **options: Any) -> float:
+    x = torch.zeros(64, 128, 56, 56, device="meta", dtype=torch.float16).to(memory_format=layout)
+    model = nn.Conv2d(128, 128, 3, padding=1, bias=False, groups=groups).half()
+    return roofline(model, args=(x,), compiled=True, **options).time_estimate
+
+
+@pytest.mark.parametrize("options", [{}, {"training": True}])
+def test_a_compiler_lays_images_out_channels_last(options: dict[str, Any]) -> None:
+    """But for groups of more than one channel, which it has found to take longer so: their operands are turned and back."""
+    plain, grouped = (
+        {layout: _compiled_conv(groups, layout, **options) for layout in (torch.contiguous_format, torch.channels_last)}
+        for groups in (1, 2)
+    )
+    assert plain[torch.contiguous_format] == pytest.approx(plain[torch.channels_last], rel=0.01)
+    assert grouped[torch.contiguous_format] > 1.1 * grouped[torch.channels_last]
+
+
+def test_compiled_sums_over_images_are_kernels_of_their_own() -> None:
+    """The result of the activation is written and read: 3 passes through memory, and 2 of rows, which are summed at once."""
+    image, row = meta_roofline((16, 64, 64, 64), (2, 3)), meta_roofline((16, 64, 64, 64), (3,))
+    assert image == pytest.approx(3 / 2 * row, rel=0.02)
+
+
+def meta_roofline(shape: tuple[int, ...], dims: tuple[int, ...]) -> float:
+    """Bytes that a compiled activation and its mean move, in seconds."""
+
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = torch.sigmoid(x)
+            return y, y.mean(dims)
+
+    return roofline(Model(), args=(torch.zeros(shape, device="meta"),), compiled=True).time_estimate
+
+
 def test_compiled_bound_leaves_out_what_the_cache_may_hold() -> None:
     size = 4 * 64 * 1024**2  # bytes, of which an RTX 4090 has 72 MiB of cache
     result = roofline(nn.ReLU(), (1024, 1024), batch_size=64, device="RTX 4090", compiled=True)

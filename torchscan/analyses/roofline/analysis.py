@@ -20,6 +20,7 @@ from torchscan.analyses.roofline.constants import (
 )
 from torchscan.analyses.roofline.fusion import Needed, fused_kernels, handed_over, traffic_when_fused
 from torchscan.analyses.roofline.kernels import is_launched
+from torchscan.analyses.roofline.layout import makes_channels_last
 from torchscan.analyses.roofline.rates import Format, Numbers, Rates
 from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
 from torchscan.analyses.roofline.spread import Kind, Mode, Spread, spread_of
@@ -55,7 +56,8 @@ def roofline_of(
     moved = traffic_when_fused(trace, costs, kernels, needed) if needed else costs
     handed = handed_over(trace, costs, kernels, needed) if needed else [0] * len(costs)
     cached, cached_at_least = _in_cache(trace, rates, costs)
-    device = CallTimes(rates, numbers or Numbers(), compiled=compiled)
+    turned = compiled and makes_channels_last(trace, costs)
+    device = CallTimes(rates, numbers or Numbers(), compiled=compiled, turned=turned)
     runs = [
         device.run(index, op, moved[index], Near(cached[index], cached_at_least[index], handed[index]))
         for index, op in enumerate(trace.ops)

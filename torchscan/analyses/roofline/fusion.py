@@ -20,6 +20,7 @@ from torchscan.trace.trace import Trace
 #: streaming operators that a compiler puts into kernels of their own, or leaves to torch's
 _SEARCHING = ("sort", "topk", "unique", "nonzero", "cumsum", "multinomial", "bernoulli")
 _PLACING = ("index_put", "_index_put", "scatter", "embedding_dense_backward", "im2col", "col2im", "max_pool", "grid_sampler")
+_SUMS = frozenset({"mean", "sum", "amax"})
 _APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudnn")
 
 
@@ -30,10 +31,19 @@ def is_fusible(op: OpCall, cost: OpCost) -> bool:
 
 
 def begins_kernel(op: OpCall) -> bool:
-    """Whether it first needs all of its operand, for its statistics. What comes before is then another kernel's."""
+    """Whether it goes over all of its operand by itself: for statistics, or to sum images, whose channels lie innermost.
+
+    What comes before is then another kernel's.
+    """
     name = op.signature.operator.removeprefix("aten.")
     takes_statistics = "batch_norm" in name and op.signature.arguments.get("training", True)
-    return takes_statistics or name.startswith("native_group_norm")
+    return takes_statistics or name.startswith("native_group_norm") or _sums_images(op, name)
+
+
+def _sums_images(op: OpCall, name: str) -> bool:
+    dims = op.signature.arguments.get("dim", None) if name in _SUMS else None
+    is_over_places = isinstance(dims, tuple) and {dim % 4 for dim in dims} >= {2, 3}
+    return name == "_adaptive_avg_pool2d" or (is_over_places and len(op.signature.inputs[0].shape) == 4)
 
 
 def fused_kernels(trace: Trace, costs: tuple[OpCost, ...]) -> list[int | None]:

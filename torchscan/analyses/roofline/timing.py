@@ -8,6 +8,7 @@ from typing import NamedTuple
 from torchscan.analyses.roofline.constants import EPILOGUES, OVERLAP, STREAMING, VECTORS
 from torchscan.analyses.roofline.fusion import begins_kernel, is_fusible
 from torchscan.analyses.roofline.kernels import Kernel, kernel_of
+from torchscan.analyses.roofline.layout import with_channels_last
 from torchscan.analyses.roofline.rates import Format, Numbers, Rates, format_of
 from torchscan.analyses.roofline.result import Limiter
 from torchscan.ops import OpCost
@@ -103,10 +104,12 @@ def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
 class CallTimes:
     """Times calls on a device."""
 
-    def __init__(self, rates: Rates, numbers: Numbers, *, compiled: bool) -> None:
+    def __init__(self, rates: Rates, numbers: Numbers, *, compiled: bool, turned: bool) -> None:
+        """``turned``: convolutions find and leave their operands with the channels last."""
         self._rates = rates
         self._numbers = numbers
         self._compiled = compiled
+        self._turned = turned
         self._kernels: dict[int, tuple[Kernel, Format]] = {}
         self._times: dict[tuple[object, ...], tuple[OpCost, Format, Seconds, int]] = {}
 
@@ -130,7 +133,8 @@ class CallTimes:
         key = id(op.signature)
         if key not in self._kernels:
             is_plain = self._rates.is_host or (self._compiled and is_fusible(op, cost) and not begins_kernel(op))
-            kernel = Kernel() if is_plain else kernel_of(op.signature, cost, self._rates.device.multiprocessors)
+            signature = with_channels_last(op.signature) if self._turned else op.signature
+            kernel = Kernel() if is_plain else kernel_of(signature, cost, self._rates.device.multiprocessors)
             self._kernels[key] = kernel, format_of(op.signature, cost, self._numbers)
         return self._kernels[key]
 
@@ -139,7 +143,7 @@ class CallTimes:
         rates, efficiency = self._rates, kernel.traffic * self._rates.streamed
         products = 2 * cost.macs * rates.least_seconds(form, kernel) if cost.macs else 0.0
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
-        turned = 0.0 if self._compiled else kernel.turned_bytes + kernel.bias_bytes
+        apart = kernel.turned_bytes + (0.0 if self._compiled else kernel.bias_bytes)
         quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
         return Seconds(
             least=self._least(max(products, others), moved),
@@ -148,7 +152,7 @@ class CallTimes:
             arithmetic=max(self._products(kernel, cost, form), others / VECTORS, self._cycles(kernel)),
             traffic=max(0.0, moved.by_memory - EPILOGUES * handed) / (rates.bandwidth * efficiency)
             + moved.by_cache / rates.cache_estimate,
-            around=(kernel.more_bytes + turned + quantised) / (rates.bandwidth * STREAMING * rates.streamed) + kernel.alone,
+            around=(kernel.more_bytes + apart + quantised) / (rates.bandwidth * STREAMING * rates.streamed) + kernel.alone,
         )
 
     def _least(self, arithmetic: float, moved: _Moved) -> tuple[float, float, float]:
