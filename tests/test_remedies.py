@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 import warnings
+import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -48,8 +51,16 @@ def named(remedies: Remedies, change: str) -> Remedy:
     return found
 
 
+def time_remedies(model: nn.Module, *shape: Any, **options: Any) -> Remedies:
+    return analyze_roofline(model, *shape, **{**CARD, **options}).remedies()
+
+
+def memory_remedies(model: nn.Module, *shape: Any, **options: Any) -> Remedies:
+    return estimate_memory(model, *shape, **options).remedies()
+
+
 def test_changes_of_arguments_are_estimated_as_if_asked_for() -> None:
-    remedies = analyze_roofline(blocks(), (256, 64), batch_size=512, **CARD).remedies()
+    remedies = time_remedies(blocks(), (256, 64), batch_size=512)
     changes: dict[str, dict[str, Any]] = {
         "compile": {"compiled": True},
         "bfloat16": {"precision": "bf16"},
@@ -64,13 +75,13 @@ def test_changes_of_arguments_are_estimated_as_if_asked_for() -> None:
 
 
 def test_the_best_comes_first() -> None:
-    saved = [each.saves for each in analyze_roofline(blocks(), (256, 64), batch_size=512, **CARD).remedies().remedies]
+    saved = [each.saves for each in time_remedies(blocks(), (256, 64), batch_size=512).remedies]
     assert saved == sorted(saved, reverse=True)
     assert min(saved) >= 0.01
 
 
 def test_channels_last_is_estimated_on_such_images() -> None:
-    remedies = analyze_roofline(images(), (64, 56, 56), batch_size=256, precision="fp16", **CARD).remedies()
+    remedies = time_remedies(images(), (64, 56, 56), batch_size=256, precision="fp16")
     x = torch.zeros(256, 64, 56, 56, device="meta").to(memory_format=torch.channels_last)
     asked = analyze_roofline(images(), args=(x,), precision="fp16", **CARD)
     assert named(remedies, "channels last").after == asked.time_estimate < remedies.before
@@ -78,58 +89,192 @@ def test_channels_last_is_estimated_on_such_images() -> None:
 
 def test_larger_batches_are_compared_by_the_sample() -> None:
     """A layer of few samples is all launches: four times as many take as long."""
-    found = named(analyze_roofline(blocks(), (64,), batch_size=2, **CARD).remedies(), "larger batches")
+    found = named(time_remedies(blocks(), (64,), batch_size=2), "larger batches")
     assert found.after == analyze_roofline(blocks(), (64,), batch_size=8, **CARD).time_estimate / 4
     assert found.saves == pytest.approx(0.75, abs=0.01)
 
 
 def test_checkpoints_are_those_that_the_model_could_have() -> None:
-    found = named(estimate_memory(blocks(), (256, 64), **STEP).remedies(), "checkpoints")
+    found = named(memory_remedies(blocks(), (256, 64), **STEP), "checkpoints")
     asked = estimate_memory(blocks(is_checkpointed=True), (256, 64), **STEP).verdict
     assert asked is not None
     assert found.after == asked.reserved_bytes
     assert "1 … 6" in found.how
 
 
+class Stack(nn.Module):
+    """Beside the list of its blocks stands a norm, as in encoders and decoders."""
+
+    def __init__(self, is_checkpointed: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block(is_checkpointed) for _ in range(4))
+        self.norm = nn.LayerNorm(64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One block after the other."""
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x)
+
+
+class TwoStacks(nn.Module):
+    def __init__(self, is_checkpointed: bool) -> None:
+        super().__init__()
+        self.encoder, self.decoder = Stack(is_checkpointed), Stack(is_checkpointed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Both."""
+        return self.decoder(self.encoder(x))
+
+
+class Branches(nn.Module):
+    """A block whose own layers are in a list."""
+
+    def __init__(self, is_checkpointed: bool) -> None:
+        super().__init__()
+        self.inner = nn.ModuleList([nn.Linear(64, 512), nn.Linear(512, 64)])
+        self.is_checkpointed = is_checkpointed
+
+    def inside(self, x: Tensor) -> Tensor:
+        """What is computed again."""
+        return x + self.inner[1](torch.relu(self.inner[0](x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """With a checkpoint of its own, or without."""
+        return checkpoint(self.inside, x, use_reentrant=False) if self.is_checkpointed else self.inside(x)
+
+
+@pytest.mark.parametrize(
+    "build", [TwoStacks, lambda is_checkpointed: nn.Sequential(*(Branches(is_checkpointed) for _ in range(6)))]
+)
+def test_checkpoints_are_around_blocks_and_not_around_stacks_of_them(build: Callable[[bool], nn.Module]) -> None:
+    model = build(False)
+    found = named(memory_remedies(model, (256, 64), **STEP), "checkpoints")
+    asked = estimate_memory(build(True), (256, 64), **STEP).verdict
+    assert asked is not None
+    assert found.after == asked.reserved_bytes
+
+
 def test_without_a_device_it_is_the_peak_of_the_tensors() -> None:
-    remedies = estimate_memory(blocks(), (256, 64), batch_size=8, training=True).remedies()
-    assert (remedies.figure, remedies.before) == (
-        "peak_bytes",
-        estimate_memory(blocks(), (256, 64), batch_size=8, training=True).peak_bytes,
-    )
-    asked = estimate_memory(blocks(is_checkpointed=True), (256, 64), batch_size=8, training=True).peak_bytes
+    step: dict[str, Any] = {"batch_size": 8, "training": True}
+    model = blocks()
+    remedies = memory_remedies(model, (256, 64), **step)
+    assert remedies.metric == "peak_bytes"
+    assert remedies.before == estimate_memory(model, (256, 64), **step).peak_bytes
+    asked = estimate_memory(blocks(is_checkpointed=True), (256, 64), **step).peak_bytes
     assert named(remedies, "checkpoints").after == asked
 
 
 def test_a_fused_optimizer_is_torchs() -> None:
-    found = analyze_roofline(blocks(), (64,), **STEP).remedies()
-    fused = partial(torch.optim.AdamW, fused=True)
-    assert (
-        named(found, "fused optimizer").after == analyze_roofline(blocks(), (64,), **{**STEP, "optimizer": fused}).time_estimate
-    )
+    asked = analyze_roofline(blocks(), (64,), **{**STEP, "optimizer": partial(torch.optim.AdamW, fused=True)})
+    assert named(time_remedies(blocks(), (64,), **STEP), "fused optimizer").after == asked.time_estimate
 
 
 def test_what_cannot_be_tried_is_said() -> None:
-    remedies = analyze_roofline(blocks(), (64,), **{**STEP, "optimizer": "Rprop"}).remedies()
-    assert "fused optimizer: the optimizer could not be made" in " ".join(remedies.of_no_help) or "no fused kernel" in str(
-        remedies
-    )
+    """Rprop has no fused kernel."""
+    remedies = time_remedies(blocks(), (64,), **{**STEP, "optimizer": "Rprop"})
+    assert "fused optimizer: Rprop has no fused kernel" in remedies.of_no_help
+
+
+def test_batches_that_do_not_fit_are_of_no_help() -> None:
+    """Of 2^18 rows, a block keeps 0.56 GiB: 6 of them fit 5.8 GiB, and 24 do not."""
+    remedies = time_remedies(blocks(), (64,), batch_size=2**18, training=True, device="RTX 2060")
+    assert "larger batches: this does not fit NVIDIA GeForce RTX 2060" in remedies.of_no_help
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_together_is_the_best_there_is(training: bool) -> None:
+    """It has the precision that goes best with the other changes, and stands first because it saves most."""
+    options: dict[str, Any] = {"batch_size": 512, "training": training}
+    remedies = time_remedies(blocks(), (256, 64), **options)
+    (first, *_) = remedies.remedies
+    assert first.change == "together"
+    for precision in ("tf32", "bf16-mixed", *([] if training else ["bf16"])):
+        asked = analyze_roofline(blocks(), (256, 64), compiled=True, precision=precision, **options, **CARD)  # type: ignore[arg-type]
+        assert first.after <= asked.time_estimate
+
+
+def test_one_change_is_not_repeated_as_all_of_them() -> None:
+    changes = [each.change for each in memory_remedies(blocks(), (256, 64), batch_size=64).remedies]
+    assert "together" not in changes
+    assert changes
+
+
+class Generator(nn.Module):
+    """Images from a vector: no input has channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.conv, self.last = nn.Linear(64, 64 * 28 * 28), nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Two convolutions."""
+        y: Tensor = self.last(self.conv(self.wide(x).view(-1, 64, 28, 28)))
+        return y
+
+
+class Masked(nn.Module):
+    """A mask has as many dimensions as an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(64, 64, 3)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """What is masked is no image."""
+        return self.conv(x).mean() + (mask * mask).sum()
+
+
+def test_channels_last_is_of_the_weights_too() -> None:
+    model = Generator()
+    asked = analyze_roofline(Generator().to(memory_format=torch.channels_last), (64,), batch_size=256, precision="fp16", **CARD)  # type: ignore[call-overload]
+    remedies = time_remedies(model, (64,), batch_size=256, precision="fp16")
+    assert named(remedies, "channels last").after == asked.time_estimate
+
+
+def test_channels_last_is_of_images_alone() -> None:
+    model, x, mask = Masked(), torch.zeros(256, 64, 28, 28), torch.zeros(8, 4, 512, 512)
+    turned = analyze_roofline(model, args=(x.to(memory_format=torch.channels_last), mask), precision="fp16", **CARD)
+    remedies = time_remedies(model, args=(x, mask), precision="fp16")
+    assert named(remedies, "channels last").after == pytest.approx(turned.time_estimate, rel=0.01)
+    assert "channels last" not in str(time_remedies(blocks(), (64,)))
+
+
+class WithOwnForward(Block):
+    """What checkpoints are put around: its forward is an attribute of its own, and it has hooks."""
+
+    def __init__(self) -> None:
+        super().__init__(is_checkpointed=False)
+        self.forward = self.inside  # type: ignore[method-assign]
+        self.register_forward_hook(lambda *_: None)
 
 
 def test_the_model_is_as_before_and_nobody_is_warned() -> None:
-    model = blocks()
+    model = nn.Sequential(*(WithOwnForward() for _ in range(3)), nn.Dropout())
     before = {path: dict(vars(module)) for path, module in model.named_modules()}
+    random = torch.get_rng_state()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        estimate_memory(model, (256, 64), **STEP).remedies()
-        analyze_roofline(model, (256, 64), **STEP).remedies()
-    assert {path: vars(module).keys() for path, module in model.named_modules()} == {
-        path: each.keys() for path, each in before.items()
-    }
+        memory_remedies(model, (256, 64), **STEP)
+        time_remedies(model, (256, 64), **STEP)
+    assert {path: vars(module) for path, module in model.named_modules()} == before
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_a_result_keeps_no_model() -> None:
+    model = blocks()
+    gone = weakref.ref(model)
+    result = estimate_memory(model, (64,), **CARD)
+    del model
+    gc.collect()
+    assert gone() is None
+    with pytest.raises(InputError, match="estimate it again"):
+        result.remedies()
 
 
 def test_a_result_that_was_pickled_has_no_model_to_ask() -> None:
-    for result in (analyze_roofline(blocks(), (64,), **CARD), estimate_memory(blocks(), (64,), **CARD)):
+    model = blocks()
+    for result in (analyze_roofline(model, (64,), **CARD), estimate_memory(model, (64,), **CARD)):
         assert result.remedies().before > 0
         loaded = pickle.loads(pickle.dumps(result))  # noqa: S301 - our own
         assert loaded == result
@@ -138,7 +283,7 @@ def test_a_result_that_was_pickled_has_no_model_to_ask() -> None:
 
 
 def test_as_data_and_as_text() -> None:
-    remedies = analyze_roofline(blocks(), (64,), **CARD).remedies()
+    remedies = time_remedies(blocks(), (64,))
     assert json.loads(json.dumps(remedies.as_dict()))["before"] == remedies.before
     assert remedies.remedies[0].change in repr(remedies)
     assert "Of no help" in str(remedies)

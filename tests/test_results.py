@@ -28,11 +28,15 @@ def _info() -> Info:
     return torchscan.crawl_module(block(), SHAPE)
 
 
+def _remedies(model: nn.Module) -> Any:
+    return torchscan.analyze_roofline(model, SHAPE, device="RTX 3090").remedies()
+
+
 RESULTS: Mapping[str, Callable[[], Any]] = {
     "info": _info,
     "memory": lambda: torchscan.estimate_memory(block(), SHAPE, training=True, optimizer="SGD", device="RTX 3090"),
     "roofline": lambda: torchscan.analyze_roofline(block(), SHAPE, device="RTX 3090"),
-    "remedies": lambda: torchscan.analyze_roofline(block(), SHAPE, device="RTX 3090").remedies(),
+    "remedies": lambda: _remedies(block()),
     "fields": lambda: torchscan.receptive_field(block(), SHAPE),
     "field": lambda: torchscan.receptive_field(block(), SHAPE)["conv"],
     "comparison": lambda: torchscan.compare_info(_info(), torchscan.crawl_module(block(), SHAPE, batch_size=2)),

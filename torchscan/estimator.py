@@ -62,6 +62,6 @@ def analyze_roofline(
     By default the device is this machine's; :func:`register_device` adds others.
 
     Args:
-        compiled: estimate for ``torch.compile``: pointwise operators fused, images channels last where its compiler makes them so.
+        compiled: estimate for ``torch.compile``: pointwise operators fused, images laid out as its compiler does.
     """
     return Scan(module, input_shape, dtype, compiled=compiled, **asked).roofline

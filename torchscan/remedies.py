@@ -1,14 +1,15 @@
-"""What to try on a pass that is slow or large, each change by itself."""
+"""What to try on a pass that is slow or large, each change by itself and all that help together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torchscan.analyses.memory_timeline import LayerMemory
-from torchscan.analyses.remedies import Figure, Remedies, Remedy
+from torchscan.analyses.parameters import modules_around
+from torchscan.analyses.remedies import Remedies, Remedy, RemedyMetric
 from torchscan.errors import TorchscanError
 from torchscan.recording.training.optimizers import OptimizerChoice, fused
 
@@ -16,7 +17,8 @@ from torchscan.recording.training.optimizers import OptimizerChoice, fused
 _LEAST = 0.01
 #: how many times as many samples larger batches have
 _LARGER = 4
-_CONTAINERS = {"Sequential", "ModuleList"}
+#: from the outermost blocks inwards, how often to try
+_LEVELS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +29,23 @@ class Situation:
     precision: str | None
     compiled: bool
     optimizer: OptimizerChoice | None
-    #: None: the arguments were given
+    #: None: it cannot be chosen, or the pass needs data
     batch_size: int | None
     on_gpu: bool
-    #: the type of 16 bits that the device is made for
-    half: Literal["bf16", "fp16"]
-    layers: Sequence[LayerMemory]
+    #: the formats that the device has rates for; None: not known
+    formats: frozenset[str] | None
+    has_convolutions: bool
+    layers: Sequence[LayerMemory] = ()
+
+    @property
+    def half(self) -> Literal["bf16", "fp16"]:
+        """The type of 16 bits that the device is made for."""
+        return "bf16" if self.formats is None or "bf16" in self.formats else "fp16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something to try."""
+    """Something to try. Of several by one name, the best is taken."""
 
     name: str
     how: str
@@ -47,112 +55,145 @@ class Change:
     #: paths of modules
     checkpointed: tuple[str, ...] = ()
     #: how many times as many samples one pass has
-    samples: float = 1.0
+    samples: int = 1
+
+    @property
+    def is_of_batch(self) -> bool:
+        """Whether another number of samples passes at once."""
+        return "batch_size" in self.arguments
 
 
-def for_time(pass_: Situation) -> Iterator[Change]:
+#: what the metric is with a change
+Ask = Callable[[Change], float]
+
+
+def for_time(passed: Situation) -> Iterator[Change]:
     """What may make it faster."""
-    if not pass_.compiled and pass_.on_gpu:
+    if not passed.compiled and passed.on_gpu:
         yield Change(name="compile", how="torch.compile(model)", arguments={"compiled": True})
-    yield from _precisions(pass_)
-    if pass_.precision in (None, "fp32") and pass_.on_gpu:
+    yield from _precisions(passed)
+    if passed.precision in (None, "fp32") and passed.formats is not None and "tf32" in passed.formats:
         how = 'torch.set_float32_matmul_precision("high")'
         yield Change(name="products in tf32", how=how, arguments={"precision": "tf32"})
-    if pass_.on_gpu:
-        yield Change(name="channels last", how=_CHANNELS_LAST, channels_last=True)
-    if pass_.batch_size is not None:
-        batch = _LARGER * pass_.batch_size
-        how = f"batch_size={batch}; the time is for {pass_.batch_size}"
+    if passed.on_gpu and passed.has_convolutions:
+        how = "model and images .to(memory_format=torch.channels_last)"
+        yield Change(name="channels last", how=how, channels_last=True)
+    if passed.batch_size is not None:
+        batch = _LARGER * passed.batch_size
+        how = f"batch_size={batch}; the time is for {passed.batch_size}"
         yield Change(name="larger batches", how=how, arguments={"batch_size": batch}, samples=_LARGER)
-    yield from _fused(pass_)
+    yield from _fused(passed)
 
 
-def for_memory(pass_: Situation) -> Iterator[Change]:
+def for_memory(passed: Situation) -> Iterator[Change]:
     """What may make it smaller."""
-    blocks = blocks_of(pass_.layers) if pass_.training else ()
-    if blocks:
+    for blocks in block_choices(passed.layers) if passed.training else ():
         yield Change(name="checkpoints", how=f"torch.utils.checkpoint for {_named(blocks)}", checkpointed=blocks)
-    yield from _precisions(pass_)
-    yield from _fused(pass_)
-    if pass_.batch_size is not None and pass_.batch_size > 1:
-        half = pass_.batch_size // 2
-        accumulated = {"accumulate": True} if pass_.training else {}
-        how = f"batch_size={half}" + (", gradients accumulated" if pass_.training else "")
+    yield from _precisions(passed)
+    yield from _fused(passed)
+    if passed.batch_size is not None and passed.batch_size > 1:
+        half = passed.batch_size // 2
+        accumulated = {"accumulate": True} if passed.training else {}
+        how = f"batch_size={half}" + (", gradients accumulated" if passed.training else "")
         yield Change(name="smaller batches", how=how, arguments={"batch_size": half, **accumulated})
 
 
-def remedies_of(figure: Figure, before: float, changes: Iterator[Change], ask: Callable[[Change], float]) -> Remedies:
-    """Ask for each change, and for all together that help; what fails is named with its reason."""
-    tried: list[tuple[Change, Remedy]] = []
-    failed: list[str] = []
+def remedies_of(metric: RemedyMetric, before: float, changes: Iterable[Change], ask: Ask) -> Remedies:
+    """Ask for each change, and for those together that help; what fails is named with its reason."""
+    tried: dict[str, tuple[Change, Remedy]] = {}
+    failed: dict[str, str] = {}
     for each in changes:
         try:
-            tried.append((each, _remedy(each, before, ask)))
+            remedy = _remedy(each, before, ask)
         except TorchscanError as error:
-            failed.append(f"{each.name}: {str(error).splitlines()[0]}")
-    tried.sort(key=lambda pair: -pair[1].saves)
-    helping = [(change, remedy) for change, remedy in tried if remedy.saves >= _LEAST]
-    at_once = [change for change, _ in helping if change.samples == 1.0 and "batch_size" not in change.arguments]
-    if len(at_once) > 1:
-        with suppress(TorchscanError):
-            helping.insert(0, (together := _together(at_once), _remedy(together, before, ask)))
-    others = [f"{remedy.change}: {_cost(remedy.saves)}" for _, remedy in tried if remedy.saves < _LEAST]
-    remedies = tuple(remedy for _, remedy in helping)
-    return Remedies(figure=figure, before=before, remedies=remedies, of_no_help=(*others, *failed))
+            failed[each.name] = f"{each.name}: {str(error).splitlines()[0]}"
+            continue
+        if each.name not in tried or tried[each.name][1].saves < remedy.saves:
+            tried[each.name] = each, remedy
+    helping = [remedy for _, remedy in tried.values() if remedy.saves >= _LEAST]
+    together = _together([change for change, _ in tried.values()], [remedy.change for remedy in helping], before, ask)
+    if together is not None and together.saves > max(remedy.saves for remedy in helping):
+        helping.append(together)
+    others = [f"{remedy.change}: {_cost(remedy.saves)}" for _, remedy in tried.values() if remedy.saves < _LEAST]
+    others += [said for name, said in failed.items() if name not in tried]
+    ordered = sorted(helping, key=lambda each: -each.saves)
+    return Remedies(metric=metric, before=before, remedies=tuple(ordered), of_no_help=tuple(others))
 
 
-def _remedy(change: Change, before: float, ask: Callable[[Change], float]) -> Remedy:
-    after = ask(change) / change.samples
+def _remedy(change: Change, before: float, ask: Ask) -> Remedy:
+    after = ask(change)
+    after = after if change.samples == 1 else after / change.samples
     return Remedy(change=change.name, how=change.how, after=after, saves=1 - after / before if before else 0.0)
 
 
-def _together(changes: Sequence[Change]) -> Change:
-    """All of them; of two that set the same argument, the one that comes first."""
-    arguments: dict[str, Any] = {}
-    taken = [each for each in changes if not arguments.keys() & each.arguments.keys() and not arguments.update(each.arguments)]
+def _together(tried: Sequence[Change], helping: Sequence[str], before: float, ask: Ask) -> Remedy | None:
+    """The best of all changes that help, with each of the precisions that were tried, whether it helps by itself or not."""
+    common = [each for each in tried if each.name in helping and not each.is_of_batch and "precision" not in each.arguments]
+    precisions = [each for each in tried if "precision" in each.arguments]
+    found: list[Remedy] = []
+    for chosen in (common, *([*common, each] for each in precisions)):
+        if len(chosen) > 1:
+            with suppress(TorchscanError):
+                found.append(_remedy(_merged(chosen), before, ask))
+    return max(found, key=lambda each: each.saves, default=None)
+
+
+def _merged(changes: Sequence[Change]) -> Change:
     return Change(
         name="together",
-        how=", ".join(each.name for each in taken),
-        arguments=arguments,
-        channels_last=any(each.channels_last for each in taken),
-        checkpointed=tuple(path for each in taken for path in each.checkpointed),
+        how=", ".join(each.name for each in changes),
+        arguments={name: value for each in changes for name, value in each.arguments.items()},
+        channels_last=any(each.channels_last for each in changes),
+        checkpointed=tuple(path for each in changes for path in each.checkpointed),
     )
 
 
-def blocks_of(layers: Sequence[LayerMemory]) -> tuple[str, ...]:
-    """The outermost modules that stand beside others of their type, and contain some."""
-    chosen: list[str] = []
-    parents = {layer.path.rpartition(".")[0] for layer in layers if layer.path}
+def block_choices(layers: Sequence[LayerMemory]) -> Iterator[tuple[str, ...]]:
+    """Modules that stand beside others of their type and contain some: the outermost, then those inside them, and so on."""
+    outside: tuple[str, ...] = ()
+    for _ in range(_LEVELS):
+        inner = _blocks_in(layers, outside)
+        if not inner:
+            return
+        yield inner
+        outside = inner
+
+
+def _blocks_in(layers: Sequence[LayerMemory], outside: tuple[str, ...]) -> tuple[str, ...]:
+    """The next blocks inside of these; () stands for the model."""
+    containing = {around for layer in layers for around in modules_around(layer.path)}
     siblings: dict[tuple[str, str], list[str]] = {}
     for layer in sorted(layers, key=lambda each: each.depth):
-        if layer.path in parents and layer.type_name not in _CONTAINERS and layer.activation_bytes:
+        if layer.path in containing and layer.activation_bytes and (not outside or _is_within(layer.path, outside)):
             siblings.setdefault((layer.path.rpartition(".")[0], layer.type_name), []).append(layer.path)
-    for (parent, _), paths in siblings.items():
-        if len(paths) > 1 and not any(f"{parent}.".startswith(f"{each}.") for each in chosen):
+    chosen: list[str] = []
+    for paths in siblings.values():
+        if len(paths) > 1 and not _is_within(paths[0], chosen):
             chosen += paths
     return tuple(chosen)
 
 
-_CHANNELS_LAST = "model and images .to(memory_format=torch.channels_last)"
+def _is_within(path: str, outside: Iterable[str]) -> bool:
+    return any(path.startswith(f"{each}.") for each in outside)
+
+
 _HALF = {"bf16": ("bfloat16", "torch.bfloat16"), "fp16": ("half precision", "torch.float16")}
 
 
-def _precisions(pass_: Situation) -> Iterator[Change]:
+def _precisions(passed: Situation) -> Iterator[Change]:
     """Formats of 16 bits, if the pass has wider ones; a whole model in them is for inference."""
-    name, dtype = _HALF[pass_.half]
-    if pass_.precision in (None, "fp32", "tf32"):
-        how = f'torch.autocast("{"cuda" if pass_.on_gpu else "cpu"}", {dtype})'
-        yield Change(name=f"{name} by autocast", how=how, arguments={"precision": f"{pass_.half}-mixed"})
-    if not pass_.training and pass_.precision in (None, "fp32", "tf32", "fp16-mixed", "bf16-mixed"):
-        yield Change(name=name, how=f"model.to({dtype})", arguments={"precision": pass_.half})
+    name, dtype = _HALF[passed.half]
+    if passed.precision in (None, "fp32", "tf32"):
+        how = f"torch.autocast(x.device.type, {dtype})"
+        yield Change(name=f"{name} by autocast", how=how, arguments={"precision": f"{passed.half}-mixed"})
+    if not passed.training and passed.precision in (None, "fp32", "tf32", "fp16-mixed", "bf16-mixed"):
+        yield Change(name=name, how=f"model.to({dtype})", arguments={"precision": passed.half})
 
 
-def _fused(pass_: Situation) -> Iterator[Change]:
-    if pass_.optimizer is not None and pass_.on_gpu:
-        try:
-            yield Change(name="fused optimizer", how="fused=True", arguments={"optimizer": fused(pass_.optimizer)})
-        except TorchscanError:  # one that exists
-            return
+def _fused(passed: Situation) -> Iterator[Change]:
+    if passed.optimizer is not None and passed.on_gpu:
+        with suppress(TorchscanError):  # one that exists
+            yield Change(name="fused optimizer", how="fused=True", arguments={"optimizer": fused(passed.optimizer)})
 
 
 def _named(blocks: Sequence[str]) -> str:
@@ -160,5 +201,5 @@ def _named(blocks: Sequence[str]) -> str:
 
 
 def _cost(saves: float) -> str:
-    percent = round(-100 * saves)
+    percent = int(-100 * saves)
     return "no difference" if percent == 0 else f"{abs(percent)} % {'more' if percent > 0 else 'less'}"

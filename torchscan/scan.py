@@ -14,7 +14,7 @@ from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
-from torchscan.analyses.remedies import Asker, Figure, Remedies
+from torchscan.analyses.remedies import Asker, Remedies, RemedyMetric
 from torchscan.analyses.roofline import Rates, Roofline, numbers_of, require_format, roofline_of
 from torchscan.analyses.totals import require_prices
 from torchscan.batch_search import BatchSearch
@@ -26,7 +26,7 @@ from torchscan.recording.arguments import DEFINITIONS, ScanArguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.passes import record_pass, record_step
-from torchscan.recording.precision import Precision, checked_precision, in_precision
+from torchscan.recording.precision import Precision, checked_precision, in_precision, with_channels_last
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
 from torchscan.recording.training.gradients import Backward
 from torchscan.recording.training.optimizers import OptimizerChoice
@@ -111,9 +111,9 @@ class Question(Inputs):
             in_pieces=True,
             device_type=kernels.device_type,
             has_flash=kernels.has_flash,
-            channels_last=change is not None and change.channels_last,
             checkpointed=() if change is None else change.checkpointed,
         )
+        step = with_channels_last(step) if change is not None and change.channels_last else step
         return in_precision(step, checked_precision(self.precision))
 
 
@@ -244,34 +244,44 @@ class Scan:
             raise InputError("context_bytes is held on a device: give device='NVIDIA H200', say")
         verdict = None if self._card is None else self._step.on(self._card).verdict()
         estimate = estimate_of(self._step.trace, self._step.timeline, verdict)
-        return replace(estimate, _asker=Asker(self._memory_remedies))
+        return replace(estimate, _asker=self._asker(Scan._memory_remedies))
 
     def _memory_remedies(self) -> Remedies:
-        figure, before = _peak(self.memory)
-        on_gpu = is_on_cuda(self.question.module) if self._device is None else _is_gpu(self._device)
-        return remedies_of(
-            figure, before, for_memory(self._situation(self._device, on_gpu)), lambda each: _peak(self._with(each).memory)[1]
-        )
+        metric, before = _peak(self.memory)
+        changes = for_memory(replace(self._situation(self._device, self._step), layers=self._step.timeline.layers))
+        return remedies_of(metric, before, changes, lambda each: _peak(self._with(each).memory)[1])
 
     def _time_remedies(self) -> Remedies:
-        before, changes = self._roofline.time_estimate, for_time(self._situation(self._target, _is_gpu(self._target)))
-        return remedies_of("time_estimate", before, changes, lambda each: self._with(each)._roofline.time_estimate)
+        changes = for_time(self._situation(self._target, self._step_for(_kernels_of(self._target))))
+        return remedies_of("time_estimate", self._roofline.time_estimate, changes, self._time_with)
+
+    def _time_with(self, change: Change) -> float:
+        scan = self._with(change)
+        too_large = _overflow(scan._step_for(_kernels_of(self._target)), self._target) if change.is_of_batch else []
+        if too_large:
+            raise InputError(too_large[0].partition(":")[0])
+        return scan._roofline.time_estimate
 
     def _with(self, change: Change) -> Scan:
         return Scan.of(replace(self.question, **change.arguments), change)
 
-    def _situation(self, device: Device | None, on_gpu: bool) -> Situation:
-        question = self.question
-        has_bf16 = device is None or "bf16" in device.flops_per_second or not device.flops_per_second
+    def _asker(self, ask: Callable[[Scan], Remedies]) -> Asker:
+        """Asks the question again, of the model as it is then; neither this scan nor the model is kept for it."""
+        arguments = {each.name: getattr(self.question, each.name) for each in fields(Question) if each.name != "module"}
+        return Asker(self.question.module, lambda module: ask(Scan.of(Question(module=module, **arguments))))
+
+    def _situation(self, device: Device | None, step: _Step) -> Situation:
+        question, trace = self.question, step.trace
+        can_change_batch = question.input_shape is not None and trace.provenance.execution == "abstract"
         return Situation(
             training=question.has_backward,
             precision=checked_precision(question.precision),
             compiled=question.compiled,
             optimizer=question.optimizer,
-            batch_size=None if question.input_shape is None else question.batch_size,
-            on_gpu=on_gpu,
-            half="bf16" if has_bf16 else "fp16",
-            layers=self._step.timeline.layers,
+            batch_size=question.batch_size if can_change_batch else None,
+            on_gpu=is_on_cuda(question.module) if device is None else device.has_allocator,
+            formats=frozenset(device.flops_per_second) if device is not None and device.flops_per_second else None,
+            has_convolutions=any("convolution" in op.signature.operator for op in trace.ops),
         )
 
     def largest_batch(self) -> int:
@@ -293,7 +303,7 @@ class Scan:
         """What limits each operator on the device (by default this machine's), and how long the pass takes there."""
         for each in _overflow(self._step_for(_kernels_of(self._target)), self._target):
             warn_user(each)
-        return replace(self._roofline, _asker=Asker(self._time_remedies))
+        return replace(self._roofline, _asker=self._asker(Scan._time_remedies))
 
     @once
     def _target(self) -> Device:
@@ -363,7 +373,7 @@ def _is_gpu(device: Device) -> bool:
     return device.vendor != "CPU"
 
 
-def _peak(estimate: MemoryEstimate) -> tuple[Figure, int]:
+def _peak(estimate: MemoryEstimate) -> tuple[RemedyMetric, int]:
     """What is to be made smaller: what torch reserves on the device, or what tensors occupy if there is none."""
     if estimate.verdict is None:
         return "peak_bytes", estimate.peak_bytes

@@ -6,7 +6,9 @@ One card computes at 10 and 100 TFLOP/s and moves bytes in no time; another move
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -301,9 +303,9 @@ def test_the_gradient_of_an_embedding_sorts_its_positions_first() -> None:
     ],
 )
 def test_power_limits_the_rate_of_products(arch: str, picojoules: float) -> None:
-    """65 % of 100 W, and the rate goes with the square root of what is missing."""
-    register_device("hungry", memory_gb=64, bandwidth_gbs=1e12, dense_tflops={"fp32": 100, "fp16": 400}, power_w=100, arch=arch)
-    share = (0.65 * 100 / (picojoules * 1e-12 * 400e12)) ** 0.5
+    """65 % of 150 W, and the rate goes with the square root of what is missing."""
+    register_device("hungry", memory_gb=64, bandwidth_gbs=1e12, dense_tflops={"fp32": 100, "fp16": 400}, power_w=150, arch=arch)
+    share = (0.65 * 150 / (picojoules * 1e-12 * 400e12)) ** 0.5
     x = meta(8192, 8192, dtype=torch.float16)
     assert seconds("hungry", torch.mm, x, x.clone(), precision=None) == exactly(2 * 8192**3 / (400e12 * min(1.0, share)))
 
@@ -327,18 +329,24 @@ def test_single_precision_is_limited_by_power_too(device: str, measured: float) 
     assert 2 * 16384**3 / estimate / 1e12 == pytest.approx(measured, rel=0.08)
 
 
-def test_boards_of_75_watts_have_no_voltage_to_give_up() -> None:
-    """65 % of 75 W for 200 TFLOP/s at 1 pJ each: the clock goes down with the ratio itself."""
-    register_device("small", memory_gb=64, bandwidth_gbs=1e12, dense_tflops={"fp32": 50, "fp16": 200}, power_w=75, arch="Ada")
+@pytest.mark.parametrize(("watts", "exponent"), [(60, 1), (75, 1), (112.5, 0.75), (150, 0.5), (300, 0.5)])
+def test_boards_of_75_watts_have_no_voltage_to_give_up(watts: float, exponent: float) -> None:
+    """65 % of the watts for 800 TFLOP/s at 1 pJ each: the clock goes down with the ratio, from 150 W on with its root."""
+    rates = {"fp32": 50, "fp16": 800}
+    register_device("small", memory_gb=64, bandwidth_gbs=1e12, dense_tflops=rates, power_w=watts, arch="Ada")
     x = meta(8192, 8192, dtype=torch.float16)
-    assert seconds("small", torch.mm, x, x.clone(), precision=None) == exactly(2 * 8192**3 / (0.65 * 75 / 1e-12))
+    rate = 800e12 * (0.65 * watts / 800) ** exponent
+    assert seconds("small", torch.mm, x, x.clone(), precision=None) == exactly(2 * 8192**3 / rate)
 
 
-def test_gddr7_gives_less_of_its_bandwidth() -> None:
+@pytest.mark.parametrize("options", [{"memory_type": "GDDR7"}, {"gddr_ecc": True}])
+def test_some_memory_gives_less_of_its_bandwidth(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """0.84 of the 0.9 that others give; the bound is that of the data sheet."""
-    found = {}
-    for kind in ("", "GDDR7"):
-        register_device("memory", memory_gb=64, bandwidth_gbs=100, dense_tflops={"fp32": 1e6}, memory_type=kind)
-        found[kind] = analyze_roofline(nn.ReLU(), args=(meta(2**28),), device="memory")
-    assert found["GDDR7"].time_bound == found[""].time_bound == exactly(2 * 2**30 / 100e9)
-    assert found["GDDR7"].time_estimate == exactly(found[""].time_estimate / 0.84)
+    entry = {"memory_gb": 64, "bandwidth_gbs": 100, "dense_tflops": {"fp32": 1e6}}
+    monkeypatch.setenv("TORCHSCAN_DEVICES", str(tmp_path / "devices.json"))
+    (tmp_path / "devices.json").write_text(json.dumps({"devices": {"other": entry, "slower": {**entry, **options}}}))
+    other, slower = (analyze_roofline(nn.ReLU(), args=(meta(2**28),), device=name) for name in ("other", "slower"))
+    assert slower.time_bound == other.time_bound == exactly(2 * 2**30 / 100e9)
+    assert slower.time_estimate == exactly(other.time_estimate / 0.84)

@@ -19,6 +19,7 @@ from tests.recording.test_record import Calls
 from tests.versions import needs
 from torchscan import InputError, OperatorLoad, Roofline, analyze_roofline, register_device
 from torchscan.analyses.roofline.kernels.products import filled
+from torchscan.analyses.roofline.spread import COMPARED
 from torchscan.hardware import devices
 
 #: 10 TFLOP/s in fp32, ten times that in fp16, 100 GB/s: ridges at 100 and 1000 FLOPs per byte
@@ -61,6 +62,24 @@ def test_bound_of_single_precision_leaves_winograd_room(window: int, stride: int
     load = only(roofline(layer, (512, size, size), batch_size=8, precision="fp32"), "convolution")
     assert load.macs == 8 * 512 * 512 * 64**2 * window**2
     assert load.time_bound == pytest.approx(2 * load.macs * share / 10e12)
+    assert load.limiter == ("compute" if load.intensity is not None and load.intensity > 100 else "memory")
+
+
+def test_winograds_room_is_in_the_gradients_of_a_convolution_too() -> None:
+    """Two more convolutions of as many products each; on matrix units all of them count."""
+    layer = nn.Conv2d(512, 512, 3, padding=1, bias=False)
+    single, half = (
+        only(roofline(layer, (512, 64, 64), batch_size=8, precision=precision, training=True), "convolution_backward")
+        for precision in ("fp32", "fp16")
+    )
+    assert single.time_bound == pytest.approx(2 * single.macs / 9 / 10e12)
+    assert half.time_bound == pytest.approx(2 * half.macs / 100e12)
+
+
+def test_utilisation_is_of_all_products_that_are_computed() -> None:
+    layer = nn.Conv2d(512, 512, 3, padding=1, bias=False)
+    result = roofline(layer, (512, 64, 64), batch_size=8, precision="fp32")
+    assert result.compute_utilisation == pytest.approx(2 * result.total.macs / 10e12 / result.time_estimate)
 
 
 def test_a_pointwise_operator_is_bound_by_memory() -> None:
@@ -703,3 +722,75 @@ def test_recurrent_layers_have_a_precision_of_their_own(layer: nn.Module, shape:
     """By default torch lets cuDNN shorten numbers, and products not."""
     loads = torchscan.analyze_roofline(layer, args=(torch.zeros(shape),), device="H200", training=True).operators
     assert {each.precision for each in loads if each.operator == operator} == {precision}
+
+
+# -- ranges --------------------------------------------------------------------------------------------------------------
+
+
+def image_model() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(64, 256, 3), nn.ReLU(), nn.Conv2d(256, 64, 3))
+
+
+def spread(model: nn.Module, device: str, **options: Any) -> Roofline:
+    return analyze_roofline(model, (64, 112, 112), batch_size=64, device=device, **{"precision": "fp16-mixed", **options})
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "mode"),
+    [
+        ("RTX 3090", {}, "eager pass"),
+        ("RTX 4090", {}, "eager pass"),
+        ("RTX 4090", {"compiled": True}, "compiled pass"),
+        ("RTX 3090", {"training": True}, "training step"),
+    ],
+)
+def test_where_such_models_were_compared_the_range_is_theirs(device: str, options: dict[str, Any], mode: str) -> None:
+    result = spread(image_model(), device, **options)
+    (known,) = (each for each in COMPARED if (device in each.card, each.mode, each.kind) == (True, mode, "convolutions"))
+    assert result.spread.share == known.share
+    assert f"four of five of {known.models}" in result.spread.reason
+    low, high = result.time_range
+    assert low == pytest.approx(max(result.time_bound, (1 - known.share) * result.time_estimate))
+    assert high == pytest.approx((1 + known.share) * result.time_estimate)
+
+
+@pytest.mark.parametrize(
+    ("device", "options", "share"),
+    [
+        ("RTX 4090", {"training": True}, 0.25),  # steps were measured on another card
+        ("RTX 3090", {"training": True, "compiled": True}, 0.25),
+        ("RTX 3090", {"precision": "fp32"}, 0.25),
+        ("H100 SXM", {}, 0.25),
+        ("MI300X", {}, 0.5),
+        (ROUND, {}, 0.5),
+    ],
+)
+def test_elsewhere_it_is_a_guess_and_says_so(device: str, options: dict[str, Any], share: float) -> None:
+    result = spread(image_model(), device, **options)
+    assert result.spread.share == pytest.approx(share, abs=0.03)
+    assert result.spread.reason.startswith("a guess")
+
+
+def test_one_small_layer_in_16_bits_makes_no_compared_pass() -> None:
+    body, head = nn.Linear(4096, 4096), nn.Linear(4096, 16).bfloat16()
+    model = Calls(lambda s, x: s.last(s.first(x).bfloat16()), first=body, last=head)
+    result = analyze_roofline(model, (4096,), batch_size=8192, device="RTX 3090")
+    assert result.spread.share == pytest.approx(0.25, abs=0.01)
+
+
+def test_a_pass_without_products_was_not_compared() -> None:
+    assert analyze_roofline(nn.Sigmoid(), (2**20,), batch_size=64, device="RTX 3090").spread.reason.startswith("a guess")
+
+
+def test_what_waits_for_launches_may_be_half_as_long_again() -> None:
+    """Nothing but launches, which depend on the host."""
+    result = analyze_roofline(
+        nn.Sequential(*(nn.Linear(16, 16) for _ in range(50))), (16,), device="RTX 3090", precision="fp16"
+    )
+    assert result.spread.share == pytest.approx(0.5, abs=0.01)
+    assert "depend on the host" in result.spread.reason
+
+
+def test_the_range_begins_no_lower_than_the_bound() -> None:
+    result = spread(image_model(), "MI300X")
+    assert result.time_bound <= result.time_range[0] < result.time_estimate < result.time_range[1]

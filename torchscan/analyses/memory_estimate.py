@@ -33,7 +33,7 @@ class Verdict:
     allocated_bytes: int
     #: peak of the segments that torch's allocator takes from the device for them (if they don't fit: would need at least)
     reserved_bytes: int
-    #: the least and the most that it may be: cuDNN's workspaces are not known
+    #: the least and the most that it may be: cuDNN's workspaces are not known, and segments are filled a little otherwise
     reserved_range: tuple[int, int]
     fits: bool
     #: whether the context decides: it fits beside the least, and not beside the most

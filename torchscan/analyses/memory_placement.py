@@ -61,7 +61,7 @@ class Placement:
     def verdict(self) -> Verdict:
         """The numbers of the estimate."""
         on_device = self._on_device
-        used = on_device if isinstance(on_device, CachingAllocator) else self._replay(None)
+        used = on_device if isinstance(on_device, CachingAllocator) else self._with_workspaces
         needed = max(used.peak_allocated, on_device.demand) if isinstance(on_device, OutOfMemory) else used.peak_reserved
         return Verdict(
             device=self._device.name,
@@ -70,20 +70,30 @@ class Placement:
             context_range=self._device.context_range,
             allocated_bytes=used.peak_allocated,
             reserved_bytes=needed,
-            reserved_range=self._range_of(needed),
+            reserved_range=self._range_around(needed),
             fits=self.fits,
             is_close=self._is_close,
         )
 
+    def _range_around(self, reserved: int) -> tuple[int, int]:
+        """From no workspaces of cuDNN's to twice as much, and a little beyond: from what tensors take to what there is."""
+        bare, usual = self._without_workspaces, self._with_workspaces.peak_reserved
+        least = max(bare.peak_allocated, round((1 - UNSURE) * bare.peak_reserved))
+        most = round((1 + UNSURE) * (usual + max(0, usual - bare.peak_reserved)))
+        most = min(most, self._device.room_bytes) if self.fits else most
+        return min(least, reserved), max(most, reserved)
+
+    @once
+    def _with_workspaces(self) -> CachingAllocator:
+        return self._replay(None)
+
+    @once
+    def _without_workspaces(self) -> CachingAllocator:
+        return self._replay(None, workspaces=False)
+
     @once
     def _on_device(self) -> CachingAllocator | OutOfMemory:
         return self._tried(self._device.room_bytes)
-
-    def _range_of(self, reserved: int) -> tuple[int, int]:
-        """What workspaces make of it is unsure: from none of them to as much again; and of everything, a little."""
-        of_workspaces = max(0, self._replay(None).peak_reserved - self._replay(None, workspaces=False).peak_reserved)
-        unsure = of_workspaces + round(UNSURE * reserved)
-        return max(0, reserved - unsure), reserved + unsure
 
     def _tried(self, room: int) -> CachingAllocator | OutOfMemory:
         try:

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from torch import nn
 
 from torchscan.errors import InputError
 from torchscan.results import Result
 
 #: seconds, or bytes
-Figure = Literal["time_estimate", "peak_bytes", "reserved_bytes"]
+RemedyMetric = Literal["time_estimate", "peak_bytes", "reserved_bytes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """One change, estimated by itself."""
+    """One change, estimated by itself, or several together."""
 
     change: str
-    #: what to write
+    #: what to write, or which changes are made together
     how: str
-    #: the figure with the change
+    #: the metric with the change
     after: float
-    #: the share of the figure that it saves
+    #: the share of the metric that it saves
     saves: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies(Result):
-    """Changes to a pass, each by itself, those that save most first."""
+    """Changes to a pass, those that save most first."""
 
-    figure: Figure
-    #: the figure as the pass is
+    metric: RemedyMetric
+    #: the metric of the pass as it is
     before: float
     remedies: tuple[Remedy, ...]
     #: changes that save less than one per cent, and those that have no estimate, with the reason
@@ -46,7 +49,7 @@ class Remedies(Result):
         """Plain JSON-serialisable data."""
         names = ("change", "how", "after", "saves")
         return {
-            "figure": self.figure,
+            "metric": self.metric,
             "before": self.before,
             "remedies": [{name: getattr(each, name) for name in names} for each in self.remedies],
             "of_no_help": list(self.of_no_help),
@@ -54,16 +57,21 @@ class Remedies(Result):
 
 
 class Asker:
-    """Asks again, with changes, for what a result is an estimate of. A copy of the result that was pickled cannot."""
+    """Asks again, with changes, for what a result is an estimate of.
 
-    def __init__(self, ask: Callable[[], Remedies] | None = None) -> None:
+    It holds on to no model: a result may be kept longer than that. A copy that was pickled cannot ask.
+    """
+
+    def __init__(self, module: nn.Module | None = None, ask: Callable[[nn.Module], Remedies] | None = None) -> None:
+        self._module = None if module is None else weakref.ref(module)
         self._ask = ask
 
     def remedies(self) -> Remedies:
-        """What would help."""
-        if self._ask is None:
-            raise InputError("this estimate was loaded or made of a record, and its model is not at hand: estimate it again")
-        return self._ask()
+        """What would help the model as it is now."""
+        module = None if self._module is None else self._module()
+        if module is None or self._ask is None:
+            raise InputError("the model of this estimate is not at hand: estimate it again, and keep the model until then")
+        return self._ask(module)
 
     def __reduce__(self) -> tuple[type[Asker], tuple[()]]:
         """Without the model."""

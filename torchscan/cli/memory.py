@@ -25,8 +25,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--context", metavar="SIZE", dest="context_bytes", type=memory_size, help="what a process holds there besides tensors"
     )
-    parser.add_argument("--remedies", action="store_true", help="what would make it smaller, each change estimated")
-    parser.add_argument("--largest-batch", action="store_true", help="also find the largest batch that fits there")
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--remedies", action="store_true", help="what would make it smaller, each change estimated")
+    asked.add_argument("--largest-batch", action="store_true", help="also find the largest batch that fits there")
     add_output(parser)
 
 

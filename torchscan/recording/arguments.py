@@ -87,7 +87,7 @@ class ScanArguments(RunArguments, StepArguments, total=False):
     """All arguments of a scan.
 
     Args:
-        compiled: estimate for ``torch.compile``: pointwise operators fused, images channels last where its compiler makes them so.
+        compiled: estimate for ``torch.compile``: pointwise operators fused, images laid out as its compiler does.
     """
 
     compiled: bool

@@ -13,7 +13,7 @@ from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import meta_copy, own_copy
-from torchscan.recording.request import PassRequest
+from torchscan.recording.request import CHANNELS_LAST, PassRequest
 from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.undo import Undo, put_back_after
 from torchscan.torch_versions import is_fake_type
@@ -45,6 +45,15 @@ def in_precision(request: PassRequest, precision: Precision | None) -> PassReque
     if precision.endswith("-mixed"):
         return replace(request, autocast=_TYPES[precision.removesuffix("-mixed")])
     return on_meta_copy(request, _TYPES[precision])
+
+
+def with_channels_last(request: PassRequest) -> PassRequest:
+    """The same pass of a copy of the model as ``module.to(memory_format=torch.channels_last)`` would be, and of such images."""
+    copied = on_meta_copy(request)
+    for parameter in copied.module.parameters():
+        if parameter.dim() in CHANNELS_LAST and parameter.layout is torch.strided:
+            parameter.data = parameter.data.contiguous(memory_format=CHANNELS_LAST[parameter.dim()])
+    return replace(copied, channels_last=True)
 
 
 def on_meta_copy(request: PassRequest, dtype: torch.dtype | None = None) -> PassRequest:

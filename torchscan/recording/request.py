@@ -99,12 +99,21 @@ class PassRequest(Inputs):
         return args, kwargs, {id(made): original for made, original in owned}
 
     def _laid_out(self, tensor: Tensor) -> Tensor:
-        layout = _CHANNELS_LAST.get(tensor.dim()) if self.channels_last and tensor.is_floating_point() else None
-        return tensor if layout is None else tensor.contiguous(memory_format=layout)
+        """Images as convolutions take them; other tensors of as many dimensions, such as masks, stay as they are."""
+        if not self.channels_last or tensor.layout is not torch.strided or tensor.dim() not in CHANNELS_LAST:
+            return tensor
+        is_image = tensor.is_floating_point() and tensor.shape[1] in self._channels
+        return tensor.contiguous(memory_format=CHANNELS_LAST[tensor.dim()]) if is_image else tensor
+
+    @property
+    def _channels(self) -> set[int]:
+        """The numbers of channels that convolutions take."""
+        return {module.in_channels for module in self.module.modules() if isinstance(module, _ON_IMAGES)}
 
 
+_ON_IMAGES = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 #: by the number of dimensions
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def require_module(given: object) -> None:

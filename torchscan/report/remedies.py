@@ -10,34 +10,33 @@ _WHAT = {"time_estimate": "Expected time", "peak_bytes": "Peak memory", "reserve
 
 
 def remedies_table(remedies: Remedies) -> Table:
-    """The changes that help, the best first, each estimated by itself; the remarks name those that don't."""
-    of_time = remedies.figure == "time_estimate"
-    figure = Column(key=remedies.figure, heading=_WHAT[remedies.figure], unit="s" if of_time else "B")
+    """The changes that help, the best first; the remarks name those that don't."""
+    is_time = remedies.metric == "time_estimate"
+    metric = Column(key=remedies.metric, heading=_WHAT[remedies.metric], unit="s" if is_time else "B")
     return Table(
         title="What would help",
         columns=[
             Column(key="change", heading="Change", is_number=False, narrowest=8, cut="tail"),
             Column(key="how", heading="How", is_number=False, narrowest=12, cut="tail"),
-            figure,
+            metric,
             Column(key="saves", heading="Saves"),
         ],
-        rows=[_as_it_is(remedies), *(_row(each, of_time) for each in remedies.remedies)],
+        rows=[_as_it_is(remedies), *(_row(each, is_time) for each in remedies.remedies)],
         remarks=[f"Of no help: {'; '.join(remedies.of_no_help)}."] if remedies.of_no_help else [],
         noun="changes",
     )
 
 
 def _as_it_is(remedies: Remedies) -> Row:
-    is_time = remedies.figure == "time_estimate"
-    cells = [Cell("", "as it is"), Cell("", ""), Cell(remedies.before, _figure(remedies.before, is_time)), Cell(0.0, "")]
-    return Row(cells=cells)
+    before = _written(remedies.before, remedies.metric == "time_estimate")
+    return Row(cells=[Cell("as it is", "as it is"), Cell("", ""), Cell(remedies.before, before), Cell(0.0, "")])
 
 
 def _row(remedy: Remedy, is_time: bool) -> Row:
     saved = Cell(remedy.saves, f"{100 * remedy.saves:.0f} %")
     cells = [Cell(remedy.change, remedy.change), Cell(remedy.how, remedy.how)]
-    return Row(cells=[*cells, Cell(remedy.after, _figure(remedy.after, is_time)), saved])
+    return Row(cells=[*cells, Cell(remedy.after, _written(remedy.after, is_time)), saved])
 
 
-def _figure(value: float, is_time: bool) -> str:
+def _written(value: float, is_time: bool) -> str:
     return units.duration(value) if is_time else units.memory(int(value))

@@ -21,9 +21,9 @@ from torchscan.analyses.roofline.constants import (
 from torchscan.analyses.roofline.fusion import Needed, fused_kernels, handed_over, traffic_when_fused
 from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.analyses.roofline.layout import makes_channels_last
-from torchscan.analyses.roofline.rates import Format, Numbers, Rates
+from torchscan.analyses.roofline.rates import Numbers, Rates
 from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
-from torchscan.analyses.roofline.spread import Kind, Mode, Spread, spread_of
+from torchscan.analyses.roofline.spread import Kind, Mode, Passed, spread_of
 from torchscan.analyses.roofline.timing import NO_TIME, CallTimes, Near, Run, Seconds
 from torchscan.analyses.routing import RoutedCalls
 from torchscan.analyses.totals import paths_around
@@ -201,7 +201,7 @@ def _result(
         compiled=compiled,
         time_bound=math.fsum(each.time_bound for each in loads),
         time_estimate=time,
-        spread=_spread(rates, loads, forms, compiled=compiled),
+        spread=spread_of(rates.device, _passed(loads, compiled=compiled)),
         time_by_phase=by_phase,
         peak_flops={form: rates.peak(form) for form in forms},
         bandwidth=rates.bandwidth,
@@ -215,20 +215,28 @@ def _result(
     )
 
 
-def _spread(rates: Rates, loads: Sequence[OperatorLoad], forms: Sequence[Format], *, compiled: bool) -> Spread:
-    mode: Mode = "training" if any(each.phase != "forward" for each in loads) else "compiled" if compiled else "eager"
-    whole = math.fsum(each.time_estimate for each in loads)
-    launched = math.fsum(each.time_estimate for each in loads if each.limiter == "launch")
-    return spread_of(rates.device, mode, kind_of(loads), forms, launched / whole if whole else 0.0)
+def _passed(loads: Sequence[OperatorLoad], *, compiled: bool) -> Passed:
+    has_backward = any(each.phase != "forward" for each in loads)
+    mode: Mode = "training step" if has_backward else "eager pass"
+    if compiled:
+        mode = "compiled training step" if has_backward else "compiled pass"
+    products = [each for each in loads if each.macs]
+    half = [each for each in products if each.precision in ("fp16", "bf16")]
+    waiting = [each for each in loads if each.limiter == "launch"]
+    return Passed(mode, kind_of(loads), _share(half, products), _share(waiting, loads))
 
 
-def kind_of(loads: Sequence[OperatorLoad]) -> Kind:
+def _share(some: Sequence[OperatorLoad], all_: Sequence[OperatorLoad]) -> float:
+    """Of the time of all, that of some."""
+    whole = math.fsum(each.time_estimate for each in all_)
+    return math.fsum(each.time_estimate for each in some) / whole if whole else 0.0
+
+
+def kind_of(loads: Sequence[OperatorLoad]) -> Kind | None:
     """What most of the time of products goes into."""
-    times = {True: 0.0, False: 0.0}
-    for each in loads:
-        if each.macs:
-            times["convolution" in each.operator] += each.time_estimate
-    return "convolutions" if times[True] > times[False] else "matrices"
+    products = [each for each in loads if each.macs]
+    convolutions = [each for each in products if "convolution" in each.operator]
+    return None if not products else "convolutions" if _share(convolutions, products) > 0.5 else "matrices"
 
 
 #: operators whose kernels go over their operands an unknown number of times

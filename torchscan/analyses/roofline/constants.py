@@ -130,5 +130,6 @@ PICOJOULES_SINGLE: Mapping[str, float] = {
     "Blackwell GB100": 12.2,
     "Blackwell": 5.3,
 }
-#: watts up to which boards compute at their lowest voltage: then only the clock goes down, and the rate with the ratio itself
+#: watts up to which boards compute at their lowest voltage: then only the clock goes down, and the rate with the ratio itself.
+#: Up to twice as much the one goes over into the other
 LOW_POWER = 75.0

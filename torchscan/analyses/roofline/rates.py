@@ -148,16 +148,16 @@ class Rates:
         return self._powered("fp16", PICOJOULES)
 
     def _powered(self, form: Format, picojoules: Mapping[str, float]) -> float:
-        """``min(1, sqrt(share of power · watts / (joules per operation · peak)))``, where these are known.
+        """``min(1, (share of power · watts / (joules per operation · peak))^e)``, where these are known.
 
-        The ratio itself for boards of so little power that they have no voltage to give up.
+        ``e`` is 1 for boards of so little power that they have no voltage to give up, and 1/2 from twice as much on.
         """
         energy = next((joules for name, joules in picojoules.items() if self.device.arch.startswith(name)), None)
         peak, watts = self.device.flops_per_second.get(form), self.device.power_watts
         if energy is None or peak is None or watts is None:
             return 1.0
-        ratio = POWER_SHARE * watts / (energy * 1e-12 * peak)
-        return min(1.0, ratio if watts <= LOW_POWER else math.sqrt(ratio))
+        exponent = 1 - min(1.0, max(0.0, watts / LOW_POWER - 1)) / 2
+        return min(1.0, float((POWER_SHARE * watts / (energy * 1e-12 * peak)) ** exponent))
 
     @property
     def streamed(self) -> float:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Literal, NamedTuple
 
-from torchscan.analyses.roofline.rates import Format
 from torchscan.hardware.devices import Device
 
-Mode = Literal["eager", "compiled", "training"]
+Mode = Literal["eager pass", "compiled pass", "training step", "compiled training step"]
 #: what most time goes into, of all that has products
 Kind = Literal["convolutions", "matrices"]
 
@@ -26,6 +24,18 @@ class Spread(NamedTuple):
         return f"± {100 * self.share:.0f} %: {self.reason}"
 
 
+class Passed(NamedTuple):
+    """What is known of a pass."""
+
+    mode: Mode
+    #: None: it has no products
+    kind: Kind | None
+    #: of the time of products, the share in 16 bits
+    in_half: float
+    #: of all time, the share that waits for launches
+    launched: float
+
+
 class Compared(NamedTuple):
     """Image models in mixed precision, contiguous, whose measured times estimates were compared with."""
 
@@ -39,14 +49,14 @@ class Compared(NamedTuple):
 
 #: as docs/how-true.md has them
 COMPARED = (
-    Compared("NVIDIA GeForce RTX 3090", "eager", "convolutions", 920, 0.06),
-    Compared("NVIDIA GeForce RTX 3090", "eager", "matrices", 523, 0.06),
-    Compared("NVIDIA GeForce RTX 4090", "eager", "convolutions", 920, 0.07),
-    Compared("NVIDIA GeForce RTX 4090", "eager", "matrices", 523, 0.07),
-    Compared("NVIDIA GeForce RTX 4090", "compiled", "convolutions", 920, 0.18),
-    Compared("NVIDIA GeForce RTX 4090", "compiled", "matrices", 523, 0.11),
-    Compared("NVIDIA GeForce RTX 3090", "training", "convolutions", 240, 0.18),
-    Compared("NVIDIA GeForce RTX 3090", "training", "matrices", 149, 0.13),
+    Compared("NVIDIA GeForce RTX 3090", "eager pass", "convolutions", 920, 0.06),
+    Compared("NVIDIA GeForce RTX 3090", "eager pass", "matrices", 523, 0.06),
+    Compared("NVIDIA GeForce RTX 4090", "eager pass", "convolutions", 920, 0.07),
+    Compared("NVIDIA GeForce RTX 4090", "eager pass", "matrices", 523, 0.07),
+    Compared("NVIDIA GeForce RTX 4090", "compiled pass", "convolutions", 920, 0.18),
+    Compared("NVIDIA GeForce RTX 4090", "compiled pass", "matrices", 523, 0.11),
+    Compared("NVIDIA GeForce RTX 3090", "training step", "convolutions", 240, 0.18),
+    Compared("NVIDIA GeForce RTX 3090", "training step", "matrices", 149, 0.13),
 )
 #: on a card of NVIDIA's that was not compared, and in other number formats
 ELSEWHERE = 0.25
@@ -55,25 +65,23 @@ UNKNOWN = 0.5
 #: of launches, which the host decides
 LAUNCHES = 0.5
 
-_NOUNS = {"eager": "eager pass", "compiled": "compiled pass", "training": "training step"}
 
-
-def spread_of(device: Device, mode: Mode, kind: Kind, formats: Collection[Format], launched: float) -> Spread:
-    """The spread of a pass that computes in these formats and waits for launches for a share ``launched`` of its time."""
-    share, reason = _of_kernels(device, mode, kind, formats)
-    if launched < 0.05:
+def spread_of(device: Device, passed: Passed) -> Spread:
+    """The spread of a pass on a device."""
+    share, reason = _of_kernels(device, passed)
+    if passed.launched < 0.05:
         return Spread(share, reason)
-    mixed = (1 - launched) * share + launched * max(share, LAUNCHES)
-    return Spread(mixed, f"{reason}; {100 * launched:.0f} % of the time is launches, which depend on the host")
+    mixed = (1 - passed.launched) * share + passed.launched * max(share, LAUNCHES)
+    return Spread(mixed, f"{reason}; {100 * passed.launched:.0f} % of the time is launches, which depend on the host")
 
 
-def _of_kernels(device: Device, mode: Mode, kind: Kind, formats: Collection[Format]) -> tuple[float, str]:
-    same = next((each for each in COMPARED if each[:3] == (device.name, mode, kind)), None)
-    is_half = not formats or bool({"fp16", "bf16"}.intersection(formats))
+def _of_kernels(device: Device, passed: Passed) -> tuple[float, str]:
+    same = next((each for each in COMPARED if each[:3] == (device.name, passed.mode, passed.kind)), None)
+    is_half = passed.in_half > 0.9
     if same and is_half:
-        which = f"image models, mostly {kind}, whose {_NOUNS[mode]} was measured on this card"
+        which = f"image models in mixed precision, mostly {passed.kind}, whose {passed.mode} was measured on this card"
         return same.share, f"four of five of {same.models:,} {which} lay within it"
     if device.vendor == "NVIDIA":
-        where = "on this card" if is_half else "in this number format"
-        return ELSEWHERE, f"a guess: no {_NOUNS[mode]} {where} was compared with a measured one"
+        where = "on this card" if is_half or passed.kind is None else "in this number format"
+        return ELSEWHERE, f"a guess: no {passed.mode} {where} was compared with a measured one"
     return UNKNOWN, "a guess: nothing on such a device was compared"

@@ -21,9 +21,9 @@ class Seconds:
 
     #: at the rates of the data sheet: arithmetic, bytes of memory, bytes of the cache
     least: tuple[float, float, float]
-    #: the same with the fewest bytes that any routing reads
+    #: the same with the fewest products that any algorithm takes, and the fewest bytes that any routing reads
     fewest: tuple[float, float, float]
-    #: of products alone, at their peak rate
+    #: of the fewest products alone, at their peak rate
     products: float
     #: at the rates that kernels of their class reach: arithmetic, traffic
     arithmetic: float
@@ -129,26 +129,31 @@ class CallTimes:
         return cost, form, self._work(kernel, cost, form, (moved, fewest), near.handed_over), kernel.launches
 
     def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
-        """Each distinct call is timed once."""
         key = id(op.signature)
         if key not in self._kernels:
-            is_plain = self._rates.is_host or (self._compiled and is_fusible(op, cost) and not begins_kernel(op))
-            signature = with_channels_last(op.signature) if self._turned else op.signature
-            kernel = Kernel() if is_plain else kernel_of(signature, cost, self._rates.device.multiprocessors)
-            self._kernels[key] = kernel, format_of(op.signature, cost, self._numbers)
+            self._kernels[key] = self._kernel_for(op, cost), format_of(op.signature, cost, self._numbers)
         return self._kernels[key]
+
+    def _kernel_for(self, op: OpCall, cost: OpCost) -> Kernel:
+        """A host's kernels are nothing but what they compute, and so are those that a compiler writes."""
+        if self._compiled and is_fusible(op, cost) and not begins_kernel(op):
+            return Kernel()
+        signature = with_channels_last(op.signature) if self._turned else op.signature
+        kernel = kernel_of(signature, cost, self._rates.device.multiprocessors)
+        return Kernel(transformed=kernel.transformed) if self._rates.is_host else kernel
 
     def _work(self, kernel: Kernel, cost: OpCost, form: Format, bytes_moved: tuple[_Moved, _Moved], handed: int) -> Seconds:
         moved, fewest = bytes_moved
         rates, efficiency = self._rates, kernel.traffic * self._rates.streamed
-        products = 2 * cost.macs * rates.least_seconds(form, kernel) if cost.macs else 0.0
+        products = 2 * cost.macs * kernel.least / rates.peak(form) if cost.macs else 0.0
+        unavoidable = 2 * cost.macs * rates.least_seconds(form, kernel) if cost.macs else 0.0
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)
         apart = kernel.turned_bytes + (0.0 if self._compiled else kernel.bias_bytes)
         quantised = 3 * cost.bytes_read if form == "fp8" else 0  # read in 16 bits, written in 8
         return Seconds(
             least=self._least(max(products, others), moved),
-            fewest=self._least(max(products, others), fewest),
-            products=products,
+            fewest=self._least(max(unavoidable, others), fewest),
+            products=unavoidable,
             arithmetic=max(self._products(kernel, cost, form), others / VECTORS, self._cycles(kernel)),
             traffic=max(0.0, moved.by_memory - EPILOGUES * handed) / (rates.bandwidth * efficiency)
             + moved.by_cache / rates.cache_estimate,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.amp import autocast_mode
+from torch.cuda.amp import common as cuda_autocast
 
 from torchscan.recording.patches import replaced
 from torchscan.recording.switches import autocast_contexts
@@ -185,20 +186,23 @@ _ASKED_OF_A_DEVICE = ("is_autocast_enabled", "set_autocast_enabled", "get_autoca
 def autocast_of_meta_tensors(device_type: str, home: torch.device | None) -> Iterator[None]:
     """Whoever asks about autocast on the meta device is told about the device that meta tensors represent here.
 
-    So is who asks about the device that they say they are on, the model's own.
+    So is who asks about the device that they say they are on, the model's own. A model that names that device outright is
+    told the same: the two cannot be told apart, and hardly any does.
     """
     asked = {"meta", "meta" if home is None else home.type}
 
-    def of_device_type(function: Callable[..., Any]) -> Callable[..., Any]:
-        def ask(*args: Any, **kwargs: Any) -> Any:
-            return function(*(device_type if isinstance(each, str) and each in asked else each for each in args), **kwargs)
+    def meant(value: Any) -> Any:
+        return device_type if isinstance(value, str) and value in asked else value
 
-        return ask
+    def of_device_type(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: function(*map(meant, args), **{name: meant(each) for name, each in kwargs.items()})
 
     with contextlib.ExitStack() as stack:
         for name in _ASKED_OF_A_DEVICE:
             stack.enter_context(replaced(vars(torch), name, of_device_type))
         stack.enter_context(replaced(vars(autocast_mode), "is_autocast_available", of_device_type))
+        if device_type == "cuda":  # which torch.autocast("cuda") looks for on this machine
+            stack.enter_context(replaced(vars(cuda_autocast), "amp_definitely_not_available", lambda _: lambda: False))
         yield
 
 
