@@ -101,12 +101,12 @@ def for_memory(passed: Situation) -> Iterator[Change]:
 def remedies_of(metric: RemedyMetric, before: float, changes: Iterable[Change], ask: Ask) -> Remedies:
     """Ask for each change, and for those together that help; what fails is named with its reason."""
     tried: dict[str, tuple[Change, Remedy]] = {}
-    failed: dict[str, str] = {}
+    failed: list[str] = []
     for each in changes:
         try:
             remedy = _remedy(each, before, ask)
         except TorchscanError as error:
-            failed[each.name] = f"{each.name}: {str(error).splitlines()[0]}"
+            failed.append(f"{each.how if each.name in tried else each.name}: {str(error).splitlines()[0].rstrip('.')}")
             continue
         if each.name not in tried or tried[each.name][1].saves < remedy.saves:
             tried[each.name] = each, remedy
@@ -115,9 +115,8 @@ def remedies_of(metric: RemedyMetric, before: float, changes: Iterable[Change], 
     if together is not None and together.saves > max(remedy.saves for remedy in helping):
         helping.append(together)
     others = [f"{remedy.change}: {_cost(remedy.saves)}" for _, remedy in tried.values() if remedy.saves < _LEAST]
-    others += [said for name, said in failed.items() if name not in tried]
     ordered = sorted(helping, key=lambda each: -each.saves)
-    return Remedies(metric=metric, before=before, remedies=tuple(ordered), of_no_help=tuple(others))
+    return Remedies(metric=metric, before=before, remedies=tuple(ordered), of_no_help=(*others, *failed))
 
 
 def _remedy(change: Change, before: float, ask: Ask) -> Remedy:
