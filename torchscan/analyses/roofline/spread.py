@@ -28,20 +28,20 @@ class Compared(NamedTuple):
     mode: Mode
     kind: Kind
     models: int
-    #: four of five estimates were no further off
+    #: four of five measured times lay within the estimate times 1 ± this, rounded up
     share: float
 
 
-#: as docs/how-true.md has them
+#: as docs/how-true.md has them, which ``scripts/benchmark --truth`` writes
 COMPARED = (
-    Compared("NVIDIA GeForce RTX 3090", "eager", "convolutions", 920, 0.06),
-    Compared("NVIDIA GeForce RTX 3090", "eager", "matrices", 523, 0.06),
-    Compared("NVIDIA GeForce RTX 4090", "eager", "convolutions", 920, 0.07),
-    Compared("NVIDIA GeForce RTX 4090", "eager", "matrices", 523, 0.07),
-    Compared("NVIDIA GeForce RTX 4090", "compiled", "convolutions", 920, 0.18),
-    Compared("NVIDIA GeForce RTX 4090", "compiled", "matrices", 523, 0.11),
-    Compared("NVIDIA GeForce RTX 3090", "training", "convolutions", 240, 0.18),
-    Compared("NVIDIA GeForce RTX 3090", "training", "matrices", 149, 0.13),
+    Compared("NVIDIA GeForce RTX 3090", "eager", "convolutions", 970, 0.07),
+    Compared("NVIDIA GeForce RTX 3090", "eager", "matrices", 473, 0.07),
+    Compared("NVIDIA GeForce RTX 4090", "eager", "convolutions", 974, 0.07),
+    Compared("NVIDIA GeForce RTX 4090", "eager", "matrices", 470, 0.10),
+    Compared("NVIDIA GeForce RTX 4090", "compiled", "convolutions", 967, 0.19),
+    Compared("NVIDIA GeForce RTX 4090", "compiled", "matrices", 476, 0.13),
+    Compared("NVIDIA GeForce RTX 3090", "training", "convolutions", 264, 0.19),
+    Compared("NVIDIA GeForce RTX 3090", "training", "matrices", 125, 0.13),
 )
 #: on a card of NVIDIA's that was not compared, and in other number formats
 ELSEWHERE = 0.25
