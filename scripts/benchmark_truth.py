@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -29,16 +29,16 @@ def write_truth(truth: Path, page: Path, *, leave_one_out: bool) -> int:
     if missing:
         print(f"nothing written: {', '.join(missing)} not found in {truth}")
         return len(missing)
-    text = page.read_text(encoding="utf-8")
-    write_text(page, with_blocks(text, _blocks(truth, blocks_of(text), leave_one_out=leave_one_out)))
-    for line in differences(rows_of(blocks_of(page.read_text(encoding="utf-8"))["time"])):
+    sections = [*_sections(truth), *([left_out(truth, made())] if leave_one_out else [])]
+    text = page.read_text(encoding="utf-8")  # not before: it may be edited meanwhile
+    blocks = _blocks(sections if leave_one_out else [*sections, left_out_before(blocks_of(text))])
+    write_text(page, with_blocks(text, blocks))
+    for line in differences(rows_of(blocks["time"])):
         print(line)
     return 0
 
 
-def _blocks(truth: Path, before: Mapping[str, str], *, leave_one_out: bool) -> dict[str, str]:
-    sections = list(_sections(truth))
-    sections.append(left_out(truth, made()) if leave_one_out else left_out_before(before))
+def _blocks(sections: Sequence[Section]) -> dict[str, str]:
     blocks = {name: text for each in sections for name, text in each.blocks.items()}
     summary = table(HEADINGS, [row for each in sections for row in each.summary])
     return {**blocks, "made": "\n" + lines(f"Made on {made()}.") + "\n", "summary": f"\n{summary}\n"}

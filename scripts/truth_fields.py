@@ -20,7 +20,7 @@ def fields(truth: Path) -> Section:
     answer = f"{of(len(right), len(every))} exact"
     rows = [(name, len({each.layer for each in model}), len(model), _exact(model)) for name, model in found.items()]
     text = f"\n{table(('model', 'layers', 'with each axis', 'exact'), rows)}\n"
-    return Section([("receptive fields", "back-propagation", f"{len(every):,}", answer)], {"fields": text})
+    return Section([("receptive fields, by layer and axis", "back-propagation", f"{len(every):,}", answer)], {"fields": text})
 
 
 def _exact(model: list[FieldOf]) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,22 @@ def test_what_is_faster_than_the_bound_has_a_reason_or_none_that_is_known() -> N
 @pytest.mark.parametrize("page", OTHER_PAGES, ids=lambda page: page.stem)
 def test_figures_about_how_good_it_is_stand_on_one_page_only(page: Path) -> None:
     assert ACCURACY.findall(page.read_text()) == []
+
+
+@pytest.mark.slow
+def test_without_the_tables_nothing_is_written(tmp_path: Path) -> None:
+    pytest.importorskip("tests.torchvision_cpu")
+    pytest.importorskip("timm")
+    pytest.importorskip("transformers")
+    project = tmp_path / "project"
+    (project / "docs").mkdir(parents=True)
+    for name in ("scripts", "tests", "torchscan"):
+        (project / name).symlink_to(ROOT / name)
+    script = [sys.executable, "-W", "ignore", project / "scripts" / "benchmark.py", "--truth"]
+    done = subprocess.run(script, capture_output=True, text=True, cwd=project)  # noqa: S603
+    assert "nothing written: zoo.csv, receptive_field.json, throughput_rtx3090.csv" in done.stdout
+    assert done.returncode
+    assert list((project / "docs").iterdir()) == []
 
 
 # -- how figures are worked out ------------------------------------------------------------------------------------------
