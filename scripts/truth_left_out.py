@@ -18,7 +18,7 @@ HEADINGS = ("constants set from", "checked on", "models held out", "median error
 
 
 def left_out(truth: Path, made: str) -> Section:
-    """Fitted anew, for some ten minutes."""
+    """Fitted anew, which takes a quarter to half an hour."""
     return left_out_section(leave_one_out(two_cards(truth)), made)
 
 
