@@ -69,7 +69,7 @@ def test_without_the_tables_nothing_is_written(tmp_path: Path) -> None:
     (project / "docs").mkdir(parents=True)
     for name in ("scripts", "tests", "torchscan"):
         (project / name).symlink_to(ROOT / name)
-    script = [sys.executable, "-W", "ignore", project / "scripts" / "benchmark.py", "--truth"]
+    script = [sys.executable, "-W", "ignore", str(project / "scripts" / "benchmark.py"), "--truth"]
     done = subprocess.run(script, capture_output=True, text=True, cwd=project)  # noqa: S603
     assert "nothing written: zoo.csv, receptive_field.json, throughput_rtx3090.csv" in done.stdout
     assert done.returncode
