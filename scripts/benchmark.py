@@ -31,8 +31,9 @@ def main() -> None:
     parser.add_argument(
         "--leave-one-out",
         action="store_true",
-        help="with --roofline: constants set from one card's table, checked on another's",
+        help="with --roofline or --truth: constants set from one card's table, checked on another's",
     )
+    parser.add_argument("--truth", action="store_true", help="compare everything, and write docs/how-true.md")
     parser.add_argument("--field", action="store_true", help="measure the default call on models that people have")
     parser.add_argument("--growth", action="store_true", help="time chains of 100 to 30,000 operators")
     parser.add_argument("--picture", type=Path, help="with --growth: where to draw it, as SVG")
@@ -48,16 +49,21 @@ def main() -> None:
         from benchmark_transformers import compare_transformers
 
         sys.exit(compare_transformers(options.only))
-    if options.roofline and options.leave_one_out:
-        from benchmark_constants import Card, leave_one_out
+    if options.truth:
+        from benchmark_truth import write_truth
 
-        leave_one_out(tuple(Card(f"NVIDIA GeForce RTX {name}", TRUTH / f"throughput_rtx{name}.csv") for name in (3090, 4090)))
+        sys.exit(write_truth(TRUTH, ROOT / "docs" / "how-true.md", leave_one_out=options.leave_one_out))
+    if options.roofline and options.leave_one_out:
+        from benchmark_constants import leave_one_out, print_checked, two_cards
+
+        print_checked(leave_one_out(two_cards(TRUTH)))
         return
     if options.roofline:
         from benchmark_roofline import compare_step_times
 
         table, card = _table_of(options)
-        sys.exit(compare_step_times(table, card, options.only, compiled=options.compiled, training=options.training))
+        mode = "training" if options.training else "compiled" if options.compiled else "eager"
+        sys.exit(compare_step_times(table, card, options.only, mode))
     if options.field:
         from benchmark_field import measure_field
 

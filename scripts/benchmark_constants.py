@@ -12,7 +12,7 @@ import multiprocessing
 import pkgutil
 import statistics
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,18 +44,47 @@ class Card:
     table: Path
 
 
-def leave_one_out(cards: tuple[Card, Card]) -> None:
-    """Print, for each of two cards, the errors there with the constants as they are and as the other card's table sets them."""
+def two_cards(truth: Path) -> tuple[Card, Card]:
+    """Those with a table of eager passes."""
+    first, second = (Card(f"NVIDIA GeForce RTX {name}", truth / f"throughput_rtx{name}.csv") for name in (3090, 4090))
+    return first, second
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The models of a card that are held out, with constants that one card's table has set."""
+
+    fitted: str
+    checked: str
+    models: int
+    #: constants that the table changed, with their values
+    changed: dict[str, float]
+    #: errors with the constants as they are, and as the table sets them
+    before: list[float]
+    after: list[float]
+
+
+def leave_one_out(cards: tuple[Card, Card]) -> list[Checked]:
+    """For each of two cards, the errors on it and on the other one, with the constants as its table sets them."""
     warnings.simplefilter("ignore")
-    for fitted, checked in (cards, cards[::-1]):
-        values = fit(fitted)
-        changed = ", ".join(f"{name} {getattr(constants, name):g} → {value:.3g}" for name, value in values.items())
-        print(f"constants set from {fitted.name} alone: {changed or 'as they are'}")
-        for card in (fitted, checked):
-            rows = [row for row in rows_of(card.table) if is_apart(row)][::3]
-            with _changed(values):
-                again = _errors(card, rows)
-            print(f"  {card.name}, {len(rows)} models held out: {_said(_errors(card, rows))} as they are, {_said(again)} so")
+    return [each for fitted in cards for each in _checked(fitted, cards, fit(fitted))]
+
+
+def print_checked(findings: list[Checked]) -> None:
+    """Print what changed, and the errors."""
+    for each in findings:
+        changed = ", ".join(f"{name} {getattr(constants, name):g} → {value:.3g}" for name, value in each.changed.items())
+        print(f"constants set from {each.fitted} alone: {changed or 'as they are'}")
+        so = f"{_said(each.before)} as they are, {_said(each.after)} so"
+        print(f"  {each.checked}, {each.models} models held out: {so}")
+
+
+def _checked(fitted: Card, cards: Iterable[Card], values: dict[str, float]) -> Iterator[Checked]:
+    for card in cards:
+        rows = [row for row in rows_of(card.table) if is_apart(row)]
+        with _changed(values):
+            after = _errors(card, rows)
+        yield Checked(fitted.name, card.name, len(rows), values, _errors(card, rows), after)
 
 
 def fit(card: Card) -> dict[str, float]:
@@ -63,7 +92,7 @@ def fit(card: Card) -> dict[str, float]:
     rows = [row for row in rows_of(card.table) if not is_apart(row)]
     sample = rows[:: max(1, len(rows) // _SAMPLE)]
     values: dict[str, float] = {}
-    best = statistics.mean(_errors(card, sample))
+    best = _loss(card, sample)
     for step in _STEPS:
         for name in FITTED:
             best = _improve(card, sample, values, name, step, best)
@@ -71,16 +100,25 @@ def fit(card: Card) -> dict[str, float]:
 
 
 def _improve(card: Card, sample: list[Row], values: dict[str, float], name: str, step: float, best: float) -> float:
-    """Move one constant up or down as long as that helps; the error then."""
+    """Move one constant up or down as long as that helps; the loss then."""
     for factor in (step, 1 / step):
         while True:
             value = values.get(name, getattr(constants, name)) * factor
             with _changed({**values, name: value}):
-                error = statistics.mean(_errors(card, sample))
-            if error > best - 1e-5:
+                loss = _loss(card, sample)
+            if loss > best - 1e-5:
                 break
-            best, values[name] = error, value
+            best, values[name] = loss, value
     return best
+
+
+def _loss(card: Card, rows: list[Row]) -> float:
+    """How far the logarithms of estimates are off, in the mean; a model that is a mystery counts as half off."""
+    return statistics.mean(min(0.5, abs(math.log(ratio))) for ratio in _ratios(card, rows))
+
+
+def _errors(card: Card, rows: list[Row]) -> list[float]:
+    return [abs(ratio - 1) for ratio in _ratios(card, rows)]
 
 
 @contextmanager
@@ -98,17 +136,17 @@ def _changed(values: Mapping[str, float]) -> Iterator[None]:
             setattr(module, name, value)
 
 
-def _errors(card: Card, rows: list[Row]) -> list[float]:
-    """Of each model, how far the logarithm of the estimate is off; in processes that have the constants as they are now."""
+def _ratios(card: Card, rows: list[Row]) -> list[float]:
+    """Of each model, estimated by measured; in processes that have the constants as they are now."""
     context = multiprocessing.get_context("fork")
     with context.Pool(_WORKERS) as pool:
-        return pool.starmap(_error, [(card.name, row) for row in rows], chunksize=8)
+        return pool.starmap(_ratio, [(card.name, row) for row in rows], chunksize=8)
 
 
-def _error(card: str, row: Row) -> float:
+def _ratio(card: str, row: Row) -> float:
     torch.set_num_threads(1)
-    estimate = roofline_of(recorded(row, training=False), Rates(device_named(card)), precision=PRECISION).time_estimate
-    return min(0.5, abs(math.log(estimate / row.seconds)))
+    result = roofline_of(recorded(row, training=False), Rates(device_named(card)), precision=PRECISION)
+    return result.time_estimate / row.seconds
 
 
 def _said(errors: list[float]) -> str:

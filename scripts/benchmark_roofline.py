@@ -13,8 +13,11 @@ from pathlib import Path
 import torch
 from benchmark_records import PRECISION, Row, is_apart, recorded, rows_of
 
+from tests.far_off import spearman
 from torchscan import TorchscanError
 from torchscan.analyses.roofline import Rates, roofline_of
+from torchscan.analyses.roofline.analysis import kind_of
+from torchscan.analyses.roofline.spread import Kind, Mode
 from torchscan.hardware.devices import Device, device_named
 
 WORKERS = 2
@@ -27,6 +30,7 @@ class Outcome:
     row: Row
     bound: float = 0.0
     estimate: float = 0.0
+    kind: Kind = "convolutions"
     problem: str = ""
 
     @property
@@ -34,28 +38,29 @@ class Outcome:
         """Estimated by measured."""
         return self.estimate / self.row.seconds
 
+    @property
+    def is_faster(self) -> bool:
+        """Measured in less than the bound."""
+        return self.row.seconds < self.bound
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """What was measured, on which card."""
 
     card: Device
-    compiled: bool
-    training: bool
+    mode: Mode
 
 
-def compare_step_times(path: Path, device: str, only: str, *, compiled: bool, training: bool) -> int:
+def compare_step_times(path: Path, device: str, only: str, mode: Mode) -> int:
     """Print the errors over all rows, the families that are off, and the worst rows. Returns how many have no estimate."""
     if not path.exists():
         print(f"no measured step times at {path}")
         return 0
-    question = Question(device_named(device), compiled, training)
-    rows = [row for row in rows_of(path) if only.lower() in row.model.lower()]
+    question = Question(device_named(device), mode)
     start = time.perf_counter()
-    with ProcessPoolExecutor(WORKERS) as pool:
-        outcomes = list(pool.map(_outcome, rows, [question] * len(rows), chunksize=8))
-    what = "training" if training else "compiled" if compiled else "eager"
-    print(f"{len(rows)} measurements, {what}, {question.card.name}, {PRECISION}; {time.perf_counter() - start:.0f} s")
+    outcomes = outcomes_of([row for row in rows_of(path) if only.lower() in row.model.lower()], question)
+    print(f"{len(outcomes)} measurements, {mode}, {question.card.name}, {PRECISION}; {time.perf_counter() - start:.0f} s")
     done = [each for each in outcomes if not each.problem]
     for each in outcomes:
         if each.problem:
@@ -65,15 +70,21 @@ def compare_step_times(path: Path, device: str, only: str, *, compiled: bool, tr
     return len(outcomes) - len(done)
 
 
+def outcomes_of(rows: list[Row], question: Question) -> list[Outcome]:
+    """Of each measurement."""
+    with ProcessPoolExecutor(WORKERS) as pool:
+        return list(pool.map(_outcome, rows, [question] * len(rows), chunksize=8))
+
+
 def _outcome(row: Row, question: Question) -> Outcome:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     try:
-        trace = recorded(row, training=question.training)
-        result = roofline_of(trace, Rates(question.card), precision=PRECISION, compiled=question.compiled)
+        trace = recorded(row, training=question.mode == "training")
+        result = roofline_of(trace, Rates(question.card), precision=PRECISION, compiled=question.mode == "compiled")
     except (TorchscanError, RuntimeError) as error:
         return Outcome(row, problem=str(error).splitlines()[0])
-    return Outcome(row, result.time_bound, result.time_estimate)
+    return Outcome(row, result.time_bound, result.time_estimate, kind_of(result.operators))
 
 
 def _print_errors(done: list[Outcome]) -> None:
@@ -83,7 +94,7 @@ def _print_errors(done: list[Outcome]) -> None:
             print(f"{name}: {len(outcomes)} models")
             _print_error("estimate", [each.estimate for each in outcomes], outcomes)
             _print_error("bound", [each.bound for each in outcomes], outcomes)
-    faster = [each for each in done if each.row.seconds < each.bound]
+    faster = [each for each in done if each.is_faster]
     names = ", ".join(f"{each.row.model} {each.row.size} ({each.bound / each.row.seconds:.2f})" for each in faster[:8])
     print(f"measured faster than the bound: {len(faster)} {names}")
     families: dict[str, list[float]] = {}
@@ -100,17 +111,7 @@ def _print_errors(done: list[Outcome]) -> None:
 
 def _print_error(name: str, times: list[float], done: list[Outcome]) -> None:
     errors = [abs(time / each.row.seconds - 1) for time, each in zip(times, done, strict=True)]
-    order = _spearman(times, [each.row.seconds for each in done])
+    order = spearman(times, [each.row.seconds for each in done])
     median, mean = 100 * statistics.median(errors), 100 * statistics.mean(errors)
     bias = statistics.median(time / each.row.seconds for time, each in zip(times, done, strict=True))
     print(f"  {name:10} error: median {median:.2f} %, mean {mean:.2f} %; bias {bias:.3f}; Spearman {order:.4f}")
-
-
-def _spearman(first: list[float], second: list[float]) -> float:
-    return statistics.correlation(_ranks(first), _ranks(second)) if len(first) > 1 else 1.0
-
-
-def _ranks(values: list[float]) -> list[float]:
-    order = sorted(range(len(values)), key=values.__getitem__)
-    places = {index: float(place) for place, index in enumerate(order)}
-    return [places[index] for index in range(len(values))]

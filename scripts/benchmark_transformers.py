@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
 
 from tests.models.language_models import LANGUAGE_MODELS, LanguageModel
 from torchscan import Trace, crawl_module, record
@@ -28,15 +31,28 @@ def compare_transformers(only: str = "") -> int:
 def _compare(model: LanguageModel, states: dict[str, set[str]]) -> bool:
     module = model.case.on_meta()
     start = time.perf_counter()
-    info = crawl_module(module, **model.case.inputs, execute="abstract")
+    overall = counted(model, module)
     seconds = time.perf_counter() - start
-    overall = info["overall"]
-    parameters = overall["grad_params"] + overall["nograd_params"]
-    is_exact: bool = parameters == model.published and overall["macs"] == model.macs and overall["complete"]
-    answer = "yes" if is_exact else "NO"
-    print(f"{model.name:38}{parameters:16,}{overall['macs']:23,}{model.macs:23,}  {answer:5}{seconds:9.2f}")
+    right = is_exact(model, overall)
+    macs = f"{overall['macs']:23,}{model.macs:23,}"
+    print(f"{model.name:38}{_parameters(overall):16,}{macs}  {'yes' if right else 'NO':5}{seconds:9.2f}")
     _note_operators(record(module, **model.case.inputs, execute="abstract"), states)
-    return is_exact
+    return right
+
+
+def counted(model: LanguageModel, module: nn.Module) -> dict[str, Any]:
+    """What a pass of the model comes to."""
+    overall: dict[str, Any] = crawl_module(module, **model.case.inputs, execute="abstract")["overall"]
+    return overall
+
+
+def is_exact(model: LanguageModel, overall: dict[str, Any]) -> bool:
+    """To the last parameter, as published, and to the last product, as by hand."""
+    return bool(_parameters(overall) == model.published and overall["macs"] == model.macs and overall["complete"])
+
+
+def _parameters(overall: dict[str, Any]) -> int:
+    return int(overall["grad_params"] + overall["nograd_params"])
 
 
 def _note_operators(trace: Trace, states: dict[str, set[str]]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from tests.models.zoo import Row, rows
 from torchscan import TorchscanError, record
@@ -44,6 +47,40 @@ class Findings:
         print("unpriced operators:", ", ".join(f"{name} ({calls}×)" for name, calls in unpriced.items()) or "none")
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A model with published figures, and what was counted."""
+
+    row: Row
+    problem: str = ""
+    parameters: int = 0
+    macs: float = 0.0
+
+    @property
+    def has_parameters(self) -> bool:
+        """As many as published, within the rounding there."""
+        return abs(self.parameters - self.row.parameters) <= self.row.parameters_tolerance
+
+    @property
+    def has_macs(self) -> bool:
+        """As many as published, within the rounding there."""
+        return abs(self.macs - self.row.macs) <= self.row.macs_tolerance
+
+    @property
+    def off(self) -> float:
+        """The distance of MACs from the published ones, as a share of these."""
+        return abs(self.macs / self.row.macs - 1)
+
+    @property
+    def reason(self) -> str:
+        """Why MACs are not those published."""
+        if self.has_macs:
+            return "as published, which is rounded"
+        if self.row.kind == "ObjectDetection":
+            return "depends on how many boxes random weights propose"
+        return WRONG_AT_THE_SOURCE.get(self.row.model, "for no known reason")
+
+
 def compare_zoo(path: Path, only: str) -> int:
     """Print a line for each row that differs and the totals. Returns the number of models that were not recorded."""
     if not path.exists():
@@ -53,51 +90,47 @@ def compare_zoo(path: Path, only: str) -> int:
     start = time.perf_counter()
     for row in rows(path):
         if only.lower() in row.model.lower():
-            _compare(row, findings)
+            _note(compared(row, findings), findings.models)
     print(f"\n{time.perf_counter() - start:.0f} s")
     findings.print()
     return findings.models["not recorded"]
 
 
-def _compare(row: Row, findings: Findings) -> None:
-    findings.models["models"] += 1
+def compared(row: Row, findings: Findings) -> Compared:
+    """One model, recorded; its operators are noted. Detection models follow their weights: random ones, the same each time."""
+    torch.manual_seed(0)
     try:
         trace = record(row.build(), **row.inputs)
     except TorchscanError as error:
-        findings.models["not recorded"] += 1
-        print(f"{row.model}: {error}")
-        return
+        return Compared(row, problem=str(error))
     findings.models[f"recorded, {trace.provenance.execution} pass"] += 1
     findings.note_operators(trace)
-    _compare_parameters(row, trace, findings.models)
-    _compare_macs(row, trace, findings.models)
-
-
-def _compare_parameters(row: Row, trace: Trace, models: Counter[str]) -> None:
     distinct = {each.identity: each.numel for each in trace.parameters if not each.is_buffer}
-    parameters = sum(distinct.values())
-    if abs(parameters - row.parameters) <= row.parameters_tolerance:
+    return Compared(row, "", sum(distinct.values()), sum(convention_macs(trace, CONVENTIONS[row.source])))
+
+
+def _note(each: Compared, models: Counter[str]) -> None:
+    models["models"] += 1
+    if each.problem:
+        models["not recorded"] += 1
+        print(f"{each.row.model}: {each.problem}")
+        return
+    _note_parameters(each, models)
+    _note_macs(each, models)
+
+
+def _note_parameters(each: Compared, models: Counter[str]) -> None:
+    if each.has_parameters:
         models["parameters within published rounding"] += 1
     else:
         models["parameters differ"] += 1
-        print(f"{row.model}: {parameters:,} parameters, published {row.parameters:,}")
+        print(f"{each.row.model}: {each.parameters:,} parameters, published {each.row.parameters:,}")
 
 
-def _compare_macs(row: Row, trace: Trace, models: Counter[str]) -> None:
+def _note_macs(each: Compared, models: Counter[str]) -> None:
     """Torchvision's figures have three decimals, timm's two: the smaller of these are not known to 1 %."""
-    convention = CONVENTIONS[row.source]
-    macs = sum(convention_macs(trace, convention))
-    table = f"{row.source}, as {convention} counts: MACs"
-    off, is_rounding = abs(macs / row.macs - 1), abs(macs - row.macs) <= row.macs_tolerance
-    models[f"{table} within published rounding"] += is_rounding
-    models[f"{table} within 1 %"] += off <= 0.01
-    if off > 0.01:
-        print(f"{row.model}: {macs / 1e9:.3f} GMACs, published {row.macs / 1e9:.3f}: {_reason(row, is_rounding)}")
-
-
-def _reason(row: Row, is_rounding: bool) -> str:
-    if is_rounding:
-        return "as published, which is rounded"
-    if row.kind == "ObjectDetection":
-        return "depends on how many boxes random weights propose"
-    return WRONG_AT_THE_SOURCE.get(row.model, "for no known reason")
+    table = f"{each.row.source}, as {CONVENTIONS[each.row.source]} counts: MACs"
+    models[f"{table} within published rounding"] += each.has_macs
+    models[f"{table} within 1 %"] += each.off <= 0.01
+    if each.off > 0.01:
+        print(f"{each.row.model}: {each.macs / 1e9:.3f} GMACs, published {each.row.macs / 1e9:.3f}: {each.reason}")

@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 from tests.console import with_real_output
+from tests.marked import rows_of
 from tests.versions import skip_before
 from torchscan.analyses.roofline import constants
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
+ROOFLINE = (ROOT / "docs" / "roofline.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 AS_SHOWN = ("2.10", "optimizers and layers call other operators than on the pages")
 #: a snippet, and the text directly below it, which is what it prints
@@ -73,13 +77,21 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 def test_every_constant_of_the_estimate_is_documented_with_its_value() -> None:
-    page = (ROOT / "docs" / "roofline.md").read_text()
-    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| `")]
-    documented = {
-        name.strip(" `"): float(value)
-        for row in rows
-        for name, value in zip(row[1].split(","), row[2].split(","), strict=False)
-        if name.strip(" `").isupper()
-    }
+    documented = {name: float(value) for name, value, _ in _documented_constants()}
     numbers = {name: value for name, value in vars(constants).items() if name.isupper() and isinstance(value, int | float)}
     assert documented == numbers
+    in_mappings = sum(len(value) for name, value in vars(constants).items() if name.isupper() and isinstance(value, Mapping))
+    assert f"There are {len(numbers)} of them, and {in_mappings} more numbers in the three\nmappings" in ROOFLINE
+
+
+def test_it_is_said_where_every_constant_comes_from() -> None:
+    legend = {row[0].strip("`"): int(row[1]) for row in rows_of(ROOFLINE[ROOFLINE.index("| from | how many |") :])}
+    assert legend == Counter(source for _, _, source in _documented_constants())
+
+
+def _documented_constants() -> Iterator[tuple[str, str, str]]:
+    """Name, value and where it comes from; a row may have one word for all of its constants."""
+    for names, values, _, sources in rows_of(ROOFLINE[ROOFLINE.index("| constant | value |") :]):
+        several = [name.strip(" `") for name in names.split(",")]
+        each = [source.strip() for source in sources.split(",")]
+        yield from zip(several, values.split(","), each * len(several) if len(each) == 1 else each, strict=True)

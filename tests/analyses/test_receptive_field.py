@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.analyses import gradient_oracle as oracle
+from tests.models.published_fields import fields_of, published_fields
 from torchscan.analyses.receptive_field import receptive_fields
 
 TRUTH = Path(__file__).parents[3] / "shared" / "truth" / "receptive_field.json"
+PUBLISHED = published_fields(TRUTH)
 
 
 def agrees(model: nn.Module, shapes: Sequence[Sequence[int]], paths: Sequence[str] = ("",), units: int = 12) -> None:
@@ -347,49 +349,12 @@ def test_where_the_stride_stands_makes_the_difference() -> None:
     assert (last.rf, last.stride, last.padding) == (427, 32, 213)
 
 
-def _published() -> dict[str, Any]:
-    return json.loads(TRUTH.read_text()) if TRUTH.exists() else {}
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not TRUTH.exists(), reason="the published figures are not at hand")
-@pytest.mark.parametrize("name", _published())
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_published_receptive_fields(name: str) -> None:
-    field = torchscan.receptive_field(_zoo_model(name), _large_input(name))
-    for path, axes in _published()[name]["layers"].items():
-        found = {axis.axis - 2: axis for axis in field[path].axes}
-        for at, expected in axes.items():
-            axis = found[int(at)]
-            assert axis.status == expected["status"], (path, axis)
-            if axis.status == "local":
-                said = (axis.size, str(axis.stride), list(axis.starts), len(axis.starts))
-                assert said == (expected["rf"], expected["stride"], expected["start"], expected["period"]), (path, axis)
-
-
-def _zoo_model(name: str) -> nn.Module:
-    torchvision = pytest.importorskip("tests.torchvision_cpu").torchvision
-    models = torchvision.models
-    if name == "r3d_18":
-        return models.video.r3d_18()
-    if name == "deeplabv3_resnet50":
-        return models.segmentation.deeplabv3_resnet50(weights=None, weights_backbone=None)
-    if name == "googlenet":
-        return models.googlenet(init_weights=False, aux_logits=False)
-    model: nn.Module = getattr(models, name.removesuffix("-noSE"))()
-    return without_gates(model, torchvision.ops.SqueezeExcitation) if name.endswith("-noSE") else model
-
-
-def without_gates(model: nn.Module, gate: type[nn.Module]) -> nn.Module:
-    for module in model.modules():
-        for name, child in list(module.named_children()):
-            if isinstance(child, gate):
-                setattr(module, name, nn.Identity())
-    return model
-
-
-def _large_input(name: str) -> tuple[int, ...]:
-    """So large that no window is as large as the map: of Swin's last stage, which is 1/32 of it, there are 10 of 7 places."""
-    return (3, 64, 224, 224) if name == "r3d_18" else (3, 2240, 2240) if name == "swin_t" else (3, 1024, 1024)
+    for each in fields_of(name, PUBLISHED[name]["layers"]):
+        assert each.found == each.published, each
 
 
 @pytest.mark.slow

@@ -738,10 +738,10 @@ def spread(model: nn.Module, device: str, **options: Any) -> Roofline:
 @pytest.mark.parametrize(
     ("device", "options", "mode"),
     [
-        ("RTX 3090", {}, "eager pass"),
-        ("RTX 4090", {}, "eager pass"),
-        ("RTX 4090", {"compiled": True}, "compiled pass"),
-        ("RTX 3090", {"training": True}, "training step"),
+        ("RTX 3090", {}, "eager"),
+        ("RTX 4090", {}, "eager"),
+        ("RTX 4090", {"compiled": True}, "compiled"),
+        ("RTX 3090", {"training": True}, "training"),
     ],
 )
 def test_where_such_models_were_compared_the_range_is_theirs(device: str, options: dict[str, Any], mode: str) -> None:

@@ -217,9 +217,9 @@ def _result(
 
 def _passed(loads: Sequence[OperatorLoad], *, compiled: bool) -> Passed:
     has_backward = any(each.phase != "forward" for each in loads)
-    mode: Mode = "training step" if has_backward else "eager pass"
+    mode: Mode = "training" if has_backward else "eager"
     if compiled:
-        mode = "compiled training step" if has_backward else "compiled pass"
+        mode = "compiled training" if has_backward else "compiled"
     products = [each for each in loads if each.macs]
     half = [each for each in products if each.precision in ("fp16", "bf16")]
     waiting = [each for each in loads if each.limiter == "launch"]

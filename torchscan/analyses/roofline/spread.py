@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from torchscan.hardware.devices import Device
 
-Mode = Literal["eager pass", "compiled pass", "training step", "compiled training step"]
+Mode = Literal["eager", "compiled", "training", "compiled training"]
 #: what most time goes into, of all that has products
 Kind = Literal["convolutions", "matrices"]
 
@@ -43,20 +44,20 @@ class Compared(NamedTuple):
     mode: Mode
     kind: Kind
     models: int
-    #: four of five estimates were no further off
+    #: four of five measured times lay within the estimate times 1 ± this, rounded up
     share: float
 
 
-#: as docs/how-true.md has them
+#: as docs/how-true.md has them, which ``scripts/benchmark --truth`` writes
 COMPARED = (
-    Compared("NVIDIA GeForce RTX 3090", "eager pass", "convolutions", 920, 0.06),
-    Compared("NVIDIA GeForce RTX 3090", "eager pass", "matrices", 523, 0.06),
-    Compared("NVIDIA GeForce RTX 4090", "eager pass", "convolutions", 920, 0.07),
-    Compared("NVIDIA GeForce RTX 4090", "eager pass", "matrices", 523, 0.07),
-    Compared("NVIDIA GeForce RTX 4090", "compiled pass", "convolutions", 920, 0.18),
-    Compared("NVIDIA GeForce RTX 4090", "compiled pass", "matrices", 523, 0.11),
-    Compared("NVIDIA GeForce RTX 3090", "training step", "convolutions", 240, 0.18),
-    Compared("NVIDIA GeForce RTX 3090", "training step", "matrices", 149, 0.13),
+    Compared("NVIDIA GeForce RTX 3090", "eager", "convolutions", 970, 0.07),
+    Compared("NVIDIA GeForce RTX 3090", "eager", "matrices", 473, 0.07),
+    Compared("NVIDIA GeForce RTX 4090", "eager", "convolutions", 974, 0.07),
+    Compared("NVIDIA GeForce RTX 4090", "eager", "matrices", 470, 0.10),
+    Compared("NVIDIA GeForce RTX 4090", "compiled", "convolutions", 967, 0.19),
+    Compared("NVIDIA GeForce RTX 4090", "compiled", "matrices", 476, 0.13),
+    Compared("NVIDIA GeForce RTX 3090", "training", "convolutions", 264, 0.19),
+    Compared("NVIDIA GeForce RTX 3090", "training", "matrices", 125, 0.13),
 )
 #: on a card of NVIDIA's that was not compared, and in other number formats
 ELSEWHERE = 0.25
@@ -64,6 +65,14 @@ ELSEWHERE = 0.25
 UNKNOWN = 0.5
 #: of launches, which the host decides
 LAUNCHES = 0.5
+
+
+_NOUNS: Mapping[Mode, str] = {
+    "eager": "eager pass",
+    "compiled": "compiled pass",
+    "training": "training step",
+    "compiled training": "compiled training step",
+}
 
 
 def spread_of(device: Device, passed: Passed) -> Spread:
@@ -79,9 +88,9 @@ def _of_kernels(device: Device, passed: Passed) -> tuple[float, str]:
     same = next((each for each in COMPARED if each[:3] == (device.name, passed.mode, passed.kind)), None)
     is_half = passed.in_half > 0.9
     if same and is_half:
-        which = f"image models in mixed precision, mostly {passed.kind}, whose {passed.mode} was measured on this card"
+        which = f"image models in mixed precision, mostly {passed.kind}, whose {_NOUNS[passed.mode]} was measured on this card"
         return same.share, f"four of five of {same.models:,} {which} lay within it"
     if device.vendor == "NVIDIA":
         where = "on this card" if is_half or passed.kind is None else "in this number format"
-        return ELSEWHERE, f"a guess: no {passed.mode} {where} was compared with a measured one"
+        return ELSEWHERE, f"a guess: no {_NOUNS[passed.mode]} {where} was compared with a measured one"
     return UNKNOWN, "a guess: nothing on such a device was compared"

@@ -1,0 +1,18 @@
+"""What the package says about how good it is, as docs/how-true.md has it."""
+
+from __future__ import annotations
+
+from torchscan.analyses.roofline.spread import COMPARED
+
+
+def stated() -> dict[str, tuple[str, str]]:
+    """Models and range, by what was compared."""
+    return {
+        f"{each.mode}, {each.card.removeprefix('NVIDIA GeForce ')}, {each.kind}": (f"{each.models:,}", range_of(each.share))
+        for each in COMPARED
+    }
+
+
+def range_of(share: float) -> str:
+    """In whole per cent."""
+    return f"± {100 * share:.0f} %"
