@@ -42,8 +42,8 @@ ATTENTION_BLOCK = 128
 RECURRENCE = 0.50
 #: depthwise convolutions of 4 × 4, 5 × 5 and larger windows, of vector units; up to 3 × 3 they only stream
 DEPTHWISE_UP_TO_25, DEPTHWISE_LARGER = 0.15, 0.038
-#: the same channels-last, where cuDNN has kernels that stream up to 7 × 7; beyond 3 × 3 at this share of the rate
-DEPTHWISE_CHANNELS_LAST, DEPTHWISE_CHANNELS_LAST_LARGER = 0.6, 0.02
+#: the same channels-last, where cuDNN has kernels that stream up to 7 × 7
+DEPTHWISE_CHANNELS_LAST_LARGER = 0.02
 #: anything else on vector units
 VECTORS = 0.5
 #: cycles of a multiprocessor for each row that is normalised: its threads wait for the sums of one another, twice
@@ -76,6 +76,8 @@ OVERLAP = 3.0
 #: of what a product hands to the pointwise kernel after it, the share that is not written and read again: a kernel that does
 #: both, or a cache, as a batch is small
 EPILOGUES = 0.5
+#: depthwise convolutions beyond 3 × 3, channels last: the share of the rate that they have in eager passes
+DEPTHWISE_COMPILED = 0.6
 
 # -- layout --------------------------------------------------------------------------------------------------------------
 

@@ -144,7 +144,8 @@ class CallTimes:
 
     def _work(self, kernel: Kernel, cost: OpCost, form: Format, bytes_moved: tuple[_Moved, _Moved], handed: int) -> Seconds:
         moved, fewest = bytes_moved
-        rates, efficiency = self._rates, kernel.traffic * self._rates.streamed
+        rates = self._rates
+        efficiency = kernel.traffic * rates.streamed * (kernel.among_compiled if self._compiled else 1.0)
         products = 2 * cost.macs * kernel.least / rates.peak(form) if cost.macs else 0.0
         unavoidable = 2 * cost.macs * rates.least_seconds(form, kernel) if cost.macs else 0.0
         others = max(0, cost.flops - 2 * cost.macs) / rates.vector_peak(form)

@@ -9,8 +9,8 @@ from torchscan.analyses.roofline.constants import (
     CHANNEL_STEP,
     CYCLES_OF_DEPTHWISE,
     CYCLES_OF_GROUPED,
-    DEPTHWISE_CHANNELS_LAST,
     DEPTHWISE_CHANNELS_LAST_LARGER,
+    DEPTHWISE_COMPILED,
     DEPTHWISE_LARGER,
     DEPTHWISE_UP_TO_25,
     GROUPED_ON_MATRIX_UNITS,
@@ -170,7 +170,7 @@ def _depthwise(form: _Convolution) -> Kernel:
     """On vector units, which do better channels-last."""
     if form.is_channels_last:
         rate = DEPTHWISE_CHANNELS_LAST_LARGER if form.window > 49 else 1.0
-        traffic = STREAMING if form.window <= 9 else STREAMING * DEPTHWISE_CHANNELS_LAST
-        return Kernel(traffic=traffic, vectors=rate, units="vector", bias_bytes=form.bytes_of_bias)
+        among_compiled = 1.0 if form.window <= 9 else DEPTHWISE_COMPILED
+        return Kernel(vectors=rate, units="vector", bias_bytes=form.bytes_of_bias, among_compiled=among_compiled)
     rate = 1.0 if form.window <= 9 else DEPTHWISE_UP_TO_25 if form.window <= 25 else DEPTHWISE_LARGER
     return Kernel(vectors=rate, units="vector", cycles=form.out.numel * CYCLES_OF_DEPTHWISE)

@@ -22,6 +22,8 @@ class Kernel:
 
     #: the share of the device's bandwidth that it reaches
     traffic: float = STREAMING
+    #: of that, what it reaches among compiled kernels
+    among_compiled: float = 1.0
     #: the share of the matrix units' peak that its products reach
     matrices: float = MATRICES
     #: the share of the vector units' peak that all other arithmetic reaches
