@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torchscan.analyses.memory_timeline import LayerMemory
 from torchscan.analyses.parameters import modules_around
@@ -15,8 +16,8 @@ from torchscan.recording.training.optimizers import OptimizerChoice, fused
 
 #: what saves less is not worth a line
 _LEAST = 0.01
-#: how many times as many samples larger batches have
-_LARGER = 4
+#: how many times as many samples larger batches have: the most that fit and help
+_LARGER = (4, 2)
 #: from the outermost blocks inwards, how often to try
 _LEVELS = 3
 
@@ -35,6 +36,8 @@ class Situation:
     #: the formats that the device has rates for; None: not known
     formats: frozenset[str] | None
     has_convolutions: bool
+    #: whether weights are in single precision
+    is_single: bool
     layers: Sequence[LayerMemory] = ()
 
     @property
@@ -63,8 +66,17 @@ class Change:
         return "batch_size" in self.arguments
 
 
-#: what the metric is with a change
-Ask = Callable[[Change], float]
+class Answer(NamedTuple):
+    """What the metric is with a change."""
+
+    value: float
+    #: as :class:`Remedy` has them
+    share_off: float | None = None
+    fits: bool | None = None
+
+
+Ask = Callable[[Change], Answer]
+AS_IT_IS = Change(name="as it is", how="")
 
 
 def for_time(passed: Situation) -> Iterator[Change]:
@@ -72,16 +84,16 @@ def for_time(passed: Situation) -> Iterator[Change]:
     if not passed.compiled and passed.on_gpu:
         yield Change(name="compile", how="torch.compile(model)", arguments={"compiled": True})
     yield from _precisions(passed)
-    if passed.precision in (None, "fp32") and passed.formats is not None and "tf32" in passed.formats:
+    if passed.is_single and passed.precision in (None, "fp32") and passed.formats is not None and "tf32" in passed.formats:
         how = 'torch.set_float32_matmul_precision("high")'
         yield Change(name="products in tf32", how=how, arguments={"precision": "tf32"})
     if passed.on_gpu and passed.has_convolutions:
         how = "model and images .to(memory_format=torch.channels_last)"
         yield Change(name="channels last", how=how, channels_last=True)
-    if passed.batch_size is not None:
-        batch = _LARGER * passed.batch_size
-        how = f"batch_size={batch}; the time is for {passed.batch_size}"
-        yield Change(name="larger batches", how=how, arguments={"batch_size": batch}, samples=_LARGER)
+    for times in _LARGER if passed.batch_size is not None else ():
+        batch = times * (passed.batch_size or 1)
+        how = f"batch_size={batch}; the time is that of {passed.batch_size}"
+        yield Change(name="larger batches", how=how, arguments={"batch_size": batch}, samples=times)
     yield from _fused(passed)
 
 
@@ -98,43 +110,68 @@ def for_memory(passed: Situation) -> Iterator[Change]:
         yield Change(name="smaller batches", how=how, arguments={"batch_size": half, **accumulated})
 
 
-def remedies_of(metric: RemedyMetric, before: float, changes: Iterable[Change], ask: Ask) -> Remedies:
+def remedies_of(metric: RemedyMetric, question: str, changes: Iterable[Change], ask: Ask) -> Remedies:
     """Ask for each change, and for those together that help; what fails is named with its reason."""
+    as_it_is = _remedy(AS_IT_IS, None, ask)
     tried: dict[str, tuple[Change, Remedy]] = {}
-    failed: list[str] = []
+    failed: dict[str, list[str]] = {}
     for each in changes:
         try:
-            remedy = _remedy(each, before, ask)
+            remedy = _remedy(each, as_it_is.after, ask)
         except TorchscanError as error:
-            failed.append(f"{each.how if each.name in tried else each.name}: {str(error).splitlines()[0].rstrip('.')}")
+            name = each.how if each.name in tried else each.name
+            failed.setdefault(str(error).splitlines()[0].rstrip("."), []).append(name)
             continue
         if each.name not in tried or tried[each.name][1].saves < remedy.saves:
             tried[each.name] = each, remedy
     helping = [remedy for _, remedy in tried.values() if remedy.saves >= _LEAST]
-    together = _together([change for change, _ in tried.values()], [remedy.change for remedy in helping], before, ask)
-    if together is not None and together.saves > max(remedy.saves for remedy in helping):
+    together = _together([change for change, _ in tried.values()], [remedy.change for remedy in helping], as_it_is.after, ask)
+    if together is not None and together.saves > max((remedy.saves for remedy in helping), default=_LEAST):
         helping.append(together)
     others = [f"{remedy.change}: {_cost(remedy.saves)}" for _, remedy in tried.values() if remedy.saves < _LEAST]
+    others += [
+        f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in failed.items() if not set(names) <= tried.keys()
+    ]
     ordered = sorted(helping, key=lambda each: -each.saves)
-    return Remedies(metric=metric, before=before, remedies=tuple(ordered), of_no_help=(*others, *failed))
+    return Remedies(metric=metric, question=question, as_it_is=as_it_is, remedies=tuple(ordered), of_no_help=tuple(others))
 
 
-def _remedy(change: Change, before: float, ask: Ask) -> Remedy:
-    after = ask(change)
-    after = after if change.samples == 1 else after / change.samples
-    return Remedy(change=change.name, how=change.how, after=after, saves=1 - after / before if before else 0.0)
+def _remedy(change: Change, before: float | None, ask: Ask) -> Remedy:
+    answer = ask(change)
+    after = answer.value if change.samples == 1 else answer.value / change.samples
+    saves = 1 - after / before if before else 0.0
+    return Remedy(change=change.name, how=change.how, after=after, saves=saves, share_off=answer.share_off, fits=answer.fits)
 
 
 def _together(tried: Sequence[Change], helping: Sequence[str], before: float, ask: Ask) -> Remedy | None:
-    """The best of all changes that help, with each of the precisions that were tried, whether it helps by itself or not."""
+    """The best of all changes that help, with each of the precisions that were tried, whether it helps by itself or not.
+
+    Then with another batch, if that helps.
+    """
     common = [each for each in tried if each.name in helping and not each.is_of_batch and "precision" not in each.arguments]
     precisions = [each for each in tried if "precision" in each.arguments]
-    found: list[Remedy] = []
-    for chosen in (common, *([*common, each] for each in precisions)):
-        if len(chosen) > 1:
+    batches = [each for each in tried if each.name in helping and each.is_of_batch]
+    best = _best([common, *([*common, each] for each in precisions)], before, ask)
+    if batches:
+        chosen = common if best is None else best[0]
+        best = max(filter(None, (best, _best([[*chosen, each] for each in batches], before, ask))), key=_saved, default=None)
+    return None if best is None or len(best[0]) < 2 else best[1]
+
+
+_Combination = tuple[Sequence[Change], Remedy]
+
+
+def _best(choices: Iterable[Sequence[Change]], before: float, ask: Ask) -> _Combination | None:
+    found: list[_Combination] = []
+    for chosen in choices:
+        if chosen:
             with suppress(TorchscanError):
-                found.append(_remedy(_merged(chosen), before, ask))
-    return max(found, key=lambda each: each.saves, default=None)
+                found.append((chosen, _remedy(_merged(chosen), before, ask)))
+    return max(found, key=_saved, default=None)
+
+
+def _saved(combination: _Combination) -> float:
+    return combination[1].saves
 
 
 def _merged(changes: Sequence[Change]) -> Change:
@@ -144,6 +181,7 @@ def _merged(changes: Sequence[Change]) -> Change:
         arguments={name: value for each in changes for name, value in each.arguments.items()},
         channels_last=any(each.channels_last for each in changes),
         checkpointed=tuple(path for each in changes for path in each.checkpointed),
+        samples=math.prod(each.samples for each in changes),
     )
 
 
@@ -181,12 +219,14 @@ _HALF = {"bf16": ("bfloat16", "torch.bfloat16"), "fp16": ("half precision", "tor
 
 def _precisions(passed: Situation) -> Iterator[Change]:
     """Formats of 16 bits, if the pass has wider ones; a whole model in them is for inference."""
+    if passed.precision is None and not passed.is_single:
+        return
     name, dtype = _HALF[passed.half]
     if passed.precision in (None, "fp32", "tf32"):
         how = f"torch.autocast(x.device.type, {dtype})"
         yield Change(name=f"{name} by autocast", how=how, arguments={"precision": f"{passed.half}-mixed"})
     if not passed.training and passed.precision in (None, "fp32", "tf32", "fp16-mixed", "bf16-mixed"):
-        yield Change(name=name, how=f"model.to({dtype})", arguments={"precision": passed.half})
+        yield Change(name=name, how=f"model and inputs .to({dtype})", arguments={"precision": passed.half})
 
 
 def _fused(passed: Situation) -> Iterator[Change]:

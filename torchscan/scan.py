@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, Unpack
 
+import torch
 from torch import Tensor, nn
 
 from torchscan.analyses.conventions import Convention
@@ -30,9 +31,10 @@ from torchscan.recording.precision import Precision, checked_precision, in_preci
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
 from torchscan.recording.training.gradients import Backward
 from torchscan.recording.training.optimizers import OptimizerChoice
-from torchscan.remedies import Change, Situation, for_memory, for_time, remedies_of
+from torchscan.remedies import Answer, Change, Situation, for_memory, for_time, remedies_of
 from torchscan.report.info import Info, info_of
 from torchscan.signatures import spelled_out
+from torchscan.torch_versions import compiled_from
 from torchscan.trace.trace import Trace
 from torchscan.units import memory
 
@@ -247,20 +249,34 @@ class Scan:
         return replace(estimate, _asker=self._asker(Scan._memory_remedies))
 
     def _memory_remedies(self) -> Remedies:
-        metric, before = _peak(self.memory)
+        metric: RemedyMetric = "peak_bytes" if self._card is None else "reserved_bytes"
         changes = for_memory(replace(self._situation(self._device, self._step), layers=self._step.timeline.layers))
-        return remedies_of(metric, before, changes, lambda each: _peak(self._with(each).memory)[1])
+        return remedies_of(metric, self._said, changes, self._memory_with)
+
+    def _memory_with(self, change: Change) -> Answer:
+        estimate = self._with(change).memory
+        verdict = estimate.verdict
+        return Answer(estimate.peak_bytes) if verdict is None else Answer(verdict.reserved_bytes, fits=verdict.fits)
 
     def _time_remedies(self) -> Remedies:
         changes = for_time(self._situation(self._target, self._step_for(_kernels_of(self._target))))
-        return remedies_of("time_estimate", self._roofline.time_estimate, changes, self._time_with)
+        return remedies_of("time_estimate", self._said, changes, self._time_with)
 
-    def _time_with(self, change: Change) -> float:
+    def _time_with(self, change: Change) -> Answer:
         scan = self._with(change)
         too_large = _overflow(scan._step_for(_kernels_of(self._target)), self._target) if change.is_of_batch else []
         if too_large:
             raise InputError(too_large[0].partition(":")[0])
-        return scan._roofline.time_estimate
+        return Answer(scan._roofline.time_estimate, share_off=scan._roofline.spread.share)
+
+    @property
+    def _said(self) -> str:
+        """The question in a line."""
+        question = self.question
+        device = question.device if self._device is None else self._device.name
+        said = [device or "no device", question.precision or "precision as the model is"]
+        said += [f"batch size {question.batch_size}"] if question.input_shape is not None else []
+        return ", ".join([*said, *(["a training step"] if question.has_backward else [])])
 
     def _with(self, change: Change) -> Scan:
         return Scan.of(replace(self.question, **change.arguments), change)
@@ -276,11 +292,12 @@ class Scan:
         return Situation(
             training=question.has_backward,
             precision=checked_precision(question.precision),
-            compiled=question.compiled,
+            compiled=question.compiled or compiled_from(question.module) is not None,
             optimizer=question.optimizer,
             batch_size=question.batch_size if can_change_batch else None,
             on_gpu=is_on_cuda(question.module) if device is None else device.has_allocator,
             formats=frozenset(device.flops_per_second) if device is not None and device.flops_per_second else None,
+            is_single=any(each.dtype is torch.float32 for each in question.module.parameters()),
             has_convolutions=any("convolution" in op.signature.operator for op in trace.ops),
         )
 
@@ -321,7 +338,7 @@ class Scan:
             rates,
             precision=precision,
             numbers=numbers_of(device, precision),
-            compiled=self.question.compiled,
+            compiled=self.question.compiled or compiled_from(self.question.module) is not None,
             warnings=_overflow(step, device),
         )
 
@@ -371,13 +388,6 @@ class _Step:
 
 def _is_gpu(device: Device) -> bool:
     return device.vendor != "CPU"
-
-
-def _peak(estimate: MemoryEstimate) -> tuple[RemedyMetric, int]:
-    """What is to be made smaller: what torch reserves on the device, or what tensors occupy if there is none."""
-    if estimate.verdict is None:
-        return "peak_bytes", estimate.peak_bytes
-    return "reserved_bytes", estimate.verdict.reserved_bytes
 
 
 def _is_amount(value: object) -> bool:

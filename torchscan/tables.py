@@ -81,7 +81,7 @@ def table_of(scans: Mapping[str, Scan], metrics: Sequence[str], *, title: str = 
             *(Column(key=name, heading=METRICS[name].heading) for name in metrics),
         ],
         rows=[Row(cells=[Cell(name, name), *(_cell(METRICS[each], scan) for each in metrics)]) for name, scan in scans.items()],
-        remarks=_remarks(metrics, list(scans.values())),
+        remarks=_remarks(metrics, scans),
         noun="models",
     )
 
@@ -90,8 +90,9 @@ def _cell(metric: Metric, scan: Scan) -> Cell:
     return Cell(metric.value(scan), metric.read(scan))
 
 
-def _remarks(names: Sequence[str], scans: Sequence[Scan]) -> list[str]:
+def _remarks(names: Sequence[str], by_name: Mapping[str, Scan]) -> list[str]:
     """What a reader must know about the numbers, one sentence each."""
+    scans = list(by_name.values())
     names = sorted(names, key=lambda name: METRICS[name].record)  # the forward pass first, whose inputs are as given
     read = [(METRICS[name], scan) for scan in scans for name in names]
     provenances = [metric.trace(scan).provenance for metric, scan in read]
@@ -106,7 +107,7 @@ def _remarks(names: Sequence[str], scans: Sequence[Scan]) -> list[str]:
     if "latency" in names:
         precision = scans[0].roofline.precision or "as the model is"
         remarks.append(f"Latency: of {step}, estimated for {scans[0].roofline.device}, {precision}, from its data sheet.")
-        remarks += [f"{text}." for text in dict.fromkeys(scan.roofline.spread.said for scan in scans)]
+        remarks += _ranges(by_name)
     assumed = dict.fromkeys(text for each in provenances for text in each.assumptions)
     return [
         *remarks,
@@ -114,6 +115,14 @@ def _remarks(names: Sequence[str], scans: Sequence[Scan]) -> list[str]:
         *_bounds([(metric, scan) for metric, scan in read if metric.is_cost]),
         f"Counted by torchscan {__version__} with torch {provenances[0].torch_version}.",
     ]
+
+
+def _ranges(scans: Mapping[str, Scan]) -> list[str]:
+    """What the ranges rest on; models are named where it isn't the same for all."""
+    names: dict[str, list[str]] = {}
+    for name, scan in scans.items():
+        names.setdefault(scan.roofline.spread.said, []).append(name)
+    return [f"{said}." if len(names) == 1 else f"{', '.join(of)}: {said}." for said, of in names.items()]
 
 
 def _bounds(read: Sequence[tuple[Metric, Scan]]) -> list[str]:

@@ -40,7 +40,7 @@ EXPECTED = """\
 a round card, fp32, batch size 4096
 
 Expected time  1.82 ms ± 50 %  2.3 M samples per second
-At least              1.35 ms  by the rates of the device, call by call
+At least              1.35 ms  at the rates of the data sheet, call by call
 Products               49.6 %  of 10.0 TFLOP/s fp32
 Memory                 49.6 %  of 100.0 GB/s
 
@@ -52,7 +52,8 @@ Layer    FLOPs      Moved  FLOP/B  Limit      Bound  Estimate     %
 2      204.8 k  320.0 KiB     0.6  launch   3.28 µs   8.64 µs   0.5
 ───────────────────────────────────────────────────────────────────
 
-± 50 %: a guess: nothing on such a device was compared."""
+± 50 %: a guess: no time on a device of this kind was compared with a measured
+one."""
 
 
 def test_layers_the_heaviest_first() -> None:

@@ -27,6 +27,10 @@ class Remedy:
     after: float
     #: the share of the metric that it saves
     saves: float
+    #: of a time, the share by which it may be off
+    share_off: float | None = None
+    #: of memory on a device, whether it fits
+    fits: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +38,18 @@ class Remedies(Result):
     """Changes to a pass, those that save most first."""
 
     metric: RemedyMetric
-    #: the metric of the pass as it is
-    before: float
+    #: on which device, in which precision, of how many samples
+    question: str
+    #: the pass as it is
+    as_it_is: Remedy
     remedies: tuple[Remedy, ...]
     #: changes that save less than one per cent, and those that have no estimate, with the reason
     of_no_help: tuple[str, ...]
+
+    @property
+    def before(self) -> float:
+        """The metric of the pass as it is."""
+        return self.as_it_is.after
 
     def __repr__(self) -> str:
         """A short one: the best of them."""
@@ -47,9 +58,10 @@ class Remedies(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        names = ("change", "how", "after", "saves")
+        names = ("change", "how", "after", "saves", "share_off", "fits")
         return {
             "metric": self.metric,
+            "question": self.question,
             "before": self.before,
             "remedies": [{name: getattr(each, name) for name in names} for each in self.remedies],
             "of_no_help": list(self.of_no_help),
@@ -70,7 +82,7 @@ class Asker:
         """What would help the model as it is now."""
         module = None if self._module is None else self._module()
         if module is None or self._ask is None:
-            raise InputError("the model of this estimate is not at hand: estimate it again, and keep the model until then")
+            raise InputError("the model of this estimate is gone: keep it in a variable, and estimate it again")
         return self._ask(module)
 
     def __reduce__(self) -> tuple[type[Asker], tuple[()]]:

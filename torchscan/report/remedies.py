@@ -10,33 +10,33 @@ _WHAT = {"time_estimate": "Expected time", "peak_bytes": "Peak memory", "reserve
 
 
 def remedies_table(remedies: Remedies) -> Table:
-    """The changes that help, the best first; the remarks name those that don't."""
+    """The pass as it is, then the changes that help, the best first; the remarks name those that don't."""
     is_time = remedies.metric == "time_estimate"
-    metric = Column(key=remedies.metric, heading=_WHAT[remedies.metric], unit="s" if is_time else "B")
+    rows = (remedies.as_it_is, *remedies.remedies)
+    has_verdict = len({each.fits for each in rows}) > 1
     return Table(
         title="What would help",
         columns=[
             Column(key="change", heading="Change", is_number=False, narrowest=8, cut="tail"),
-            Column(key="how", heading="How", is_number=False, narrowest=12, cut="tail"),
-            metric,
+            Column(key=remedies.metric, heading=_WHAT[remedies.metric], unit="s" if is_time else "B"),
             Column(key="saves", heading="Saves"),
+            *([Column(key="fits", heading="Fits", is_number=False)] if has_verdict else []),
+            Column(key="how", heading="How", is_number=False, narrowest=8, cut="tail"),
         ],
-        rows=[_as_it_is(remedies), *(_row(each, is_time) for each in remedies.remedies)],
+        rows=[_row(each, has_verdict=has_verdict) for each in rows],
+        summary=[remedies.question],
         remarks=[f"Of no help: {'; '.join(remedies.of_no_help)}."] if remedies.of_no_help else [],
         noun="changes",
     )
 
 
-def _as_it_is(remedies: Remedies) -> Row:
-    before = _written(remedies.before, remedies.metric == "time_estimate")
-    return Row(cells=[Cell("as it is", "as it is"), Cell("", ""), Cell(remedies.before, before), Cell(0.0, "")])
+def _row(remedy: Remedy, *, has_verdict: bool) -> Row:
+    verdict = [Cell(remedy.fits, "yes" if remedy.fits else "no")] if has_verdict else []
+    saved = Cell(remedy.saves, f"{100 * remedy.saves:.0f} %" if remedy.saves else "")
+    return Row(cells=[Cell(remedy.change, remedy.change), _value(remedy), saved, *verdict, Cell(remedy.how, remedy.how)])
 
 
-def _row(remedy: Remedy, is_time: bool) -> Row:
-    saved = Cell(remedy.saves, f"{100 * remedy.saves:.0f} %")
-    cells = [Cell(remedy.change, remedy.change), Cell(remedy.how, remedy.how)]
-    return Row(cells=[*cells, Cell(remedy.after, _written(remedy.after, is_time)), saved])
-
-
-def _written(value: float, is_time: bool) -> str:
-    return units.duration(value) if is_time else units.memory(int(value))
+def _value(remedy: Remedy) -> Cell:
+    if remedy.share_off is None:
+        return Cell(remedy.after, units.memory(int(remedy.after)))
+    return Cell(remedy.after, f"{units.duration(remedy.after)} ± {100 * remedy.share_off:.0f} %")

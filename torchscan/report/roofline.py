@@ -111,8 +111,9 @@ def _totals(roofline: Roofline) -> Table:
     used = [roofline.compute_utilisation, roofline.memory_utilisation]
     compute, memory = (Cell(each, f"{100 * each:.1f} %") for each in used)
     rows = [
-        ("Expected time", _estimated(roofline), _phases(roofline)),
-        ("At least", _time("time_bound", roofline.time_bound), f"by the rates of the device, {_bounded(roofline)}"),
+        ("Expected time", _estimated(roofline), _samples(roofline)),
+        *_phases(roofline),
+        ("At least", _time("time_bound", roofline.time_bound), f"at the rates of the data sheet, {_bounded(roofline)}"),
         ("Products", ("compute_utilisation", compute), f"of {_peaks(roofline)}"),
         ("Memory", ("memory_utilisation", memory), f"of {units.count(roofline.bandwidth, 'B/s', 1)}"),
     ]
@@ -132,12 +133,15 @@ def _estimated(roofline: Roofline) -> tuple[str, Cell]:
 
 def _bounded(roofline: Roofline) -> str:
     """What the bound is of."""
-    return "of the whole" if roofline.compiled else "call by call"
+    return "for the whole pass" if roofline.compiled else "call by call"
 
 
-def _phases(roofline: Roofline) -> str:
-    if len(roofline.time_by_phase) > 1:
-        return ", ".join(f"{name} {units.duration(time)}" for name, time in roofline.time_by_phase.items())
+def _phases(roofline: Roofline) -> list[tuple[str, tuple[str, Cell], str]]:
+    phases = roofline.time_by_phase if len(roofline.time_by_phase) > 1 else {}
+    return [(f"  {name}", _time(name, time), "") for name, time in phases.items()]
+
+
+def _samples(roofline: Roofline) -> str:
     if roofline.batch_size is None or not roofline.time_estimate:
         return ""
     return f"{units.count(roofline.batch_size / roofline.time_estimate, '', 1)} samples per second".replace("  ", " ")

@@ -233,10 +233,10 @@ def _share(some: Sequence[OperatorLoad], all_: Sequence[OperatorLoad]) -> float:
 
 
 def kind_of(loads: Sequence[OperatorLoad]) -> Kind | None:
-    """What most of the time of products goes into."""
+    """What most of the time of products goes into; None without any convolution."""
     products = [each for each in loads if each.macs]
     convolutions = [each for each in products if "convolution" in each.operator]
-    return None if not products else "convolutions" if _share(convolutions, products) > 0.5 else "matrices"
+    return None if not convolutions else "convolutions" if _share(convolutions, products) > 0.5 else "matrices"
 
 
 #: operators whose kernels go over their operands an unknown number of times
