@@ -28,7 +28,7 @@ ROOMS = [
     {"report"},
     {"batch_search", "remedies"},
     {"scan"},
-    {"crawler", "estimator", "targets"},
+    {"crawler", "estimator", "inspection", "targets"},
     {"metrics"},
     {"budgets", "tables"},
     {"live", "cli", "pytest_plugin"},

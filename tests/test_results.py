@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import torchscan
 from tests.report.samples import HOSTILE, UNPRINTABLE, Chain, block
 from torchscan.hardware.devices import device_named
+from torchscan.inspection import inspect
 from torchscan.report.info import Info
 from torchscan.report.table import FORMATS, Table
 from torchscan.results import Result, shows
@@ -32,11 +34,19 @@ def _remedies(model: nn.Module) -> Any:
     return torchscan.analyze_roofline(model, SHAPE, device="RTX 3090").remedies()
 
 
+def _run() -> Any:
+    model = block()
+    with inspect(model) as run:
+        model(torch.zeros(1, *SHAPE))
+    return run.facts
+
+
 RESULTS: Mapping[str, Callable[[], Any]] = {
     "info": _info,
     "memory": lambda: torchscan.estimate_memory(block(), SHAPE, training=True, optimizer="SGD", device="RTX 3090"),
     "roofline": lambda: torchscan.analyze_roofline(block(), SHAPE, device="RTX 3090"),
     "remedies": lambda: _remedies(block()),
+    "run": _run,
     "fields": lambda: torchscan.receptive_field(block(), SHAPE),
     "field": lambda: torchscan.receptive_field(block(), SHAPE)["conv"],
     "comparison": lambda: torchscan.compare_info(_info(), torchscan.crawl_module(block(), SHAPE, batch_size=2)),
@@ -58,6 +68,7 @@ SAYS = {
     "memory": "Peak memory",
     "roofline": "Expected time",
     "remedies": "as it is",
+    "run": "Forward",
     "fields": "Sees everything by",
     "field": "Starts by phase",
     "comparison": "before",

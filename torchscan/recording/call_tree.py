@@ -57,6 +57,10 @@ class Call:
 
 #: told when a module has ended: the call, its arguments, its result
 AtEnd = Callable[[Call, object, object], None]
+#: told when a module has started
+AtStart = Callable[[Call], None]
+#: told when a module starts that is in no other, before it is a call
+AtRoot = Callable[[], None]
 
 
 def only_this_thread() -> ThreadPolicy:
@@ -118,6 +122,8 @@ class CallTree:
         self._path_of = path_of
         self._follows = follows or only_this_thread()
         self._at_end: AtEnd | None = None
+        self._at_start: AtStart | None = None
+        self._at_root: AtRoot | None = None
         self._home = threading.get_ident()
         self._lock = threading.Lock()
         self.reset()
@@ -174,19 +180,25 @@ class CallTree:
     # -- modules -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def watched(self, at_end: AtEnd | None = None) -> Iterator[None]:
-        """Follow the calls, and tell of the end of each. The hooks are global, and gone afterwards."""
-        self._at_end = at_end
+    def watched(
+        self, at_end: AtEnd | None = None, *, at_start: AtStart | None = None, at_root: AtRoot | None = None
+    ) -> Iterator[None]:
+        """Follow the calls, and tell of each. The hooks are global, and gone afterwards."""
         try:
-            register_module_forward_pre_hook(self._before)
-            register_module_forward_hook(self._after, with_kwargs=True, always_call=True)
+            self.start(at_end, at_start=at_start, at_root=at_root)
             yield
         finally:
             self.stop()
 
+    def start(self, at_end: AtEnd | None = None, *, at_start: AtStart | None = None, at_root: AtRoot | None = None) -> None:
+        """Follow the calls until :meth:`stop`."""
+        self._at_end, self._at_start, self._at_root = at_end, at_start, at_root
+        register_module_forward_pre_hook(self._before)
+        register_module_forward_hook(self._after, with_kwargs=True, always_call=True)
+
     def stop(self) -> None:
         """Follow no calls any more."""
-        self._at_end = None  # which may well hold whoever holds the tree
+        self._at_end = self._at_start = self._at_root = None  # which may well hold whoever holds the tree
         forget_hooks(self._before, self._after)
 
     @contextlib.contextmanager
@@ -221,6 +233,8 @@ class CallTree:
 
     def _open(self, module: nn.Module, path: str) -> None:
         self.forget_caught()
+        if self._at_root is not None and self.current is None and not is_in_backward_pass():
+            self._at_root()
         thread = self._here()
         parent = self._parent_in(thread)
         with self._lock:  # autograd has a thread for each device
@@ -232,6 +246,8 @@ class CallTree:
             parent.children.append(call.index)
         thread.current = call
         thread.assign_nodes_to(call)
+        if self._at_start is not None:
+            self._at_start(call)
 
     def _parent_in(self, thread: _Thread) -> Call | None:
         """A module that starts in a backward pass is run again by a checkpoint: it belongs where its gradient does."""

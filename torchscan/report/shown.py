@@ -18,11 +18,13 @@ from torchscan.report.export import format_info, to_html
 from torchscan.report.fields import field_table, layer_table
 from torchscan.report.html import part_of
 from torchscan.report.info import Info
+from torchscan.report.inspection import run_table
 from torchscan.report.memory import format_memory, memory_table
 from torchscan.report.remedies import remedies_table
 from torchscan.report.roofline import format_roofline, roofline_table
 from torchscan.report.table import Table
 from torchscan.results import shows
+from torchscan.runtime.run import RunFacts
 from torchscan.trace.trace import Trace
 
 R = TypeVar("R")
@@ -42,4 +44,5 @@ _shows_as(LayerField, layer_table)
 _shows_as(MemoryEstimate, memory_table, format_memory)
 _shows_as(Roofline, roofline_table, format_roofline)
 _shows_as(Remedies, remedies_table)
+_shows_as(RunFacts, run_table)
 _shows_as(Comparison, comparison_table, format_comparison)

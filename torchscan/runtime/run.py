@@ -1,0 +1,149 @@
+"""What was measured of real steps, call by call, over all steps but the first ones, which warm up."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from torchscan.results import Result
+from torchscan.runtime.inspector import CallFacts, Shapes, StepFacts
+
+_NANOSECONDS = 1e-9
+
+
+class Latency(NamedTuple):
+    """Seconds that something took in several steps."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, nanoseconds: Iterable[int]) -> Latency:
+        """Of each step."""
+        seconds = [each * _NANOSECONDS for each in nanoseconds]
+        return cls(statistics.median(seconds), min(seconds), max(seconds)) if seconds else cls(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRun:
+    """One call of a module, with everything inside it."""
+
+    path: str
+    type_name: str
+    #: 0 for the first call of this module in a step, 1 for the second, …
+    invocation: int
+    depth: int
+    #: index of the call it is in; None: it is the model's
+    parent: int | None
+    input_shapes: Shapes
+    output_shapes: Shapes
+    forward: Latency
+    #: of the nodes of the graph that were made in it
+    backward: Latency
+    #: whether a checkpoint ran it again in the backward pass
+    is_again: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts(Result):
+    """What an inspection has found."""
+
+    #: steps that were measured, and those before them, which are left out
+    steps: int
+    warm_up: int
+    calls: tuple[CallRun, ...]
+    #: of the model's calls
+    forward: Latency
+    #: of all nodes of the backward pass, from the first to the last
+    backward: Latency
+    #: of the backward pass, what stored gradients, and what belongs to no module: the loss, and autograd itself
+    storing: Latency
+    unowned: Latency
+    #: calls of other steps, which were other than in the last one
+    differing: int
+
+    def __repr__(self) -> str:
+        """A short one: there may be thousands of calls."""
+        return f"<RunFacts: {self.steps} steps, {len(self.calls)} calls>"
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Nested: ``{name: {"info": {…}, "children": {…}}}``; the second call of a module has a number behind its name."""
+        nested: list[dict[str, Any]] = [{"info": _plain(call), "children": {}} for call in self.calls]
+        top: dict[str, Any] = {}
+        for call, entry in zip(self.calls, nested, strict=True):
+            siblings = top if call.parent is None else nested[call.parent]["children"]
+            siblings[_name(call, siblings)] = entry
+        return top
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data."""
+        whole = {name: getattr(self, name)._asdict() for name in ("forward", "backward", "storing", "unowned")}
+        numbers = {name: getattr(self, name) for name in ("steps", "warm_up", "differing")}
+        return {**numbers, **whole, "calls": [_plain(call) for call in self.calls]}
+
+
+def run_of(steps: Sequence[StepFacts], warm_up: int) -> RunFacts:
+    """The facts of several steps together: those of the last one's calls, in all steps that have the same."""
+    left_out = min(warm_up, max(len(steps) - 1, 0))
+    measured = steps[left_out:]
+    inside = [_backward_inside(step.calls) for step in measured]
+    alike = [index for index, step in enumerate(measured) if _keys(step) == _keys(measured[-1])] if measured else []
+    calls = measured[-1].calls if measured else ()
+    made = tuple(
+        _call_run(call, [measured[step].calls[number].forward for step in alike], [inside[step][number] for step in alike])
+        for number, call in enumerate(calls)
+    )
+    owned = [sum(call.backward for call in step.calls) for step in measured]
+    return RunFacts(
+        steps=len(measured),
+        warm_up=left_out,
+        calls=made,
+        forward=Latency.of(sum(call.forward for call in step.calls if call.parent is None) for step in measured),
+        backward=Latency.of(step.backward_span for step in measured),
+        storing=Latency.of(step.leaves for step in measured),
+        unowned=Latency.of(step.backward_span - step.leaves - own for step, own in zip(measured, owned, strict=True)),
+        differing=len(measured) - len(alike),
+    )
+
+
+def _keys(step: StepFacts) -> list[tuple[str, int]]:
+    return [(call.path, call.invocation) for call in step.calls]
+
+
+def _backward_inside(calls: Sequence[CallFacts]) -> list[int]:
+    """Of each call, its own nodes' time and that of all calls in it."""
+    times = [call.backward for call in calls]
+    for number in range(len(calls) - 1, -1, -1):
+        parent = calls[number].parent
+        if parent is not None:
+            times[parent] += times[number]
+    return times
+
+
+def _call_run(call: CallFacts, forward: Sequence[int], backward: Sequence[int]) -> CallRun:
+    return CallRun(
+        path=call.path,
+        type_name=call.type_name,
+        invocation=call.invocation,
+        depth=call.depth,
+        parent=call.parent,
+        input_shapes=call.input_shapes,
+        output_shapes=call.output_shapes,
+        forward=Latency.of(forward),
+        backward=Latency.of(backward),
+        is_again=call.is_again,
+    )
+
+
+def _plain(call: CallRun) -> dict[str, Any]:
+    plain = asdict(call)
+    return {**plain, "forward": call.forward._asdict(), "backward": call.backward._asdict()}
+
+
+def _name(call: CallRun, siblings: dict[str, Any]) -> str:
+    name = call.path.rpartition(".")[2] or call.type_name
+    return name if name not in siblings else f"{name} ({call.invocation + 1})"
