@@ -7,9 +7,15 @@ from typing import Any
 
 from torch import nn
 
-from torchscan.errors import InputError
+from torchscan.analyses.module_costs import call_costs
+from torchscan.errors import InputError, TorchscanError
+from torchscan.ops import OpCost
+from torchscan.recording.call_tree import Given
+from torchscan.recording.passes import record_pass
+from torchscan.recording.request import PassRequest
 from torchscan.runtime.inspector import Inspector
-from torchscan.runtime.run import RunFacts, run_of
+from torchscan.runtime.run import Key, RunFacts, run_of
+from torchscan.trace.trace import Trace
 
 
 class Run:
@@ -17,6 +23,7 @@ class Run:
 
     def __init__(self, model: nn.Module, *, warm_up: int) -> None:
         self._inspector = Inspector(model)
+        self._model: nn.Module | None = model
         self._warm_up = warm_up
         self._facts: RunFacts | None = None
 
@@ -28,7 +35,10 @@ class Run:
     def finish(self) -> RunFacts:
         """Follow it no longer; what was found."""
         if self._facts is None:
-            self._facts = run_of(self._inspector.finish(), self._warm_up)
+            steps = self._inspector.finish()
+            costs = _costs_of(self._model, self._inspector.example) if self._model is not None else {}
+            self._facts = run_of(steps, self._warm_up, costs)
+            self._model = self._inspector.example = None
         return self._facts
 
     def __enter__(self) -> Run:
@@ -72,3 +82,25 @@ def inspect(model: nn.Module, *, warm_up: int = 1) -> Run:
         warm_up: of several steps, how many of the first are left out.
     """
     return Run(model, warm_up=warm_up)
+
+
+def _costs_of(model: nn.Module, example: Given | None) -> dict[Key, OpCost]:
+    """What each call costs, worked out on shapes alone; nothing if that cannot be done."""
+    if example is None:
+        return {}
+    try:
+        args, kwargs = example
+        trace = record_pass(PassRequest(module=model, args=args, kwargs=kwargs, mode="same", execute="abstract"))
+    except TorchscanError:
+        return {}
+    return _by_call(trace)
+
+
+def _by_call(trace: Trace) -> dict[Key, OpCost]:
+    costs = [OpCost() for _ in trace.modules]
+    for op, cost in zip(trace.ops, call_costs(trace), strict=True):
+        costs[op.module_call] += cost
+    for call in reversed(trace.modules):
+        if call.parent is not None:
+            costs[call.parent] += costs[call.index]
+    return {(call.path, call.call): cost for call, cost in zip(trace.modules, costs, strict=True)}

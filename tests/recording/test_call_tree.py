@@ -121,7 +121,7 @@ def test_the_end_of_a_call_is_told_with_its_arguments_and_result() -> None:
     with tree_of(model).watched(lambda call, given, result: told.append((call.path, given, result))):
         out = model(X)
     assert [path for path, _, _ in told] == ["0", ""]
-    assert all(given == (X,) and result is out for _, given, result in told)
+    assert all(given == ((X,), {}) and result is out for _, given, result in told)
 
 
 # -- exceptions ----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -55,8 +56,10 @@ class Call:
         self.handled = sys.exception()
 
 
-#: told when a module has ended: the call, its arguments, its result
-AtEnd = Callable[[Call, object, object], None]
+#: told when a module has ended: the call, its positional and keyword arguments, its result
+AtEnd = Callable[[Call, "Given", object], None]
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+_NOTHING: Given = ((), {})
 #: told when a module has started
 AtStart = Callable[[Call], None]
 #: told when a module starts that is in no other, before it is a call
@@ -220,7 +223,7 @@ class CallTree:
         else:
             self.missed.add(path)
 
-    def _after(self, module: nn.Module, arguments: object, *rest: object) -> None:
+    def _after(self, module: nn.Module, arguments: tuple[Any, ...], *rest: Any) -> None:
         *kwargs, result = rest  # torch leaves out the kwargs when it calls a global hook because of an exception
         thread = self._threads.get(threading.get_ident())
         call = None if thread is None else thread.current
@@ -229,7 +232,7 @@ class CallTree:
         if result is None and sys.exception() is not call.handled:
             self._abandon(thread, call, sys.exception())
         else:
-            self._close(thread, call, (arguments, *kwargs) if any(kwargs) else arguments, result)
+            self._close(thread, call, (arguments, kwargs[0] if kwargs else {}), result)
 
     def _open(self, module: nn.Module, path: str) -> None:
         self.forget_caught()
@@ -255,10 +258,10 @@ class CallTree:
             return thread.current
         return self.owner_of(current_node()) or (self.root if self.calls else None)
 
-    def _close(self, thread: _Thread, call: Call, arguments: object, result: object) -> None:
+    def _close(self, thread: _Thread, call: Call, given: Given, result: object) -> None:
         call.handled = None
         if self._at_end is not None:
-            self._at_end(call, arguments, result)
+            self._at_end(call, given, result)
         thread.current = call.outer
         thread.assign_nodes_to(call.outer)
 
@@ -266,7 +269,7 @@ class CallTree:
         """The first call that an exception leaves is where it came from."""
         if error is not None and self.origin_of(error) is None:
             self._origin = (error, call)
-        self._close(thread, call, (), ())
+        self._close(thread, call, _NOTHING, ())
 
     def _here(self) -> _Thread:
         number = threading.get_ident()

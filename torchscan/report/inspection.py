@@ -17,6 +17,7 @@ def run_table(run: RunFacts, *, max_depth: int = 3) -> Table:
             Column(key="forward", heading="Forward", unit="s"),
             Column(key="backward", heading="Backward", unit="s"),
             Column(key="share", heading="%"),
+            Column(key="flops_per_second", heading="FLOP/s"),
         ],
         rows=[_row(call, run) for call in run.calls if call.depth <= max_depth],
         totals=[_totals(run)],
@@ -36,6 +37,7 @@ def _row(call: CallRun, run: RunFacts) -> Row:
         _time(call.forward),
         _time(call.backward),
         Cell(share, f"{100 * share:.1f}"),
+        Cell(rate := call.flops_per_second, units.count(rate, "", 1).rstrip() if rate else "–"),
     ]
     return Row(cells=cells, depth=call.depth, full_name=call.path)
 

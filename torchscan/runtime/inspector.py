@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from torch import nn
 
 from torchscan.errors import InputError
-from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.bookkeeping.inventory import modules_of, type_name_of
-from torchscan.recording.call_tree import Call, CallTree, with_autograd_threads
+from torchscan.recording.bookkeeping.tensors import own_copy
+from torchscan.recording.call_tree import Call, CallTree, Given, with_autograd_threads
 from torchscan.runtime.timing import LEAVES, NodeWatch, StepTimes
 from torchscan.torch_versions import next_node
 
@@ -53,6 +54,8 @@ class Inspector:
         self._paths = {id(module): (path, module) for path, module in modules_of(model)}
         self._tree = CallTree(self._path_of, with_autograd_threads())
         self._steps: list[StepFacts] = []
+        #: what the model was called with first, without data
+        self.example: Given | None = None
         self._is_started = False
         self._begin()
 
@@ -99,10 +102,12 @@ class Inspector:
     def _note_start(self, call: Call) -> None:
         self._times.note_start(call)
 
-    def _note_end(self, call: Call, arguments: object, result: object) -> None:
+    def _note_end(self, call: Call, given: Given, result: object) -> None:
         self._times.note_end(call)
-        self._shapes[call.index] = _shapes_of(arguments), _shapes_of(result)
-        if call.outer is None:
+        self._shapes[call.index] = _shapes_of(given), _shapes_of(result)
+        if call.outer is None and call.parent is None:
+            if self.example is None:
+                self.example = copy_arguments(given, lambda tensor: own_copy(tensor, on_meta=True))
             self._has_graph |= self._nodes.watch(result, self._oldest)
 
     def _facts(self) -> StepFacts:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from torchscan.ops import OpCost
 from torchscan.results import Result
 from torchscan.runtime.inspector import CallFacts, Shapes, StepFacts
 
 _NANOSECONDS = 1e-9
+#: a call: the path of its module, and which of that module's calls it is
+Key = tuple[str, int]
 
 
 class Latency(NamedTuple):
@@ -45,6 +48,14 @@ class CallRun:
     backward: Latency
     #: whether a checkpoint ran it again in the backward pass
     is_again: bool
+    #: of its forward pass, with everything in it; None: not known
+    macs: int | None
+    flops: int | None
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """What its forward pass attained."""
+        return None if self.flops is None or not self.forward.median else self.flops / self.forward.median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +97,7 @@ class RunFacts(Result):
         return {**numbers, **whole, "calls": [_plain(call) for call in self.calls]}
 
 
-def run_of(steps: Sequence[StepFacts], warm_up: int) -> RunFacts:
+def run_of(steps: Sequence[StepFacts], warm_up: int, costs: Mapping[Key, OpCost]) -> RunFacts:
     """The facts of several steps together: those of the last one's calls, in all steps that have the same."""
     left_out = min(warm_up, max(len(steps) - 1, 0))
     measured = steps[left_out:]
@@ -94,7 +105,12 @@ def run_of(steps: Sequence[StepFacts], warm_up: int) -> RunFacts:
     alike = [index for index, step in enumerate(measured) if _keys(step) == _keys(measured[-1])] if measured else []
     calls = measured[-1].calls if measured else ()
     made = tuple(
-        _call_run(call, [measured[step].calls[number].forward for step in alike], [inside[step][number] for step in alike])
+        _call_run(
+            call,
+            costs.get((call.path, call.invocation)),
+            [measured[step].calls[number].forward for step in alike],
+            [inside[step][number] for step in alike],
+        )
         for number, call in enumerate(calls)
     )
     owned = [sum(call.backward for call in step.calls) for step in measured]
@@ -110,7 +126,7 @@ def run_of(steps: Sequence[StepFacts], warm_up: int) -> RunFacts:
     )
 
 
-def _keys(step: StepFacts) -> list[tuple[str, int]]:
+def _keys(step: StepFacts) -> list[Key]:
     return [(call.path, call.invocation) for call in step.calls]
 
 
@@ -124,7 +140,7 @@ def _backward_inside(calls: Sequence[CallFacts]) -> list[int]:
     return times
 
 
-def _call_run(call: CallFacts, forward: Sequence[int], backward: Sequence[int]) -> CallRun:
+def _call_run(call: CallFacts, cost: OpCost | None, forward: Sequence[int], backward: Sequence[int]) -> CallRun:
     return CallRun(
         path=call.path,
         type_name=call.type_name,
@@ -136,6 +152,8 @@ def _call_run(call: CallFacts, forward: Sequence[int], backward: Sequence[int]) 
         forward=Latency.of(forward),
         backward=Latency.of(backward),
         is_again=call.is_again,
+        macs=None if cost is None else cost.macs,
+        flops=None if cost is None else cost.flops,
     )
 
 
