@@ -83,7 +83,7 @@ def spread_of(device: Device, passed: Passed) -> Spread:
         return Spread(share, reason)
     mixed = (1 - passed.launched) * share + passed.launched * max(share, LAUNCHES)
     launches = f"{100 * passed.launched:.0f} % of the time is launches, which depend on the host, give or take half of them"
-    return Spread(mixed, f"a guess: {launches}; of kernels, ± {100 * share:.0f} %: {reason}")
+    return Spread(mixed, f"a guess: {launches}; of kernels, ± {100 * share:.0f} %: {reason.removeprefix('a guess: ')}")
 
 
 def _of_kernels(device: Device, passed: Passed) -> tuple[float, str]:
