@@ -18,21 +18,29 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallFacts:
-    """One call of a module, as it was in one step. Times are in nanoseconds."""
+class InspectedCall:
+    """Which call of which module it was, and on what."""
 
     path: str
     type_name: str
+    #: 0 for the first call of this module in a step, 1 for the second, …
     invocation: int
     depth: int
     #: index of the call it is in; None: it is the model's
     parent: int | None
     input_shapes: Shapes
     output_shapes: Shapes
+    #: whether a checkpoint ran it again in the backward pass
+    is_again: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFacts(InspectedCall):
+    """A call as it was in one step. Times are in nanoseconds."""
+
     forward: int
     #: of the nodes that it made itself, not those of modules inside
     backward: int
-    is_again: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

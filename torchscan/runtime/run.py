@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 from torchscan.ops import OpCost
 from torchscan.results import Result
-from torchscan.runtime.inspector import CallFacts, Shapes, StepFacts
+from torchscan.runtime.inspector import CallFacts, InspectedCall, StepFacts
 
 _NANOSECONDS = 1e-9
 #: a call: the path of its module, and which of that module's calls it is
@@ -31,23 +31,12 @@ class Latency(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallRun:
-    """One call of a module, with everything inside it."""
+class CallRun(InspectedCall):
+    """A call over all steps, with everything inside it."""
 
-    path: str
-    type_name: str
-    #: 0 for the first call of this module in a step, 1 for the second, …
-    invocation: int
-    depth: int
-    #: index of the call it is in; None: it is the model's
-    parent: int | None
-    input_shapes: Shapes
-    output_shapes: Shapes
     forward: Latency
     #: of the nodes of the graph that were made in it
     backward: Latency
-    #: whether a checkpoint ran it again in the backward pass
-    is_again: bool
     #: of its forward pass, with everything in it; None: not known
     macs: int | None
     flops: int | None
@@ -142,16 +131,9 @@ def _backward_inside(calls: Sequence[CallFacts]) -> list[int]:
 
 def _call_run(call: CallFacts, cost: OpCost | None, forward: Sequence[int], backward: Sequence[int]) -> CallRun:
     return CallRun(
-        path=call.path,
-        type_name=call.type_name,
-        invocation=call.invocation,
-        depth=call.depth,
-        parent=call.parent,
-        input_shapes=call.input_shapes,
-        output_shapes=call.output_shapes,
+        **{each.name: getattr(call, each.name) for each in fields(InspectedCall)},
         forward=Latency.of(forward),
         backward=Latency.of(backward),
-        is_again=call.is_again,
         macs=None if cost is None else cost.macs,
         flops=None if cost is None else cost.flops,
     )
