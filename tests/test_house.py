@@ -27,6 +27,7 @@ ROOMS = [
     {"runtime"},
     {"report"},
     {"batch_search", "remedies"},
+    {"question"},
     {"scan"},
     {"crawler", "estimator", "inspection", "targets"},
     {"metrics"},

@@ -13,8 +13,9 @@ import pytest
 from torch import nn
 
 import torchscan
+from torchscan.question import Question
 from torchscan.recording.arguments import ScanArguments
-from torchscan.scan import Question, Scan
+from torchscan.scan import Scan
 from torchscan.signatures import spelled_out
 
 VERBS: list[Callable[..., Any]] = [

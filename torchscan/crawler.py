@@ -14,6 +14,7 @@ from torchscan.analyses.receptive_field.result import Short
 from torchscan.analyses.totals import total_cost
 from torchscan.errors import TorchscanError, warn_user
 from torchscan.ops import OpCost
+from torchscan.question import asking
 from torchscan.recording.arguments import RunArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.aggregate import folded_to
@@ -21,7 +22,7 @@ from torchscan.report.columns import usual_columns
 from torchscan.report.export import check_layout, format_info
 from torchscan.report.info import Info
 from torchscan.report.table import Cut
-from torchscan.scan import Scan, asking
+from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
 
 

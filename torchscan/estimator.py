@@ -10,9 +10,10 @@ from torch import nn
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import TorchscanError
+from torchscan.question import asking
 from torchscan.recording.arguments import StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
-from torchscan.scan import Scan, asking
+from torchscan.scan import Scan
 
 
 @asking

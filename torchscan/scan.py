@@ -1,13 +1,13 @@
-"""One question about a model, the one or two records it takes, and every answer, computed once."""
+"""The one or two records that a question takes, and every answer, computed once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NamedTuple, Unpack
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from torchscan.analyses.conventions import Convention
 from torchscan.analyses.memory_estimate import MemoryEstimate, estimate_of
@@ -23,112 +23,18 @@ from torchscan.errors import InputError, warn_user
 from torchscan.hardware.devices import Device, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
 from torchscan.once import once
-from torchscan.recording.arguments import DEFINITIONS, ScanArguments
+from torchscan.question import Kernels, Question, asking
+from torchscan.recording.arguments import ScanArguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.passes import record_pass, record_step
-from torchscan.recording.precision import Precision, checked_precision, in_precision, with_channels_last
-from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
-from torchscan.recording.training.gradients import Backward
-from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.recording.precision import checked_precision
+from torchscan.recording.request import PassRequest
 from torchscan.remedies import Answer, Change, Situation, for_memory, for_time, remedies_of
 from torchscan.report.info import Info, info_of
-from torchscan.signatures import spelled_out
 from torchscan.torch_versions import compiled_from
 from torchscan.trace.trace import Trace
 from torchscan.units import memory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question(Inputs):
-    """The arguments as they were given. They are explained in :mod:`torchscan.recording.arguments`."""
-
-    mode: Mode | None = None
-    training: bool = False
-    loss: Callable[[Any], Tensor] | None = None
-    execute: Execute = "auto"
-    backward: Backward = False
-    optimizer: OptimizerChoice | None = None
-    accumulate: bool = False
-    precision: Precision | None = None
-    device: str | None = None
-    context_bytes: int | None = None
-    compiled: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse contradictory arguments; what a pass needs is checked when it is recorded."""
-        require_module(self.module)
-        checked_precision(self.precision)
-        for name, flag in (("training", self.training), ("accumulate", self.accumulate), ("compiled", self.compiled)):
-            if not isinstance(flag, bool):
-                raise InputError(f"{name} is {flag!r}: give True or False")
-        if self.loss is not None and not callable(self.loss):
-            raise InputError(f"loss is a {type(self.loss).__name__}: give a function of the model's output")
-        if self.loss is not None and callable(self.backward):
-            raise InputError("loss and backward were both given a function: give the loss once, as loss=")
-        if self.context_bytes is not None and not _is_amount(self.context_bytes):
-            raise InputError(f"context_bytes is {self.context_bytes!r}: give a number of bytes, such as 1430 * 2**20")
-        if not self.has_backward and (self.loss is not None or self.optimizer is not None or self.accumulate):
-            raise InputError("loss, optimizer and accumulate belong to a training step: pass training=True")
-
-    @property
-    def has_backward(self) -> bool:
-        """Whether there is a backward pass; a loss may be a module that is false, having no submodules."""
-        return self.training or self.backward is not False
-
-    @property
-    def differentiated(self) -> Backward:
-        """What the backward pass starts from, or False if there is none."""
-        if self.loss is not None:
-            return self.loss
-        return self.training if self.backward is False else self.backward
-
-    def whole(self) -> PassRequest:
-        """The pass with composite operators whole, for costs and receptive fields."""
-        return PassRequest(
-            **{field.name: getattr(self, field.name) for field in fields(Inputs)},
-            mode=self.mode or ("train" if self.training else "eval"),
-            execute=self.execute,
-            backward=self.differentiated,
-        )
-
-    def forward_alone(self) -> Question:
-        """The same question without a backward pass, in the same mode."""
-        return replace(
-            self,
-            mode=self.whole().mode,
-            training=False,
-            backward=False,
-            loss=None,
-            optimizer=None,
-            accumulate=False,
-        )
-
-    def in_pieces(self, kernels: _Kernels, change: Change | None = None) -> PassRequest:
-        """The pass with composite operators in pieces, as that kind of device runs it, for memory and time."""
-        step = replace(
-            self.whole(),
-            optimizer=self.optimizer,
-            accumulate=self.accumulate,
-            in_pieces=True,
-            device_type=kernels.device_type,
-            has_flash=kernels.has_flash,
-            checkpointed=() if change is None else change.checkpointed,
-        )
-        step = with_channels_last(step) if change is not None and change.channels_last else step
-        return in_precision(step, checked_precision(self.precision))
-
-
-DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(Question)}
-#: decorates verbs that take the arguments of a question, so that each argument is shown
-asking = spelled_out(DEFAULTS, DEFINITIONS)
-
-
-class _Kernels(NamedTuple):
-    """The kind of device whose kernels a pass uses."""
-
-    device_type: Literal["cpu", "cuda"]
-    has_flash: bool = True
 
 
 class Scan:
@@ -158,7 +64,7 @@ class Scan:
     def _ask(self, question: Question, change: Change | None = None) -> None:
         self.question = question
         self._change = change
-        self._steps: dict[_Kernels, _Step] = {}
+        self._steps: dict[Kernels, _Step] = {}
 
     def __repr__(self) -> str:
         """A short one: which pass of which model."""
@@ -364,9 +270,9 @@ class Scan:
     def _step(self) -> _Step:
         if self._device is not None:
             return self._step_for(_kernels_of(self._device))
-        return self._step_for(_Kernels("cuda" if is_on_cuda(self.question.module) else "cpu"))
+        return self._step_for(Kernels("cuda" if is_on_cuda(self.question.module) else "cpu"))
 
-    def _step_for(self, kernels: _Kernels) -> _Step:
+    def _step_for(self, kernels: Kernels) -> _Step:
         """The step for these kernels; devices with the same kernels share a record."""
         if kernels not in self._steps:
             self._steps[kernels] = _Step(self.question.in_pieces(kernels, self._change))
@@ -390,12 +296,8 @@ def _is_gpu(device: Device) -> bool:
     return device.vendor != "CPU"
 
 
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _kernels_of(device: Device) -> _Kernels:
-    return _Kernels("cuda" if _is_gpu(device) else "cpu", device.has_flash)
+def _kernels_of(device: Device) -> Kernels:
+    return Kernels("cuda" if _is_gpu(device) else "cpu", device.has_flash)
 
 
 def _overflow(step: _Step, device: Device) -> list[str]:

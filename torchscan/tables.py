@@ -11,11 +11,12 @@ from torchscan import units
 from torchscan._version import __version__
 from torchscan.errors import InputError, naming
 from torchscan.metrics import METRICS, Metric, require_device
+from torchscan.question import asking
 from torchscan.recording.arguments import StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.remarks import missed_text, unpriced_text
 from torchscan.report.table import Cell, Column, Row, Table
-from torchscan.scan import Scan, asking
+from torchscan.scan import Scan
 from torchscan.trace.events import Provenance
 
 DEFAULT_METRICS = ("params", "macs", "flops", "activation_memory", "receptive_field")

@@ -15,6 +15,7 @@ from torchscan.budgets.file import BASELINE_METRICS, Budget
 from torchscan.errors import BudgetError, InputError, UnpricedError
 from torchscan.files import write_text
 from torchscan.metrics import METRICS, Metric, activation_peak, limits_of, require_device
+from torchscan.question import DEFAULTS
 from torchscan.recording.arguments import DEFINITIONS, StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.columns import full_name_of
@@ -22,7 +23,7 @@ from torchscan.report.compare import Comparison, compare_info, growth
 from torchscan.report.data import read_report, to_json
 from torchscan.report.info import Info
 from torchscan.report.table import printable
-from torchscan.scan import DEFAULTS, Scan
+from torchscan.scan import Scan
 from torchscan.signatures import spelled_out
 from torchscan.targets import Built, inputs_of, with_model
 

@@ -117,7 +117,8 @@ def names(text: str) -> list[str]:
 
 def on_model(options: argparse.Namespace, target: str, verb: Callable[[Built, Scan], Result]) -> Result:
     """What ``verb`` says about the named model, given that model and the scan that the options ask for."""
-    from torchscan.scan import DEFAULTS, Scan
+    from torchscan.question import DEFAULTS
+    from torchscan.scan import Scan
     from torchscan.targets import inputs_of, parse_input, parse_target, with_model
 
     if getattr(options, "optimizer", None) is not None and not options.training:
