@@ -32,6 +32,10 @@ class BudgetError(TorchscanError, AssertionError):
     """A model exceeds its budget. The message says which limit, by how much, and which layers to look at."""
 
 
+class NonFiniteError(TorchscanError, ArithmeticError):
+    """A real step made a value that is NaN or infinite. The message says which module did, and by which operator."""
+
+
 @contextlib.contextmanager
 def naming(what: str) -> Iterator[None]:
     """Say which of several failed: errors begin with its name."""

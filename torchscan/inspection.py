@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import nn
 
 from torchscan.analyses.module_costs import call_costs
-from torchscan.errors import InputError, TorchscanError
+from torchscan.errors import InputError, NonFiniteError, TorchscanError, warn_user
 from torchscan.ops import OpCost
 from torchscan.recording.call_tree import Given
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
+from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.inspector import Inspector
 from torchscan.runtime.run import Key, RunFacts, run_of
 from torchscan.trace.trace import Trace
+
+Reaction = Literal["record", "warn", "raise"]
 
 
 class Run:
     """An inspection: started, finished, then full of facts. Printed, it is a table of them."""
 
-    def __init__(self, model: nn.Module, *, warm_up: int) -> None:
-        self._inspector = Inspector(model)
+    def __init__(self, model: nn.Module, *, warm_up: int, on_nonfinite: Reaction) -> None:
+        self._inspector = Inspector(model, _listener(on_nonfinite))
         self._model: nn.Module | None = model
         self._warm_up = warm_up
         self._facts: RunFacts | None = None
@@ -73,15 +77,43 @@ class Run:
         return self.facts.info
 
 
-def inspect(model: nn.Module, *, warm_up: int = 1) -> Run:
+def inspect(model: nn.Module, *, warm_up: int = 1, on_nonfinite: Reaction = "record") -> Run:
     """Watch what ``model`` does in the context of the result: each call of a module, forward and backward, in real steps.
 
     Nothing is put on the model, and its results are the same bit by bit.
 
     Args:
         warm_up: of several steps, how many of the first are left out.
+        on_nonfinite: what happens when a value is NaN or infinite that should not be: it is recorded, warned of as well, or
+            :class:`NonFiniteError` is raised where it was made.
     """
-    return Run(model, warm_up=warm_up)
+    return Run(model, warm_up=warm_up, on_nonfinite=on_nonfinite)
+
+
+def _listener(reaction: Reaction) -> Callable[[NonFinite], None]:
+    if reaction not in get_args(Reaction):
+        raise InputError(f"on_nonfinite is {reaction!r}: give one of {', '.join(map(repr, get_args(Reaction)))}")
+    return {"record": _ignore, "warn": _warn_once(), "raise": _raise}[reaction]
+
+
+def _ignore(found: NonFinite) -> None:
+    """It is in the results."""
+
+
+def _warn_once() -> Callable[[NonFinite], None]:
+    """Of each producer once."""
+    told: set[tuple[str, str]] = set()
+
+    def warn(found: NonFinite) -> None:
+        if (found.phase, found.path) not in told:
+            told.add((found.phase, found.path))
+            warn_user(str(found))
+
+    return warn
+
+
+def _raise(found: NonFinite) -> None:
+    raise NonFiniteError(str(found))
 
 
 def _costs_of(model: nn.Module, example: Given | None) -> dict[Key, OpCost]:

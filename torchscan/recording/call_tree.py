@@ -59,9 +59,10 @@ class Call:
 #: told when a module has ended: the call, its positional and keyword arguments, its result
 AtEnd = Callable[[Call, "Given", object], None]
 Given = tuple[tuple[Any, ...], dict[str, Any]]
-_NOTHING: Given = ((), {})
-#: told when a module has started
-AtStart = Callable[[Call], None]
+#: what a call was given that an exception has left, as far as torch tells
+FAILED: Given = ((), {})
+#: told when a module has started: the call, its positional arguments
+AtStart = Callable[[Call, tuple[Any, ...]], None]
 #: told when a module starts that is in no other, before it is a call
 AtRoot = Callable[[], None]
 
@@ -118,6 +119,11 @@ class _Thread:
         return self.is_home or (bool(self.ranges) and backward_pass() != self.interrupted)
 
 
+def _owner_in(thread: _Thread, node: Node | None) -> Call | None:
+    number = _NUMBER_OF_LEAVES if node is None else node._sequence_nr()
+    return None if number >= _NUMBER_OF_LEAVES else thread.owner_of(number)
+
+
 class CallTree:
     """The calls of the modules that ``path_of`` has a path for, while :meth:`watched`."""
 
@@ -159,11 +165,12 @@ class CallTree:
 
         To be asked in the thread that runs the node. What the model's caller makes of its result, a loss, is the model's.
         """
-        number = _NUMBER_OF_LEAVES if node is None else node._sequence_nr()
-        if number >= _NUMBER_OF_LEAVES:
-            return None
         here = self._here()
-        return (here if here.runs_its_own_nodes() else self._threads.get(self._home, here)).owner_of(number)
+        return _owner_in(here if here.runs_its_own_nodes() else self._threads.get(self._home, here), node)
+
+    def maker_of(self, node: Node) -> Call | None:
+        """The same, asked in the thread that has made the node."""
+        return _owner_in(self._here(), node)
 
     # -- exceptions --------------------------------------------------------------------------------------------------
 
@@ -214,12 +221,12 @@ class CallTree:
         finally:
             thread.current = before
 
-    def _before(self, module: nn.Module, _arguments: object) -> None:
+    def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         path = self._path_of(module)
         if path is None:  # what the model does not own (a slice of a Sequential) belongs to its caller
             return
         if self._follows():
-            self._open(module, path)
+            self._open(module, path, arguments)
         else:
             self.missed.add(path)
 
@@ -234,7 +241,7 @@ class CallTree:
         else:
             self._close(thread, call, (arguments, kwargs[0] if kwargs else {}), result)
 
-    def _open(self, module: nn.Module, path: str) -> None:
+    def _open(self, module: nn.Module, path: str, arguments: tuple[Any, ...]) -> None:
         self.forget_caught()
         if self._at_root is not None and self.current is None and not is_in_backward_pass():
             self._at_root()
@@ -250,7 +257,7 @@ class CallTree:
         thread.current = call
         thread.assign_nodes_to(call)
         if self._at_start is not None:
-            self._at_start(call)
+            self._at_start(call, arguments)
 
     def _parent_in(self, thread: _Thread) -> Call | None:
         """A module that starts in a backward pass is run again by a checkpoint: it belongs where its gradient does."""
@@ -260,16 +267,18 @@ class CallTree:
 
     def _close(self, thread: _Thread, call: Call, given: Given, result: object) -> None:
         call.handled = None
-        if self._at_end is not None:
-            self._at_end(call, given, result)
-        thread.current = call.outer
-        thread.assign_nodes_to(call.outer)
+        try:
+            if self._at_end is not None:
+                self._at_end(call, given, result)
+        finally:  # whoever is told may well raise
+            thread.current = call.outer
+            thread.assign_nodes_to(call.outer)
 
     def _abandon(self, thread: _Thread, call: Call, error: BaseException | None) -> None:
         """The first call that an exception leaves is where it came from."""
         if error is not None and self.origin_of(error) is None:
             self._origin = (error, call)
-        self._close(thread, call, _NOTHING, ())
+        self._close(thread, call, FAILED, ())
 
     def _here(self) -> _Thread:
         number = threading.get_ident()

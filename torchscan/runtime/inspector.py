@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -10,10 +12,17 @@ from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.bookkeeping.inventory import modules_of, type_name_of
 from torchscan.recording.bookkeeping.tensors import own_copy
-from torchscan.recording.call_tree import Call, CallTree, Given, with_autograd_threads
+from torchscan.recording.call_tree import FAILED, Call, CallTree, Given, with_autograd_threads
+from torchscan.recording.undo import is_recording
+from torchscan.runtime.findings import NonFinite
+from torchscan.runtime.finiteness import FINE
 from torchscan.runtime.timing import LEAVES, NodeWatch, StepTimes
+from torchscan.runtime.values import Memory, StepValues
 from torchscan.torch_versions import next_node
 
+_COUNTS = tuple((f"{name}_nan", f"{name}_inf") for name in ("forward", "grad_in", "grad_out"))
+#: the fields of a call that are counts of one step
+COUNTED = tuple(name for names in _COUNTS for name in names)
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -32,6 +41,14 @@ class InspectedCall:
     output_shapes: Shapes
     #: whether a checkpoint ran it again in the backward pass
     is_again: bool
+
+    #: values that are not finite: in its result; in the gradients of what it was given, and of its result
+    forward_nan: int
+    forward_inf: int
+    grad_in_nan: int
+    grad_in_inf: int
+    grad_out_nan: int
+    grad_out_inf: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +69,20 @@ class StepFacts:
     backward_span: int
     #: storing gradients
     leaves: int
+    #: the first producer of what is not finite, if anything is
+    nonfinite: NonFinite | None
 
 
 class Inspector:
     """Follows the calls of one model while it is started. It puts nothing on the model."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, listener: Callable[[NonFinite], None]) -> None:
         #: with the modules, whose identity others could have after them
         self._paths = {id(module): (path, module) for path, module in modules_of(model)}
         self._tree = CallTree(self._path_of, with_autograd_threads())
         self._steps: list[StepFacts] = []
+        self._listener = listener
+        self._memory = Memory()
         #: what the model was called with first, without data
         self.example: Given | None = None
         self._is_started = False
@@ -83,6 +104,8 @@ class Inspector:
         return tuple(self._steps)
 
     def _path_of(self, module: nn.Module) -> str | None:
+        if is_recording():  # a pass of torchscan's own, of the same model
+            return None
         known = self._paths.get(id(module))
         return None if known is None else known[0]
 
@@ -90,7 +113,10 @@ class Inspector:
         self._tree.reset()
         self._times = StepTimes()
         self._shapes: dict[int, tuple[Shapes, Shapes]] = {}
-        self._nodes = NodeWatch(self._tree, self._times)
+        self._values = StepValues(len(self._steps), self._tree, self._memory, self._listener)
+        self._nodes = NodeWatch(self._tree, self._times, self._values)
+        #: the first node that a checkpoint can make when it runs a call again, by index
+        self._run_again: dict[int, int] = {}
         self._has_graph = False
         #: the number of the first node that the pass can make
         self._oldest = 0
@@ -102,30 +128,51 @@ class Inspector:
         self._oldest = next_node()
 
     def _close_step(self) -> None:
-        if self._tree.calls:
-            self._steps.append(self._facts())
         self._nodes.forget_leaves()
-        self._begin()
+        try:
+            if self._tree.calls:
+                self._values.note_update(self._paths.values())
+        finally:  # whoever is told may raise
+            if self._tree.calls:
+                self._steps.append(self._facts())
+            self._begin()
 
-    def _note_start(self, call: Call) -> None:
+    def _note_start(self, call: Call, arguments: tuple[Any, ...]) -> None:
+        with self._times.standing_still():
+            if call.outer is None and call.parent is not None:
+                self._run_again[call.index] = next_node()
+            self._values.note_start(call, arguments)
         self._times.note_start(call)
 
     def _note_end(self, call: Call, given: Given, result: object) -> None:
         self._times.note_end(call)
-        self._shapes[call.index] = _shapes_of(given), _shapes_of(result)
-        if call.outer is None and call.parent is None:
-            if self.example is None:
-                self.example = copy_arguments(given, lambda tensor: own_copy(tensor, on_meta=True))
-            self._has_graph |= self._nodes.watch(result, self._oldest)
+        with self._times.standing_still():
+            self._shapes[call.index] = _shapes_of(given), _shapes_of(result)
+            if call.outer is None and call.parent is None:
+                self._note_result(given, result)
+            elif call.outer is None:
+                self._nodes.watch(result, self._run_again[call.index])
+            self._values.note_end(call, given, result, has_failed=given is FAILED)
+
+    def _note_result(self, given: Given, result: object) -> None:
+        """The model has returned."""
+        if self.example is None:
+            self.example = copy_arguments(given, lambda tensor: own_copy(tensor, on_meta=True))
+        self._has_graph |= self._nodes.watch(result, self._oldest)
+        self._nodes.watch_loss(result)
 
     def _facts(self) -> StepFacts:
         times = self._times
         calls = tuple(map(self._call_facts, self._tree.calls))
-        return StepFacts(calls=calls, backward_span=times.backward_span, leaves=times.backward.get(LEAVES, 0))
+        return StepFacts(
+            calls=calls, backward_span=times.backward_span, leaves=times.backward.get(LEAVES, 0), nonfinite=self._values.first
+        )
 
     def _call_facts(self, call: Call) -> CallFacts:
         inputs, outputs = self._shapes.get(call.index, ((), ()))
         start = self._times.started[call.index]
+        values = self._values
+        looks = [each.get(call.index, FINE) for each in (values.outputs, values.gradients_in, values.gradients_out)]
         return CallFacts(
             path=call.path,
             type_name=type_name_of(call.module),
@@ -137,6 +184,11 @@ class Inspector:
             forward=self._times.ended.get(call.index, start) - start,
             backward=self._times.backward.get(call.index, 0),
             is_again=call.index in self._times.again,
+            **{
+                name: number
+                for names, look in zip(_COUNTS, looks, strict=True)
+                for name, number in zip(names, look, strict=True)
+            },
         )
 
 

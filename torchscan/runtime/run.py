@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from torchscan.ops import OpCost
 from torchscan.results import Result
-from torchscan.runtime.inspector import CallFacts, InspectedCall, StepFacts
+from torchscan.runtime.findings import NonFinite
+from torchscan.runtime.inspector import COUNTED, CallFacts, InspectedCall, StepFacts
 
 _NANOSECONDS = 1e-9
 #: a call: the path of its module, and which of that module's calls it is
@@ -64,6 +65,8 @@ class RunFacts(Result):
     unowned: Latency
     #: calls of other steps, which were other than in the last one
     differing: int
+    #: of each step with values that are not finite, who made the first of them
+    nonfinite: tuple[NonFinite, ...] = ()
 
     def __repr__(self) -> str:
         """A short one: there may be thousands of calls."""
@@ -83,7 +86,8 @@ class RunFacts(Result):
         """Plain JSON-serialisable data."""
         whole = {name: getattr(self, name)._asdict() for name in ("forward", "backward", "storing", "unowned")}
         numbers = {name: getattr(self, name) for name in ("steps", "warm_up", "differing")}
-        return {**numbers, **whole, "calls": [_plain(call) for call in self.calls]}
+        found = [asdict(each) for each in self.nonfinite]
+        return {**numbers, **whole, "nonfinite": found, "calls": [_plain(call) for call in self.calls]}
 
 
 def run_of(steps: Sequence[StepFacts], warm_up: int, costs: Mapping[Key, OpCost]) -> RunFacts:
@@ -95,13 +99,13 @@ def run_of(steps: Sequence[StepFacts], warm_up: int, costs: Mapping[Key, OpCost]
     calls = measured[-1].calls if measured else ()
     made = tuple(
         _call_run(
-            call,
+            [measured[step].calls[number] for step in alike],
             costs.get((call.path, call.invocation)),
-            [measured[step].calls[number].forward for step in alike],
             [inside[step][number] for step in alike],
         )
         for number, call in enumerate(calls)
     )
+    found = tuple(step.nonfinite for step in steps if step.nonfinite is not None)
     owned = [sum(call.backward for call in step.calls) for step in measured]
     return RunFacts(
         steps=len(measured),
@@ -112,6 +116,7 @@ def run_of(steps: Sequence[StepFacts], warm_up: int, costs: Mapping[Key, OpCost]
         storing=Latency.of(step.leaves for step in measured),
         unowned=Latency.of(step.backward_span - step.leaves - own for step, own in zip(measured, owned, strict=True)),
         differing=len(measured) - len(alike),
+        nonfinite=found,
     )
 
 
@@ -129,10 +134,12 @@ def _backward_inside(calls: Sequence[CallFacts]) -> list[int]:
     return times
 
 
-def _call_run(call: CallFacts, cost: OpCost | None, forward: Sequence[int], backward: Sequence[int]) -> CallRun:
+def _call_run(steps: Sequence[CallFacts], cost: OpCost | None, backward: Sequence[int]) -> CallRun:
+    """One call in several steps: the last one's facts, the most that was counted in any, and how long it took in all."""
+    last = {each.name: getattr(steps[-1], each.name) for each in fields(InspectedCall)}
     return CallRun(
-        **{each.name: getattr(call, each.name) for each in fields(InspectedCall)},
-        forward=Latency.of(forward),
+        **{**last, **{name: max(getattr(step, name) for step in steps) for name in COUNTED}},
+        forward=Latency.of(step.forward for step in steps),
         backward=Latency.of(backward),
         macs=None if cost is None else cost.macs,
         flops=None if cost is None else cost.flops,

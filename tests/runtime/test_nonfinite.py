@@ -1,0 +1,231 @@
+"""Who made the first NaN: a suite of faults in known places, and what is said about them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.runtime.faults import FAULTS, Attention, Fault, Log, Of, Scaled
+from tests.runtime.test_inspection import hooks
+from tests.torchvision_cpu import torchvision
+from torchscan import InputError
+from torchscan.errors import NonFiniteError
+from torchscan.inspection import inspect
+from torchscan.runtime.findings import NonFinite
+
+T = TypeVar("T")
+
+
+def found_in(fault: Fault) -> NonFinite:
+    torch.manual_seed(0)
+    model = fault.model()
+    with inspect(model) as run:
+        fault.run(model, *fault.inputs())
+    return run.facts.nonfinite[0]
+
+
+@pytest.mark.filterwarnings("ignore:std")
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_first_producer_is_named(name: str) -> None:
+    fault = FAULTS[name]
+    found = found_in(fault)
+    said = str(found)
+    assert (found.path, found.phase, found.invocation) == (fault.path, fault.phase, fault.invocation), said
+    assert found.what == fault.what, said
+    if fault.operator is None:
+        assert found.operator is None, said
+    else:
+        assert found.operator is not None, said
+        assert fault.operator in found.operator, said
+    assert tuple(each.name for each in found.weights) == fault.weights, said
+
+
+# -- drawn by chance -----------------------------------------------------------------------------------------------------
+
+
+def drawn(choices: list[T]) -> T:
+    return choices[int(torch.randint(len(choices), ()))]
+
+
+def _resnet() -> tuple[nn.Module, Tensor]:
+    return torchvision.models.resnet18(), torch.rand(2, 3, 32, 32)
+
+
+def _mobilenet() -> tuple[nn.Module, Tensor]:
+    return torchvision.models.mobilenet_v3_small(), torch.rand(2, 3, 32, 32)
+
+
+def _encoder() -> tuple[nn.Module, Tensor]:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), torch.rand(2, 5, 16)
+
+
+@pytest.mark.parametrize("make", [_resnet, _mobilenet, _encoder])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_parameter_drawn_by_chance_is_named(make: Callable[[], tuple[nn.Module, Tensor]], seed: int) -> None:
+    torch.manual_seed(seed)
+    model, x = make()
+    name, parameter = drawn(list(model.named_parameters()))
+    with torch.no_grad():
+        parameter.fill_(math.nan)
+    with inspect(model) as run:
+        model(x).square().mean().backward()
+    (found,) = run.facts.nonfinite
+    owner = name.rpartition(".")[0].removesuffix(".out_proj")  # which is never called: attention takes its weight
+    assert (found.path, found.phase) == (owner, "forward")
+    assert [f"{found.path}.{each.name}" for each in found.weights] == [name]
+
+
+@pytest.mark.parametrize("make", [_resnet, _mobilenet, _encoder])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_gradient_drawn_by_chance_is_named(make: Callable[[], tuple[nn.Module, Tensor]], seed: int) -> None:
+    """Some module's result goes through a function whose gradient is too large."""
+    torch.manual_seed(seed)
+    model, x = make()
+    leaves = [path for path, each in model.named_modules() if not list(each.children()) and "out_proj" not in path]
+    path = drawn(leaves)
+    parent = model.get_submodule(path.rpartition(".")[0])
+    name = path.rpartition(".")[2]
+    parent.register_module(name, nn.Sequential(getattr(parent, name), Scaled(math.inf)))
+    with inspect(model) as run:
+        model(x).square().mean().backward()
+    (found,) = run.facts.nonfinite
+    assert (found.path, found.phase, found.operator) == (f"{path}.1", "backward", "_ScaleBackward")
+
+
+# -- what is as it should be ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [_resnet, _mobilenet, _encoder])
+def test_nothing_is_found_where_nothing_is(make: Callable[[], tuple[nn.Module, Tensor]]) -> None:
+    model, x = make()
+    with inspect(model) as run:
+        for _ in range(2):
+            model(x).square().mean().backward()
+    assert run.facts.nonfinite == ()
+
+
+def test_masks_are_made_on_purpose() -> None:
+    """Infinities below softmax: filled in by the model, added by it, made by a module, given to it."""
+    fine = [
+        (Attention(), (torch.rand(2, 3, 4), torch.ones(3, 3).triu(1).bool())),
+        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.rand(2, 3, 8), torch.full((3, 3), -math.inf).triu(1))),
+        (Of(lambda x: (x + torch.full((3, 3), -math.inf).triu(1)).softmax(-1)), (torch.rand(3, 3, requires_grad=True),)),
+        (
+            nn.Sequential(Of(lambda x: x.masked_fill(torch.ones(3, 3).triu(1).bool(), -math.inf)), nn.Softmax(-1)),
+            (torch.rand(3, 3, requires_grad=True),),
+        ),
+    ]
+    for model, inputs in fine:
+        with inspect(model) as run:
+            model(*inputs).square().mean().backward()
+        assert run.facts.nonfinite == ()
+
+
+# -- what is said and done -----------------------------------------------------------------------------------------------
+
+
+def test_the_sentence_says_what_where_and_from_what() -> None:
+    model = nn.Sequential(nn.Linear(1, 1), Log())
+    with torch.no_grad():
+        model.get_parameter("0.weight").fill_(-2.0)
+        model.get_parameter("0.bias").fill_(0.0)
+    with inspect(model) as run:
+        model(torch.ones(3, 1)).sum().backward()
+    (found,) = run.facts.nonfinite
+    assert str(found) == (
+        f"step 0: the first NaN was made in 1 (Log), forward (3 NaN of 3 values), by aten.log at {found.line}; "
+        "given input 0: -2 … -2"
+    )
+    assert found.line is not None
+    assert found.line.startswith("faults.py:")
+    assert found.line.endswith("(in Log.forward)")
+
+
+def test_who_passes_it_on_is_counted_apart() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Log(), nn.Linear(4, 2))
+    with inspect(model) as run:
+        model(torch.full((1, 4), -1e9)).sum().backward()
+    counts = {call.path: (call.forward_nan > 0, call.grad_out_nan > 0, call.grad_in_nan > 0) for call in run.facts.calls}
+    assert counts["2"] == (True, False, False)
+    assert counts["0"][0] is False
+    assert counts["1"][:2] == (True, False)
+
+
+def test_gradients_are_counted_as_they_enter_and_leave_modules() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(Scaled(math.nan), nn.Linear(4, 4)), nn.Linear(4, 2))
+    with inspect(model) as run:
+        model(torch.rand(1, 4, requires_grad=True)).sum().backward()
+    counts = {call.path: (call.grad_out_nan, call.grad_in_nan) for call in run.facts.calls}
+    assert counts == {"": (0, 0), "0": (4, 0), "1": (0, 4), "1.0": (0, 4), "1.1": (0, 0), "2": (0, 0)}
+
+
+@pytest.mark.parametrize(
+    "name", ["NaN in a weight", "1 / 0", "between two modules", "gradient of a root at 0", "NaN in the input"]
+)
+def test_it_is_raised_where_it_is_made(name: str) -> None:
+    fault, before = FAULTS[name], hooks()
+    model = fault.model()
+    with pytest.raises(NonFiniteError, match=f"the first {fault.what}"), inspect(model, on_nonfinite="raise") as run:
+        fault.run(model, *fault.inputs())
+    assert hooks() == before
+    assert len(run.facts.nonfinite) == 1
+
+
+def test_a_step_after_one_that_raised_is_watched() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Log(), nn.Linear(4, 2))
+    with inspect(model, on_nonfinite="raise", warm_up=0) as run:
+        for value in (-1e9, 1e9):
+            with contextlib.suppress(NonFiniteError):
+                model(torch.full((1, 4), value) * model.get_parameter("0.weight").detach().sign()).sum().backward()
+    assert run.facts.steps == 2
+    assert [call.path for call in run.facts.calls][:2] == ["", "0"]
+
+
+def test_it_is_warned_of_once() -> None:
+    fault = FAULTS["NaN in a weight"]
+    model = fault.model()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with inspect(model, on_nonfinite="warn") as run:
+            for _ in range(3):
+                fault.run(model, *fault.inputs())
+    assert len(told) == 1
+    assert [found.step for found in run.facts.nonfinite] == [0, 1, 2]
+
+
+def test_another_reaction_is_refused() -> None:
+    with pytest.raises(InputError, match="'record', 'warn', 'raise'"):
+        inspect(nn.Linear(1, 1), on_nonfinite="explode")  # type: ignore[arg-type]
+
+
+# -- nothing is changed --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:std")
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_looked_for_without_a_trace(name: str) -> None:
+    """Random numbers, parameters, buffers, gradients and hooks of the user's are as without it, also after replays."""
+    fault, heard, calls = FAULTS[name], list[bool](), dict[bool, int]()
+
+    def run(*, is_watched: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = fault.model()
+        for each in model.modules():
+            each.register_forward_hook(lambda *_: heard.append(is_watched))
+        with inspect(model) if is_watched else contextlib.nullcontext():
+            fault.run(model, *fault.inputs())
+            calls[is_watched] = len(heard)
+        gradients = [each.grad for each in model.parameters() if each.grad is not None]
+        return [*model.state_dict().values(), *gradients, torch.rand(1)]
+
+    for one, other in zip(run(is_watched=False), run(is_watched=True), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    assert calls[True] == 2 * calls[False]

@@ -1,0 +1,95 @@
+"""Who made the first value of a step that is not finite, from what, and by which operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+#: in a module's forward pass; in the backward pass of what it made; in what the model was given; in the gradient that it was
+#: given, by a loss; in parameters and buffers after the step, by the optimizer or whoever wrote to them
+Phase = Literal["forward", "backward", "input", "loss", "update"]
+
+
+class Range(NamedTuple):
+    """The values of one tensor: the least and greatest finite ones, and how many are not finite."""
+
+    name: str
+    least: float | None
+    most: float | None
+    nan: int
+    inf: int
+
+    def __str__(self) -> str:
+        """``input 0: -2.1 … 3.4, 2 NaN``."""
+        finite = [] if self.least is None or self.most is None else [f"{self.least:.3g} … {self.most:.3g}"]
+        return f"{self.name}: {', '.join([*finite, *_counted(self.nan, self.inf)])}"
+
+
+class Bad(NamedTuple):
+    """A parameter or buffer with values that are not finite."""
+
+    name: str
+    nan: int
+    inf: int
+    numel: int
+
+    def __str__(self) -> str:
+        """``weight: 1 NaN of 64``."""
+        return f"{self.name}: {' and '.join(_counted(self.nan, self.inf))} of {self.numel:,}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonFinite:
+    """The first producer of values that are not finite in one step."""
+
+    #: 0 is the first step that was watched, which may be one to warm up
+    step: int
+    phase: Phase
+    path: str
+    type_name: str
+    invocation: int
+    #: what it made: how many values are not finite
+    nan: int
+    inf: int
+    numel: int
+    #: what made them, where that could be found out, and the line of the user's that called it
+    operator: str | None = None
+    #: what made NaN of its infinities, if that is what happened
+    then: str | None = None
+    line: str | None = None
+    #: why the operator is not known
+    unknown: str | None = None
+    #: what it was given just before
+    inputs: tuple[Range, ...] = ()
+    #: its parameters and buffers that are not finite
+    weights: tuple[Bad, ...] = ()
+
+    @property
+    def what(self) -> str:
+        """``NaN``, or ``Inf`` if there is none."""
+        return "NaN" if self.nan else "Inf"
+
+    def __str__(self) -> str:
+        """In a sentence or two."""
+        counted = f"{' and '.join(_counted(self.nan, self.inf))} of {self.numel:,} values"
+        head = f"step {self.step}: the first {self.what} {self._where()} ({counted})"
+        by = "" if self.operator is None else f", by {self.operator}{'' if self.line is None else f' at {self.line}'}"
+        by += "" if self.then is None else f", whose Inf became NaN in {self.then}"
+        because = "" if self.unknown is None else f"; the operator is not known: {self.unknown}"
+        given = "" if not self.inputs else f"; given {'; '.join(map(str, self.inputs))}"
+        weights = "" if not self.weights else f"; not finite are its {'; '.join(map(str, self.weights))}"
+        return f"{head}{by}{because}{weights}{given}"
+
+    def _where(self) -> str:
+        name = f"{self.path or 'the model'} ({self.type_name}{f', call {self.invocation + 1}' if self.invocation else ''})"
+        return {
+            "forward": f"was made in {name}, forward",
+            "backward": f"was made in {name}, backward",
+            "input": "was given to the model",
+            "loss": "came with the gradient, from what was made of the model's result",
+            "update": f"was in {name} after the step",
+        }[self.phase]
+
+
+def _counted(nan: int, inf: int) -> list[str]:
+    return [f"{number:,} {name}" for number, name in ((nan, "NaN"), (inf, "Inf")) if number]

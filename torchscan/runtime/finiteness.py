@@ -1,0 +1,126 @@
+"""Whether the values of a tensor are finite, in one pass over it.
+
+A sum is NaN if any value is, and infinite (or NaN, of both signs) if any is infinite; it takes a fortieth of the time of
+``isfinite().all()``. A sum of finite values may overflow, so values are counted before anything is said about them.
+"""
+
+from __future__ import annotations
+
+import cmath
+import weakref
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchscan.torch_versions import is_fake_type, is_functorch_wrapped, local_part, unseen, without_torch_function
+
+_NARROW = frozenset({torch.float16, torch.bfloat16})
+_COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+
+
+class Look(NamedTuple):
+    """How many values of a tensor are not finite."""
+
+    nan: int = 0
+    inf: int = 0
+
+    @property
+    def is_fine(self) -> bool:
+        """All are finite."""
+        return not self.nan and not self.inf
+
+    def __add__(self, other: object) -> Look:
+        return Look(self.nan + other.nan, self.inf + other.inf) if isinstance(other, Look) else NotImplemented
+
+
+FINE = Look()
+
+
+def is_readable(tensor: Tensor) -> bool:
+    """Whether it has values that may be other than finite, and lets them be read."""
+    has_values = tensor.is_floating_point() or tensor.is_complex()
+    return has_values and tensor.device.type != "meta" and not is_fake_type(type(tensor)) and not is_functorch_wrapped(tensor)
+
+
+def look_at(tensor: Tensor) -> Look:
+    """Count what is not finite. What cannot be added up cannot be looked at, and passes."""
+    try:
+        with unseen(), without_torch_function():
+            values = _values_of(tensor)
+            return FINE if cmath.isfinite(_sum(values).item()) else _counted(values)
+    except (RuntimeError, NotImplementedError):  # a kernel is missing, or the memory that the count would take
+        return FINE
+
+
+def range_of(tensor: Tensor) -> tuple[float, float] | None:
+    """The least and the greatest of its finite values (of a complex tensor, of their sizes), if there are any."""
+    with unseen(), without_torch_function():
+        values = _values_of(tensor)
+        values = values.abs() if values.is_complex() else values
+        finite = values[torch.isfinite(values)]
+        return (float(finite.min()), float(finite.max())) if finite.numel() else None
+
+
+def _values_of(tensor: Tensor) -> Tensor:
+    """Dense ones, in a type that can be added up."""
+    values = _stored(local_part(tensor))
+    return values.float() if values.element_size() == 1 else values
+
+
+def _stored(tensor: Tensor) -> Tensor:
+    """What a tensor without strides keeps besides its indices."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._values()
+    if tensor.is_nested or tensor.layout in _COMPRESSED:
+        return tensor.values()
+    return tensor.to_dense() if tensor.layout is not torch.strided else tensor
+
+
+def _sum(values: Tensor) -> Tensor:
+    return values.sum(dtype=torch.float32) if values.dtype in _NARROW else values.sum()
+
+
+def _counted(values: Tensor) -> Look:
+    return Look(int(torch.isnan(values).sum()), int(torch.isinf(values).sum()))
+
+
+class KnownTensors:
+    """What was looked at, so that nothing is looked at twice: a result that is handed on, or returned by modules in turn."""
+
+    def __init__(self) -> None:
+        #: by identity, which others may have once the tensor is gone
+        self._looks: dict[int, tuple[weakref.ref[Tensor], int, Look]] = {}
+
+    def look_at(self, tensor: Tensor) -> Look:
+        """Unless it is known since it was last written to."""
+        known = self.get(tensor)
+        return self.note(tensor, look_at(tensor)) if known is None else known
+
+    def at(self, tensor: Tensor, version: int) -> Look:
+        """As it was then; what was written to since and is not known passes."""
+        known = self._looks.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1] == version:
+            return known[2]
+        return self.look_at(tensor) if version == version_of(tensor) else FINE
+
+    def get(self, tensor: Tensor) -> Look | None:
+        """What is known of it, or of what it is a view of."""
+        known = self._get(tensor)
+        base = None if known is not None else tensor._base
+        found = known if base is None else self._get(base)
+        return found if base is None or found is None or found.is_fine else None  # who knows which part
+
+    def note(self, tensor: Tensor, look: Look) -> Look:
+        """This is so until it is written to."""
+        self._looks[id(tensor)] = weakref.ref(tensor), version_of(tensor), look
+        return look
+
+    def _get(self, tensor: Tensor) -> Look | None:
+        known = self._looks.get(id(tensor))
+        return known[2] if known is not None and known[0]() is tensor and known[1] == version_of(tensor) else None
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often it was written to; tensors of inference mode do not say."""
+    return -1 if tensor.is_inference() else tensor._version

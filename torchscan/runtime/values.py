@@ -1,0 +1,356 @@
+"""Follows values that are not finite through one step, to whoever made the first of them.
+
+Everything is fine until something is not, and modules end before those that called them. So the first call that returns such a
+value made it, by an operator of its own; and where a call is given one that nobody has returned, whoever called it made it. In
+the backward pass the same holds for the nodes of the graph.
+
+Infinities are made on purpose, to mask: a call that makes nothing else is suspected, and cleared if its own operator was told
+to make them. Until then, what comes later is second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+from torchscan.recording.bookkeeping.containers import named_tensors
+from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.call_tree import Call, CallTree, Given
+from torchscan.runtime.findings import Bad, NonFinite, Phase, Range
+from torchscan.runtime.finiteness import FINE, KnownTensors, Look, is_readable, look_at, range_of, version_of
+from torchscan.runtime.replay import Operator, find_operator
+from torchscan.torch_versions import current_node
+
+#: modules whose results are finite if what they are given is
+_MAKES_NONE = frozenset(
+    {
+        *(nn.Identity, nn.Flatten, nn.Unflatten, nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.Sigmoid, nn.Tanh, nn.Hardsigmoid),
+        *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
+    }
+)
+#: nodes whose gradients are finite if what they are given is: they move values about, or leave them out
+_MOVES = frozenset(
+    f"{name}Backward{number}"
+    for name in (
+        *("Relu", "View", "UnsafeView", "Transpose", "T", "Permute", "ReshapeAlias", "Select", "Slice", "Split", "Unsqueeze"),
+        *("Squeeze", "Cat", "Stack", "Clone", "Alias", "AsStrided", "Unbind", "Neg", "MaxPool2DWithIndices", "Chunk"),
+    )
+    for number in (0, 1)
+)
+#: told of the first producer of a step, when it is certain
+Listener = Callable[[NonFinite], None]
+#: more calls than this are not repeated
+_MOST_REPLAYS = 16
+
+
+class _Input(NamedTuple):
+    name: str
+    tensor: Tensor
+    version: int
+
+
+@dataclass(slots=True)
+class _Suspicion:
+    """Something that is not finite, of which it is not certain yet what made it."""
+
+    order: int
+    look: Look
+    numel: int
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call that goes on: what it was given, and what it is suspected of."""
+
+    args: tuple[Any, ...]
+    inputs: list[_Input]
+    suspicions: list[_Suspicion] = field(default_factory=list)
+
+
+class Memory:
+    """What is known from earlier steps."""
+
+    def __init__(self) -> None:
+        #: paths of modules that make infinities on purpose
+        self.masking: set[str] = set()
+        #: what makes NaN (or infinities alone) in a module, by path
+        self.operators: dict[tuple[str, bool], Operator] = {}
+        self.replays = 0
+        #: parameters and buffers that have been told of
+        self.known_bad: set[str] = set()
+
+
+class StepValues:
+    """Looks at the values of one step. Everything happens at once, where the values are still there."""
+
+    def __init__(self, step: int, tree: CallTree, memory: Memory, listener: Listener) -> None:
+        self._step = step
+        self._tree = tree
+        self._memory = memory
+        self._listener = listener
+        self._known = KnownTensors()
+        self._open: dict[int, _Open] = {}
+        self._order = 0
+        self._first: tuple[int, NonFinite] | None = None
+        self._is_told = False
+        #: by index of a call
+        self.outputs: dict[int, Look] = {}
+        self.gradients_in: dict[int, Look] = {}
+        self.gradients_out: dict[int, Look] = {}
+
+    @property
+    def first(self) -> NonFinite | None:
+        """What was found."""
+        return None if self._first is None else self._first[1]
+
+    # -- the forward pass ----------------------------------------------------------------------------------------------
+
+    def note_start(self, call: Call, args: tuple[Any, ...]) -> None:
+        """A call has started."""
+        inputs = [_Input(name, each, version_of(each)) for name, each in _given(args, {})]
+        self._open[call.index] = _Open(args, inputs)
+        if self._first is None:
+            self._suspect_caller(call, ((each.name, each.tensor) for each in inputs))
+
+    def note_end(self, call: Call, given: Given, result: object, *, has_failed: bool) -> None:
+        """A call has ended, or was left by an exception."""
+        mine = self._open.pop(call.index)
+        args, kwargs = (mine.args, {}) if has_failed else given
+        before = self._worst_input(call, mine, kwargs)
+        look = self._look_at_results(call, result, before)
+        if self._first is None and _is_worse(look, before):
+            self._suspect(mine, look, [each for _, each in _readable(result)])
+        for suspicion in mine.suspicions:
+            self._settle(call, mine, (args, kwargs), suspicion)
+        self._tell()
+
+    def _worst_input(self, call: Call, mine: _Open, kwargs: dict[str, Any]) -> Look:
+        """What the call was given, as it was then: what was written to since is as it was known."""
+        by_name = list(_given((), kwargs))
+        if self._first is None:
+            self._suspect_caller(call, by_name)
+        then = (self._known.at(each.tensor, each.version) for each in mine.inputs)
+        return sum([*then, *(self._known.look_at(each) for _, each in by_name)], FINE)
+
+    def _look_at_results(self, call: Call, result: object, before: Look) -> Look:
+        results = [each for _, each in _readable(result)]
+        if before.is_fine and type(call.module) in _MAKES_NONE and not call.module._forward_hooks:
+            for each in results:
+                self._known.note(each, FINE)
+            return FINE
+        look = sum((self._known.look_at(each) for each in results), FINE)
+        if not look.is_fine:
+            self.outputs[call.index] = look
+        return look
+
+    def _suspect_caller(self, call: Call, given: Iterable[tuple[str, Tensor]]) -> None:
+        """Whoever called this made what is not finite among what it gave, unless that has been explained."""
+        for name, tensor in given:
+            if self._known.get(tensor) is None and not (look := self._known.look_at(tensor)).is_fine:
+                caller = None if call.parent is None else self._open.get(call.parent.index)
+                if caller is not None:
+                    self._suspect(caller, look, [tensor])
+                elif look.nan and call.parent is None:
+                    self._find(call, "input", self._next(), look, tensor.numel(), Operator(), (_range(name, tensor),))
+
+    def _suspect(self, mine: _Open, look: Look, tensors: Sequence[Tensor]) -> None:
+        mine.suspicions.append(_Suspicion(self._next(), look, _size(tensors)))
+
+    def _settle(self, call: Call, mine: _Open, given: Given, suspicion: _Suspicion) -> None:
+        """The call that is suspected is over: what its operators do can be seen in a replay."""
+        if self._first is not None and self._first[0] < suspicion.order:
+            return
+        masks = not suspicion.look.nan
+        if masks and call.path in self._memory.masking:
+            return
+        operator = self._operator(call, mine, given, nan=not masks)
+        if masks and (operator.is_on_purpose or operator.name is None):
+            self._memory.masking.add(call.path)
+            return
+        inputs = _ranges([*((each.name, each.tensor) for each in mine.inputs), *_given((), given[1])])
+        self._find(call, "forward", suspicion.order, suspicion.look, suspicion.numel, operator, inputs)
+
+    def _operator(self, call: Call, mine: _Open, given: Given, *, nan: bool) -> Operator:
+        if any(each.version != version_of(each.tensor) for each in mine.inputs):
+            return Operator(unknown="it writes to what it is given")
+        known = self._memory.operators.get((call.path, nan))
+        if known is None or known.name is None:
+            if self._memory.replays == _MOST_REPLAYS:
+                return Operator(unknown=f"{_MOST_REPLAYS} calls have been repeated, and no more are")
+            self._memory.replays += 1
+            known = self._memory.operators[call.path, nan] = find_operator(call.module, given, nan=nan)
+        return known
+
+    # -- the backward pass ---------------------------------------------------------------------------------------------
+
+    def note_loss(self, owner: Call | None, gradients: Sequence[Tensor | None]) -> None:
+        """The gradients of the model's result, which come from what was made of it."""
+        look = self._look_at_all(gradients)
+        if not look.is_fine:
+            self._count(self.gradients_out, _chain(owner), look)
+            if self._first is None and owner is not None:
+                self._find(_outermost(owner), "loss", self._next(), look, _size(gradients), Operator())
+                self._tell()
+
+    def note_node(self, owner: Call | None, made: Sequence[Tensor | None], given: Sequence[Tensor | None]) -> None:
+        """A node has run, and made gradients of what it was given."""
+        look = self._look_at_all(made)
+        if look.is_fine:
+            return
+        node = current_node()
+        for (following, _), gradient in zip(node.next_functions, made, strict=False):
+            if gradient is not None and following is not None and not hasattr(following, "variable"):
+                self._count_crossing(owner, self._tree.owner_of(following), self._known.look_at(gradient))
+        if self._first is None and owner is not None:
+            is_passed_on = not self._look_at_all(given).is_fine
+            operator = Operator(name="the sum of gradients that meet" if is_passed_on else node.name())
+            self._find(owner, "backward", self._next(), look, _size(made), operator, _ranges(_named("gradient", given)))
+            self._tell()
+
+    def _look_at_all(self, gradients: Sequence[Tensor | None]) -> Look:
+        return sum((self._known.look_at(each) for each in gradients if each is not None and is_readable(each)), FINE)
+
+    def _count_crossing(self, source: Call | None, target: Call | None, look: Look) -> None:
+        """A gradient leaves all calls that it was in and is not any more, and enters others."""
+        left, entered = _chain(source), _chain(target)
+        self._count(self.gradients_in, left - entered, look)
+        self._count(self.gradients_out, entered - left, look)
+
+    def _count(self, where: dict[int, Look], calls: Iterable[int], look: Look) -> None:
+        for call in calls:
+            where[call] = where.get(call, FINE) + look
+
+    # -- after the step ------------------------------------------------------------------------------------------------
+
+    def note_update(self, modules: Iterable[tuple[str, nn.Module]]) -> None:
+        """The step is over: whoever wrote to parameters and buffers has done so."""
+        for path, module in modules:
+            bad = [each for each in _bad_in(module) if f"{path}.{each.name}" not in self._memory.known_bad]
+            self._memory.known_bad.update(f"{path}.{each.name}" for each in bad)
+            if bad and self._first is None:
+                one = bad[0]
+                self._first = (
+                    self._next(),
+                    NonFinite(
+                        step=self._step,
+                        phase="update",
+                        path=path,
+                        type_name=type_name_of(module),
+                        invocation=0,
+                        nan=one.nan,
+                        inf=one.inf,
+                        numel=one.numel,
+                        weights=tuple(bad),
+                    ),
+                )
+        self._tell()
+
+    # -- what was found ------------------------------------------------------------------------------------------------
+
+    def _next(self) -> int:
+        self._order += 1
+        return self._order
+
+    def _find(
+        self,
+        call: Call,
+        phase: Phase,
+        order: int,
+        look: Look,
+        numel: int,
+        operator: Operator,
+        inputs: tuple[Range, ...] = (),
+    ) -> None:
+        weights = tuple(_bad_below(call.module)) if phase in ("forward", "backward") else ()
+        self._memory.known_bad.update(f"{call.path}.{each.name}".strip(".") for each in weights)
+        found = NonFinite(
+            step=self._step,
+            phase=phase,
+            path=call.path,
+            type_name=type_name_of(call.module),
+            invocation=call.invocation,
+            nan=look.nan,
+            inf=look.inf,
+            numel=numel,
+            operator=operator.name,
+            then=operator.then,
+            line=operator.line,
+            unknown=operator.unknown,
+            inputs=inputs,
+            weights=weights,
+        )
+        self._first = (order, found)
+
+    def _tell(self) -> None:
+        """Once it is certain: nothing that may have come before it is open."""
+        if self._first is None or self._is_told or any(each.suspicions for each in self._open.values()):
+            return
+        self._is_told = True
+        self._listener(self._first[1])
+
+
+def moves(node: Node) -> bool:
+    """Whether this node's gradients are finite if what it is given is."""
+    return node.name() in _MOVES
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    for name, value in [*((f"input {index}", each) for index, each in enumerate(args)), *kwargs.items()]:
+        yield from ((path, each) for path, each in named_tensors(value, name) if is_readable(each))
+
+
+def _readable(value: object) -> Iterator[tuple[str, Tensor]]:
+    return ((name, each) for name, each in named_tensors(value) if is_readable(each))
+
+
+def _size(tensors: Iterable[Tensor | None]) -> int:
+    return sum(each.numel() for each in tensors if each is not None)
+
+
+def _named(name: str, tensors: Sequence[Tensor | None]) -> Iterator[tuple[str, Tensor]]:
+    for index, each in enumerate(tensors):
+        if each is not None and is_readable(each):
+            yield (name if len(tensors) == 1 else f"{name} {index}"), each
+
+
+def _ranges(named: Iterable[tuple[str, Tensor]]) -> tuple[Range, ...]:
+    return tuple(_range(name, each) for name, each in named)
+
+
+def _range(name: str, tensor: Tensor) -> Range:
+    look, (least, most) = look_at(tensor), range_of(tensor) or (None, None)
+    return Range(name, least, most, look.nan, look.inf)
+
+
+def _bad_in(module: nn.Module) -> Iterator[Bad]:
+    """Its own parameters and buffers that are not finite."""
+    for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+        if tensor is not None and is_readable(tensor) and not (look := look_at(tensor)).is_fine:
+            yield Bad(name, look.nan, look.inf, tensor.numel())
+
+
+def _bad_below(module: nn.Module) -> Iterator[Bad]:
+    for path, each in module.named_modules():
+        for bad in _bad_in(each):
+            yield bad._replace(name=f"{path}.{bad.name}" if path else bad.name)
+
+
+def _is_worse(look: Look, before: Look) -> bool:
+    return bool(look.nan) and not before.nan if look.nan else bool(look.inf) and before.is_fine
+
+
+def _outermost(call: Call) -> Call:
+    return call if call.parent is None else _outermost(call.parent)
+
+
+def _chain(call: Call | None) -> set[int]:
+    """It, and all that it is in."""
+    chain = set()
+    while call is not None:
+        chain.add(call.index)
+        call = call.parent
+    return chain
