@@ -53,6 +53,7 @@ __all__ = [
     "is_faking",
     "is_functorch_wrapped",
     "is_spread_type",
+    "is_transforming",
     "keeps_for_gradients",
     "local_part",
     "making_ordinary_tensors",
@@ -73,6 +74,7 @@ __all__ = [
     "shortened_to_tf32",
     "traces",
     "unseen",
+    "without_dispatch",
     "without_functorch",
     "without_hooks_for_gradients",
     "without_modes",
@@ -189,12 +191,21 @@ def outside_of_everything() -> Iterator[None]:
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
     """The same in a fifth of the time, for what enters no mode of its own."""
-    if _C._functorch.peek_interpreter_stack() is not None:
+    if is_transforming():
         with outside_of_everything():
             yield
     else:
         with _C._DisableTorchDispatch(), torch.no_grad():
             yield
+
+
+#: a context in which modes of operators see nothing, and no others are entered
+without_dispatch: Any = _C._DisableTorchDispatch
+
+
+def is_transforming() -> bool:
+    """Whether vmap or grad is at work in this thread."""
+    return _C._functorch.peek_interpreter_stack() is not None
 
 
 # -- tensors and functions -----------------------------------------------------------------------------------------------

@@ -11,10 +11,20 @@ import weakref
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from torchscan.torch_versions import is_fake_type, is_functorch_wrapped, local_part, unseen, without_torch_function
+from torchscan.torch_versions import (
+    is_fake_type,
+    is_functorch_wrapped,
+    is_transforming,
+    local_part,
+    unseen,
+    without_dispatch,
+    without_torch_function,
+)
 
+_PLAIN = frozenset({Tensor, nn.Parameter})
+_WIDE = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128})
 _NARROW = frozenset({torch.float16, torch.bfloat16})
 _COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 
@@ -39,12 +49,22 @@ FINE = Look()
 
 def is_readable(tensor: Tensor) -> bool:
     """Whether it has values that may be other than finite, and lets them be read."""
-    has_values = tensor.is_floating_point() or tensor.is_complex()
-    return has_values and tensor.device.type != "meta" and not is_fake_type(type(tensor)) and not is_functorch_wrapped(tensor)
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta or is_functorch_wrapped(tensor):
+        return False
+    return type(tensor) in _PLAIN or not is_fake_type(type(tensor))
 
 
 def look_at(tensor: Tensor) -> Look:
     """Count what is not finite. What cannot be added up cannot be looked at, and passes."""
+    if type(tensor) in _PLAIN and tensor.dtype in _WIDE and tensor.layout is torch.strided and not is_transforming():
+        with without_dispatch():  # half the time of the other way
+            total = tensor.detach().sum().item()
+        if cmath.isfinite(total):
+            return FINE
+    return _look_closely_at(tensor)
+
+
+def _look_closely_at(tensor: Tensor) -> Look:
     try:
         with unseen(), without_torch_function():
             values = _values_of(tensor)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from torchscan.recording.bookkeeping.containers import named_tensors
+from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call, CallTree, Given
 from torchscan.runtime.findings import Bad, NonFinite, Phase, Range
@@ -48,7 +48,6 @@ _MOST_REPLAYS = 16
 
 
 class _Input(NamedTuple):
-    name: str
     tensor: Tensor
     version: int
 
@@ -111,10 +110,10 @@ class StepValues:
 
     def note_start(self, call: Call, args: tuple[Any, ...]) -> None:
         """A call has started."""
-        inputs = [_Input(name, each, version_of(each)) for name, each in _given(args, {})]
-        self._open[call.index] = _Open(args, inputs)
+        inputs = _readable(args)
+        self._open[call.index] = _Open(args, [_Input(each, version_of(each)) for each in inputs])
         if self._first is None:
-            self._suspect_caller(call, ((each.name, each.tensor) for each in inputs))
+            self._suspect_caller(call, inputs)
 
     def note_end(self, call: Call, given: Given, result: object, *, has_failed: bool) -> None:
         """A call has ended, or was left by an exception."""
@@ -123,21 +122,21 @@ class StepValues:
         before = self._worst_input(call, mine, kwargs)
         look = self._look_at_results(call, result, before)
         if self._first is None and _is_worse(look, before):
-            self._suspect(mine, look, [each for _, each in _readable(result)])
+            self._suspect(mine, look, _readable(result))
         for suspicion in mine.suspicions:
             self._settle(call, mine, (args, kwargs), suspicion)
         self._tell()
 
     def _worst_input(self, call: Call, mine: _Open, kwargs: dict[str, Any]) -> Look:
         """What the call was given, as it was then: what was written to since is as it was known."""
-        by_name = list(_given((), kwargs))
+        by_name = _readable(kwargs) if kwargs else []
         if self._first is None:
             self._suspect_caller(call, by_name)
         then = (self._known.at(each.tensor, each.version) for each in mine.inputs)
-        return sum([*then, *(self._known.look_at(each) for _, each in by_name)], FINE)
+        return sum([*then, *(self._known.look_at(each) for each in by_name)], FINE)
 
     def _look_at_results(self, call: Call, result: object, before: Look) -> Look:
-        results = [each for _, each in _readable(result)]
+        results = _readable(result)
         if before.is_fine and type(call.module) in _MAKES_NONE and not call.module._forward_hooks:
             for each in results:
                 self._known.note(each, FINE)
@@ -147,15 +146,15 @@ class StepValues:
             self.outputs[call.index] = look
         return look
 
-    def _suspect_caller(self, call: Call, given: Iterable[tuple[str, Tensor]]) -> None:
+    def _suspect_caller(self, call: Call, given: Iterable[Tensor]) -> None:
         """Whoever called this made what is not finite among what it gave, unless that has been explained."""
-        for name, tensor in given:
+        for tensor in given:
             if self._known.get(tensor) is None and not (look := self._known.look_at(tensor)).is_fine:
                 caller = None if call.parent is None else self._open.get(call.parent.index)
                 if caller is not None:
                     self._suspect(caller, look, [tensor])
                 elif look.nan and call.parent is None:
-                    self._find(call, "input", self._next(), look, tensor.numel(), Operator(), (_range(name, tensor),))
+                    self._find(call, "input", self._next(), look, tensor.numel(), Operator(), (_range("it", tensor),))
 
     def _suspect(self, mine: _Open, look: Look, tensors: Sequence[Tensor]) -> None:
         mine.suspicions.append(_Suspicion(self._next(), look, _size(tensors)))
@@ -171,7 +170,7 @@ class StepValues:
         if masks and (operator.is_on_purpose or operator.name is None):
             self._memory.masking.add(call.path)
             return
-        inputs = _ranges([*((each.name, each.tensor) for each in mine.inputs), *_given((), given[1])])
+        inputs = _ranges(_given(*given))
         self._find(call, "forward", suspicion.order, suspicion.look, suspicion.numel, operator, inputs)
 
     def _operator(self, call: Call, mine: _Open, given: Given, *, nan: bool) -> Operator:
@@ -303,8 +302,8 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str,
         yield from ((path, each) for path, each in named_tensors(value, name) if is_readable(each))
 
 
-def _readable(value: object) -> Iterator[tuple[str, Tensor]]:
-    return ((name, each) for name, each in named_tensors(value) if is_readable(each))
+def _readable(value: object) -> list[Tensor]:
+    return [each for each in tensors_in(value) if is_readable(each)]
 
 
 def _size(tensors: Iterable[Tensor | None]) -> int:
