@@ -28,6 +28,7 @@ __all__ = [
     "FUSES_GROUPED_QUERIES",
     "NO_BACKWARD_PASS",
     "RUNS_BACKWARD",
+    "TELLS_UNPACKING",
     "WRITTEN_IN_PYTHON",
     "CustomOpDef",
     "HigherOrderOperator",
@@ -316,6 +317,10 @@ current_node: Callable[[], Any] = _C._current_autograd_node
 #: the number that autograd gives the next node of a graph made in this thread
 next_node: Callable[[], int] = _C._autograd._get_sequence_nr
 _top_hooks: Callable[[bool], Any] = getattr(_C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
+
+
+#: whether what a node of a graph keeps says if hooks have packed it
+TELLS_UNPACKING = hasattr(_C._autograd.SavedTensor, "unpack_hook")
 
 
 def keeps_for_gradients() -> bool:

@@ -48,7 +48,7 @@ class NonFinite:
     path: str
     type_name: str
     invocation: int
-    #: what it made: how many values are not finite
+    #: what it made: how many values are not finite, of how many; 0: they were not counted, and there is at least one
     nan: int
     inf: int
     numel: int
@@ -71,8 +71,8 @@ class NonFinite:
 
     def __str__(self) -> str:
         """In a sentence or two."""
-        counted = f"{' and '.join(_counted(self.nan, self.inf))} of {self.numel:,} values"
-        head = f"step {self.step}: the first {self.what} {self._where()} ({counted})"
+        counted = f" ({' and '.join(_counted(self.nan, self.inf))} of {self.numel:,} values)" if self.numel else ""
+        head = f"step {self.step}: the first {self.what} {self._where()}{counted}"
         by = "" if self.operator is None else f", by {self.operator}{'' if self.line is None else f' at {self.line}'}"
         by += "" if self.then is None else f", whose Inf became NaN in {self.then}"
         because = "" if self.unknown is None else f"; the operator is not known: {self.unknown}"

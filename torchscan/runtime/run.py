@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torchscan.ops import OpCost
 from torchscan.results import Result
 from torchscan.runtime.findings import NonFinite
-from torchscan.runtime.inspector import COUNTED, CallFacts, InspectedCall, StepFacts
+from torchscan.runtime.step import COUNTED, CallFacts, InspectedCall, StepFacts
 
 _NANOSECONDS = 1e-9
 #: a call: the path of its module, and which of that module's calls it is
@@ -38,6 +38,9 @@ class CallRun(InspectedCall):
     forward: Latency
     #: of the nodes of the graph that were made in it
     backward: Latency
+    #: the same on the device, where there is one; they add up to more than the host's where the host runs ahead
+    device_forward: Latency | None
+    device_backward: Latency | None
     #: of its forward pass, with everything in it; None: not known
     macs: int | None
     flops: int | None
@@ -124,9 +127,20 @@ def _keys(step: StepFacts) -> list[Key]:
     return [(call.path, call.invocation) for call in step.calls]
 
 
-def _backward_inside(calls: Sequence[CallFacts]) -> list[int]:
+class _Backward(NamedTuple):
+    """Of one call in one step, with all calls in it."""
+
+    host: int
+    device: int
+
+
+def _backward_inside(calls: Sequence[CallFacts]) -> list[_Backward]:
+    return list(map(_Backward, _with_inside(calls, "backward"), _with_inside(calls, "device_backward")))
+
+
+def _with_inside(calls: Sequence[CallFacts], name: str) -> list[int]:
     """Of each call, its own nodes' time and that of all calls in it."""
-    times = [call.backward for call in calls]
+    times = [getattr(call, name) or 0 for call in calls]
     for number in range(len(calls) - 1, -1, -1):
         parent = calls[number].parent
         if parent is not None:
@@ -134,21 +148,24 @@ def _backward_inside(calls: Sequence[CallFacts]) -> list[int]:
     return times
 
 
-def _call_run(steps: Sequence[CallFacts], cost: OpCost | None, backward: Sequence[int]) -> CallRun:
+def _call_run(steps: Sequence[CallFacts], cost: OpCost | None, backward: Sequence[_Backward]) -> CallRun:
     """One call in several steps: the last one's facts, the most that was counted in any, and how long it took in all."""
     last = {each.name: getattr(steps[-1], each.name) for each in fields(InspectedCall)}
+    on_device = steps[-1].device_forward is not None
     return CallRun(
         **{**last, **{name: max(getattr(step, name) for step in steps) for name in COUNTED}},
         forward=Latency.of(step.forward for step in steps),
-        backward=Latency.of(backward),
+        backward=Latency.of(each.host for each in backward),
+        device_forward=Latency.of(step.device_forward or 0 for step in steps) if on_device else None,
+        device_backward=Latency.of(each.device for each in backward) if on_device else None,
         macs=None if cost is None else cost.macs,
         flops=None if cost is None else cost.flops,
     )
 
 
 def _plain(call: CallRun) -> dict[str, Any]:
-    plain = asdict(call)
-    return {**plain, "forward": call.forward._asdict(), "backward": call.backward._asdict()}
+    """Times as dicts; :func:`asdict` leaves named tuples as they are."""
+    return {name: value._asdict() if isinstance(value, Latency) else value for name, value in asdict(call).items()}
 
 
 def _name(call: CallRun, siblings: dict[str, Any]) -> str:

@@ -1,7 +1,10 @@
-"""How long module calls take on the host: forward from start to end, backward node by node.
+"""How long module calls take: forward from start to end, backward node by node, on the host and, apart, on a CUDA device.
 
 A node of the backward pass belongs to the call that made it, so a module's backward time is that of the nodes made in it. What
 no module made (the loss, sums of gradients, autograd itself) is the rest, and is never spread over modules.
+
+The device's times are those between events in the stream that a call or node runs in. They are read when the device has passed
+them, so nobody waits for it.
 """
 
 from __future__ import annotations
@@ -9,27 +12,48 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import partial
 from time import perf_counter_ns
-from typing import Any
+from typing import NamedTuple
 
-from torch import Tensor
-from torch.autograd.graph import Node
-from torch.utils.hooks import RemovableHandle
+import torch
 
-from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.call_tree import Call, CallTree, is_in_backward_pass
-from torchscan.runtime.values import StepValues, moves
+from torchscan.recording.call_tree import Call, is_in_backward_pass
 
 #: in place of a call: what stores gradients of parameters and inputs
 LEAVES = -1
-Gradients = tuple[Tensor | None, ...]
+_MILLISECOND = 1_000_000
+
+
+class EventPool:
+    """Events of CUDA that are used again and again: making one takes longer than recording it."""
+
+    def __init__(self) -> None:
+        self._free: list[torch.cuda.Event] = []
+
+    def record(self) -> torch.cuda.Event:
+        """One in the current stream."""
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def give_back(self, event: torch.cuda.Event) -> None:
+        """It has been read."""
+        self._free.append(event)
+
+
+class Span(NamedTuple):
+    """What a call, or a node that it made, took on the device."""
+
+    call: int
+    is_forward: bool
+    start: torch.cuda.Event
+    end: torch.cuda.Event
 
 
 class StepTimes:
     """The times of one step, in nanoseconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: EventPool | None = None) -> None:
         #: by index of a call
         self.started: dict[int, int] = {}
         self.ended: dict[int, int] = {}
@@ -39,6 +63,13 @@ class StepTimes:
         self.in_nodes = 0
         #: what checkpoints took to compute again, by index of the call that was run again
         self.again: set[int] = set()
+        #: on the device, by index of a call, once they are read
+        self.device_forward: dict[int, int] = {}
+        self.device_backward: dict[int, int] = defaultdict(int)
+        #: None: nothing runs on CUDA
+        self._pool = pool
+        self._open: dict[tuple[int, bool], torch.cuda.Event] = {}
+        self._spans: list[Span] = []
         self._first_node = self._last_node = 0
         #: nanoseconds that were spent on looking, which are nobody's
         self._looking = 0
@@ -70,98 +101,59 @@ class StepTimes:
         """A module has started."""
         if is_in_backward_pass():
             self.again.add(call.index)
+        self._begin(call.index, is_forward=True)
         self.started[call.index] = self.now()
 
     def note_end(self, call: Call) -> None:
         """A module has ended."""
         self.ended[call.index] = self.now()
+        self._end(call.index, is_forward=True)
+
+    def note_node_start(self, call: int) -> int:
+        """A node starts. The time."""
+        self._begin(call, is_forward=False)
+        return self.now()
 
     def note_node(self, call: int, start: int, inside: int) -> None:
         """A node has run, and ``inside`` it others, of a backward pass that it has started itself, as a checkpoint may."""
         end = self.now()
+        self._end(call, is_forward=False)
         self._first_node = self._first_node or start
         self._last_node = max(self._last_node, end)
         self.backward[call] += end - start - inside
         self.in_nodes += end - start - inside
 
+    @property
+    def is_on_device(self) -> bool:
+        """Whether there are times of a device."""
+        return self._pool is not None
 
-class _NodeTimer:
-    """Follows the runs of one node. It does not hold the node, which holds it."""
+    # -- on the device -------------------------------------------------------------------------------------------------
 
-    __slots__ = ("_before", "_call", "_owner", "_start", "_times", "_values")
+    def _begin(self, call: int, *, is_forward: bool) -> None:
+        if self._pool is not None:
+            self._open[call, is_forward] = self._pool.record()
 
-    def __init__(self, times: StepTimes, owner: Call | None, values: StepValues | None) -> None:
-        self._times = times
-        self._owner = owner
-        self._call = LEAVES if owner is None else owner.index
-        #: None: there is nothing to see
-        self._values = values
-        self._start = self._before = 0
+    def _end(self, call: int, *, is_forward: bool) -> None:
+        start = self._open.pop((call, is_forward), None)
+        if start is not None and self._pool is not None:
+            self._spans.append(Span(call, is_forward, start, self._pool.record()))
 
-    def before(self, *_gradients: Any) -> None:
-        """The node starts."""
-        self._before = self._times.in_nodes
-        self._start = self._times.now()
+    @property
+    def is_over(self) -> bool:
+        """Whether the device has passed all that was noted."""
+        return all(span.end.query() for span in reversed(self._spans))
 
-    def after(self, made: Gradients, given: Gradients) -> None:
-        """The node has ended."""
-        self._times.note_node(self._call, self._start, self._times.in_nodes - self._before)
-        if self._values is not None:
-            with self._times.standing_still():
-                self._values.note_node(self._owner, made, given)
-
-
-class NodeWatch:
-    """Follows the nodes that compute the gradients of the results of one step."""
-
-    def __init__(self, tree: CallTree, times: StepTimes, values: StepValues) -> None:
-        self._tree = tree
-        self._times = times
-        self._values = values
-        #: by identity of what gradients are stored for: its node outlives the graph where somebody holds it, as DDP does
-        self._leaves: dict[int, tuple[RemovableHandle, RemovableHandle]] = {}
-
-    def watch(self, result: object, oldest: int) -> bool:
-        """Follow the nodes behind a result that are numbered from ``oldest`` on. Whether there are any."""
-        found = False
-        for node in _nodes_behind(result, oldest):
-            found = True
-            if hasattr(node, "variable"):
-                self._watch_leaf(node)
+    def read(self) -> None:
+        """Read what the device took, and give the events back. It is waited for if it is not over."""
+        for span in self._spans:
+            span.end.synchronize()
+            took = round(span.start.elapsed_time(span.end) * _MILLISECOND)
+            if span.is_forward:
+                self.device_forward[span.call] = took
             else:
-                self._follow(node, self._tree.maker_of(node), None if moves(node) else self._values)
-        return found
-
-    def watch_loss(self, result: object) -> None:
-        """Look at the gradients of a result as they arrive."""
-        for node in {tensor.grad_fn for tensor in tensors_in(result)}:
-            if node is not None:
-                node.register_prehook(partial(self._values.note_loss, self._tree.maker_of(node)))
-
-    def forget_leaves(self) -> None:
-        """The step is over."""
-        for handles in self._leaves.values():
-            for handle in handles:
-                handle.remove()
-        self._leaves.clear()
-
-    def _watch_leaf(self, node: Any) -> None:
-        key = id(node.variable)
-        if key not in self._leaves:
-            self._leaves[key] = self._follow(node, None, None)
-
-    def _follow(self, node: Node, owner: Call | None, values: StepValues | None) -> tuple[RemovableHandle, RemovableHandle]:
-        timer = _NodeTimer(self._times, owner, values)
-        return node.register_prehook(timer.before), node.register_hook(timer.after)
-
-
-def _nodes_behind(result: object, oldest: int) -> Iterator[Node]:
-    """Each once; what is older was made in an earlier pass, and watched then."""
-    seen: set[Node] = set()
-    waiting = [tensor.grad_fn for tensor in tensors_in(result)]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen and node._sequence_nr() >= oldest:
-            seen.add(node)
-            waiting.extend(following for following, _ in node.next_functions)
-            yield node
+                self.device_backward[span.call] += took
+            for event in (span.start, span.end):
+                if self._pool is not None:
+                    self._pool.give_back(event)
+        self._spans.clear()

@@ -10,6 +10,7 @@ to make them. Until then, what comes later is second.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -41,6 +42,7 @@ _MOVES = frozenset(
     )
     for number in (0, 1)
 )
+Gradients = Sequence[Tensor | None]
 #: told of the first producer of a step, when it is certain
 Listener = Callable[[NonFinite], None]
 #: more calls than this are not repeated
@@ -81,30 +83,65 @@ class Memory:
         self.replays = 0
         #: parameters and buffers that have been told of
         self.known_bad: set[str] = set()
+        #: whether values are to be looked at where they are made, also where that means to wait for a device
+        self.is_alarmed = False
 
 
-class StepValues:
-    """Looks at the values of one step. Everything happens at once, where the values are still there."""
+class Values(ABC):
+    """Looks at the values of one step."""
 
-    def __init__(self, step: int, tree: CallTree, memory: Memory, listener: Listener) -> None:
+    def __init__(self, step: int, memory: Memory, listener: Listener) -> None:
         self._step = step
-        self._tree = tree
         self._memory = memory
         self._listener = listener
         self._known = KnownTensors()
-        self._open: dict[int, _Open] = {}
-        self._order = 0
-        self._first: tuple[int, NonFinite] | None = None
-        self._is_told = False
-        #: by index of a call
+        #: what was found
+        self.first: NonFinite | None = None
+        #: of results, gradients of what was given, and gradients of results, by index of a call
         self.outputs: dict[int, Look] = {}
         self.gradients_in: dict[int, Look] = {}
         self.gradients_out: dict[int, Look] = {}
 
+    @abstractmethod
+    def note_start(self, call: Call, args: tuple[Any, ...]) -> None:
+        """A call has started."""
+
+    @abstractmethod
+    def note_end(self, call: Call, given: Given, result: object, *, has_failed: bool) -> None:
+        """A call has ended, or was left by an exception."""
+
+    @abstractmethod
+    def note_loss(self, owner: Call | None, gradients: Gradients) -> None:
+        """The gradients of the model's result, which come from what was made of it."""
+
+    @abstractmethod
+    def note_node(self, owner: Call | None, made: Gradients, given: Gradients) -> None:
+        """A node has run, and made gradients of what it was given."""
+
+    @abstractmethod
+    def note_update(self, modules: Iterable[tuple[str, nn.Module]]) -> None:
+        """The step is over: whoever wrote to parameters and buffers has done so."""
+
     @property
-    def first(self) -> NonFinite | None:
-        """What was found."""
-        return None if self._first is None else self._first[1]
+    def is_known(self) -> bool:
+        """Whether everything that was looked at can be told without waiting."""
+        return True
+
+    def settle(self) -> None:  # noqa: B027 - who looks at once has nothing to do
+        """Tell what was found, and has not been told."""
+
+
+class StepValues(Values):
+    """Looks at once, where the values are still there."""
+
+    def __init__(self, step: int, tree: CallTree, memory: Memory, listener: Listener) -> None:
+        super().__init__(step, memory, listener)
+        self._tree = tree
+        self._open: dict[int, _Open] = {}
+        self._order = 0
+        #: the place of the first in the order of all that was suspected
+        self._place = 0
+        self._is_told = False
 
     # -- the forward pass ----------------------------------------------------------------------------------------------
 
@@ -112,7 +149,7 @@ class StepValues:
         """A call has started."""
         inputs = _readable(args)
         self._open[call.index] = _Open(args, [_Input(each, version_of(each)) for each in inputs])
-        if self._first is None:
+        if self.first is None:
             self._suspect_caller(call, inputs)
 
     def note_end(self, call: Call, given: Given, result: object, *, has_failed: bool) -> None:
@@ -121,7 +158,7 @@ class StepValues:
         args, kwargs = (mine.args, {}) if has_failed else given
         before = self._worst_input(call, mine, kwargs)
         look = self._look_at_results(call, result, before)
-        if self._first is None and _is_worse(look, before):
+        if self.first is None and _is_worse(look, before):
             self._suspect(mine, look, _readable(result))
         for suspicion in mine.suspicions:
             self._settle(call, mine, (args, kwargs), suspicion)
@@ -130,14 +167,14 @@ class StepValues:
     def _worst_input(self, call: Call, mine: _Open, kwargs: dict[str, Any]) -> Look:
         """What the call was given, as it was then: what was written to since is as it was known."""
         by_name = _readable(kwargs) if kwargs else []
-        if self._first is None:
+        if self.first is None:
             self._suspect_caller(call, by_name)
         then = (self._known.at(each.tensor, each.version) for each in mine.inputs)
         return sum([*then, *(self._known.look_at(each) for each in by_name)], FINE)
 
     def _look_at_results(self, call: Call, result: object, before: Look) -> Look:
         results = _readable(result)
-        if before.is_fine and type(call.module) in _MAKES_NONE and not call.module._forward_hooks:
+        if before.is_fine and makes_none(call.module):
             for each in results:
                 self._known.note(each, FINE)
             return FINE
@@ -161,7 +198,7 @@ class StepValues:
 
     def _settle(self, call: Call, mine: _Open, given: Given, suspicion: _Suspicion) -> None:
         """The call that is suspected is over: what its operators do can be seen in a replay."""
-        if self._first is not None and self._first[0] < suspicion.order:
+        if self.first is not None and self._place < suspicion.order:
             return
         masks = not suspicion.look.nan
         if masks and call.path in self._memory.masking:
@@ -186,16 +223,16 @@ class StepValues:
 
     # -- the backward pass ---------------------------------------------------------------------------------------------
 
-    def note_loss(self, owner: Call | None, gradients: Sequence[Tensor | None]) -> None:
+    def note_loss(self, owner: Call | None, gradients: Gradients) -> None:
         """The gradients of the model's result, which come from what was made of it."""
         look = self._look_at_all(gradients)
         if not look.is_fine:
             self._count(self.gradients_out, _chain(owner), look)
-            if self._first is None and owner is not None:
+            if self.first is None and owner is not None:
                 self._find(_outermost(owner), "loss", self._next(), look, _size(gradients), Operator())
                 self._tell()
 
-    def note_node(self, owner: Call | None, made: Sequence[Tensor | None], given: Sequence[Tensor | None]) -> None:
+    def note_node(self, owner: Call | None, made: Gradients, given: Gradients) -> None:
         """A node has run, and made gradients of what it was given."""
         look = self._look_at_all(made)
         if look.is_fine:
@@ -204,13 +241,13 @@ class StepValues:
         for (following, _), gradient in zip(node.next_functions, made, strict=False):
             if gradient is not None and following is not None and not hasattr(following, "variable"):
                 self._count_crossing(owner, self._tree.owner_of(following), self._known.look_at(gradient))
-        if self._first is None and owner is not None:
+        if self.first is None and owner is not None:
             is_passed_on = not self._look_at_all(given).is_fine
             operator = Operator(name="the sum of gradients that meet" if is_passed_on else node.name())
             self._find(owner, "backward", self._next(), look, _size(made), operator, _ranges(_named("gradient", given)))
             self._tell()
 
-    def _look_at_all(self, gradients: Sequence[Tensor | None]) -> Look:
+    def _look_at_all(self, gradients: Gradients) -> Look:
         return sum((self._known.look_at(each) for each in gradients if each is not None and is_readable(each)), FINE)
 
     def _count_crossing(self, source: Call | None, target: Call | None, look: Look) -> None:
@@ -230,22 +267,8 @@ class StepValues:
         for path, module in modules:
             bad = [each for each in _bad_in(module) if f"{path}.{each.name}" not in self._memory.known_bad]
             self._memory.known_bad.update(f"{path}.{each.name}" for each in bad)
-            if bad and self._first is None:
-                one = bad[0]
-                self._first = (
-                    self._next(),
-                    NonFinite(
-                        step=self._step,
-                        phase="update",
-                        path=path,
-                        type_name=type_name_of(module),
-                        invocation=0,
-                        nan=one.nan,
-                        inf=one.inf,
-                        numel=one.numel,
-                        weights=tuple(bad),
-                    ),
-                )
+            if bad and self.first is None:
+                self._place, self.first = self._next(), _update(self._step, path, module, bad)
         self._tell()
 
     # -- what was found ------------------------------------------------------------------------------------------------
@@ -265,8 +288,9 @@ class StepValues:
         inputs: tuple[Range, ...] = (),
     ) -> None:
         weights = tuple(_bad_below(call.module)) if phase in ("forward", "backward") else ()
-        self._memory.known_bad.update(f"{call.path}.{each.name}".strip(".") for each in weights)
-        found = NonFinite(
+        self._memory.known_bad.update(f"{call.path}.{each.name}" for each in weights)
+        self._place = order
+        self.first = NonFinite(
             step=self._step,
             phase=phase,
             path=call.path,
@@ -282,14 +306,32 @@ class StepValues:
             inputs=inputs,
             weights=weights,
         )
-        self._first = (order, found)
 
     def _tell(self) -> None:
         """Once it is certain: nothing that may have come before it is open."""
-        if self._first is None or self._is_told or any(each.suspicions for each in self._open.values()):
+        if self.first is None or self._is_told or any(each.suspicions for each in self._open.values()):
             return
         self._is_told = True
-        self._listener(self._first[1])
+        self._listener(self.first)
+
+
+def _update(step: int, path: str, module: nn.Module, bad: Sequence[Bad]) -> NonFinite:
+    return NonFinite(
+        step=step,
+        phase="update",
+        path=path,
+        type_name=type_name_of(module),
+        invocation=0,
+        nan=sum(each.nan for each in bad),
+        inf=sum(each.inf for each in bad),
+        numel=sum(each.numel for each in bad),
+        weights=tuple(bad),
+    )
+
+
+def makes_none(module: nn.Module) -> bool:
+    """Whether what this module returns is finite if what it is given is."""
+    return type(module) in _MAKES_NONE and not module._forward_hooks
 
 
 def moves(node: Node) -> bool:
@@ -310,7 +352,7 @@ def _size(tensors: Iterable[Tensor | None]) -> int:
     return sum(each.numel() for each in tensors if each is not None)
 
 
-def _named(name: str, tensors: Sequence[Tensor | None]) -> Iterator[tuple[str, Tensor]]:
+def _named(name: str, tensors: Gradients) -> Iterator[tuple[str, Tensor]]:
     for index, each in enumerate(tensors):
         if each is not None and is_readable(each):
             yield (name if len(tensors) == 1 else f"{name} {index}"), each
