@@ -41,6 +41,8 @@ __all__ = [
     "aten",
     "attention_order",
     "backward_pass",
+    "compile_callbacks",
+    "compile_records",
     "compiled_from",
     "compiles_flex_attention",
     "count_function_modes",
@@ -48,6 +50,8 @@ __all__ = [
     "default_device",
     "engine",
     "forget_hooks",
+    "graph_breaks",
+    "has_compiled_parts",
     "hooks_for_gradients_as_now",
     "hooks_of",
     "is_fake_type",
@@ -60,6 +64,7 @@ __all__ = [
     "making_ordinary_tensors",
     "modes_as_now",
     "next_node",
+    "not_compiled",
     "one_hot",
     "optimizer_hooks",
     "outside_of_everything",
@@ -450,6 +455,38 @@ def compiled_from(module: nn.Module) -> nn.Module | None:
 def as_written() -> contextlib.AbstractContextManager[object]:
     """Compiled functions run as they were written. Whoever never compiled anything does not pay for the import."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
+
+
+def has_compiled_parts(module: nn.Module) -> bool:
+    """Whether this module, or one in it, was given to the compiler."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    return any(each._compiled_call_impl is not None or compiled_from(each) is not None for each in module.modules())
+
+
+def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that the compiler leaves alone, and everything that it calls."""
+    left_alone: Callable[..., Any] = torch.compiler.disable(function)
+    return left_alone
+
+
+def compile_callbacks() -> tuple[list[Any], ...]:
+    """Whom the compiler tells that it begins, and that it has ended; nothing if it is not loaded."""
+    dynamo = sys.modules.get("torch._dynamo.callback")
+    handler = getattr(dynamo, "callback_handler", None)
+    return () if handler is None else (handler.start_callbacks, handler.end_callbacks)
+
+
+def compile_records() -> list[Any]:
+    """What the compiler remembers of the last frames that it compiled."""
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    return [] if utils is None else list(utils.get_compilation_metrics())
+
+
+def graph_breaks() -> dict[str, int]:
+    """Why the compiler broke graphs, and how often, since the process began."""
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    return {} if utils is None else dict(utils.counters["graph_break"])
 
 
 def compiles_flex_attention() -> tuple[dict[str, Any], str] | None:

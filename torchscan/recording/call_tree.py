@@ -26,7 +26,15 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from torchscan.torch_versions import NO_BACKWARD_PASS, backward_pass, current_node, engine, forget_hooks, next_node
+from torchscan.torch_versions import (
+    NO_BACKWARD_PASS,
+    backward_pass,
+    current_node,
+    engine,
+    forget_hooks,
+    next_node,
+    not_compiled,
+)
 
 _NUMBER_OF_LEAVES = 2**63  # the nodes that store gradients are numbered from the end
 
@@ -134,6 +142,8 @@ class CallTree:
         self._at_start: AtStart | None = None
         self._at_root: AtRoot | None = None
         self._home = threading.get_ident()
+        #: those of torch's modules, while the calls are followed
+        self._hooks: tuple[Callable[..., None], ...] = ()
         self._lock = threading.Lock()
         self.reset()
 
@@ -203,13 +213,31 @@ class CallTree:
     def start(self, at_end: AtEnd | None = None, *, at_start: AtStart | None = None, at_root: AtRoot | None = None) -> None:
         """Follow the calls until :meth:`stop`."""
         self._at_end, self._at_start, self._at_root = at_end, at_start, at_root
-        register_module_forward_pre_hook(self._before)
-        register_module_forward_hook(self._after, with_kwargs=True, always_call=True)
+        self._hooks = (self._before, self._after)
+        self.go_on()
 
     def stop(self) -> None:
         """Follow no calls any more."""
         self._at_end = self._at_start = self._at_root = None  # which may well hold whoever holds the tree
-        forget_hooks(self._before, self._after)
+        self.pause()
+        self._hooks = ()
+
+    def pause(self) -> None:
+        """Leave no hooks, but remember the calls that are open."""
+        forget_hooks(*self._hooks)
+
+    def go_on(self) -> None:
+        """After a pause."""
+        if self._hooks:
+            before, after = self._hooks
+            register_module_forward_pre_hook(before)
+            register_module_forward_hook(after, with_kwargs=True, always_call=True)
+
+    def keep_compiler_out(self) -> None:
+        """Where something is compiled, the hooks must not be."""
+        self.pause()
+        self._hooks = (not_compiled(self._before), not_compiled(self._after))
+        self.go_on()
 
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:

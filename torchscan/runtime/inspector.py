@@ -12,11 +12,13 @@ from torchscan.recording.bookkeeping.inventory import is_on_cuda, modules_of
 from torchscan.recording.bookkeeping.tensors import own_copy
 from torchscan.recording.call_tree import Call, CallTree, Given, with_autograd_threads
 from torchscan.recording.undo import is_recording
+from torchscan.runtime.compiling import Compilation, CompileWatch
 from torchscan.runtime.deferred import DeferredValues
 from torchscan.runtime.memory import MemoryWatch
 from torchscan.runtime.step import Step, StepFacts
 from torchscan.runtime.timing import EventPool, StepTimes
 from torchscan.runtime.values import Listener, Memory, StepValues, Values
+from torchscan.torch_versions import has_compiled_parts
 
 
 class Inspector:
@@ -37,22 +39,29 @@ class Inspector:
         #: what the model was called with first, without data
         self.example: Given | None = None
         self._is_started = False
+        self._has_compiled_parts = False
+        #: what was compiled meanwhile
+        self.compilation: Compilation | None = None
 
     def start(self) -> None:
         """Follow what the model does from now on."""
         if self._is_started:
             raise InputError("this inspection has been started: finish it first")
         self._is_started = True
+        self._compiler = CompileWatch(self._tree.pause, self._tree.go_on)
         self._begin()
         self._tree.start(self._note_end, at_start=self._note_start, at_root=self._begin_pass)
+        self._keep_off_compiler()
 
     def finish(self) -> tuple[StepFacts, ...]:
         """Follow it no longer; what was seen, step by step."""
         self._tree.stop()
+        self._compiler.close()
         self._is_started = False
         try:
             self._close_step()
             self._settle(waits=True)
+            self.compilation = self._compiler.compiled(self._paths.values())
         finally:
             self._paths.clear()
         return tuple(self._steps)
@@ -82,7 +91,15 @@ class Inspector:
         if self._tree.calls and self._step.is_complete:
             self._close_step()
         self._settle(waits=False)
+        self._keep_off_compiler()
         self._step.begin_pass()
+
+    def _keep_off_compiler(self) -> None:
+        self._compiler.listen()
+        if not self._has_compiled_parts and has_compiled_parts(self._model):
+            self._has_compiled_parts = True
+            self._tree.keep_compiler_out()
+            self._compiler.ignore_hooks()
 
     def _close_step(self) -> None:
         step, calls = self._step, self._tree.calls

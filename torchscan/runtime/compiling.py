@@ -1,0 +1,120 @@
+"""What torch compiled while a model was watched, from torch's own counters, and keeping out of its way meanwhile.
+
+Hooks that are there while a frame is compiled are compiled into it, with breaks of the graph that stay. So they are taken away
+when it begins, and put back when it is over; what is compiled runs without them, and is seen from outside.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from types import CodeType
+from typing import Any
+
+from torch import nn
+
+from torchscan.torch_versions import compile_callbacks, compile_records, graph_breaks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledFrame:
+    """A function, or what of it comes after a break, and how often it was compiled."""
+
+    #: ``Block.forward, model.py:42``
+    place: str
+    #: of the first module with this function, if it is a module's
+    path: str | None
+    times: int
+    #: why it was compiled again
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compilation:
+    """What was compiled. Torch remembers the last 64 frames."""
+
+    frames: tuple[CompiledFrame, ...]
+    #: why graphs were broken, each with how often
+    breaks: tuple[tuple[str, int], ...]
+
+    @property
+    def recompiled(self) -> int:
+        """How often something was compiled again."""
+        return sum(frame.times - 1 for frame in self.frames)
+
+
+class CompileWatch:
+    """Has something done when a compilation begins and ends, and knows what was compiled since it was made."""
+
+    def __init__(self, at_start: Callable[[], object], at_end: Callable[[], object]) -> None:
+        self._hooks = (lambda *_: at_start(), lambda *_: at_end())
+        self._ignored: Any = None
+        self._records = {id(record): record for record in compile_records()}
+        self._breaks = Counter(graph_breaks())
+
+    def listen(self) -> None:
+        """From now on. The compiler is loaded when it is first needed, and forgets who listens when it is reset."""
+        for heard, hook in zip(compile_callbacks(), self._hooks, strict=False):
+            if hook not in heard:
+                heard.append(hook)
+
+    def ignore_hooks(self) -> None:
+        """A compiled module warns whoever calls it of hooks that are there, at each call."""
+        warnings.filterwarnings("ignore", r"Using `torch.compile\(module\)` when there are global hooks")
+        self._ignored = warnings.filters[0]
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._ignored in warnings.filters:
+            warnings.filters.remove(self._ignored)  # type: ignore[attr-defined] # it is a list
+        for heard, hook in zip(compile_callbacks(), self._hooks, strict=False):
+            if hook in heard:
+                heard.remove(hook)
+
+    def compiled(self, modules: Iterable[tuple[str, nn.Module]]) -> Compilation | None:
+        """What was compiled meanwhile; None: nothing."""
+        new = [record for record in compile_records() if id(record) not in self._records]
+        breaks = Counter(graph_breaks())
+        breaks.subtract(self._breaks)
+        if not new and not +breaks:
+            return None
+        return Compilation(
+            frames=_frames(new, _places(modules)),
+            breaks=tuple((_first_line(reason), times) for reason, times in (+breaks).most_common()),
+        )
+
+
+#: file and line of a function -> the path and type of the first module that has it
+_Places = Mapping[tuple[str, int], tuple[str, str]]
+
+
+def _places(modules: Iterable[tuple[str, nn.Module]]) -> _Places:
+    places: dict[tuple[str, int], tuple[str, str]] = {}
+    for path, module in modules:
+        code = getattr(type(module).forward, "__code__", None)
+        if isinstance(code, CodeType):
+            for line in {line for _, _, line in code.co_lines() if line is not None} | {code.co_firstlineno}:
+                places.setdefault((code.co_filename, line), (path, type(module).__name__))
+    return places
+
+
+def _frames(records: Iterable[Any], places: _Places) -> tuple[CompiledFrame, ...]:
+    found: dict[tuple[str, int], list[Any]] = {}
+    for record in records:
+        if record.co_filename is not None:  # else it is a backward pass
+            found.setdefault((record.co_filename, record.co_firstlineno), []).append(record)
+    return tuple(_frame(place, each, places.get(place)) for place, each in found.items())
+
+
+def _frame(place: tuple[str, int], records: list[Any], module: tuple[str, str] | None) -> CompiledFrame:
+    name = records[0].co_name if module is None else f"{module[1]}.forward"
+    reasons = tuple(dict.fromkeys(each.recompile_reason for each in records if each.recompile_reason))
+    where = f"{name}, {PurePath(place[0]).name}:{place[1]}"
+    return CompiledFrame(place=where, path=None if module is None else module[0], times=len(records), reasons=reasons)
+
+
+def _first_line(text: str) -> str:
+    return str(text).strip().split("\n")[0]
