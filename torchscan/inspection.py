@@ -41,7 +41,7 @@ class Run:
         if self._facts is None:
             steps = self._inspector.finish()
             costs = _costs_of(self._model, self._inspector.example) if self._model is not None else {}
-            self._facts = run_of(steps, self._warm_up, costs)
+            self._facts = run_of(steps, self._warm_up, costs, self._inspector.compilation)
             self._model = self._inspector.example = None
         return self._facts
 

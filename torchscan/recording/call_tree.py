@@ -63,6 +63,11 @@ class Call:
         #: the exception that was being handled when it started
         self.handled = sys.exception()
 
+    @property
+    def outermost(self) -> Call:
+        """The model's call that it is in."""
+        return self if self.parent is None else self.parent.outermost
+
 
 #: told when a module has ended: the call, its positional and keyword arguments, its result
 AtEnd = Callable[[Call, "Given", object], None]

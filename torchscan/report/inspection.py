@@ -51,6 +51,9 @@ def _totals(run: RunFacts) -> Table:
     if run.backward.median:
         rows += [("Backward", run.backward, "backward"), ("of which storing gradients", run.storing, "storing")]
         rows += [("of which no module's", run.unowned, "unowned")]
+    rows += [("Optimizer", run.optimizer, "optimizer")] if run.optimizer.median else []
+    if run.period.median:
+        rows += [("Between steps", run.between, "between"), ("Step to step", run.period, "period")]
     spread = [
         [
             Cell(key, name),

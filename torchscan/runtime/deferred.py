@@ -59,7 +59,7 @@ class DeferredValues(Values):
 
     def note_loss(self, owner: Call | None, gradients: Gradients) -> None:
         """What comes from the loss."""
-        self._note_gradients("loss", owner, gradients)
+        self._note_gradients("loss", None if owner is None else owner.outermost, gradients)
 
     def note_node(self, owner: Call | None, made: Gradients, given: Gradients) -> None:  # noqa: ARG002
         """What it made."""
@@ -84,18 +84,14 @@ class DeferredValues(Values):
         if self._event is not None:
             self._event.synchronize()
         sums = [] if self._copied is None else self._copied.tolist()
-        for check, total in zip(self._checks, sums, strict=True):
-            if not math.isfinite(total) and not self._is_mask(total):
-                self._alarm(check, total)
-                break
+        bad = [each for each in zip(self._checks, sums, strict=True) if not math.isfinite(each[1])]
+        suspects = [each for each in bad if not (self._memory.has_masks and _may_be_mask(*each))]
+        self._memory.is_alarmed |= bool(suspects)
+        if not all(_may_be_mask(*each) for each in suspects):
+            self._tell(*suspects[0])
         self._copied, self._sums, self._checks = None, [], []
 
-    def _is_mask(self, total: float) -> bool:
-        """Modules that make infinities on purpose hand them on: until there is NaN, they are no fault."""
-        return math.isinf(total) and bool(self._memory.masking)
-
-    def _alarm(self, check: _Check, total: float) -> None:
-        self._memory.is_alarmed = True
+    def _tell(self, check: _Check, total: float) -> None:
         nan = int(math.isnan(total))
         self.first = NonFinite(step=self._step, **check._asdict(), nan=nan, inf=1 - nan, numel=0, unknown=_LATER)
         self._listener(self.first)
@@ -120,6 +116,11 @@ class DeferredValues(Values):
             if sums.is_cuda:
                 self._event = torch.cuda.Event()
                 self._event.record()
+
+
+def _may_be_mask(check: _Check, total: float) -> bool:
+    """Whether infinities of a forward pass are masks is seen where they are made, in the next step."""
+    return math.isinf(total) and check.phase in ("forward", "input")
 
 
 def _total(tensor: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments
@@ -40,6 +42,7 @@ class Inspector:
         self.example: Given | None = None
         self._is_started = False
         self._has_compiled_parts = False
+        self._optimizer_hooks: tuple[RemovableHandle, ...] = ()
         #: what was compiled meanwhile
         self.compilation: Compilation | None = None
 
@@ -50,6 +53,10 @@ class Inspector:
         self._is_started = True
         self._compiler = CompileWatch(self._tree.pause, self._tree.go_on)
         self._begin()
+        self._optimizer_hooks = (
+            register_optimizer_step_pre_hook(lambda *_: self._step.note_optimizer(is_start=True)),
+            register_optimizer_step_post_hook(lambda *_: self._step.note_optimizer(is_start=False)),
+        )
         self._tree.start(self._note_end, at_start=self._note_start, at_root=self._begin_pass)
         self._keep_off_compiler()
 
@@ -57,9 +64,11 @@ class Inspector:
         """Follow it no longer; what was seen, step by step."""
         self._tree.stop()
         self._compiler.close()
+        for hook in self._optimizer_hooks:
+            hook.remove()
         self._is_started = False
         try:
-            self._close_step()
+            self._close_step(is_followed=False)
             self._settle(waits=True)
             self.compilation = self._compiler.compiled(self._paths.values())
         finally:
@@ -89,8 +98,7 @@ class Inspector:
     def _begin_pass(self) -> None:
         """A forward pass begins. It is in the step of the one before if that one's gradients are still to come."""
         if self._tree.calls and self._step.is_complete:
-            self._close_step()
-        self._settle(waits=False)
+            self._close_step(is_followed=True)
         self._keep_off_compiler()
         self._step.begin_pass()
 
@@ -101,12 +109,13 @@ class Inspector:
             self._tree.keep_compiler_out()
             self._compiler.ignore_hooks()
 
-    def _close_step(self) -> None:
+    def _close_step(self, *, is_followed: bool) -> None:
         step, calls = self._step, self._tree.calls
         if calls:
             self._closed.append(step)
             try:
-                step.close(calls, self._paths.values())
+                step.close(calls, self._paths.values(), is_followed=is_followed)
+                self._settle(waits=False)
             finally:  # whoever is told may raise
                 self._begin()
 

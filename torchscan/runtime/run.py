@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 from torchscan.ops import OpCost
 from torchscan.results import Result
+from torchscan.runtime.compiling import Compilation
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.step import COUNTED, CallFacts, InspectedCall, StepFacts
 
 _NANOSECONDS = 1e-9
+_LATENCIES = ("forward", "backward", "storing", "unowned", "optimizer", "period", "between")
 #: a call: the path of its module, and which of that module's calls it is
 Key = tuple[str, int]
 
@@ -66,10 +68,17 @@ class RunFacts(Result):
     #: of the backward pass, what stored gradients, and what belongs to no module: the loss, and autograd itself
     storing: Latency
     unowned: Latency
+    #: what optimizers took
+    optimizer: Latency
+    #: from the start of one step to that of the next, and what of that came after everything else: loading of data, say
+    period: Latency
+    between: Latency
     #: calls of other steps, which were other than in the last one
     differing: int
     #: of each step with values that are not finite, who made the first of them
     nonfinite: tuple[NonFinite, ...] = ()
+    #: what torch compiled meanwhile; None: nothing
+    compilation: Compilation | None = None
 
     def __repr__(self) -> str:
         """A short one: there may be thousands of calls."""
@@ -87,13 +96,22 @@ class RunFacts(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        whole = {name: getattr(self, name)._asdict() for name in ("forward", "backward", "storing", "unowned")}
+        whole = {name: getattr(self, name)._asdict() for name in _LATENCIES}
         numbers = {name: getattr(self, name) for name in ("steps", "warm_up", "differing")}
         found = [asdict(each) for each in self.nonfinite]
-        return {**numbers, **whole, "nonfinite": found, "calls": [_plain(call) for call in self.calls]}
+        compilation = None if self.compilation is None else asdict(self.compilation)
+        return {
+            **numbers,
+            **whole,
+            "compilation": compilation,
+            "nonfinite": found,
+            "calls": [_plain(call) for call in self.calls],
+        }
 
 
-def run_of(steps: Sequence[StepFacts], warm_up: int, costs: Mapping[Key, OpCost]) -> RunFacts:
+def run_of(
+    steps: Sequence[StepFacts], warm_up: int, costs: Mapping[Key, OpCost], compilation: Compilation | None = None
+) -> RunFacts:
     """The facts of several steps together: those of the last one's calls, in all steps that have the same."""
     left_out = min(warm_up, max(len(steps) - 1, 0))
     measured = steps[left_out:]
@@ -118,8 +136,12 @@ def run_of(steps: Sequence[StepFacts], warm_up: int, costs: Mapping[Key, OpCost]
         backward=Latency.of(step.backward_span for step in measured),
         storing=Latency.of(step.leaves for step in measured),
         unowned=Latency.of(step.backward_span - step.leaves - own for step, own in zip(measured, owned, strict=True)),
+        optimizer=Latency.of(step.optimizer for step in measured),
+        period=Latency.of(step.period for step in measured if step.period is not None),
+        between=Latency.of(step.between for step in measured if step.between is not None),
         differing=len(measured) - len(alike),
         nonfinite=found,
+        compilation=compilation,
     )
 
 

@@ -75,6 +75,11 @@ class StepFacts:
     backward_span: int
     #: storing gradients
     leaves: int
+    #: what optimizers took
+    optimizer: int
+    #: from the start of this step to that of the next, and what of that came after everything else; None: there is no next one
+    period: int | None
+    between: int | None
     #: the first producer of what is not finite, if anything is
     nonfinite: NonFinite | None
 
@@ -105,6 +110,11 @@ class Step:
     def begin_pass(self) -> None:
         """A forward pass begins."""
         self._oldest = next_node()
+        self._times.begin()
+
+    def note_optimizer(self, *, is_start: bool) -> None:
+        """An optimizer starts its step, or has ended it."""
+        self._times.note_optimizer(is_start=is_start)
 
     def note_start(self, call: Call, args: tuple[Any, ...]) -> None:
         """A call starts."""
@@ -133,8 +143,9 @@ class Step:
         else:
             self._nodes.watch(result, self._run_again[call.index])
 
-    def close(self, calls: Iterable[Call], modules: Iterable[tuple[str, nn.Module]]) -> None:
-        """The step is over."""
+    def close(self, calls: Iterable[Call], modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:
+        """The step is over, and another begins or not."""
+        self._times.close(is_followed=is_followed)
         self._calls = tuple(calls)
         self._nodes.forget_leaves()
         self._known_memory = self._memory.close_step()
@@ -155,6 +166,9 @@ class Step:
             calls=tuple(map(self._facts_of, self._calls)),
             backward_span=self._times.backward_span,
             leaves=self._times.backward.get(LEAVES, 0),
+            optimizer=self._times.optimizer,
+            period=self._times.period,
+            between=self._times.between,
             nonfinite=self._values.first,
         )
 

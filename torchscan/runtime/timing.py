@@ -71,6 +71,9 @@ class StepTimes:
         self._open: dict[tuple[int, bool], torch.cuda.Event] = {}
         self._spans: list[Span] = []
         self._first_node = self._last_node = 0
+        #: what optimizers took
+        self.optimizer = 0
+        self._began = self._last = self._over = self._optimizer_start = 0
         #: nanoseconds that were spent on looking, which are nobody's
         self._looking = 0
 
@@ -86,6 +89,33 @@ class StepTimes:
             yield
         finally:
             self._looking += perf_counter_ns() - start
+
+    def begin(self) -> None:
+        """A forward pass of the model begins, perhaps not the first."""
+        self._began = self._began or self.now()
+
+    def close(self, *, is_followed: bool) -> None:
+        """The step is over; if it ``is_followed`` by another, what was between is known."""
+        self._over = self.now() if is_followed else 0
+
+    @property
+    def period(self) -> int | None:
+        """From the start of this step to that of the next."""
+        return self._over - self._began if self._over else None
+
+    @property
+    def between(self) -> int | None:
+        """Of that, what came after the last thing that was noticed: loading of data, say."""
+        return self._over - self._last if self._over else None
+
+    def note_optimizer(self, *, is_start: bool) -> None:
+        """An optimizer starts its step, or has ended it."""
+        if is_start:
+            self._optimizer_start = self.now()
+        elif self._optimizer_start:
+            self._last = self.now()
+            self.optimizer += self._last - self._optimizer_start
+            self._optimizer_start = 0
 
     @property
     def has_begun_backward(self) -> bool:
@@ -106,7 +136,7 @@ class StepTimes:
 
     def note_end(self, call: Call) -> None:
         """A module has ended."""
-        self.ended[call.index] = self.now()
+        self._last = self.ended[call.index] = self.now()
         self._end(call.index, is_forward=True)
 
     def note_node_start(self, call: int) -> int:
@@ -119,7 +149,7 @@ class StepTimes:
         end = self.now()
         self._end(call, is_forward=False)
         self._first_node = self._first_node or start
-        self._last_node = max(self._last_node, end)
+        self._last = self._last_node = max(self._last_node, end)
         self.backward[call] += end - start - inside
         self.in_nodes += end - start - inside
 

@@ -85,6 +85,8 @@ class Memory:
         self.known_bad: set[str] = set()
         #: whether values are to be looked at where they are made, also where that means to wait for a device
         self.is_alarmed = False
+        #: whether infinities were seen that were none's fault
+        self.has_masks = False
 
 
 class Values(ABC):
@@ -229,7 +231,7 @@ class StepValues(Values):
         if not look.is_fine:
             self._count(self.gradients_out, _chain(owner), look)
             if self.first is None and owner is not None:
-                self._find(_outermost(owner), "loss", self._next(), look, _size(gradients), Operator())
+                self._find(owner.outermost, "loss", self._next(), look, _size(gradients), Operator())
                 self._tell()
 
     def note_node(self, owner: Call | None, made: Gradients, given: Gradients) -> None:
@@ -270,6 +272,8 @@ class StepValues(Values):
             if bad and self.first is None:
                 self._place, self.first = self._next(), _update(self._step, path, module, bad)
         self._tell()
+        if self._memory.is_alarmed and self.first is None:  # what alarmed was a mask, or is gone
+            self._memory.is_alarmed, self._memory.has_masks = False, True
 
     # -- what was found ------------------------------------------------------------------------------------------------
 
@@ -382,10 +386,6 @@ def _bad_below(module: nn.Module) -> Iterator[Bad]:
 
 def _is_worse(look: Look, before: Look) -> bool:
     return bool(look.nan) and not before.nan if look.nan else bool(look.inf) and before.is_fine
-
-
-def _outermost(call: Call) -> Call:
-    return call if call.parent is None else _outermost(call.parent)
 
 
 def _chain(call: Call | None) -> set[int]:
