@@ -36,6 +36,10 @@ class NonFiniteError(TorchscanError, ArithmeticError):
     """A real step made a value that is NaN or infinite. The message says which module did, and by which operator."""
 
 
+class AlarmError(TorchscanError):
+    """A check of the user's raised an alarm in a real step. The message says which check, and where."""
+
+
 @contextlib.contextmanager
 def naming(what: str) -> Iterator[None]:
     """Say which of several failed: errors begin with its name."""

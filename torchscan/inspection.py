@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, get_args
 
 from torch import nn
 
 from torchscan.analyses.module_costs import call_costs
-from torchscan.errors import InputError, NonFiniteError, TorchscanError, warn_user
+from torchscan.errors import AlarmError, InputError, NonFiniteError, TorchscanError, warn_user
 from torchscan.ops import OpCost
 from torchscan.recording.call_tree import Given
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
+from torchscan.runtime.checks import Check, Checked
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.inspector import Inspector
 from torchscan.runtime.run import Key, RunFacts, run_of
@@ -25,8 +26,8 @@ Reaction = Literal["record", "warn", "raise"]
 class Run:
     """An inspection: started, finished, then full of facts. Printed, it is a table of them."""
 
-    def __init__(self, model: nn.Module, *, warm_up: int, on_nonfinite: Reaction) -> None:
-        self._inspector = Inspector(model, _listener(on_nonfinite))
+    def __init__(self, model: nn.Module, *, warm_up: int, on_nonfinite: Reaction, checks: Sequence[Check]) -> None:
+        self._inspector = Inspector(model, _listener(on_nonfinite), tuple(checks), _alarm_listener(on_nonfinite))
         self._model: nn.Module | None = model
         self._warm_up = warm_up
         self._facts: RunFacts | None = None
@@ -77,7 +78,7 @@ class Run:
         return self.facts.info
 
 
-def inspect(model: nn.Module, *, warm_up: int = 1, on_nonfinite: Reaction = "record") -> Run:
+def inspect(model: nn.Module, *, warm_up: int = 1, on_nonfinite: Reaction = "record", checks: Sequence[Check] = ()) -> Run:
     """Watch what ``model`` does in the context of the result: each call of a module, forward and backward, in real steps.
 
     Nothing is put on the model, and its results are the same bit by bit.
@@ -85,9 +86,11 @@ def inspect(model: nn.Module, *, warm_up: int = 1, on_nonfinite: Reaction = "rec
     Args:
         warm_up: of several steps, how many of the first are left out.
         on_nonfinite: what happens when a value is NaN or infinite that should not be: it is recorded, warned of as well, or
-            :class:`NonFiniteError` is raised where it was made.
+            :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
+        checks: functions of a path, a kind ("output", "output_gradient", "parameter", "parameter_gradient") and a tensor. What
+            they return is noted: a number, or an :class:`Alarm`; None is not.
     """
-    return Run(model, warm_up=warm_up, on_nonfinite=on_nonfinite)
+    return Run(model, warm_up=warm_up, on_nonfinite=on_nonfinite, checks=checks)
 
 
 def _listener(reaction: Reaction) -> Callable[[NonFinite], None]:
@@ -110,6 +113,14 @@ def _warn_once() -> Callable[[NonFinite], None]:
             warn_user(str(found))
 
     return warn
+
+
+def _alarm_listener(reaction: Reaction) -> Callable[[Checked], None]:
+    return {"record": lambda _: None, "warn": lambda found: warn_user(str(found)), "raise": _raise_alarm}[reaction]
+
+
+def _raise_alarm(found: Checked) -> None:
+    raise AlarmError(str(found))
 
 
 def _raise(found: NonFinite) -> None:

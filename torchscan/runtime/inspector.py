@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
@@ -14,6 +15,7 @@ from torchscan.recording.bookkeeping.inventory import is_on_cuda, modules_of
 from torchscan.recording.bookkeeping.tensors import own_copy
 from torchscan.recording.call_tree import Call, CallTree, Given, with_autograd_threads
 from torchscan.recording.undo import is_recording
+from torchscan.runtime.checks import Check, Checked, StepChecks
 from torchscan.runtime.compiling import Compilation, CompileWatch
 from torchscan.runtime.deferred import DeferredValues
 from torchscan.runtime.memory import MemoryWatch
@@ -26,7 +28,13 @@ from torchscan.torch_versions import has_compiled_parts
 class Inspector:
     """Follows the calls of one model while it is started. It puts nothing on the model."""
 
-    def __init__(self, model: nn.Module, listener: Listener) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        listener: Listener,
+        checks: Sequence[Check] = (),
+        alarmed: Callable[[Checked], None] = lambda _: None,
+    ) -> None:
         #: with the modules, whose identity others could have after them
         self._paths = {id(module): (path, module) for path, module in modules_of(model)}
         self._model = model
@@ -35,6 +43,9 @@ class Inspector:
         #: steps that the device has not finished yet
         self._closed: deque[Step] = deque()
         self._listener = listener
+        self._checks = checks
+        self._alarmed = alarmed
+        self._parameters: dict[str, Tensor] = dict(model.named_parameters()) if checks else {}
         self._found = Memory()
         self._memory = MemoryWatch(model)
         self._pool = EventPool()
@@ -73,6 +84,7 @@ class Inspector:
             self.compilation = self._compiler.compiled(self._paths.values())
         finally:
             self._paths.clear()
+            self._parameters = {}
         return tuple(self._steps)
 
     def _path_of(self, module: nn.Module) -> str | None:
@@ -86,11 +98,19 @@ class Inspector:
     def _begin(self) -> None:
         self._tree.reset()
         on_cuda = is_on_cuda(self._model)
-        self._step = Step(self._tree, StepTimes(self._pool if on_cuda else None), self._values(on_cuda), self._memory)
+        times = StepTimes(self._pool if on_cuda else None)
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
+        checks = StepChecks(self._number, self._checks, names, self._alarmed)
+        self._step = Step(self._tree, times, self._values(on_cuda), self._memory, checks)
+
+    @property
+    def _number(self) -> int:
+        """How many steps were before."""
+        return len(self._steps) + len(self._closed)
 
     def _values(self, on_cuda: bool) -> Values:
         """On a device everything is looked at after the step, until something is found."""
-        number = len(self._steps) + len(self._closed)
+        number = self._number
         if on_cuda and not self._found.is_alarmed:
             return DeferredValues(number, self._found, self._listener)
         return StepValues(number, self._tree, self._found, self._listener)
@@ -114,7 +134,7 @@ class Inspector:
         if calls:
             self._closed.append(step)
             try:
-                step.close(calls, self._paths.values(), is_followed=is_followed)
+                step.close(calls, self._paths.values(), self._parameters, is_followed=is_followed)
                 self._settle(waits=False)
             finally:  # whoever is told may raise
                 self._begin()

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.call_tree import Call, CallTree
+from torchscan.runtime.checks import StepChecks
 from torchscan.runtime.memory import Allocator, MemoryWatch
 from torchscan.runtime.timing import LEAVES, StepTimes
 from torchscan.runtime.values import Gradients, Values, moves
@@ -21,11 +23,12 @@ _Handles = tuple[RemovableHandle, ...]
 class NodeWatch:
     """Tells those that watch a step of each node behind its results."""
 
-    def __init__(self, tree: CallTree, times: StepTimes, values: Values, memory: MemoryWatch) -> None:
+    def __init__(self, tree: CallTree, times: StepTimes, values: Values, memory: MemoryWatch, checks: StepChecks) -> None:
         self._tree = tree
         self.times = times
         self.values = values
         self.memory = memory
+        self._checks = checks
         #: by identity of what gradients are stored for: its node outlives the graph where somebody holds it, as DDP does
         self._leaves: dict[int, _Handles] = {}
 
@@ -59,8 +62,13 @@ class NodeWatch:
         variable = node.variable
         if id(variable) not in self._leaves:
             handles = _follow(node, _Followed(self, None, is_looked_at=False))
-            stored = node.register_hook(lambda *_: self.memory.note_stored(variable))
+            stored = node.register_hook(lambda *_: self._note_stored(variable))
             self._leaves[id(variable)] = (*handles, stored)
+
+    def _note_stored(self, variable: Tensor) -> None:
+        with self.times.standing_still():
+            self.memory.note_stored(variable)
+            self._checks.note_stored(variable)
 
 
 class _Followed:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torchscan.ops import OpCost
 from torchscan.results import Result
+from torchscan.runtime.checks import Checked
 from torchscan.runtime.compiling import Compilation
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.step import COUNTED, CallFacts, InspectedCall, StepFacts
@@ -77,6 +78,8 @@ class RunFacts(Result):
     differing: int
     #: of each step with values that are not finite, who made the first of them
     nonfinite: tuple[NonFinite, ...] = ()
+    #: what checks of the user's said, in all steps
+    checked: tuple[Checked, ...] = ()
     #: what torch compiled meanwhile; None: nothing
     compilation: Compilation | None = None
 
@@ -141,6 +144,7 @@ def run_of(
         between=Latency.of(step.between for step in measured if step.between is not None),
         differing=len(measured) - len(alike),
         nonfinite=found,
+        checked=tuple(each for step in steps for each in step.checked),
         compilation=compilation,
     )
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import FAILED, Call, CallTree, Given
+from torchscan.runtime.checks import Checked, StepChecks
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.finiteness import FINE
 from torchscan.runtime.memory import CallMemory, MemoryWatch, Shapes
@@ -82,16 +83,19 @@ class StepFacts:
     between: int | None
     #: the first producer of what is not finite, if anything is
     nonfinite: NonFinite | None
+    #: what checks of the user's said
+    checked: tuple[Checked, ...]
 
 
 class Step:
     """Watches one step, from the model's call to its next one."""
 
-    def __init__(self, tree: CallTree, times: StepTimes, values: Values, memory: MemoryWatch) -> None:
+    def __init__(self, tree: CallTree, times: StepTimes, values: Values, memory: MemoryWatch, checks: StepChecks) -> None:
         self._times = times
         self._values = values
         self._memory = memory
-        self._nodes = NodeWatch(tree, times, values, memory)
+        self._checks = checks
+        self._nodes = NodeWatch(tree, times, values, memory, checks)
         #: of what was given and returned; of those that a gradient is computed for
         self._shapes: dict[int, tuple[Shapes, Shapes, Shapes, Shapes]] = {}
         self._calls: tuple[Call, ...] = ()
@@ -134,6 +138,7 @@ class Step:
             if call.outer is None:
                 self._watch_graph(call, result)
             self._values.note_end(call, given, result, has_failed=given is FAILED)
+            self._checks.note_end(call, result)
 
     def _watch_graph(self, call: Call, result: object) -> None:
         """The model has returned, or what a checkpoint has run again."""
@@ -143,13 +148,21 @@ class Step:
         else:
             self._nodes.watch(result, self._run_again[call.index])
 
-    def close(self, calls: Iterable[Call], modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:
+    def close(
+        self,
+        calls: Iterable[Call],
+        modules: Iterable[tuple[str, nn.Module]],
+        parameters: Mapping[str, Tensor],
+        *,
+        is_followed: bool,
+    ) -> None:
         """The step is over, and another begins or not."""
         self._times.close(is_followed=is_followed)
         self._calls = tuple(calls)
         self._nodes.forget_leaves()
         self._known_memory = self._memory.close_step()
         self._values.note_update(modules)
+        self._checks.note_update(parameters)
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
@@ -170,6 +183,7 @@ class Step:
             period=self._times.period,
             between=self._times.between,
             nonfinite=self._values.first,
+            checked=tuple(self._checks.said),
         )
 
     def _facts_of(self, call: Call) -> CallFacts:

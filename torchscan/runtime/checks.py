@@ -1,0 +1,103 @@
+"""What users ask about tensors of a real step: functions of theirs, called with each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.call_tree import Call
+
+#: what a module returned and its gradient, or a parameter after the step and its gradient
+Kind = Literal["output", "output_gradient", "parameter", "parameter_gradient"]
+
+
+class Alarm(NamedTuple):
+    """What a check returns that has found something."""
+
+    message: str
+
+
+#: of the path of a module or parameter, what the tensor is, and the tensor: a value to note, an alarm, or neither
+Check = Callable[[str, Kind, Tensor], float | Alarm | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What a check said of one tensor."""
+
+    step: int
+    check: str
+    path: str
+    kind: Kind
+    #: a number, or the message of an alarm
+    value: float | str
+    is_alarm: bool
+
+    def __str__(self) -> str:
+        """``step 3: norm of layers.0, output: 12.5``."""
+        return f"step {self.step}: {self.check} of {self.path or 'the model'}, {self.kind.replace('_', ' ')}: {self.value}"
+
+
+class StepChecks:
+    """Calls the checks of one step."""
+
+    def __init__(
+        self, step: int, checks: Sequence[Check], names: Mapping[int, str], listener: Callable[[Checked], None]
+    ) -> None:
+        self._step = step
+        self._checks = checks
+        #: of parameters, by identity
+        self._names = names
+        self._listener = listener
+        self.said: list[Checked] = []
+
+    def note_end(self, call: Call, result: object) -> None:
+        """A module has returned."""
+        for tensor in tensors_in(result) if self._checks else ():
+            self._ask(call.path, "output", tensor)
+            if tensor.grad_fn is not None:
+                self._wait_for_gradient(call.path, tensor.grad_fn, tensor.output_nr)
+
+    def note_stored(self, parameter: Tensor) -> None:
+        """A gradient was added to ``.grad``."""
+        name = self._names.get(id(parameter))
+        if self._checks and name is not None and parameter.grad is not None:
+            self._ask(name, "parameter_gradient", parameter.grad)
+
+    def note_update(self, parameters: Mapping[str, Tensor]) -> None:
+        """The step is over."""
+        for name, parameter in parameters.items() if self._checks else ():
+            self._ask(name, "parameter", parameter)
+
+    def _wait_for_gradient(self, path: str, node: Node, number: int) -> None:
+        def ask(gradients: Sequence[Tensor | None]) -> None:
+            gradient = gradients[number] if number < len(gradients) else None
+            if gradient is not None:
+                self._ask(path, "output_gradient", gradient)
+
+        node.register_prehook(ask)
+
+    def _ask(self, path: str, kind: Kind, tensor: Tensor) -> None:
+        for check in self._checks:
+            with torch.no_grad():
+                value = check(path, kind, tensor.detach())
+            if value is not None:
+                self._note(_name_of(check), path, kind, value)
+
+    def _note(self, check: str, path: str, kind: Kind, value: float | Alarm) -> None:
+        is_alarm = isinstance(value, Alarm)
+        plain = value.message if isinstance(value, Alarm) else float(value)
+        checked = Checked(step=self._step, check=check, path=path, kind=kind, value=plain, is_alarm=is_alarm)
+        self.said.append(checked)
+        if is_alarm:
+            self._listener(checked)
+
+
+def _name_of(check: Any) -> str:
+    return str(getattr(check, "__name__", type(check).__name__))
