@@ -29,6 +29,7 @@ ROOMS = [
     {"batch_search", "remedies"},
     {"question"},
     {"scan"},
+    {"expectation"},
     {"crawler", "estimator", "inspection", "targets"},
     {"metrics"},
     {"budgets", "tables"},

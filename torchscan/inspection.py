@@ -8,17 +8,12 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from torchscan.analyses.module_costs import call_costs
-from torchscan.errors import AlarmError, InputError, NonFiniteError, TorchscanError, warn_user
-from torchscan.ops import OpCost
-from torchscan.recording.call_tree import Given
-from torchscan.recording.passes import record_pass
-from torchscan.recording.request import PassRequest
+from torchscan.errors import AlarmError, InputError, NonFiniteError, warn_user
+from torchscan.expectation import Expectation, expectation_of
 from torchscan.runtime.checks import Check, Checked
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.inspector import Inspector
-from torchscan.runtime.run import Key, RunFacts, run_of
-from torchscan.trace.trace import Trace
+from torchscan.runtime.run import RunFacts, run_of
 
 Reaction = Literal["record", "warn", "raise"]
 
@@ -26,10 +21,13 @@ Reaction = Literal["record", "warn", "raise"]
 class Run:
     """An inspection: started, finished, then full of facts. Printed, it is a table of them."""
 
-    def __init__(self, model: nn.Module, *, warm_up: int, on_nonfinite: Reaction, checks: Sequence[Check]) -> None:
+    def __init__(
+        self, model: nn.Module, *, warm_up: int, on_nonfinite: Reaction, checks: Sequence[Check], device: str | None
+    ) -> None:
         self._inspector = Inspector(model, _listener(on_nonfinite), tuple(checks), _alarm_listener(on_nonfinite))
         self._model: nn.Module | None = model
         self._warm_up = warm_up
+        self._device = device
         self._facts: RunFacts | None = None
 
     def start(self) -> Run:
@@ -41,10 +39,20 @@ class Run:
         """Follow it no longer; what was found."""
         if self._facts is None:
             steps = self._inspector.finish()
-            costs = _costs_of(self._model, self._inspector.example) if self._model is not None else {}
-            self._facts = run_of(steps, self._warm_up, costs, self._inspector.compilation)
+            expectation = self._expectation(has_backward=any(step.backward_span for step in steps))
+            self._facts = run_of(
+                steps, self._warm_up, expectation.costs, expectation.roofline, compilation=self._inspector.compilation
+            )
             self._model = self._inspector.example = None
         return self._facts
+
+    def _expectation(self, *, has_backward: bool) -> Expectation:
+        inspector = self._inspector
+        if self._model is None or inspector.example is None:
+            return Expectation()
+        return expectation_of(
+            self._model, inspector.example, training=has_backward, device=self._device, autocast=inspector.autocast
+        )
 
     def __enter__(self) -> Run:
         """Start."""
@@ -78,7 +86,14 @@ class Run:
         return self.facts.info
 
 
-def inspect(model: nn.Module, *, warm_up: int = 1, on_nonfinite: Reaction = "record", checks: Sequence[Check] = ()) -> Run:
+def inspect(
+    model: nn.Module,
+    *,
+    warm_up: int = 1,
+    on_nonfinite: Reaction = "record",
+    checks: Sequence[Check] = (),
+    device: str | None = "auto",
+) -> Run:
     """Watch what ``model`` does in the context of the result: each call of a module, forward and backward, in real steps.
 
     Nothing is put on the model, and its results are the same bit by bit.
@@ -89,8 +104,10 @@ def inspect(model: nn.Module, *, warm_up: int = 1, on_nonfinite: Reaction = "rec
             :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
         checks: functions of a path, a kind ("output", "output_gradient", "parameter", "parameter_gradient") and a tensor. What
             they return is noted: a number, or an :class:`Alarm`; None is not.
+        device: whose roofline says what each call should take. "auto" is this machine's card, or its CPU once that was measured
+            (``torchscan devices --measure``); None: nothing is expected.
     """
-    return Run(model, warm_up=warm_up, on_nonfinite=on_nonfinite, checks=checks)
+    return Run(model, warm_up=warm_up, on_nonfinite=on_nonfinite, checks=checks, device=device)
 
 
 def _listener(reaction: Reaction) -> Callable[[NonFinite], None]:
@@ -125,25 +142,3 @@ def _raise_alarm(found: Checked) -> None:
 
 def _raise(found: NonFinite) -> None:
     raise NonFiniteError(str(found))
-
-
-def _costs_of(model: nn.Module, example: Given | None) -> dict[Key, OpCost]:
-    """What each call costs, worked out on shapes alone; nothing if that cannot be done."""
-    if example is None:
-        return {}
-    try:
-        args, kwargs = example
-        trace = record_pass(PassRequest(module=model, args=args, kwargs=kwargs, mode="same", execute="abstract"))
-    except TorchscanError:
-        return {}
-    return _by_call(trace)
-
-
-def _by_call(trace: Trace) -> dict[Key, OpCost]:
-    costs = [OpCost() for _ in trace.modules]
-    for op, cost in zip(trace.ops, call_costs(trace), strict=True):
-        costs[op.module_call] += cost
-    for call in reversed(trace.modules):
-        if call.parent is not None:
-            costs[call.parent] += costs[call.index]
-    return {(call.path, call.call): cost for call, cost in zip(trace.modules, costs, strict=True)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -51,6 +52,8 @@ class Inspector:
         self._pool = EventPool()
         #: what the model was called with first, without data
         self.example: Given | None = None
+        #: the type that products are computed in, if it was called under autocast
+        self.autocast: torch.dtype | None = None
         self._is_started = False
         self._has_compiled_parts = False
         self._optimizer_hooks: tuple[RemovableHandle, ...] = ()
@@ -151,4 +154,6 @@ class Inspector:
     def _note_end(self, call: Call, given: Given, result: object) -> None:
         if self.example is None and call.outer is None and call.parent is None:
             self.example = copy_arguments(given, lambda tensor: own_copy(tensor, on_meta=True))
+            kind = "cuda" if is_on_cuda(self._model) else "cpu"
+            self.autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         self._step.note_end(call, given, result)

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
+from torchscan.analyses.roofline import Roofline
 from torchscan.ops import OpCost
 from torchscan.results import Result
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.compiling import Compilation
+from torchscan.runtime.expected import Expected, ExpectedTimes, expected_of, expected_times
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.step import COUNTED, CallFacts, InspectedCall, StepFacts
 
@@ -47,6 +49,9 @@ class CallRun(InspectedCall):
     #: of its forward pass, with everything in it; None: not known
     macs: int | None
     flops: int | None
+    #: seconds that both passes should take by the device's roofline, with everything in it; None: nothing is expected
+    expected_forward: float | None
+    expected_backward: float | None
 
     @property
     def flops_per_second(self) -> float | None:
@@ -78,6 +83,8 @@ class RunFacts(Result):
     differing: int
     #: of each step with values that are not finite, who made the first of them
     nonfinite: tuple[NonFinite, ...] = ()
+    #: what the roofline of the device expects; None: it is not known
+    expected: Expected | None = None
     #: what checks of the user's said, in all steps
     checked: tuple[Checked, ...] = ()
     #: what torch compiled meanwhile; None: nothing
@@ -86,6 +93,12 @@ class RunFacts(Result):
     def __repr__(self) -> str:
         """A short one: there may be thousands of calls."""
         return f"<RunFacts: {self.steps} steps, {len(self.calls)} calls>"
+
+    @property
+    def attained(self) -> float | None:
+        """MFU: the time that the step's products would take at the device's dense peak, of the time that the step took."""
+        took = self.period.median or self.forward.median + self.backward.median
+        return None if self.expected is None or not took else self.expected.at_peak / took
 
     @property
     def info(self) -> dict[str, Any]:
@@ -113,7 +126,12 @@ class RunFacts(Result):
 
 
 def run_of(
-    steps: Sequence[StepFacts], warm_up: int, costs: Mapping[Key, OpCost], compilation: Compilation | None = None
+    steps: Sequence[StepFacts],
+    warm_up: int,
+    costs: Mapping[Key, OpCost],
+    roofline: Roofline | None = None,
+    *,
+    compilation: Compilation | None = None,
 ) -> RunFacts:
     """The facts of several steps together: those of the last one's calls, in all steps that have the same."""
     left_out = min(warm_up, max(len(steps) - 1, 0))
@@ -121,11 +139,13 @@ def run_of(
     inside = [_backward_inside(step.calls) for step in measured]
     alike = [index for index, step in enumerate(measured) if _keys(step) == _keys(measured[-1])] if measured else []
     calls = measured[-1].calls if measured else ()
+    expected = [None] * len(calls) if roofline is None else expected_times(roofline, calls)
     made = tuple(
         _call_run(
             [measured[step].calls[number] for step in alike],
             costs.get((call.path, call.invocation)),
             [inside[step][number] for step in alike],
+            expected[number],
         )
         for number, call in enumerate(calls)
     )
@@ -144,6 +164,7 @@ def run_of(
         between=Latency.of(step.between for step in measured if step.between is not None),
         differing=len(measured) - len(alike),
         nonfinite=found,
+        expected=None if roofline is None else expected_of(roofline),
         checked=tuple(each for step in steps for each in step.checked),
         compilation=compilation,
     )
@@ -174,7 +195,9 @@ def _with_inside(calls: Sequence[CallFacts], name: str) -> list[int]:
     return times
 
 
-def _call_run(steps: Sequence[CallFacts], cost: OpCost | None, backward: Sequence[_Backward]) -> CallRun:
+def _call_run(
+    steps: Sequence[CallFacts], cost: OpCost | None, backward: Sequence[_Backward], expected: ExpectedTimes | None
+) -> CallRun:
     """One call in several steps: the last one's facts, the most that was counted in any, and how long it took in all."""
     last = {each.name: getattr(steps[-1], each.name) for each in fields(InspectedCall)}
     on_device = steps[-1].device_forward is not None
@@ -186,6 +209,8 @@ def _call_run(steps: Sequence[CallFacts], cost: OpCost | None, backward: Sequenc
         device_backward=Latency.of(each.device for each in backward) if on_device else None,
         macs=None if cost is None else cost.macs,
         flops=None if cost is None else cost.flops,
+        expected_forward=None if expected is None else expected.forward,
+        expected_backward=None if expected is None else expected.backward,
     )
 
 

@@ -1,0 +1,74 @@
+"""What a call that was really made should cost, by a record of it on shapes alone."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchscan.analyses.module_costs import call_costs
+from torchscan.analyses.roofline import Roofline
+from torchscan.errors import TorchscanError
+from torchscan.ops import OpCost
+from torchscan.recording.call_tree import Given
+from torchscan.recording.precision import Precision
+from torchscan.scan import Scan
+from torchscan.trace.trace import Trace
+
+#: path of a module, and which of its calls
+_Key = tuple[str, int]
+_MIXED: Mapping[torch.dtype, Precision] = {torch.float16: "fp16-mixed", torch.bfloat16: "bf16-mixed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """As far as it could be worked out."""
+
+    #: of each call's forward pass, with everything in it
+    costs: Mapping[_Key, OpCost] = field(default_factory=dict)
+    roofline: Roofline | None = None
+
+
+def expectation_of(
+    model: nn.Module, given: Given, *, training: bool, device: str | None, autocast: torch.dtype | None
+) -> Expectation:
+    """Of the model, called with these arguments."""
+    args, kwargs = given
+    asked: dict[str, Any] = {"args": args, "kwargs": kwargs, "mode": "same", "execute": "abstract"}
+    precision = None if autocast is None else _MIXED.get(autocast)
+    return Expectation(
+        costs=_costs(model, asked), roofline=_roofline(model, {**asked, "precision": precision, "training": training}, device)
+    )
+
+
+def _costs(model: nn.Module, asked: dict[str, Any]) -> Mapping[_Key, OpCost]:
+    try:
+        return _by_call(Scan(model, **asked).trace)
+    except TorchscanError:
+        return {}
+
+
+def _roofline(model: nn.Module, asked: dict[str, Any], device: str | None) -> Roofline | None:
+    """On this machine's device, unless another is named; None: nothing is known of it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it does not fit, say: it has run
+            return None if device is None else Scan(model, device=device, **asked).roofline
+    except TorchscanError:
+        if device != "auto":
+            raise
+        return None
+
+
+def _by_call(trace: Trace) -> dict[_Key, OpCost]:
+    costs = [OpCost() for _ in trace.modules]
+    for op, cost in zip(trace.ops, call_costs(trace), strict=True):
+        costs[op.module_call] += cost
+    for call in reversed(trace.modules):
+        if call.parent is not None:
+            costs[call.parent] += costs[call.index]
+    return {(call.path, call.call): cost for call, cost in zip(trace.modules, costs, strict=True)}

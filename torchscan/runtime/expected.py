@@ -1,0 +1,79 @@
+"""What a roofline expects of each call of a real step, and what share of the device's peak the step attains."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from torchscan.analyses.roofline import Roofline
+from torchscan.trace.events import Phase
+
+
+class CalledModule(Protocol):
+    """Which module it is, and what it is in."""
+
+    @property
+    def path(self) -> str:
+        """Of the module."""
+
+    @property
+    def parent(self) -> int | None:
+        """Index of the call that it is in."""
+
+
+class ExpectedTimes(NamedTuple):
+    """Seconds that a call should take, with everything in it."""
+
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the roofline of the device at hand expects of the step."""
+
+    device: str
+    #: seconds of the whole passes, and the share by which they may be off
+    forward: float
+    backward: float
+    share_off: float
+    #: products of the step, as operations (two per multiply-accumulate)
+    operations: int
+    #: seconds that these products take at the device's dense peaks
+    at_peak: float
+    #: the dense peaks of the formats that they are in: FLOP/s
+    peaks: dict[str, float]
+
+
+def expected_of(roofline: Roofline) -> Expected:
+    """Of the whole step."""
+    macs: Counter[str] = Counter()
+    for load in roofline.operators:
+        macs[load.precision] += load.macs
+    peaks = {name: roofline.peak_flops[name] for name, number in macs.items() if number and name in roofline.peak_flops}
+    return Expected(
+        device=roofline.device,
+        forward=roofline.time_by_phase.get("forward", 0.0),
+        backward=roofline.time_by_phase.get("backward", 0.0),
+        share_off=roofline.spread.share,
+        operations=2 * macs.total(),
+        at_peak=sum(2 * macs[name] / peak for name, peak in peaks.items()),
+        peaks=peaks,
+    )
+
+
+def expected_times(roofline: Roofline, calls: Sequence[CalledModule]) -> list[ExpectedTimes]:
+    """Of each call. What several calls of a module take together is shared among them."""
+    own: dict[tuple[str, Phase], float] = defaultdict(float)
+    for load in roofline.operators:
+        own[load.layer, load.phase] += load.time_estimate
+    number = Counter(call.path for call in calls)
+    forward, backward = ([own[call.path, phase] / number[call.path] for call in calls] for phase in ("forward", "backward"))
+    for index in range(len(calls) - 1, -1, -1):
+        parent = calls[index].parent
+        if parent is not None:
+            forward[parent] += forward[index]
+            backward[parent] += backward[index]
+    return list(map(ExpectedTimes, forward, backward))
