@@ -28,25 +28,36 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 
 
 def measure_inspection(only: str) -> None:
-    """Print a line for each model."""
-    print(f"{'model':14}{'inspected ÷ plain':>19}{'forward in children':>21}{'backward in modules':>21}{'of both':>9}")
-    for name, (build, shape) in MODELS.items():
-        if only.lower() in name.lower():
-            ratio, facts = _measured(build().train(), torch.randn(shape))
-            print(f"{name:14}{ratio:19.3f}{_in_children(facts):20.1%} {_in_modules(facts):20.1%} {_attributed(facts):8.1%}")
+    """Print two tables: what it costs and attributes, and how far its times are from the profiler's."""
+    chosen = {name: (build, shape) for name, (build, shape) in MODELS.items() if only.lower() in name.lower()}
+    print(f"{'model':14}{'inspected ÷ plain':>19}{'looking':>9}{'in children':>21}{'in modules':>21}{'of both':>9}")
+    for name, (build, shape) in chosen.items():
+        ratio, looking, facts = _measured(build().train(), torch.randn(shape))
+        shares = f"{_in_children(facts):20.1%} {_in_modules(facts):20.1%} {_attributed(facts):8.1%}"
+        print(f"{name:14}{ratio:19.3f}{looking:9.1%}{shares}", flush=True)
+    print(f"\n{'forward of modules, ours ÷ profiler':36}{'modules':>8}{'median':>8}{'10 %':>7}{'90 %':>7}{'whole':>7}")
+    for name, (build, shape) in chosen.items():
+        ratios, whole = _against_profiler(build().train(), torch.randn(shape))
+        tenths = statistics.quantiles(ratios, n=10)
+        median = statistics.median(ratios)
+        print(f"{name:36}{len(ratios):8}{median:8.3f}{tenths[0]:7.3f}{tenths[-1]:7.3f}{whole:7.3f}", flush=True)
 
 
-def _measured(model: nn.Module, x: Tensor) -> tuple[float, RunFacts]:
-    """Plain and inspected steps take turns, so that both meet the same machine."""
+def _measured(model: nn.Module, x: Tensor) -> tuple[float, float, RunFacts]:
+    """Plain and inspected steps take turns, so that both meet the same machine; what a step costs, and what looking takes."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    plain, watched, facts = [], [], None
-    for _ in range(_ROUNDS):
+    plain, watched, looking = [], [], []
+    run = inspect(model)
+    for number in range(_ROUNDS):
         plain.append(_seconds(model, x, optimizer))
-        with inspect(model, warm_up=0) as run:
-            watched.append(_seconds(model, x, optimizer))
-        facts = run.facts
-    assert facts is not None  # noqa: S101 - there was a round
-    return statistics.median(watched[2:]) / statistics.median(plain[2:]), facts
+        run = inspect(model).start()
+        _seconds(model, x, optimizer)  # reads the memory of all calls, once
+        watched.append(_seconds(model, x, optimizer))
+        looking.append(run.looking)
+        if number < _ROUNDS - 1:
+            run.finish()
+    ratio = statistics.median(watched[2:]) / statistics.median(plain[2:])
+    return ratio, statistics.median(looking[2:]) / statistics.median(plain[2:]), run.finish()
 
 
 def _seconds(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer) -> float:
@@ -69,3 +80,42 @@ def _in_modules(facts: RunFacts) -> float:
 
 def _attributed(facts: RunFacts) -> float:
     return 1 - facts.unowned.median / (facts.forward.median + facts.backward.median)
+
+
+def _against_profiler(model: nn.Module, x: Tensor) -> tuple[list[float], float]:
+    """Of each module that is called once and takes 100 µs or more, our time as a share of the profiler's; and of the whole."""
+    ours: dict[str, list[float]] = {}
+    theirs: dict[str, list[float]] = {}
+    for _ in range(_ROUNDS):
+        with inspect(model, warm_up=0) as run:
+            model(x)
+        for call in run.facts.calls:
+            ours.setdefault(call.path, []).append(call.forward.median)
+        for path, seconds in _profiled(model, x).items():
+            theirs.setdefault(path, []).append(seconds)
+    medians = {path: statistics.median(each[2:]) for path, each in theirs.items() if len(each) == _ROUNDS == len(ours[path])}
+    ratios = {path: statistics.median(ours[path][2:]) / took for path, took in medians.items() if took >= 1e-4}
+    return list(ratios.values()), ratios[""]
+
+
+def _profiled(model: nn.Module, x: Tensor) -> dict[str, float]:
+    """Seconds of each module by torch's profiler, which sees a range that is opened and closed by hooks."""
+    ranges: list[torch.profiler.record_function] = []
+    handles = []
+    for path, module in model.named_modules():
+
+        def enter(_module: nn.Module, _args: object, path: str = path) -> None:
+            ranges.append(torch.profiler.record_function(f"module {path}"))
+            ranges[-1].__enter__()
+
+        handles.append(module.register_forward_pre_hook(enter))
+        handles.append(module.register_forward_hook(lambda *_: ranges.pop().__exit__(None, None, None)))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        model(x)
+    for handle in handles:
+        handle.remove()
+    return {
+        each.key.removeprefix("module "): each.cpu_time_total / 1e6
+        for each in profile.key_averages()
+        if each.key.startswith("module ") and each.count == 1
+    }

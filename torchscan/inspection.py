@@ -63,6 +63,11 @@ class Run:
         self.finish()
 
     @property
+    def looking(self) -> float:
+        """Seconds that torchscan has spent in the current step so far, which no time of the results contains."""
+        return self._inspector.looking * 1e-9
+
+    @property
     def facts(self) -> RunFacts:
         """What was found. Raises while the inspection goes on."""
         if self._facts is None:

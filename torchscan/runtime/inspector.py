@@ -90,6 +90,11 @@ class Inspector:
             self._parameters = {}
         return tuple(self._steps)
 
+    @property
+    def looking(self) -> int:
+        """Nanoseconds that were spent on looking in the current step."""
+        return self._step.looking
+
     def _path_of(self, module: nn.Module) -> str | None:
         if is_recording():  # a pass of torchscan's own, of the same model
             return None

@@ -111,6 +111,11 @@ class Step:
         """Whether a forward pass that begins now is one of another step: no gradients are to come in this one, or have come."""
         return self._times.has_begun_backward or not self._has_graph
 
+    @property
+    def looking(self) -> int:
+        """Nanoseconds that were spent on looking."""
+        return self._times.looking
+
     def begin_pass(self) -> None:
         """A forward pass begins."""
         self._oldest = next_node()

@@ -75,11 +75,11 @@ class StepTimes:
         self.optimizer = 0
         self._began = self._last = self._over = self._optimizer_start = 0
         #: nanoseconds that were spent on looking, which are nobody's
-        self._looking = 0
+        self.looking = 0
 
     def now(self) -> int:
         """The time, on a clock that stands still while anything is looked at."""
-        return perf_counter_ns() - self._looking
+        return perf_counter_ns() - self.looking
 
     @contextlib.contextmanager
     def standing_still(self) -> Iterator[None]:
@@ -88,7 +88,7 @@ class StepTimes:
         try:
             yield
         finally:
-            self._looking += perf_counter_ns() - start
+            self.looking += perf_counter_ns() - start
 
     def begin(self) -> None:
         """A forward pass of the model begins, perhaps not the first."""

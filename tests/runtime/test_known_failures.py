@@ -1,0 +1,284 @@
+"""What tools of this kind are known to fail at: each a test, on models as they are."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.recording.test_record import Calls
+from tests.runtime.test_inspection import by_path, hooks
+from tests.torchvision_cpu import torchvision
+from torchscan.errors import InputError
+from torchscan.inspection import inspect
+from torchscan.torch_versions import optimizer_hooks
+
+
+def bert() -> tuple[nn.Module, dict[str, Tensor]]:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=50
+    )
+    tokens = torch.randint(50, (2, 6))
+    return transformers.BertForSequenceClassification(config), {"input_ids": tokens, "labels": torch.tensor([0, 1])}
+
+
+def step(model: nn.Module, *args: Any, **kwargs: Any) -> list[Tensor]:
+    """One step that any of these can take: everything that it computes."""
+    torch.manual_seed(0)
+    result = model(*args, **kwargs)
+    tensors = [each for each in _tensors(result) if each.requires_grad]
+    sum(each.float().square().mean() for each in tensors).backward()  # type: ignore[union-attr]
+    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+    return [*(each.detach() for each in tensors), *gradients, *model.buffers()]
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _mutating(self: Any, x: Tensor) -> Tensor:
+    """A submodule writes to what it is given."""
+    hidden = self.first(x)
+    self.inner(hidden)
+    return self.last(hidden)
+
+
+def _recursive(self: Any, x: Tensor, depth: int = 2) -> Any:
+    return self(self.linear(x), depth - 1) if depth else x
+
+
+X = torch.rand(2, 4)
+MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]] = {
+    "in place: resnet18": lambda: (torchvision.models.resnet18(), (torch.rand(2, 3, 32, 32),), {}),
+    "keywords: BERT": lambda: (bert()[0].eval(), (), bert()[1]),
+    "LSTM": lambda: (nn.LSTM(4, 4, num_layers=2, batch_first=True), (torch.rand(2, 3, 4),), {}),
+    "a dict": lambda: (Calls(lambda self, x: {"a": self.a(x), "b": [self.a(x)]}, a=nn.Linear(4, 2)), (X,), {}),
+    "keywords": lambda: (Calls(lambda self, *, x: self.a(input=x), a=nn.Linear(4, 2)), (), {"x": X}),
+    "recursion": lambda: (Calls(_recursive, linear=nn.Linear(4, 4)), (X,), {}),
+    "writes to what it is given": lambda: (
+        Calls(_mutating, first=nn.Linear(4, 4), inner=Calls(lambda _, x: x.mul_(2)), last=nn.Linear(4, 1)),
+        (X,),
+        {},
+    ),
+    "not differentiable in between": lambda: (
+        Calls(lambda self, x: self.a(x).round() * self.b(x), a=nn.Linear(4, 2), b=nn.Linear(4, 2)),
+        (X,),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_run_and_compute_the_same(name: str) -> None:
+    torch.manual_seed(0)
+    model, args, kwargs = MODELS[name]()
+    other = copy.deepcopy(model)
+    plain = step(other, *args, **kwargs)
+    with inspect(model) as run:
+        watched = step(model, *args, **kwargs)
+    assert len(plain) == len(watched)
+    assert all(torch.equal(one, two) for one, two in zip(plain, watched, strict=True))
+    assert run.facts.calls[0].forward.median > 0
+    assert run.facts.nonfinite == ()
+
+
+def test_an_infinity_hangs_nothing_and_each_step_is_told() -> None:
+    model = Calls(lambda self, x: self.a(x) / 0, a=nn.Linear(4, 1))
+    with inspect(model) as run:
+        for _ in range(3):
+            model(X).sum().backward()
+    assert [each.step for each in run.facts.nonfinite] == [0, 1, 2]
+
+
+def test_two_forwards_for_one_backward() -> None:
+    model = nn.Linear(4, 1)
+    with inspect(model) as run:
+        (model(X) - model(2 * X)).sum().backward()
+    assert [call.backward.median > 0 for call in run.facts.calls] == [True, True]
+
+
+def test_it_can_be_copied_and_saved_while_watched() -> None:
+    model = torchvision.models.resnet18()
+    with inspect(model):
+        model.eval()(torch.rand(1, 3, 32, 32))
+        torch.save(model, saved := io.BytesIO())
+        copy.deepcopy(model)(torch.rand(1, 3, 32, 32))
+    assert saved.tell() > 4 * 11e6
+
+
+def test_gradients_that_accumulate_are_steps_of_their_own() -> None:
+    model = nn.Linear(4, 1)
+    with inspect(model, warm_up=0) as run:
+        for _ in range(2):
+            model(X).sum().backward()
+    assert run.facts.steps == 2
+    assert model.weight.grad is not None
+    assert torch.allclose(model.weight.grad, 2 * X.sum(0))
+
+
+def test_under_autocast_with_a_scaler() -> None:
+    """A scaler looks for gradients that overflow, skips the step and goes on; it is told, and not in the way."""
+    model, scaler = nn.Linear(4, 1), torch.amp.GradScaler("cpu", init_scale=1e38, enabled=True)
+    optimizer, before = torch.optim.SGD(model.parameters(), lr=1.0), model.weight.detach().clone()
+    with inspect(model) as run, torch.autocast("cpu", torch.bfloat16):
+        scaler.scale(model(X * 1e3).float().sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert torch.equal(before, model.weight)
+    assert scaler.get_scale() < 1e38
+    assert [(each.phase, each.what) for each in run.facts.nonfinite] == [("backward", "Inf")]
+    assert run.facts.calls[0].output_memory == 2 * 2  # two values of bf16
+
+
+@pytest.fixture
+def one_process() -> Iterator[None]:
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("which", ["wrapper", "module"])
+def test_distributed_data_parallel(which: str) -> None:
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    plain = step(copy.deepcopy(inner), X)
+    wrapper = DistributedDataParallel(inner)
+    with inspect(wrapper if which == "wrapper" else inner, warm_up=0) as run:
+        for _ in range(2):
+            inner.zero_grad()
+            watched = step(wrapper, X)
+    assert all(torch.equal(one, two) for one, two in zip(plain, watched, strict=True))
+    assert run.facts.steps == 2
+    first = "module.0" if which == "wrapper" else "0"
+    assert by_path(run.facts)[first].backward.median > 0
+
+
+def test_modules_that_other_threads_call_are_theirs() -> None:
+    model = nn.Linear(4, 1)
+    with inspect(model, warm_up=0) as run:
+        threads = [threading.Thread(target=lambda: model(X).sum().backward()) for _ in range(4)]
+        for each in threads:
+            each.start()
+        model(X).sum().backward()
+        for each in threads:
+            each.join()
+    assert run.facts.steps == 1
+    assert len(run.facts.calls) == 1
+
+
+# -- what is left behind -------------------------------------------------------------------------------------------------
+
+
+def _state(model: nn.Module) -> list[Any]:
+    tables = [(each._forward_hooks, each._forward_pre_hooks, each._backward_hooks) for each in model.modules()]
+    tensors = [(each._version, each._backward_hooks) for each in model.parameters()]
+    own = [dict(each) for table in tables for each in table]
+    return [hooks(), own, tensors, torch.get_rng_state().tolist(), list(map(dict, optimizer_hooks()))]
+
+
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("where", ["forward", "backward", "between"])
+def test_nothing_is_left_behind(error: type[BaseException] | None, where: str) -> None:
+    """Whether the step ends, raises or is interrupted, in any of its parts."""
+
+    def fail(*_: Any) -> None:
+        if error is not None:
+            raise error
+
+    def forward(_self: Any, x: Tensor) -> Tensor:
+        if where == "forward":
+            fail()
+        return x * 1
+
+    model = nn.Sequential(nn.Linear(4, 4), Calls(forward), nn.Linear(4, 1))
+    before = _state(model)
+    raised: list[type[BaseException]] = []
+    try:
+        with inspect(model) as run:
+            result = model(X)
+            if where == "between":
+                fail()
+            result.register_hook(fail if where == "backward" else lambda _: None)
+            result.sum().backward()
+    except (ValueError, KeyboardInterrupt) as caught:
+        raised.append(type(caught))
+    assert raised == ([] if error is None else [error])
+    assert _state(model) == before
+    assert run.facts.steps == 1
+
+
+def test_a_context_that_is_entered_twice_is_refused_and_goes_on() -> None:
+    model, before = nn.Linear(4, 1), hooks()
+    run = inspect(model, warm_up=0)
+    with run:
+        with pytest.raises(InputError, match="finish it first"):
+            run.start()
+        model(X).sum().backward()
+    assert run.facts.steps == 1
+    assert hooks() == before
+
+
+def test_two_inspections_of_one_model_at_once() -> None:
+    model, before = nn.Linear(4, 1), hooks()
+    with inspect(model, warm_up=0) as outer, inspect(model, warm_up=0) as inner:
+        model(X).sum().backward()
+    assert outer.facts.steps == inner.facts.steps == 1
+    assert hooks() == before
+
+
+def test_a_recording_of_ones_own_inside_is_not_a_step() -> None:
+    from torchscan import crawl_module
+
+    model = nn.Linear(4, 1)
+    with inspect(model, warm_up=0) as run:
+        crawl_module(model, (4,))
+        model(X)
+        crawl_module(model, (4,))
+    assert run.facts.steps == 1
+    assert run.facts.calls[0].input_shapes == ((2, 4),)
+
+
+def test_the_process_ends() -> None:
+    """With a run that was never finished."""
+    program = (
+        "import torch; from torch import nn; from torchscan.inspection import inspect; model = nn.Linear(4, 1); "
+        "run = inspect(model).start(); model(torch.ones(1, 4)).sum().backward(); print('over')"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True)  # noqa: S603
+    assert ended.stdout == "over\n"
+    assert ended.stderr == ""
+
+
+def test_what_is_kept_of_a_step_does_not_grow_with_the_graph() -> None:
+    """Nothing of the tensors, nodes or calls of a step outlives it."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    kept = []
+    with inspect(model, warm_up=0) as run:
+        for _ in range(6):
+            model(X).sum().backward()
+            kept.append(len(run._inspector._tree.calls))
+    assert kept == [4] * 6
+    assert math.isclose(len(run.facts.calls), 4)
