@@ -59,6 +59,7 @@ TABLES: Mapping[str, Callable[[Any], Table]] = {
     "memory": torchscan.memory_table,
     "roofline": torchscan.roofline_table,
     "fields": torchscan.field_table,
+    "run": torchscan.run_table,
     "comparison": torchscan.comparison_table,
     "trace": torchscan.cost_table,
 }

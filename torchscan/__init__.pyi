@@ -114,6 +114,8 @@ from torchscan.hardware.devices import (
     register_device as register_device,
 )
 from torchscan.hardware.process_memory import get_process_gpu_ram as get_process_gpu_ram
+from torchscan.inspection import Run as Run
+from torchscan.inspection import inspect as inspect
 from torchscan.ops import (
     OpCost as OpCost,
 )
@@ -179,6 +181,7 @@ from torchscan.report.export import (
 )
 from torchscan.report.fields import field_table as field_table
 from torchscan.report.info import Info as Info
+from torchscan.report.inspection import run_table as run_table
 from torchscan.report.memory import (
     draw_memory as draw_memory,
 )
@@ -211,6 +214,10 @@ from torchscan.report.table import (
 from torchscan.report.table import (
     Table as Table,
 )
+from torchscan.runtime.run import CallRun as CallRun
+from torchscan.runtime.run import Latency as Latency
+from torchscan.runtime.run import RunFacts as RunFacts
+from torchscan.runtime.step import InspectedCall as InspectedCall
 from torchscan.scan import Scan as Scan
 from torchscan.tables import model_table as model_table
 from torchscan.trace.events import (
