@@ -214,10 +214,13 @@ from torchscan.report.table import (
 from torchscan.report.table import (
     Table as Table,
 )
+from torchscan.runtime.provenance import RunProvenance as RunProvenance
 from torchscan.runtime.run import CallRun as CallRun
 from torchscan.runtime.run import Latency as Latency
 from torchscan.runtime.run import RunFacts as RunFacts
 from torchscan.runtime.step import InspectedCall as InspectedCall
+from torchscan.runtime.timeline import Slice as Slice
+from torchscan.runtime.timeline import Timeline as Timeline
 from torchscan.scan import Scan as Scan
 from torchscan.tables import model_table as model_table
 from torchscan.trace.events import (

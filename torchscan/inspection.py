@@ -16,6 +16,7 @@ from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.inspector import Inspector
+from torchscan.runtime.provenance import provenance_of
 from torchscan.runtime.run import Key, RunFacts, run_of
 from torchscan.trace.trace import Trace
 
@@ -38,12 +39,12 @@ class Run:
 
     def finish(self) -> RunFacts:
         """Follow it no longer; what was found."""
-        if self._facts is None:
+        if self._model is not None:
             steps = self._inspector.finish()
-            costs = _costs_of(self._model, self._inspector.example) if self._model is not None else {}
-            self._facts = run_of(steps, self._warm_up, costs)
+            costs = _costs_of(self._model, self._inspector.example)
+            self._facts = run_of(steps, self._warm_up, costs, provenance_of(self._model), self._inspector.timeline)
             self._model = self._inspector.example = None
-        return self._facts
+        return self.facts
 
     def __enter__(self) -> Run:
         """Start."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from torchscan.ops import OpCost
 from torchscan.results import Result
 from torchscan.runtime.findings import NonFinite
+from torchscan.runtime.provenance import RunProvenance
 from torchscan.runtime.step import COUNTED, CallFacts, InspectedCall, StepFacts
+from torchscan.runtime.timeline import Timeline
 
 _NANOSECONDS = 1e-9
 #: a call: the path of its module, and which of that module's calls it is
@@ -68,8 +70,11 @@ class RunFacts(Result):
     unowned: Latency
     #: calls of other steps, which were other than in the last one
     differing: int
+    provenance: RunProvenance
     #: of each step with values that are not finite, who made the first of them
     nonfinite: tuple[NonFinite, ...] = ()
+    #: of the last step
+    timeline: Timeline = field(default_factory=Timeline)
 
     def __repr__(self) -> str:
         """A short one: there may be thousands of calls."""
@@ -93,7 +98,9 @@ class RunFacts(Result):
         return {**numbers, **whole, "nonfinite": found, "calls": [_plain(call) for call in self.calls]}
 
 
-def run_of(steps: Sequence[StepFacts], warm_up: int, costs: Mapping[Key, OpCost]) -> RunFacts:
+def run_of(
+    steps: Sequence[StepFacts], warm_up: int, costs: Mapping[Key, OpCost], provenance: RunProvenance, timeline: Timeline
+) -> RunFacts:
     """The facts of several steps together: those of the last one's calls, in all steps that have the same."""
     left_out = min(warm_up, max(len(steps) - 1, 0))
     measured = steps[left_out:]
@@ -120,6 +127,8 @@ def run_of(steps: Sequence[StepFacts], warm_up: int, costs: Mapping[Key, OpCost]
         unowned=Latency.of(step.backward_span - step.leaves - own for step, own in zip(measured, owned, strict=True)),
         differing=len(measured) - len(alike),
         nonfinite=found,
+        provenance=provenance,
+        timeline=timeline,
     )
 
 

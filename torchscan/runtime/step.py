@@ -15,6 +15,7 @@ from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.finiteness import FINE
 from torchscan.runtime.memory import CallMemory, MemoryWatch, Shapes
 from torchscan.runtime.nodes import NodeWatch
+from torchscan.runtime.timeline import Timeline, timeline_of
 from torchscan.runtime.timing import LEAVES, StepTimes
 from torchscan.runtime.values import Values
 from torchscan.torch_versions import next_node
@@ -157,6 +158,10 @@ class Step:
             leaves=self._times.backward.get(LEAVES, 0),
             nonfinite=self._values.first,
         )
+
+    def timeline(self) -> Timeline:
+        """When what ran in it, on the host."""
+        return timeline_of(self._calls, self._times)
 
     def _facts_of(self, call: Call) -> CallFacts:
         times, index = self._times, call.index
