@@ -201,6 +201,8 @@ from torchscan.report.roofline import (
 from torchscan.report.roofline import (
     roofline_table as roofline_table,
 )
+from torchscan.report.run_data import open_run as open_run
+from torchscan.report.run_data import run_schema as run_schema
 from torchscan.report.select import select_layers as select_layers
 from torchscan.report.table import (
     Cell as Cell,

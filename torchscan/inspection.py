@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, get_args
 
@@ -60,6 +61,10 @@ class Run:
         if self._facts is None:
             raise InputError("the inspection is not finished: leave its context, or call finish()")
         return self._facts
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write what was found as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""
+        self.facts.save(path)
 
     def __str__(self) -> str:
         """As a table, once it is finished."""

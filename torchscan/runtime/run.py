@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from torchscan.files import write_text
 from torchscan.ops import OpCost
+from torchscan.plain import plain
 from torchscan.results import Result
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.provenance import RunProvenance
@@ -15,6 +20,8 @@ from torchscan.runtime.step import COUNTED, CallFacts, InspectedCall, StepFacts
 from torchscan.runtime.timeline import Timeline
 
 _NANOSECONDS = 1e-9
+#: what files say that they are, and the version of their schema: it grows where a reader of the one before would misread them
+KIND, SCHEMA = "torchscan/run", 1
 #: a call: the path of its module, and which of that module's calls it is
 Key = tuple[str, int]
 
@@ -92,10 +99,13 @@ class RunFacts(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        whole = {name: getattr(self, name)._asdict() for name in ("forward", "backward", "storing", "unowned")}
-        numbers = {name: getattr(self, name) for name in ("steps", "warm_up", "differing")}
-        found = [asdict(each) for each in self.nonfinite]
-        return {**numbers, **whole, "nonfinite": found, "calls": [_plain(call) for call in self.calls]}
+        content: dict[str, Any] = plain(self)
+        return content
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""
+        content = {"schema": f"{KIND}/{SCHEMA}", **self.as_dict()}
+        write_text(Path(path), json.dumps(content, allow_nan=False) + "\n")
 
 
 def run_of(
