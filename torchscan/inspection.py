@@ -66,6 +66,10 @@ class Run:
         """Write what was found as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""
         self.facts.save(path)
 
+    def save_trace(self, path: str | PathLike[str]) -> None:
+        """Write the last step as a trace, to be opened in Perfetto (ui.perfetto.dev) or chrome://tracing."""
+        self.facts.save_trace(path)
+
     def __str__(self) -> str:
         """As a table, once it is finished."""
         return repr(self) if self._facts is None else str(self._facts)

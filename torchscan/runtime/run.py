@@ -14,6 +14,7 @@ from torchscan.files import write_text
 from torchscan.ops import OpCost
 from torchscan.plain import plain
 from torchscan.results import Result
+from torchscan.runtime.chrome_trace import chrome_trace
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.provenance import RunProvenance
 from torchscan.runtime.step import COUNTED, CallFacts, InspectedCall, StepFacts
@@ -105,6 +106,11 @@ class RunFacts(Result):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""
         content = {"schema": f"{KIND}/{SCHEMA}", **self.as_dict()}
+        write_text(Path(path), json.dumps(content, allow_nan=False) + "\n")
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the last step as a trace, to be opened in Perfetto (ui.perfetto.dev) or chrome://tracing."""
+        content = chrome_trace(self.calls, self.timeline, self.provenance)
         write_text(Path(path), json.dumps(content, allow_nan=False) + "\n")
 
 
