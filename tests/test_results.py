@@ -49,6 +49,7 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "run": _run,
     "fields": lambda: torchscan.receptive_field(block(), SHAPE),
     "field": lambda: torchscan.receptive_field(block(), SHAPE)["conv"],
+    "run comparison": lambda: torchscan.compare_info(_run(), _run()),
     "comparison": lambda: torchscan.compare_info(_info(), torchscan.crawl_module(block(), SHAPE, batch_size=2)),
     "trace": lambda: torchscan.record(block(), SHAPE),
     "device": lambda: device_named("RTX 3090"),
@@ -60,6 +61,7 @@ TABLES: Mapping[str, Callable[[Any], Table]] = {
     "roofline": torchscan.roofline_table,
     "fields": torchscan.field_table,
     "run": torchscan.run_table,
+    "run comparison": torchscan.comparison_table,
     "comparison": torchscan.comparison_table,
     "trace": torchscan.cost_table,
 }
@@ -73,6 +75,7 @@ SAYS = {
     "fields": "Sees everything by",
     "field": "Starts by phase",
     "comparison": "before",
+    "run comparison": "spread",
     "trace": "Operator",
     "device": "936.0 GB/s",
     "table": "Operator",

@@ -147,6 +147,9 @@ from torchscan.report.compare import (
 from torchscan.report.compare import (
     format_comparison as format_comparison,
 )
+from torchscan.report.compare_runs import CallChange as CallChange
+from torchscan.report.compare_runs import RunComparison as RunComparison
+from torchscan.report.compare_runs import TimeChange as TimeChange
 from torchscan.report.costs import cost_table as cost_table
 from torchscan.report.data import (
     from_json as from_json,
