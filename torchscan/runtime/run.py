@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torchscan.errors import InputError
 from torchscan.files import write_text
 from torchscan.ops import OpCost
 from torchscan.plain import plain
@@ -18,9 +19,12 @@ from torchscan.runtime.chrome_trace import chrome_trace
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.provenance import RunProvenance
 from torchscan.runtime.step import COUNTED, CallFacts, InspectedCall, StepFacts
+from torchscan.runtime.step_time import require_step_time
 from torchscan.runtime.timeline import Timeline
 
 _NANOSECONDS = 1e-9
+#: named where a step takes too long
+_MOST_LAYERS = 5
 #: what files say that they are, and the version of their schema: it grows where a reader of the one before would misread them
 KIND, SCHEMA = "torchscan/run", 1
 #: a call: the path of its module, and which of that module's calls it is
@@ -102,6 +106,27 @@ class RunFacts(Result):
         """Plain JSON-serialisable data."""
         content: dict[str, Any] = plain(self)
         return content
+
+    @property
+    def step_time(self) -> float:
+        """Seconds of a step: the medians of the forward and the backward pass together."""
+        return self.forward.median + self.backward.median
+
+    def assert_step_time(self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0) -> None:
+        """Raise :class:`BudgetError` if :attr:`step_time` is more than ``most``; the message names the slowest modules.
+
+        Args:
+            most: seconds, or a text such as ``"120 ms"``.
+            device: the device that this holds for, by its name or words of it: ``"H100"``, ``"CPU"``. On any other nothing is
+                checked, and a warning says so.
+            tolerance: the share by which a step may take longer: ``0.1`` or ``"10%"``.
+        """
+        __tracebackhide__ = True  # pytest shows the test, and the message
+        if not self.steps:
+            raise InputError("no step was measured: run the model while it is inspected")
+        slowest = _slowest(self.calls)
+        where = self.provenance.device
+        require_step_time(self.step_time, slowest, where, most=most, device=device, tolerance=tolerance)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""
@@ -186,6 +211,14 @@ def _call_run(steps: Sequence[CallFacts], cost: OpCost | None, backward: Sequenc
         macs=None if cost is None else cost.macs,
         flops=None if cost is None else cost.flops,
     )
+
+
+def _slowest(calls: Sequence[CallRun]) -> list[tuple[str, float]]:
+    """The modules that call no others, longest first, and what they took."""
+    outer = {call.parent for call in calls}
+    inner = [call for number, call in enumerate(calls) if number not in outer]
+    times = [(f"{call.path or 'the model'} ({call.type_name})", call.forward.median + call.backward.median) for call in inner]
+    return sorted(times, key=lambda each: -each[1])[:_MOST_LAYERS]
 
 
 def _plain(call: CallRun) -> dict[str, Any]:
