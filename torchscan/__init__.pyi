@@ -89,6 +89,7 @@ from torchscan.errors import (
 from torchscan.errors import (
     NeedsValuesError as NeedsValuesError,
 )
+from torchscan.errors import NonFiniteError as NonFiniteError
 from torchscan.errors import (
     RecordError as RecordError,
 )
@@ -219,6 +220,7 @@ from torchscan.report.table import (
 from torchscan.report.table import (
     Table as Table,
 )
+from torchscan.runtime.findings import NonFinite as NonFinite
 from torchscan.runtime.provenance import RunProvenance as RunProvenance
 from torchscan.runtime.run import CallRun as CallRun
 from torchscan.runtime.run import Latency as Latency
