@@ -18,13 +18,13 @@ from torchscan.recording.request import PassRequest
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.inspector import Inspector
 from torchscan.runtime.provenance import provenance_of
-from torchscan.runtime.run import Key, RunFacts, run_of
+from torchscan.runtime.run import Inspected, Key, RunFacts, run_of
 from torchscan.trace.trace import Trace
 
 Reaction = Literal["record", "warn", "raise"]
 
 
-class Run:
+class Run(Inspected):
     """An inspection: started, finished, then full of facts. Printed, it is a table of them."""
 
     def __init__(self, model: nn.Module, *, warm_up: int, on_nonfinite: Reaction) -> None:

@@ -142,3 +142,16 @@ def test_a_run_and_a_report_are_not_compared(is_swapped: bool) -> None:
     sides: list[Any] = [BEFORE, torchscan.crawl_module(nn.Linear(2, 2), (2,))]
     with pytest.raises(InputError, match=r"^a run cannot be compared with a report: give two runs, or two reports$"):
         compare_info(*(reversed(sides) if is_swapped else sides))
+
+
+def test_inspections_are_compared_by_what_they_found() -> None:
+    model = nn.Linear(2, 2)
+    runs = []
+    for _ in range(2):
+        with torchscan.inspect(model) as watched:
+            model(torch.ones(1, 2))
+        runs.append(watched)
+    assert compare_info(*runs) == compare_info(*(watched.facts for watched in runs))
+    assert torchscan.run_table(runs[0]) == torchscan.run_table(runs[0].facts)
+    with torchscan.inspect(model) as unfinished, pytest.raises(InputError, match="not finished"):
+        compare_info(runs[0], unfinished)

@@ -15,7 +15,7 @@ from torchscan.report.info_data import COST_SUMS, SUMS, FigureKey, InfoDict, Lay
 from torchscan.report.remarks import unpriced_text
 from torchscan.report.table import Cell, Column, Row, Table, totals_table
 from torchscan.results import Result
-from torchscan.runtime.run import RunFacts
+from torchscan.runtime.run import Inspected
 
 Change = Literal["added", "removed", "changed"]
 ComparedKey = Literal["type", "input_shape", "output_shape", FigureKey]
@@ -105,14 +105,14 @@ def compare_info(before: InfoDict, after: InfoDict) -> Comparison: ...
 
 
 @overload
-def compare_info(before: RunFacts, after: RunFacts) -> RunComparison: ...
+def compare_info(before: Inspected, after: Inspected) -> RunComparison: ...
 
 
 def compare_info(before: Any, after: Any) -> Comparison | RunComparison:
     """What changed from ``before`` to ``after``, two reports or two inspected runs. Layers are matched by path and call."""
-    if isinstance(before, RunFacts) and isinstance(after, RunFacts):
-        return compare_runs(before, after)
-    if isinstance(before, RunFacts) or isinstance(after, RunFacts):
+    if isinstance(before, Inspected) and isinstance(after, Inspected):
+        return compare_runs(before.facts, after.facts)
+    if isinstance(before, Inspected) or isinstance(after, Inspected):
         raise InputError("a run cannot be compared with a report: give two runs, or two reports")
     return _compare_reports(before, after)
 

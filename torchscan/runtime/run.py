@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -65,8 +66,19 @@ class CallRun(InspectedCall):
         return None if self.flops is None or not self.forward.median else self.flops / self.forward.median
 
 
+class Inspected(ABC):
+    """What has the facts of a run: an inspection, once it is finished, and the facts themselves."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def facts(self) -> RunFacts:
+        """What was found."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts(Result):
+class RunFacts(Result, Inspected):
     """What an inspection has found."""
 
     #: steps that were measured, and those before them, which are left out
@@ -91,6 +103,11 @@ class RunFacts(Result):
     def __repr__(self) -> str:
         """A short one: there may be thousands of calls."""
         return f"<RunFacts: {self.steps} steps, {len(self.calls)} calls>"
+
+    @property
+    def facts(self) -> RunFacts:
+        """These."""
+        return self
 
     @property
     def info(self) -> dict[str, Any]:
