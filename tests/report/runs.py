@@ -24,6 +24,13 @@ def latency(times: Times) -> Latency:
     return Latency(median=median, least=least, most=most)
 
 
+def on_device(run: RunFacts, times: Mapping[str, tuple[Times, Times]]) -> RunFacts:
+    """The same with what calls took on a device."""
+    taken = {path: (latency(forward), latency(backward)) for path, (forward, backward) in times.items()}
+    made = (replace(call, device_forward=taken[call.path][0], device_backward=taken[call.path][1]) for call in run.calls)
+    return replace(run, calls=tuple(made))
+
+
 def inspected(model: nn.Module, x: Any, steps: int = 3) -> RunFacts:
     """Training steps."""
     with inspect(model, warm_up=0) as run:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torchscan
-from tests.report.runs import NO_TIME, STEADY, Times, inspected, run
+from tests.report.runs import NO_TIME, STEADY, Times, inspected, on_device, run
 from torchscan import InputError, compare_info, comparison_table, format_comparison
 
 BEFORE = run({"a": ((1.0, 1.1, 1.2), (2.0, 2.1, 2.2)), "b": ((4.0, 5.0, 6.0), STEADY)})
@@ -155,3 +155,15 @@ def test_inspections_are_compared_by_what_they_found() -> None:
     assert torchscan.run_table(runs[0]) == torchscan.run_table(runs[0].facts)
     with torchscan.inspect(model) as unfinished, pytest.raises(InputError, match="not finished"):
         compare_info(runs[0], unfinished)
+
+
+def test_times_of_a_device_are_compared_where_there_is_one() -> None:
+    card = on_device(BEFORE, {"": (STEADY, STEADY), "a": ((0.8, 1.0, 1.1), STEADY), "b": (STEADY, STEADY)})
+    changes = {call.path: call for call in compare_info(card, card).calls}
+    assert changes["a"].forward.before == card.calls[1].device_forward
+    assert "Times of calls are the device's; the totals are the host's." in " ".join(str(compare_info(card, card)).split())
+    mixed = compare_info(BEFORE, card)
+    assert mixed.on_device == (False, True)
+    assert texts(mixed)["a"][2:4] == ["1.10 ms", "1.00 ms"]
+    assert "Times of calls are the device's now; the totals are the host's." in " ".join(str(mixed).split())
+    assert "device" not in str(compare_info(BEFORE, AFTER))

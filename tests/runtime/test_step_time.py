@@ -7,16 +7,30 @@ from typing import Any
 
 import pytest
 
-from tests.report.runs import STEADY, Times, run
+from tests.report.runs import STEADY, Times, on_device, run
 from torchscan import BudgetError, InputError
 
 #: 7 ms forward and 3 ms backward
 SLOW: Times = (4.0, 5.0, 6.0)
+LONG: Times = (9.0, 10.0, 11.0)
 RUN = run({"a": (SLOW, (0.5, 1.0, 1.5)), "b": (STEADY, STEADY)})
 
 
 def test_a_step_is_its_forward_and_backward_pass() -> None:
     assert RUN.step_time == pytest.approx(0.010)
+
+
+def test_a_step_takes_as_long_as_its_device_where_that_takes_longer() -> None:
+    """20 ms on the device, 10 on the host; or 4 ms, of which the host is the slower one."""
+    slow, fast = (on_device(RUN, {"": (times, times), "a": (times, times), "b": (STEADY, STEADY)}) for times in (LONG, STEADY))
+    assert slow.step_time == pytest.approx(0.020)
+    assert fast.step_time == pytest.approx(0.010)
+    with pytest.raises(BudgetError) as error:
+        slow.assert_step_time("8 ms")
+    assert str(error.value).splitlines() == [
+        "a step took 20.0 ms on CPU One, at most 8.00 ms (+150.0 %)",
+        *("  a (Linear): 20.0 ms", "  b (Linear): 4.00 ms"),
+    ]
 
 
 @pytest.mark.parametrize("most", ["10.001 ms", 0.010001, 1])

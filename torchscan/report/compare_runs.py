@@ -54,6 +54,7 @@ class CallChange:
     invocation: int
     type_name: str
     kind: CallKind
+    #: of each run on the device, where there is one, else on the host
     forward: TimeChange
     backward: TimeChange
 
@@ -82,6 +83,8 @@ class RunComparison(Result):
     provenance: Mapping[str, tuple[Any, Any]]
     #: how many calls of both had inputs of other shapes
     reshaped: int
+    #: whether the times of calls are those of a device, before and after
+    on_device: tuple[bool, bool]
 
     @property
     def clear(self) -> tuple[CallChange, ...]:
@@ -109,8 +112,13 @@ def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
         calls=tuple(sorted(changes, key=lambda change: -abs(change.difference))),
         steps=(before.steps, after.steps),
         provenance={name: (ones[name], others[name]) for name in ones if ones[name] != others[name]},
+        on_device=(_is_on_device(before), _is_on_device(after)),
         reshaped=sum(old[key].input_shapes != new[key].input_shapes for key in old.keys() & new.keys()),
     )
+
+
+def _is_on_device(run: RunFacts) -> bool:
+    return any(call.device_forward is not None for call in run.calls)
 
 
 def _call(before: CallRun | None, after: CallRun | None, has_spread: bool) -> CallChange:
@@ -122,7 +130,11 @@ def _call(before: CallRun | None, after: CallRun | None, has_spread: bool) -> Ca
 
 
 def _of(call: CallRun | None, name: str) -> Latency | None:
-    return None if call is None else getattr(call, name)
+    if call is None:
+        return None
+    host: Latency = getattr(call, name)
+    device: Latency | None = getattr(call, f"device_{name}")
+    return host if device is None else device
 
 
 def _time(before: Latency | None, after: Latency | None, has_spread: bool) -> TimeChange:
@@ -216,7 +228,14 @@ def _remarks(comparison: RunComparison) -> list[str]:
         for name, (before, after) in comparison.provenance.items()
     ]
     reshaped = f"{comparison.reshaped} calls had inputs of other shapes." if comparison.reshaped else ""
-    return [_spread(comparison), *([reshaped] if reshaped else []), *differ]
+    return [text for text in (_spread(comparison), _where(comparison), reshaped) if text] + differ
+
+
+def _where(comparison: RunComparison) -> str:
+    """The totals are always those of the host."""
+    times = {(True, True): "", (True, False): " before", (False, True): " now"}
+    when = times.get(comparison.on_device)
+    return "" if when is None else f"Times of calls are the device's{when}; the totals are the host's."
 
 
 def _spread(comparison: RunComparison) -> str:

@@ -61,6 +61,17 @@ class CallRun(InspectedCall):
     flops: int | None
 
     @property
+    def device_time(self) -> float | None:
+        """Seconds on the device, forward and backward, in the median; None: there is none."""
+        times = [each.median for each in (self.device_forward, self.device_backward) if each is not None]
+        return sum(times) if times else None
+
+    @property
+    def time(self) -> float:
+        """Seconds forward and backward, in the median: on the device, where there is one, else on the host."""
+        return self.forward.median + self.backward.median if self.device_time is None else self.device_time
+
+    @property
     def flops_per_second(self) -> float | None:
         """What its forward pass attained."""
         return None if self.flops is None or not self.forward.median else self.flops / self.forward.median
@@ -126,8 +137,9 @@ class RunFacts(Result, Inspected):
 
     @property
     def step_time(self) -> float:
-        """Seconds of a step: the medians of the forward and the backward pass together."""
-        return self.forward.median + self.backward.median
+        """Seconds of a step, forward and backward, in the median: on the host or, if that takes longer, on the device."""
+        on_device = sum(call.device_time or 0.0 for call in self.calls if call.parent is None)
+        return max(self.forward.median + self.backward.median, on_device)
 
     def assert_step_time(self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0) -> None:
         """Raise :class:`BudgetError` if :attr:`step_time` is more than ``most``; the message names the slowest modules.
@@ -234,7 +246,7 @@ def _slowest(calls: Sequence[CallRun]) -> list[tuple[str, float]]:
     """The modules that call no others, longest first, and what they took."""
     outer = {call.parent for call in calls}
     inner = [call for number, call in enumerate(calls) if number not in outer]
-    times = [(f"{call.path or 'the model'} ({call.type_name})", call.forward.median + call.backward.median) for call in inner]
+    times = [(f"{call.path or 'the model'} ({call.type_name})", call.time) for call in inner]
     return sorted(times, key=lambda each: -each[1])[:_MOST_LAYERS]
 
 
