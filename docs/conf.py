@@ -30,7 +30,7 @@ python_maximum_signature_line_length = 88
 nitpicky = True
 nitpick_ignore_regex = [
     # other projects: to link to their pages, their lists of names would have to be fetched
-    ("py:.*", r"(collections\.abc|fractions|pathlib|torch)\..*"),
+    ("py:.*", r"(collections\.abc|fractions|os|pathlib|torch)\..*"),
     # names that only a type checker imports: then autodoc leaves a signature as it is written
     ("py:class", r"pd\.DataFrame|Axes|InfoDict"),
     # what is given is returned; and what look(…) returns is handed on as it is

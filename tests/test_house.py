@@ -19,7 +19,7 @@ PACKAGE = Path(torchscan.__file__).parent
 #: a room imports only from rooms on the left of it
 ROOMS = [
     {"_version", "errors"},
-    {"units", "files", "signatures", "results", "once", "garbage", "torch_versions"},
+    {"units", "files", "plain", "signatures", "results", "once", "garbage", "torch_versions"},
     {"trace"},
     {"ops", "hardware"},
     {"recording"},
@@ -169,8 +169,8 @@ KEPT_FOR_GOOD = {
     "torchscan.ops.registry": {"_layout", "_names_to_find"},
     "torchscan.recording.execution.calls": {"traits_of"},
     "torchscan.recording.switches": {"_of_process", "_of_thread"},
-    "torchscan.report.data": {"_schema"},
     "torchscan.report.html": {"_policy", "page_file"},
+    "torchscan.report.saved": {"_schema"},
     "torchscan.trace.events": {"names_of_arguments"},
 }
 

@@ -89,6 +89,7 @@ from torchscan.errors import (
 from torchscan.errors import (
     NeedsValuesError as NeedsValuesError,
 )
+from torchscan.errors import NonFiniteError as NonFiniteError
 from torchscan.errors import (
     RecordError as RecordError,
 )
@@ -114,6 +115,8 @@ from torchscan.hardware.devices import (
     register_device as register_device,
 )
 from torchscan.hardware.process_memory import get_process_gpu_ram as get_process_gpu_ram
+from torchscan.inspection import Run as Run
+from torchscan.inspection import inspect as inspect
 from torchscan.ops import (
     OpCost as OpCost,
 )
@@ -145,6 +148,9 @@ from torchscan.report.compare import (
 from torchscan.report.compare import (
     format_comparison as format_comparison,
 )
+from torchscan.report.compare_runs import CallChange as CallChange
+from torchscan.report.compare_runs import RunComparison as RunComparison
+from torchscan.report.compare_runs import TimeChange as TimeChange
 from torchscan.report.costs import cost_table as cost_table
 from torchscan.report.data import (
     from_json as from_json,
@@ -179,6 +185,7 @@ from torchscan.report.export import (
 )
 from torchscan.report.fields import field_table as field_table
 from torchscan.report.info import Info as Info
+from torchscan.report.inspection import run_table as run_table
 from torchscan.report.memory import (
     draw_memory as draw_memory,
 )
@@ -198,6 +205,8 @@ from torchscan.report.roofline import (
 from torchscan.report.roofline import (
     roofline_table as roofline_table,
 )
+from torchscan.report.run_data import open_run as open_run
+from torchscan.report.run_data import run_schema as run_schema
 from torchscan.report.select import select_layers as select_layers
 from torchscan.report.table import (
     Cell as Cell,
@@ -211,6 +220,14 @@ from torchscan.report.table import (
 from torchscan.report.table import (
     Table as Table,
 )
+from torchscan.runtime.findings import NonFinite as NonFinite
+from torchscan.runtime.provenance import RunProvenance as RunProvenance
+from torchscan.runtime.run import CallRun as CallRun
+from torchscan.runtime.run import Latency as Latency
+from torchscan.runtime.run import RunFacts as RunFacts
+from torchscan.runtime.step import InspectedCall as InspectedCall
+from torchscan.runtime.timeline import Slice as Slice
+from torchscan.runtime.timeline import Timeline as Timeline
 from torchscan.scan import Scan as Scan
 from torchscan.tables import model_table as model_table
 from torchscan.trace.events import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, get_args
 
@@ -13,12 +14,13 @@ from torchscan.expectation import Expectation, expectation_of
 from torchscan.runtime.checks import Check, Checked
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.inspector import Inspector
-from torchscan.runtime.run import RunFacts, run_of
+from torchscan.runtime.provenance import provenance_of
+from torchscan.runtime.run import Inspected, RunFacts, run_of
 
 Reaction = Literal["record", "warn", "raise"]
 
 
-class Run:
+class Run(Inspected):
     """An inspection: started, finished, then full of facts. Printed, it is a table of them."""
 
     def __init__(
@@ -37,14 +39,20 @@ class Run:
 
     def finish(self) -> RunFacts:
         """Follow it no longer; what was found."""
-        if self._facts is None:
+        if self._model is not None:
             steps = self._inspector.finish()
             expectation = self._expectation(has_backward=any(step.backward_span for step in steps))
             self._facts = run_of(
-                steps, self._warm_up, expectation.costs, expectation.roofline, compilation=self._inspector.compilation
+                steps,
+                self._warm_up,
+                provenance_of(self._model),
+                costs=expectation.costs,
+                roofline=expectation.roofline,
+                timeline=self._inspector.timeline,
+                compilation=self._inspector.compilation,
             )
             self._model = self._inspector.example = None
-        return self._facts
+        return self.facts
 
     def _expectation(self, *, has_backward: bool) -> Expectation:
         inspector = self._inspector
@@ -73,6 +81,14 @@ class Run:
         if self._facts is None:
             raise InputError("the inspection is not finished: leave its context, or call finish()")
         return self._facts
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write what was found as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""
+        self.facts.save(path)
+
+    def save_trace(self, path: str | PathLike[str]) -> None:
+        """Write the last step as a trace, to be opened in Perfetto (ui.perfetto.dev) or chrome://tracing."""
+        self.facts.save_trace(path)
 
     def __str__(self) -> str:
         """As a table, once it is finished."""

@@ -148,7 +148,7 @@ def test_what_is_no_report_is_refused() -> None:
     with pytest.raises(InputError, match="the report after is not an info dict of crawl_module: the report has no 'overheads'"):
         compare_info(info(net()), {})
     with pytest.raises(InputError, match="the report before is not an info dict"):
-        compare_info(None, info(net()))  # type: ignore[arg-type]
+        compare_info(None, info(net()))  # type: ignore[call-overload]
 
 
 def test_as_plain_data(as_json: Any) -> None:

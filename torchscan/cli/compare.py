@@ -13,15 +13,17 @@ from torchscan.errors import InputError
 
 if TYPE_CHECKING:
     from torchscan.report.info import Info
+    from torchscan.runtime.run import RunFacts
 
 _REPORTS = """\
 A report is a file that torchscan summary TARGET --format json writes, to_json() returns, or
-torchscan check --update records."""
+torchscan check --update records. Two files that run.save() wrote are compared, too."""
 _EXAMPLES = """\
 examples
   torchscan compare torchvision:resnet18 torchvision:resnet34
   torchscan compare before.json 'models.py:Net(width=64)' --input 3,32,32
-  torchscan compare before.json after.json --format github >> $GITHUB_STEP_SUMMARY"""
+  torchscan compare before.json after.json --format github >> $GITHUB_STEP_SUMMARY
+  torchscan compare run-on-h100.json run-on-h200.json"""
 
 
 def add_to(commands: Any) -> None:
@@ -41,17 +43,18 @@ def _run(options: argparse.Namespace) -> None:
     useless = next((option for option, value in given.items() if value), None)
     if useless and _is_report(options.before) and _is_report(options.after):
         raise InputError(f"{useless} is for a TARGET: {options.before} and {options.after} are reports")
-    comparison = compare_info(_info(options.before, options), _info(options.after, options))
+    sides: list[Any] = [_info(given, options) for given in (options.before, options.after)]
+    comparison = compare_info(*sides)
     text = partial(format_comparison, comparison, width=options.width)
     markdown = partial(format_comparison, comparison, markdown=True)
     put_table(comparison_table(comparison), options, text=text, markdown=markdown, json=partial(in_full, comparison))
 
 
-def _info(given: str, options: argparse.Namespace) -> Info:
-    from torchscan.report.data import read_report
+def _info(given: str, options: argparse.Namespace) -> Info | RunFacts:
+    from torchscan.report.run_data import open_run_or_report
 
     if _is_report(given):
-        return read_report(Path(given))
+        return open_run_or_report(Path(given))
     return on_one_of_several(options, given, lambda scan: scan.describe(receptive_field=False))
 
 

@@ -144,7 +144,7 @@ def device_named(name: str) -> Device:
     matches = (
         [full for full in known if lower == full.lower()]
         or [full for full, device in known.items() if lower in map(str.lower, device.aliases)]
-        or [full for full in known if _is_part(name, full)]
+        or [full for full in known if is_part(name, full)]
     )
     if len(matches) == 1:
         return known[matches[0]]
@@ -335,7 +335,7 @@ def _difference(properties: Any, device: Device) -> tuple[int, int]:
 _DISTINGUISHING = {"ti", "super", "max", "nvl", "s", "g", "q", "pro", "gcd"}
 
 
-def _is_part(name: str, full: str) -> bool:
+def is_part(name: str, full: str) -> bool:
     """Whether ``full`` contains the words of ``name``.
 
     "A100 80GB SXM" is part of "NVIDIA A100-SXM4-80GB"; "A10" is not, nor is "GTX 1650" part of "GTX 1650 Ti".

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, overload
 
 from torchscan import units
 from torchscan.errors import InputError
 from torchscan.report.columns import full_name_of
+from torchscan.report.compare_runs import RunComparison, compare_runs, format_run_comparison, run_comparison_table
 from torchscan.report.data import require_info
 from torchscan.report.info_data import COST_SUMS, SUMS, FigureKey, InfoDict, Layer, data_of, summed
 from torchscan.report.remarks import unpriced_text
 from torchscan.report.table import Cell, Column, Row, Table, totals_table
 from torchscan.results import Result
+from torchscan.runtime.run import Inspected
 
 Change = Literal["added", "removed", "changed"]
 ComparedKey = Literal["type", "input_shape", "output_shape", FigureKey]
@@ -98,8 +100,24 @@ class Comparison(Result):
         return f"<Comparison: {len(self.layers)} layers changed>"
 
 
-def compare_info(before: InfoDict, after: InfoDict) -> Comparison:
-    """What changed from ``before`` to ``after``. Layers are matched by path and call."""
+@overload
+def compare_info(before: InfoDict, after: InfoDict) -> Comparison: ...
+
+
+@overload
+def compare_info(before: Inspected, after: Inspected) -> RunComparison: ...
+
+
+def compare_info(before: Any, after: Any) -> Comparison | RunComparison:
+    """What changed from ``before`` to ``after``, two reports or two inspected runs. Layers are matched by path and call."""
+    if isinstance(before, Inspected) and isinstance(after, Inspected):
+        return compare_runs(before.facts, after.facts)
+    if isinstance(before, Inspected) or isinstance(after, Inspected):
+        raise InputError("a run cannot be compared with a report: give two runs, or two reports")
+    return _compare_reports(before, after)
+
+
+def _compare_reports(before: InfoDict, after: InfoDict) -> Comparison:
     for which, report in (("the report before", before), ("the report after", after)):
         require_info(report, which)
     _require_whole(before, after)
@@ -179,8 +197,12 @@ _COLUMNS = (
 )
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """The totals before and after, and the layers that changed."""
+def comparison_table(comparison: Comparison | RunComparison) -> Table:
+    """The totals before and after, and the layers that changed; of runs all calls, those whose time changed most first."""
+    return run_comparison_table(comparison) if isinstance(comparison, RunComparison) else _report_table(comparison)
+
+
+def _report_table(comparison: Comparison) -> Table:
     return Table(
         title="What changed",
         columns=_COLUMNS,
@@ -192,8 +214,10 @@ def comparison_table(comparison: Comparison) -> Table:
     )
 
 
-def format_comparison(comparison: Comparison, *, markdown: bool = False, width: int = 80) -> str:
+def format_comparison(comparison: Comparison | RunComparison, *, markdown: bool = False, width: int = 80) -> str:
     """The difference as text, or in Markdown as a comment on a pull request: totals, then the layers that changed."""
+    if isinstance(comparison, RunComparison):
+        return format_run_comparison(comparison, markdown=markdown, width=width)
     table = comparison_table(comparison)
     if markdown:
         return table.write("github")

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import copy
 import json
-import math
-import re
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from torchscan.errors import InputError
-from torchscan.files import read_text
 from torchscan.report.columns import COLUMNS, check_columns
 from torchscan.report.csv import csv_of
 from torchscan.report.info import Info
 from torchscan.report.info_data import InfoDict, Layer, data_of
+from torchscan.report.saved import REPORT, content_of, read_saved
 from torchscan.report.schema import mismatch
 from torchscan.report.table import Cell, Column, Row, Table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: the version of the schema. It grows where a reader of the one before would misread a report, not with every new key
-SCHEMA = 1
-_KIND = "torchscan/info"
 
 #: what says which layer it is, beside the columns of the table
 _IDENTITY = ("path", "call", "name", "depth")
@@ -36,16 +28,17 @@ _FLAGS = ("is_shared", "is_leaf", "complete")
 
 def to_json(info: InfoDict, *, indent: int | None = 2) -> str:
     """The info dict as JSON, with the schema that it follows: ``json_schema()`` has it. :func:`from_json` reads it back."""
-    return json.dumps({"schema": f"{_KIND}/{SCHEMA}", **data_of(info)}, indent=indent, allow_nan=False)
+    return json.dumps({"schema": REPORT.said, **data_of(info)}, indent=indent, allow_nan=False)
 
 
 def from_json(text: str) -> Info:
     """The info dict that :func:`to_json` wrote. Anything else is refused: another file, a newer schema, a broken report."""
-    try:
-        content = json.loads(text, parse_constant=_not_a_number, parse_float=_number)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"this is not JSON: {error}") from error
-    _require_schema(content)
+    return info_of(content_of(text))
+
+
+def info_of(content: Any) -> Info:
+    """The info dict that a report holds."""
+    REPORT.require(content)
     wrong = _wrong(content)
     if wrong is not None:
         raise InputError(f"this report is broken: {wrong}")
@@ -54,26 +47,19 @@ def from_json(text: str) -> Info:
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of what :func:`to_json` writes."""
-    return copy.deepcopy(_schema())
-
-
-@cache
-def _schema() -> dict[str, Any]:
-    content = resources.files("torchscan.report").joinpath("info.schema.json").read_text(encoding="utf-8")
-    schema: dict[str, Any] = json.loads(content)
-    return schema
+    return copy.deepcopy(REPORT.schema)
 
 
 def require_info(given: object, what: str = "the report") -> None:
     """Refuse what is not an info dict, and say what is wrong with it."""
-    wrong = _wrong({"schema": f"{_KIND}/{SCHEMA}", **given} if isinstance(given, Mapping) else given)
+    wrong = _wrong({"schema": REPORT.said, **given} if isinstance(given, Mapping) else given)
     if wrong is not None:
         raise InputError(f"{what} is not an info dict of crawl_module: {wrong}")
 
 
 def _wrong(content: Any) -> str | None:
     """What is wrong with a report, by its schema and then by what no schema can say."""
-    return mismatch(content, _schema()) or (None if "selection" in content else _hanging(content["layers"]))
+    return mismatch(content, REPORT.schema) or (None if "selection" in content else _hanging(content["layers"]))
 
 
 def _hanging(layers: Sequence[Layer]) -> str | None:
@@ -131,33 +117,6 @@ def _cell(layer: Layer, key: str) -> Cell:
     return Cell(value, str(value))
 
 
-def _not_a_number(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
-
-
-def _number(text: str) -> int | float:
-    """JSON Schema counts 3.0 as an integer, and some programs write it so; 1e999 would be infinite."""
-    value = float(text)
-    if not math.isfinite(value):
-        _not_a_number(text)
-    return int(value) if value.is_integer() else value
-
-
-def _require_schema(content: Any) -> None:
-    """Say what cannot be read, and why."""
-    given = content.get("schema") if isinstance(content, dict) else None
-    version = re.fullmatch(rf"{_KIND}/([1-9][0-9]{{0,8}})", given) if isinstance(given, str) else None
-    if version is None:
-        raise InputError("this is not a report of torchscan: write one with to_json(), or torchscan summary --format json")
-    if int(version[1]) > SCHEMA:
-        raise InputError(
-            f"this report follows schema {version[1]}, and this torchscan reads up to {SCHEMA}: a newer one wrote it"
-        )
-
-
 def read_report(path: Path) -> Info:
     """The report in a file; errors name the file."""
-    try:
-        return from_json(read_text(path, "the report"))
-    except InputError as error:
-        raise InputError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from error
+    return read_saved(path, REPORT.noun, info_of)

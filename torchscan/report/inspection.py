@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from torchscan import units
 from torchscan.report.table import Cell, Column, Row, Table, totals_table
-from torchscan.runtime.run import CallRun, Latency, RunFacts
+from torchscan.runtime.run import CallRun, Inspected, Latency, RunFacts
 
 
-def run_table(run: RunFacts, *, max_depth: int = 3) -> Table:
+def run_table(run: Inspected, *, max_depth: int = 3) -> Table:
     """Each call with everything in it, down to ``max_depth``; the totals have what belongs to no module."""
+    run = run.facts
     return Table(
         title="Measured steps",
         columns=[

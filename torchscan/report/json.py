@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from torchscan.plain import plain
 from torchscan.report.table import Table, writes
 
 
@@ -18,7 +19,7 @@ def json_of(table: Table, _: int = 0) -> str:
         "totals": [{"title": each.title, "rows": _rows(each)} for each in table.totals],
         "remarks": list(table.remarks),
     }
-    return json.dumps(content, indent=2, allow_nan=False)
+    return json.dumps(plain(content), indent=2, allow_nan=False)
 
 
 def _rows(table: Table) -> list[dict[str, Any]]:

@@ -19,10 +19,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def mismatch(data: Any, schema: dict[str, Any]) -> str | None:
+def mismatch(data: Any, schema: dict[str, Any], what: str = "the report") -> str | None:
     """What is wrong, and where; None if nothing is wrong."""
     wrong = _wrong(data, schema, schema)
-    return None if wrong is None else f"the report{wrong}"
+    return None if wrong is None else f"{what}{wrong}"
 
 
 def _wrong(data: Any, schema: dict[str, Any], root: dict[str, Any]) -> str | None:

@@ -12,6 +12,7 @@ from torchscan.analyses.roofline import Roofline
 from torchscan.hardware.devices import Device
 from torchscan.report import csv, html, json, latex, markdown, text  # noqa: F401 - each registers the format that it writes
 from torchscan.report.compare import Comparison, comparison_table, format_comparison
+from torchscan.report.compare_runs import RunComparison
 from torchscan.report.costs import cost_table
 from torchscan.report.devices import device_table
 from torchscan.report.export import format_info, to_html
@@ -46,3 +47,4 @@ _shows_as(Roofline, roofline_table, format_roofline)
 _shows_as(Remedies, remedies_table)
 _shows_as(RunFacts, run_table)
 _shows_as(Comparison, comparison_table, format_comparison)
+_shows_as(RunComparison, comparison_table, format_comparison)

@@ -35,13 +35,15 @@ class Checked:
     check: str
     path: str
     kind: Kind
-    #: a number, or the message of an alarm
-    value: float | str
-    is_alarm: bool
+    #: a number; None: it raised an alarm
+    value: float | None
+    #: of the alarm
+    message: str | None
 
     def __str__(self) -> str:
         """``step 3: norm of layers.0, output: 12.5``."""
-        return f"step {self.step}: {self.check} of {self.path or 'the model'}, {self.kind.replace('_', ' ')}: {self.value}"
+        said = self.message if self.value is None else f"{self.value:.6g}"
+        return f"step {self.step}: {self.check} of {self.path or 'the model'}, {self.kind.replace('_', ' ')}: {said}"
 
 
 class StepChecks:
@@ -91,11 +93,10 @@ class StepChecks:
                 self._note(_name_of(check), path, kind, value)
 
     def _note(self, check: str, path: str, kind: Kind, value: float | Alarm) -> None:
-        is_alarm = isinstance(value, Alarm)
-        plain = value.message if isinstance(value, Alarm) else float(value)
-        checked = Checked(step=self._step, check=check, path=path, kind=kind, value=plain, is_alarm=is_alarm)
+        number, message = (None, value.message) if isinstance(value, Alarm) else (float(value), None)
+        checked = Checked(step=self._step, check=check, path=path, kind=kind, value=number, message=message)
         self.said.append(checked)
-        if is_alarm:
+        if message is not None:
             self._listener(checked)
 
 

@@ -21,6 +21,7 @@ from torchscan.runtime.compiling import Compilation, CompileWatch
 from torchscan.runtime.deferred import DeferredValues
 from torchscan.runtime.memory import MemoryWatch
 from torchscan.runtime.step import Step, StepFacts
+from torchscan.runtime.timeline import Timeline
 from torchscan.runtime.timing import EventPool, StepTimes
 from torchscan.runtime.values import Listener, Memory, StepValues, Values
 from torchscan.torch_versions import has_compiled_parts
@@ -54,6 +55,8 @@ class Inspector:
         self.example: Given | None = None
         #: the type that products are computed in, if it was called under autocast
         self.autocast: torch.dtype | None = None
+        #: when what ran in the last step
+        self.timeline = Timeline()
         self._is_started = False
         self._has_compiled_parts = False
         self._optimizer_hooks: tuple[RemovableHandle, ...] = ()
@@ -149,7 +152,9 @@ class Inspector:
 
     def _settle(self, *, waits: bool) -> None:
         while self._closed and (waits or self._closed[0].is_known):
-            self._steps.append(self._closed.popleft().facts())
+            step = self._closed.popleft()
+            self._steps.append(step.facts())
+            self.timeline = step.timeline()
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 

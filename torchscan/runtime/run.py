@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torchscan.analyses.roofline import Roofline
+from torchscan.errors import InputError
+from torchscan.files import write_text
 from torchscan.ops import OpCost
+from torchscan.plain import plain
 from torchscan.results import Result
 from torchscan.runtime.checks import Checked
+from torchscan.runtime.chrome_trace import chrome_trace
 from torchscan.runtime.compiling import Compilation
 from torchscan.runtime.expected import Expected, ExpectedTimes, expected_of, expected_times
 from torchscan.runtime.findings import NonFinite
+from torchscan.runtime.provenance import RunProvenance
 from torchscan.runtime.step import COUNTED, CallFacts, InspectedCall, StepFacts
+from torchscan.runtime.step_time import require_step_time
+from torchscan.runtime.timeline import Timeline
 
 _NANOSECONDS = 1e-9
-_LATENCIES = ("forward", "backward", "storing", "unowned", "optimizer", "period", "between")
+#: named where a step takes too long
+_MOST_LAYERS = 5
+#: what files say that they are, and the version of their schema: it grows where a reader of the one before would misread them
+KIND, SCHEMA = "torchscan/run", 1
 #: a call: the path of its module, and which of that module's calls it is
 Key = tuple[str, int]
 
@@ -54,13 +69,35 @@ class CallRun(InspectedCall):
     expected_backward: float | None
 
     @property
+    def device_time(self) -> float | None:
+        """Seconds on the device, forward and backward, in the median; None: there is none."""
+        times = [each.median for each in (self.device_forward, self.device_backward) if each is not None]
+        return sum(times) if times else None
+
+    @property
+    def time(self) -> float:
+        """Seconds forward and backward, in the median: on the device, where there is one, else on the host."""
+        return self.forward.median + self.backward.median if self.device_time is None else self.device_time
+
+    @property
     def flops_per_second(self) -> float | None:
         """What its forward pass attained."""
         return None if self.flops is None or not self.forward.median else self.flops / self.forward.median
 
 
+class Inspected(ABC):
+    """What has the facts of a run: an inspection, once it is finished, and the facts themselves."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def facts(self) -> RunFacts:
+        """What was found."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts(Result):
+class RunFacts(Result, Inspected):
     """What an inspection has found."""
 
     #: steps that were measured, and those before them, which are left out
@@ -81,6 +118,7 @@ class RunFacts(Result):
     between: Latency
     #: calls of other steps, which were other than in the last one
     differing: int
+    provenance: RunProvenance
     #: of each step with values that are not finite, who made the first of them
     nonfinite: tuple[NonFinite, ...] = ()
     #: what the roofline of the device expects; None: it is not known
@@ -89,6 +127,8 @@ class RunFacts(Result):
     checked: tuple[Checked, ...] = ()
     #: what torch compiled meanwhile; None: nothing
     compilation: Compilation | None = None
+    #: of the last step
+    timeline: Timeline = field(default_factory=Timeline)
 
     def __repr__(self) -> str:
         """A short one: there may be thousands of calls."""
@@ -99,6 +139,11 @@ class RunFacts(Result):
         """MFU: the time that the step's products would take at the device's dense peak, of the time that the step took."""
         took = self.period.median or self.forward.median + self.backward.median
         return None if self.expected is None or not took else self.expected.at_peak / took
+
+    @property
+    def facts(self) -> RunFacts:
+        """These."""
+        return self
 
     @property
     def info(self) -> dict[str, Any]:
@@ -112,25 +157,50 @@ class RunFacts(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        whole = {name: getattr(self, name)._asdict() for name in _LATENCIES}
-        numbers = {name: getattr(self, name) for name in ("steps", "warm_up", "differing")}
-        found = [asdict(each) for each in self.nonfinite]
-        compilation = None if self.compilation is None else asdict(self.compilation)
-        return {
-            **numbers,
-            **whole,
-            "compilation": compilation,
-            "nonfinite": found,
-            "calls": [_plain(call) for call in self.calls],
-        }
+        content: dict[str, Any] = plain(self)
+        return content
+
+    @property
+    def step_time(self) -> float:
+        """Seconds of a step, forward and backward, in the median: on the host or, if that takes longer, on the device."""
+        on_device = sum(call.device_time or 0.0 for call in self.calls if call.parent is None)
+        return max(self.forward.median + self.backward.median, on_device)
+
+    def assert_step_time(self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0) -> None:
+        """Raise :class:`BudgetError` if :attr:`step_time` is more than ``most``; the message names the slowest modules.
+
+        Args:
+            most: seconds, or a text such as ``"120 ms"``.
+            device: the device that this holds for, by its name or words of it: ``"H100"``, ``"CPU"``. On any other nothing is
+                checked, and a warning says so.
+            tolerance: the share by which a step may take longer: ``0.1`` or ``"10%"``.
+        """
+        __tracebackhide__ = True  # pytest shows the test, and the message
+        if not self.steps:
+            raise InputError("no step was measured: run the model while it is inspected")
+        slowest = _slowest(self.calls)
+        where = self.provenance.device
+        require_step_time(self.step_time, slowest, where, most=most, device=device, tolerance=tolerance)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""
+        content = {"schema": f"{KIND}/{SCHEMA}", **self.as_dict()}
+        write_text(Path(path), json.dumps(content, allow_nan=False) + "\n")
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the last step as a trace, to be opened in Perfetto (ui.perfetto.dev) or chrome://tracing."""
+        content = chrome_trace(self.calls, self.timeline, self.provenance)
+        write_text(Path(path), json.dumps(content, allow_nan=False) + "\n")
 
 
 def run_of(
     steps: Sequence[StepFacts],
     warm_up: int,
-    costs: Mapping[Key, OpCost],
-    roofline: Roofline | None = None,
+    provenance: RunProvenance,
     *,
+    costs: Mapping[Key, OpCost] = MappingProxyType({}),
+    roofline: Roofline | None = None,
+    timeline: Timeline | None = None,
     compilation: Compilation | None = None,
 ) -> RunFacts:
     """The facts of several steps together: those of the last one's calls, in all steps that have the same."""
@@ -167,6 +237,8 @@ def run_of(
         expected=None if roofline is None else expected_of(roofline),
         checked=tuple(each for step in steps for each in step.checked),
         compilation=compilation,
+        provenance=provenance,
+        timeline=timeline or Timeline(),
     )
 
 
@@ -212,6 +284,14 @@ def _call_run(
         expected_forward=None if expected is None else expected.forward,
         expected_backward=None if expected is None else expected.backward,
     )
+
+
+def _slowest(calls: Sequence[CallRun]) -> list[tuple[str, float]]:
+    """The modules that call no others, longest first, and what they took."""
+    outer = {call.parent for call in calls}
+    inner = [call for number, call in enumerate(calls) if number not in outer]
+    times = [(f"{call.path or 'the model'} ({call.type_name})", call.time) for call in inner]
+    return sorted(times, key=lambda each: -each[1])[:_MOST_LAYERS]
 
 
 def _plain(call: CallRun) -> dict[str, Any]:

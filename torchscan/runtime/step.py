@@ -16,6 +16,7 @@ from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.finiteness import FINE
 from torchscan.runtime.memory import CallMemory, MemoryWatch, Shapes
 from torchscan.runtime.nodes import NodeWatch
+from torchscan.runtime.timeline import Timeline, timeline_of
 from torchscan.runtime.timing import LEAVES, StepTimes
 from torchscan.runtime.values import Values
 from torchscan.torch_versions import next_node
@@ -190,6 +191,10 @@ class Step:
             nonfinite=self._values.first,
             checked=tuple(self._checks.said),
         )
+
+    def timeline(self) -> Timeline:
+        """When what ran in it, on the host."""
+        return timeline_of(self._calls, self._times)
 
     def _facts_of(self, call: Call) -> CallFacts:
         times, index = self._times, call.index

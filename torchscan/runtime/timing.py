@@ -63,6 +63,8 @@ class StepTimes:
         self.in_nodes = 0
         #: what checkpoints took to compute again, by index of the call that was run again
         self.again: set[int] = set()
+        #: each node as it ran: the call that made it, its start and its end
+        self.nodes: list[tuple[int, int, int]] = []
         #: on the device, by index of a call, once they are read
         self.device_forward: dict[int, int] = {}
         self.device_backward: dict[int, int] = defaultdict(int)
@@ -152,6 +154,7 @@ class StepTimes:
         self._last = self._last_node = max(self._last_node, end)
         self.backward[call] += end - start - inside
         self.in_nodes += end - start - inside
+        self.nodes.append((call, start, end))
 
     @property
     def is_on_device(self) -> bool:

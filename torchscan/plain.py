@@ -1,0 +1,71 @@
+"""Dataclasses and named tuples as plain data, which JSON can hold, and back: by the types of their fields."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import lru_cache
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+#: JSON has no such numbers: they are written as these texts, which ``float`` reads
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+
+
+def plain(value: Any) -> Any:
+    """As dicts, lists, texts, numbers and None. What is not a finite number becomes one of ``NOT_FINITE``."""
+    if is_record(type(value)):
+        return {name: plain(getattr(value, name)) for name in field_types(type(value))}
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return _named(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def made(kind: Any, data: Any) -> Any:
+    """What :func:`plain` took apart, put together as this type. The data must have its form; keys too many are left alone."""
+    arguments = get_args(kind)
+    if is_optional(kind):
+        return None if data is None else made(arguments[0], data)
+    if get_origin(kind) is tuple:
+        return tuple(made(arguments[0], each) for each in data)
+    if get_origin(kind) in (dict, Mapping):
+        return {key: made(arguments[1], each) for key, each in data.items()}
+    if is_record(kind):
+        return kind(**{name: made(each, data[name]) for name, each in field_types(kind).items() if name in data})
+    return float(data) if kind is float else data
+
+
+def is_record(kind: Any) -> bool:
+    """Whether it is a class with fields: a dataclass or a named tuple."""
+    return isinstance(kind, type) and (is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields")))
+
+
+def is_optional(kind: Any) -> bool:
+    """Whether it is a type or None, in this order."""
+    return get_origin(kind) in (Union, UnionType) and get_args(kind)[1:] == (type(None),)
+
+
+def field_types(kind: Any) -> dict[str, Any]:
+    """Field -> its type."""
+    return _field_types(kind)
+
+
+@lru_cache(maxsize=64)
+def _field_types(kind: Any) -> dict[str, Any]:
+    names = kind._fields if issubclass(kind, tuple) else [each.name for each in fields(kind)]
+    hints = get_type_hints(kind)
+    return {name: hints[name] for name in names}
+
+
+def required_fields(kind: Any) -> list[str]:
+    """Those that have no default."""
+    if issubclass(kind, tuple):
+        return [name for name in kind._fields if name not in kind._field_defaults]
+    return [each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING]
+
+
+def _named(value: float) -> str:
+    return NOT_FINITE[0] if math.isnan(value) else NOT_FINITE[1 if value > 0 else 2]

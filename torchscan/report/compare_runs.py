@@ -1,0 +1,246 @@
+"""What changed between two inspected runs: what calls took, and whether the difference is more than their spread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from torchscan import units
+from torchscan.plain import plain
+from torchscan.report.table import Cell, Column, Row, Table, totals_table
+from torchscan.results import Result
+from torchscan.runtime.run import CallRun, Latency, RunFacts
+
+CallKind = Literal["added", "removed", "changed"]
+
+#: what is compared of a call, and what of a whole step, with what it is called
+_OF_CALLS = {"forward": "Forward", "backward": "Backward"}
+_OF_STEPS = {**_OF_CALLS, "storing": "of which storing gradients", "unowned": "of which no module's"}
+#: fewer steps have no spread
+_LEAST_STEPS = 2
+_SIGNS: Mapping[CallKind, str] = {"added": "+", "removed": "−", "changed": ""}
+_CLEAR = "*"
+_NONE = "–"
+#: in text
+_MOST_ROWS = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeChange:
+    """What something took, before and after; None: it was not there."""
+
+    before: Latency | None
+    after: Latency | None
+    #: whether the ranges of the steps, least to most, do not overlap; if they do, the change is within their spread
+    is_clear: bool
+
+    @property
+    def difference(self) -> float:
+        """How many seconds more it is after."""
+        return _median(self.after) - _median(self.before)
+
+    @property
+    def share(self) -> float | None:
+        """The difference as a share of what it took before; None if that was nothing."""
+        return self.difference / _median(self.before) if _median(self.before) and self.after is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallChange:
+    """One call of a module in both runs, or in one of them. Times are those of everything in it."""
+
+    path: str
+    invocation: int
+    type_name: str
+    kind: CallKind
+    #: of each run on the device, where there is one, else on the host
+    forward: TimeChange
+    backward: TimeChange
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether one of its times has changed by more than the spread."""
+        return self.forward.is_clear or self.backward.is_clear
+
+    @property
+    def difference(self) -> float:
+        """How many seconds more it takes after, forward and backward."""
+        return self.forward.difference + self.backward.difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComparison(Result):
+    """The difference between two inspected runs."""
+
+    #: of whole steps: "forward", "backward", "storing" gradients, and "unowned", which belongs to no module
+    totals: Mapping[str, TimeChange]
+    #: all calls, those whose time changed most first
+    calls: tuple[CallChange, ...]
+    #: steps that were measured, before and after
+    steps: tuple[int, int]
+    #: where the runs were measured, as far as it differs: field of the provenance -> before, after
+    provenance: Mapping[str, tuple[Any, Any]]
+    #: how many calls of both had inputs of other shapes
+    reshaped: int
+    #: whether the times of calls are those of a device, before and after
+    on_device: tuple[bool, bool]
+
+    @property
+    def clear(self) -> tuple[CallChange, ...]:
+        """The calls whose time has changed by more than the spread."""
+        return tuple(call for call in self.calls if call.is_clear)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data."""
+        content: dict[str, Any] = plain(self)
+        return content
+
+    def __repr__(self) -> str:
+        """Short: there may be thousands of calls."""
+        return f"<RunComparison: {len(self.calls)} calls, {len(self.clear)} changed by more than the spread>"
+
+
+def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
+    """What changed. Calls are matched by the paths of their modules, and which of the module's calls they are."""
+    old, new = ({(call.path, call.invocation): call for call in run.calls} for run in (before, after))
+    has_spread = min(before.steps, after.steps) >= _LEAST_STEPS
+    changes = [_call(old.get(key), new.get(key), has_spread) for key in dict.fromkeys([*new, *old])]
+    ones, others = asdict(before.provenance), asdict(after.provenance)
+    return RunComparison(
+        totals={name: _time(getattr(before, name), getattr(after, name), has_spread) for name in _OF_STEPS},
+        calls=tuple(sorted(changes, key=lambda change: -abs(change.difference))),
+        steps=(before.steps, after.steps),
+        provenance={name: (ones[name], others[name]) for name in ones if ones[name] != others[name]},
+        on_device=(_is_on_device(before), _is_on_device(after)),
+        reshaped=sum(old[key].input_shapes != new[key].input_shapes for key in old.keys() & new.keys()),
+    )
+
+
+def _is_on_device(run: RunFacts) -> bool:
+    return any(call.device_forward is not None for call in run.calls)
+
+
+def _call(before: CallRun | None, after: CallRun | None, has_spread: bool) -> CallChange:
+    call = after or before
+    assert call is not None  # noqa: S101 - one of them is there
+    times = {name: _time(_of(before, name), _of(after, name), has_spread) for name in _OF_CALLS}
+    kind: CallKind = "added" if before is None else "removed" if after is None else "changed"
+    return CallChange(path=call.path, invocation=call.invocation, type_name=call.type_name, kind=kind, **times)
+
+
+def _of(call: CallRun | None, name: str) -> Latency | None:
+    if call is None:
+        return None
+    host: Latency = getattr(call, name)
+    device: Latency | None = getattr(call, f"device_{name}")
+    return host if device is None else device
+
+
+def _time(before: Latency | None, after: Latency | None, has_spread: bool) -> TimeChange:
+    is_apart = before is not None and after is not None and (after.least > before.most or after.most < before.least)
+    return TimeChange(before=before, after=after, is_clear=has_spread and is_apart)
+
+
+def _median(latency: Latency | None) -> float:
+    return 0.0 if latency is None else latency.median
+
+
+# -- writing -------------------------------------------------------------------------------------------------------------
+
+
+def run_comparison_table(comparison: RunComparison) -> Table:
+    """The totals before and after, and the calls, those whose time changed most first."""
+    shown = [name for name in _OF_CALLS if any(_medians(getattr(call, name)) for call in comparison.calls)]
+    return Table(
+        title="What changed",
+        columns=[
+            Column(key="change", heading="", is_number=False),
+            Column(key="layer", heading="Layer", is_number=False, narrowest=12, cut="head"),
+            *(column for name in shown for column in _columns(name)),
+        ],
+        rows=[_row(call, shown) for call in comparison.calls],
+        totals=[_totals(comparison)],
+        totals_first=True,
+        remarks=_remarks(comparison),
+        noun="calls",
+    )
+
+
+def format_run_comparison(comparison: RunComparison, *, markdown: bool = False, width: int = 80) -> str:
+    """As text, with the calls that changed most, or as a comment on a pull request."""
+    table = run_comparison_table(comparison)
+    if markdown:
+        return table.write("github")
+    hidden = len(table.rows) - _MOST_ROWS
+    more = [f"… and {hidden} more calls"] if hidden > 0 else []
+    return replace(table, rows=table.rows[:_MOST_ROWS], remarks=[*more, *table.remarks]).write("text", width=width)
+
+
+def _columns(name: str) -> list[Column]:
+    return [
+        Column(key=f"{name}_before", heading=_OF_CALLS[name], unit="s"),
+        Column(key=f"{name}_after", heading="now", unit="s"),
+        Column(key=f"{name}_change", heading="%"),
+    ]
+
+
+def _row(call: CallChange, shown: list[str]) -> Row:
+    name = (call.path or call.type_name) + (f" ({call.invocation + 1})" if call.invocation else "")
+    sign = _CLEAR if call.is_clear else _SIGNS[call.kind]
+    figures = [cell for each in shown for cell in _cells(getattr(call, each))]
+    return Row(cells=[Cell(call.kind, sign), Cell(name, name), *figures])
+
+
+def _cells(change: TimeChange) -> list[Cell]:
+    sides = [Cell(each and each.median, _said(each)) for each in (change.before, change.after)]
+    return [*sides, Cell(change.share, _share(change))]
+
+
+def _said(latency: Latency | None) -> str:
+    return units.duration(latency.median) if latency is not None and latency.median else _NONE
+
+
+def _share(change: TimeChange) -> str:
+    """In brackets where it is within the spread."""
+    if change.share is None:
+        return ""
+    if not change.share:
+        return "="
+    text = f"{100 * change.share:+.1f}".replace("-", "−")
+    return text if change.is_clear else f"({text})"
+
+
+def _totals(comparison: RunComparison) -> Table:
+    changes = [(name, change) for name, change in comparison.totals.items() if _medians(change)]
+    rows = [[Cell(name, _OF_STEPS[name]), *_cells(change)] for name, change in changes]
+    return totals_table(rows, ("", "before", "now", "%"))
+
+
+def _medians(change: TimeChange) -> float:
+    return _median(change.before) + _median(change.after)
+
+
+def _remarks(comparison: RunComparison) -> list[str]:
+    """What a reader must know to interpret the times."""
+    differ = [
+        f"The runs differ in {name.replace('_', ' ')}: {before} before, {after} now."
+        for name, (before, after) in comparison.provenance.items()
+    ]
+    reshaped = f"{comparison.reshaped} calls had inputs of other shapes." if comparison.reshaped else ""
+    return [text for text in (_spread(comparison), _where(comparison), reshaped) if text] + differ
+
+
+def _where(comparison: RunComparison) -> str:
+    """The totals are always those of the host."""
+    times = {(True, True): "", (True, False): " before", (False, True): " now"}
+    when = times.get(comparison.on_device)
+    return "" if when is None else f"Times of calls are the device's{when}; the totals are the host's."
+
+
+def _spread(comparison: RunComparison) -> str:
+    before, after = comparison.steps
+    if min(before, after) < _LEAST_STEPS:
+        return f"Steps: {before} before, {after} now. Nothing is marked: a spread takes at least {_LEAST_STEPS} of each."
+    apart = f"{_CLEAR} marks a change beyond the spread: the ranges of the steps, least to most, do not overlap"
+    return f"Medians of {before} steps before and {after} now. {apart}. Changes in brackets are within the spread."

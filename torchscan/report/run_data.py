@@ -1,0 +1,53 @@
+"""Saved runs: JSON with a schema, made from the dataclasses and checked before it becomes them again."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+from torchscan.errors import InputError
+from torchscan.plain import made
+from torchscan.report.data import info_of
+from torchscan.report.info import Info
+from torchscan.report.saved import RUN, is_run, read_saved
+from torchscan.report.schema import mismatch
+from torchscan.runtime.run import RunFacts
+
+
+def open_run(path: str | os.PathLike[str]) -> RunFacts:
+    """The run that ``run.save(path)`` wrote. Anything else is refused: a report, a newer schema, a broken file."""
+    return read_saved(Path(path), RUN.noun, _run_of)
+
+
+def run_schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of saved runs. Numbers that are not finite are texts: "NaN", "Infinity", "-Infinity"."""
+    return copy.deepcopy(RUN.schema)
+
+
+def open_run_or_report(path: Path) -> RunFacts | Info:
+    """Whichever the file holds; errors are those of a report unless it says that it is a run."""
+    return read_saved(path, "report", lambda content: _run_of(content) if is_run(content) else info_of(content))
+
+
+def _run_of(content: Any) -> RunFacts:
+    RUN.require(content)
+    wrong = mismatch(content, RUN.schema, "the run") or _hanging(content)
+    if wrong is not None:
+        raise InputError(f"this run is broken: {wrong}")
+    run: RunFacts = made(RunFacts, content)
+    return run
+
+
+def _hanging(content: Any) -> str | None:
+    """What no schema can say: each call is in an earlier one, and the timeline knows no others."""
+    calls, timeline = content["calls"], content.get("timeline", {})
+    places = [(f".calls[{number}].parent", call["parent"], number) for number, call in enumerate(calls)]
+    places += [
+        (f".timeline.{track}[{number}].call", each["call"], len(calls))
+        for track in ("forward", "backward")
+        for number, each in enumerate(timeline.get(track, ()))
+    ]
+    wrong = next(((place, index) for place, index, end in places if index is not None and not 0 <= index < end), None)
+    return None if wrong is None else f"the run{wrong[0]} is {wrong[1]}, which is no earlier call"

@@ -1,0 +1,105 @@
+"""What JSON files of torchscan have in common: each says which kind of data it has, and which version of its schema."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torchscan.errors import InputError
+from torchscan.files import read_text
+from torchscan.runtime import run
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of file, and the latest version of its schema."""
+
+    name: str
+    version: int
+    #: what it is called, and how one is made
+    noun: str
+    advice: str
+
+    @property
+    def said(self) -> str:
+        """What a file says of itself."""
+        return f"{self.name}/{self.version}"
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the data; it is shared."""
+        return _schema(self.name.rpartition("/")[2])
+
+    def require(self, content: Any) -> None:
+        """Refuse another kind of data, and what a newer torchscan wrote."""
+        kind, version = _said(content)
+        if kind is not self:
+            known = f", but a {kind.noun}" if kind is not None else ""
+            raise InputError(f"this is not a {self.noun} of torchscan{known}: {self.advice}")
+        if version > self.version:
+            known = f"and this torchscan reads up to {self.version}"
+            raise InputError(f"this {self.noun} follows schema {version}, {known}: a newer one wrote it")
+
+
+#: a version grows where a reader of the one before would misread the data, not with every new key
+REPORT = Kind("torchscan/info", 1, "report", "write one with to_json(), or torchscan summary --format json")
+RUN = Kind(run.KIND, run.SCHEMA, "run", "save one that inspect() has watched, run.save('run.json')")
+
+
+def content_of(text: str) -> Any:
+    """What JSON holds. Numbers must be finite."""
+    try:
+        return json.loads(text, parse_constant=_not_a_number, parse_float=_number)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"this is not JSON: {error}") from error
+
+
+def read_saved(path: Path, noun: str, make: Callable[[Any], T]) -> T:
+    """What ``make`` makes of a file's content; errors name the file."""
+    try:
+        return make(content_of(read_text(path, f"the {noun}")))
+    except InputError as error:
+        raise InputError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from error
+
+
+def is_run(content: Any) -> bool:
+    """Whether it says that it is a run, and not a report."""
+    return _said(content)[0] is RUN
+
+
+def _said(content: Any) -> tuple[Kind | None, int]:
+    """The kind of data that it says it is, and the version."""
+    given = content.get("schema") if isinstance(content, dict) else None
+    for kind in (REPORT, RUN):
+        version = re.fullmatch(rf"{kind.name}/([1-9][0-9]{{0,8}})", given) if isinstance(given, str) else None
+        if version is not None:
+            return kind, int(version[1])
+    return None, 0
+
+
+@cache
+def _schema(name: str) -> dict[str, Any]:
+    content = resources.files("torchscan.report").joinpath(f"{name}.schema.json").read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(content)
+    return schema
+
+
+def _not_a_number(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _number(text: str) -> int | float:
+    """JSON Schema counts 3.0 as an integer, and some programs write it so; 1e999 would be infinite."""
+    value = float(text)
+    if not math.isfinite(value):
+        _not_a_number(text)
+    return int(value) if value.is_integer() else value

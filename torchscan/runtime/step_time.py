@@ -1,0 +1,37 @@
+"""Whether steps took no longer than they may, on the device that this is said of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torchscan import units
+from torchscan.errors import BudgetError, InputError, warn_user
+from torchscan.hardware.devices import is_part
+
+#: a call by its name, and what it took
+Named = tuple[str, float]
+
+
+def require_step_time(
+    taken: float, slowest: Sequence[Named], ran_on: str, *, most: float | str, device: str | None, tolerance: float | str
+) -> None:
+    """Raise if ``taken`` is more than ``most`` and the tolerance; warn where it is not checked, because it ran elsewhere."""
+    limit = _number("most", most, units.parse_duration) * (1 + _number("tolerance", tolerance, units.parse_share))
+    if device is not None and not is_part(device, ran_on):
+        warn_user(f"the time of a step is not checked: its limit is for {device}, and this ran on {ran_on}")
+    elif taken > limit:
+        layers = [f"  {name}: {units.duration(time)}" for name, time in slowest]
+        raise BudgetError("\n".join([_said(taken, limit, ran_on), *layers]))
+
+
+def _number(name: str, value: float | str, parse: Callable[[str], float]) -> float:
+    if isinstance(value, str):
+        return parse(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise InputError(f"{name} is {value!r}: give a number, or a text such as {'120 ms' if name == 'most' else '10%'!r}")
+    return float(value)
+
+
+def _said(taken: float, limit: float, ran_on: str) -> str:
+    more = f" (+{100 * (taken - limit) / limit:.1f} %)" if limit else ""
+    return f"a step took {units.duration(taken)} on {ran_on}, at most {units.duration(limit)}{more}"
