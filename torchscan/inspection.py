@@ -10,6 +10,7 @@ from torch import nn
 
 from torchscan.errors import AlarmError, InputError, NonFiniteError, warn_user
 from torchscan.expectation import Expectation, expectation_of
+from torchscan.recording.call_tree import Begun
 from torchscan.runtime.checks import Check, Checked
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.inspector import Inspector
@@ -22,32 +23,60 @@ class Run:
     """An inspection: started, finished, then full of facts. Printed, it is a table of them."""
 
     def __init__(
-        self, model: nn.Module, *, warm_up: int, on_nonfinite: Reaction, checks: Sequence[Check], device: str | None
+        self,
+        model: nn.Module,
+        *,
+        warm_up: int,
+        steps: int | None,
+        on_nonfinite: Reaction,
+        checks: Sequence[Check],
+        device: str | None,
     ) -> None:
-        self._inspector = Inspector(model, _listener(on_nonfinite), tuple(checks), _alarm_listener(on_nonfinite))
+        listeners = _listener(on_nonfinite), _alarm_listener(on_nonfinite)
+        #: none once it is over: it holds the model
+        self._inspector: Inspector | None = Inspector(
+            model, listeners[0], tuple(checks), listeners[1], at_step=self._finish_after
+        )
         self._model: nn.Module | None = model
         self._warm_up = warm_up
+        self._steps = steps
         self._device = device
         self._facts: RunFacts | None = None
 
-    def start(self) -> Run:
-        """Follow the model from now on."""
-        self._inspector.start()
+    def start(self, under_way: Begun | None = None) -> Run:
+        """Follow the model from now on; where a hook of its call does this, with the call that is ``under_way``."""
+        if self._inspector is None:
+            raise InputError("this inspection is over: make another")
+        self._inspector.start(under_way)
         return self
 
     def finish(self) -> RunFacts:
         """Follow it no longer; what was found."""
-        if self._facts is None:
+        if self._inspector is not None:
             steps = self._inspector.finish()
-            expectation = self._expectation(has_backward=any(step.backward_span for step in steps))
+            expectation = self._expectation(self._inspector, has_backward=any(step.backward_span for step in steps))
             self._facts = run_of(
                 steps, self._warm_up, expectation.costs, expectation.roofline, compilation=self._inspector.compilation
             )
-            self._model = self._inspector.example = None
-        return self._facts
+            self._model = self._inspector = None
+        return self.facts
 
-    def _expectation(self, *, has_backward: bool) -> Expectation:
-        inspector = self._inspector
+    def abandon(self) -> None:
+        """Follow it no longer, and find nothing."""
+        if self._inspector is not None:
+            self._inspector.finish()
+        self._model = self._inspector = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there are facts: it may have finished by itself."""
+        return self._facts is not None
+
+    def _finish_after(self, steps: int) -> None:
+        if self._steps is not None and steps >= self._warm_up + self._steps:
+            self.finish()
+
+    def _expectation(self, inspector: Inspector, *, has_backward: bool) -> Expectation:
         if self._model is None or inspector.example is None:
             return Expectation()
         return expectation_of(
@@ -90,6 +119,7 @@ def inspect(
     model: nn.Module,
     *,
     warm_up: int = 1,
+    steps: int | None = None,
     on_nonfinite: Reaction = "record",
     checks: Sequence[Check] = (),
     device: str | None = "auto",
@@ -100,6 +130,7 @@ def inspect(
 
     Args:
         warm_up: of several steps, how many of the first are left out.
+        steps: how many are measured; when the next one begins, nothing is watched any more. None: all.
         on_nonfinite: what happens when a value is NaN or infinite that should not be: it is recorded, warned of as well, or
             :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
         checks: functions of a path, a kind ("output", "output_gradient", "parameter", "parameter_gradient") and a tensor. What
@@ -107,7 +138,7 @@ def inspect(
         device: whose roofline says what each call should take. "auto" is this machine's card, or its CPU once that was measured
             (``torchscan devices --measure``); None: nothing is expected.
     """
-    return Run(model, warm_up=warm_up, on_nonfinite=on_nonfinite, checks=checks, device=device)
+    return Run(model, warm_up=warm_up, steps=steps, on_nonfinite=on_nonfinite, checks=checks, device=device)
 
 
 def _listener(reaction: Reaction) -> Callable[[NonFinite], None]:

@@ -14,7 +14,7 @@ from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda, modules_of
 from torchscan.recording.bookkeeping.tensors import own_copy
-from torchscan.recording.call_tree import Call, CallTree, Given, with_autograd_threads
+from torchscan.recording.call_tree import Begun, Call, CallTree, Given, with_autograd_threads
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.checks import Check, Checked, StepChecks
 from torchscan.runtime.compiling import Compilation, CompileWatch
@@ -35,7 +35,11 @@ class Inspector:
         listener: Listener,
         checks: Sequence[Check] = (),
         alarmed: Callable[[Checked], None] = lambda _: None,
+        *,
+        at_step: Callable[[int], object] | None = None,
     ) -> None:
+        """``at_step`` is told when a step begins, after how many others."""
+        self._at_step = at_step
         #: with the modules, whose identity others could have after them
         self._paths = {id(module): (path, module) for path, module in modules_of(model)}
         self._model = model
@@ -60,8 +64,8 @@ class Inspector:
         #: what was compiled meanwhile
         self.compilation: Compilation | None = None
 
-    def start(self) -> None:
-        """Follow what the model does from now on."""
+    def start(self, under_way: Begun | None = None) -> None:
+        """Follow what the model does from now on, with the call that is ``under_way`` where one of its hooks starts this."""
         if self._is_started:
             raise InputError("this inspection has been started: finish it first")
         self._is_started = True
@@ -73,6 +77,8 @@ class Inspector:
         )
         self._tree.start(self._note_end, at_start=self._note_start, at_root=self._begin_pass)
         self._keep_off_compiler()
+        if under_way is not None:
+            self._tree.join(*under_way)
 
     def finish(self) -> tuple[StepFacts, ...]:
         """Follow it no longer; what was seen, step by step."""
@@ -122,6 +128,10 @@ class Inspector:
         """A forward pass begins. It is in the step of the one before if that one's gradients are still to come."""
         if self._tree.calls and self._step.is_complete:
             self._close_step(is_followed=True)
+            if self._at_step is not None:
+                self._at_step(self._number)
+            if not self._is_started:  # enough has been seen
+                return
         self._keep_off_compiler()
         self._step.begin_pass()
 
