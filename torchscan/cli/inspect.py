@@ -146,7 +146,7 @@ def _show(largest: LargestModule, options: argparse.Namespace) -> bool:
             return True
         facts = largest.facts()
         if facts is None:
-            say("the script has called no module of torch, so there is nothing to show")
+            say("the script has called no module of torch in this process, so there is nothing to show")
             return True
         if not largest.trains:
             say("note: no module of the script trains: this is the largest that it calls")

@@ -269,6 +269,12 @@ class LargestModule:
         forget_hooks(self._before)
         self._inside.clear()
 
+    def _give_up(self) -> None:
+        self._look_no_longer()
+        if self._watch is not None:
+            with contextlib.suppress(Exception):
+                self._watch.abandon()
+
     def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         if is_dynamo_compiling() or is_recording() or not self.is_of_this_process:
             return
@@ -278,7 +284,7 @@ class LargestModule:
             raise
         except Exception as error:
             self.mistake = error
-            self._look_no_longer()
+            self._give_up()
 
     def _consider(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         if self.trains and self._watch is not None and self._watch.is_finished:
