@@ -142,6 +142,11 @@ def test_steps_of_a_training(run: Command, optimizer: tuple[str, ...]) -> None:
     assert found["calls"][1]["backward"]["median"] > 0
 
 
+def test_help_shows_both_ways(run: Command) -> None:
+    status, out, _ = run("--help")
+    assert (status, out.splitlines()[1].strip()) == (0, "torchscan inspect [options] -- python train.py [arguments]")
+
+
 def test_rows_and_columns(run: Command) -> None:
     _, out, _ = run(*NET, "--device", "cpu", "--depth", "1")
     assert out.splitlines()[1].split()[:3] == ["Layer", "Type", "Forward"]
