@@ -429,7 +429,7 @@ def test_training_in_another_thread_is_followed(facts: Any) -> None:
 
 @pytest.mark.slow
 def test_a_compiled_model_stays_in_one_piece(facts: Any) -> None:
-    """It is compiled once with the hooks, which do nothing in it, and once more when they are gone."""
+    """It is compiled once, as without hooks, which are away meanwhile."""
     found = facts(
         """
         compiled = []
@@ -441,7 +441,7 @@ def test_a_compiled_model_stays_in_one_piece(facts: Any) -> None:
         print([len([node for node in graph.graph.nodes if node.op == "call_function"]) for graph in compiled])
         """
     )
-    assert (found["printed"], found["said"]) == ("[2, 2]\n", "")
+    assert (found["printed"], found["said"]) == ("[2]\n", "")
     assert [(call["path"], call["type_name"]) for call in found["calls"]] == [("", "OptimizedModule")]
     assert found["steps"] == 5
 

@@ -28,6 +28,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torchscan.errors import InputError, NonFiniteError
 from torchscan.recording.call_tree import Begun
 from torchscan.recording.undo import is_recording
+from torchscan.runtime.compiling import CompileWatch
 from torchscan.runtime.run import RunFacts
 from torchscan.torch_versions import forget_hooks
 
@@ -236,6 +237,7 @@ class LargestModule:
         self._switching = threading.Lock()
         self._process = os.getpid()
         self._filters = warnings.catch_warnings()
+        self._compiler = CompileWatch(self._look_away, self._look)
         #: of torchscan, on the way: the program goes on without being watched
         self.mistake: Exception | None = None
 
@@ -243,7 +245,7 @@ class LargestModule:
         """Look at every call of a module."""
         self._filters.__enter__()
         warnings.filterwarnings("ignore", _OF_HOOKS, UserWarning)
-        register_module_forward_pre_hook(self._before)
+        self._look()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -265,8 +267,15 @@ class LargestModule:
         """What was seen of it; None if there was none."""
         return None if self._watch is None else self._watch.finish()
 
-    def _look_no_longer(self) -> None:
+    def _look(self) -> None:
+        register_module_forward_pre_hook(self._before)
+
+    def _look_away(self) -> None:
         forget_hooks(self._before)
+
+    def _look_no_longer(self) -> None:
+        self._compiler.close()
+        self._look_away()
         self._inside.clear()
 
     def _give_up(self) -> None:
@@ -307,8 +316,9 @@ class LargestModule:
             self._rank, self._watch = rank, self._make_watch(begun[0])
             self._inside = {id(each) for each in begun[0].modules()}
             self._watch.start(begun)
-            forget_hooks(self._before)  # after the watch's hooks: in the call in which it finishes, all are gone
-            register_module_forward_pre_hook(self._before)
+            self._compiler.listen()  # after the watch, and its hooks: in the call in which it finishes, all are gone
+            self._look_away()
+            self._look()
 
 
 class _Sizes:
