@@ -25,7 +25,7 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from torchscan.errors import InputError, NonFiniteError
+from torchscan.errors import AlarmError, InputError, NonFiniteError
 from torchscan.recording.call_tree import Begun
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
@@ -289,7 +289,7 @@ class LargestModule:
             return
         try:
             self._consider(module, arguments)
-        except NonFiniteError:  # who watches has asked for it
+        except (AlarmError, NonFiniteError):  # who watches has asked for it
             raise
         except Exception as error:
             self.mistake = error
