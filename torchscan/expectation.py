@@ -62,6 +62,8 @@ def _roofline(model: nn.Module, asked: dict[str, Any], device: str | None) -> Ro
         if device != "auto":
             raise
         return None
+    except Exception:  # as above
+        return None
 
 
 def _by_call(trace: Trace) -> dict[_Key, OpCost]:

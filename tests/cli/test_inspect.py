@@ -507,7 +507,7 @@ def test_costs_that_cannot_be_worked_out_do_not_stop_it_either(facts: Any, monke
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("of ours")
 
-    monkeypatch.setattr("torchscan.inspection.record_pass", broken)
+    monkeypatch.setattr("torchscan.expectation.Scan", broken)
     found = facts("model = net(8)\nfor _ in range(9): step(model)")
     assert (found["steps"], found["calls"][0]["macs"]) == (5, None)
 
