@@ -11,6 +11,7 @@ from torch import nn
 
 from torchscan.errors import AlarmError, InputError, NonFiniteError, warn_user
 from torchscan.expectation import Expectation, expectation_of
+from torchscan.recording.call_tree import Begun
 from torchscan.runtime.checks import Check, Checked
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.inspector import Inspector
@@ -24,42 +25,75 @@ class Run(Inspected):
     """An inspection: started, finished, then full of facts. Printed, it is a table of them."""
 
     def __init__(
-        self, model: nn.Module, *, warm_up: int, on_nonfinite: Reaction, checks: Sequence[Check], device: str | None
+        self,
+        model: nn.Module,
+        *,
+        warm_up: int,
+        steps: int | None,
+        on_nonfinite: Reaction,
+        checks: Sequence[Check],
+        device: str | None,
     ) -> None:
-        self._inspector = Inspector(model, _listener(on_nonfinite), tuple(checks), _alarm_listener(on_nonfinite))
-        self._model: nn.Module | None = model
+        listeners = _listener(on_nonfinite), _alarm_listener(on_nonfinite)
+        #: none once it is over: it holds the model
+        self._inspector: Inspector | None = Inspector(
+            model, listeners[0], tuple(checks), listeners[1], at_step=self._finish_after
+        )
         self._warm_up = warm_up
+        self._steps = steps
         self._device = device
         self._facts: RunFacts | None = None
 
-    def start(self) -> Run:
-        """Follow the model from now on."""
-        self._inspector.start()
+    def start(self, under_way: Begun | None = None) -> Run:
+        """Follow the model from now on; where a hook of its call does this, with the call that is ``under_way``."""
+        if self._inspector is None:
+            raise InputError("this inspection is over: make another")
+        self._inspector.start(under_way)
         return self
 
     def finish(self) -> RunFacts:
         """Follow it no longer; what was found."""
-        if self._model is not None:
-            steps = self._inspector.finish()
-            expectation = self._expectation(has_backward=any(step.backward_span for step in steps))
-            self._facts = run_of(
-                steps,
-                self._warm_up,
-                provenance_of(self._model),
-                costs=expectation.costs,
-                roofline=expectation.roofline,
-                timeline=self._inspector.timeline,
-                compilation=self._inspector.compilation,
-            )
-            self._model = self._inspector.example = None
+        inspector, self._inspector = self._inspector, None
+        if inspector is not None:
+            try:
+                inspector.finish()
+            finally:  # it raises what it was told to
+                self._facts = self._facts_of(inspector)
         return self.facts
 
-    def _expectation(self, *, has_backward: bool) -> Expectation:
-        inspector = self._inspector
-        if self._model is None or inspector.example is None:
+    def abandon(self) -> None:
+        """Follow it no longer, and find nothing."""
+        inspector, self._inspector = self._inspector, None
+        if inspector is not None:
+            inspector.finish()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there are facts: it may have finished by itself."""
+        return self._facts is not None
+
+    def _finish_after(self, steps: int) -> None:
+        if self._steps is not None and steps >= self._warm_up + self._steps:
+            self.finish()
+
+    def _facts_of(self, inspector: Inspector) -> RunFacts:
+        expectation = self._expectation(inspector)
+        return run_of(
+            inspector.steps,
+            self._warm_up,
+            provenance_of(inspector.model),
+            costs=expectation.costs,
+            roofline=expectation.roofline,
+            timeline=inspector.timeline,
+            compilation=inspector.compilation,
+        )
+
+    def _expectation(self, inspector: Inspector) -> Expectation:
+        if inspector.example is None:
             return Expectation()
+        training = any(step.backward_span for step in inspector.steps)
         return expectation_of(
-            self._model, inspector.example, training=has_backward, device=self._device, autocast=inspector.autocast
+            inspector.model, inspector.example, training=training, device=self._device, autocast=inspector.autocast
         )
 
     def __enter__(self) -> Run:
@@ -73,7 +107,7 @@ class Run(Inspected):
     @property
     def looking(self) -> float:
         """Seconds that torchscan has spent in the current step so far, which no time of the results contains."""
-        return self._inspector.looking * 1e-9
+        return 0.0 if self._inspector is None else self._inspector.looking * 1e-9
 
     @property
     def facts(self) -> RunFacts:
@@ -111,6 +145,7 @@ def inspect(
     model: nn.Module,
     *,
     warm_up: int = 1,
+    steps: int | None = None,
     on_nonfinite: Reaction = "record",
     checks: Sequence[Check] = (),
     device: str | None = "auto",
@@ -121,6 +156,7 @@ def inspect(
 
     Args:
         warm_up: of several steps, how many of the first are left out.
+        steps: how many are measured; when the next one begins, nothing is watched any more. None: all.
         on_nonfinite: what happens when a value is NaN or infinite that should not be: it is recorded, warned of as well, or
             :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
         checks: functions of a path, a kind ("output", "output_gradient", "parameter", "parameter_gradient") and a tensor. What
@@ -128,7 +164,7 @@ def inspect(
         device: whose roofline says what each call should take. "auto" is this machine's card, or its CPU once that was measured
             (``torchscan devices --measure``); None: nothing is expected.
     """
-    return Run(model, warm_up=warm_up, on_nonfinite=on_nonfinite, checks=checks, device=device)
+    return Run(model, warm_up=warm_up, steps=steps, on_nonfinite=on_nonfinite, checks=checks, device=device)
 
 
 def _listener(reaction: Reaction) -> Callable[[NonFinite], None]:

@@ -85,7 +85,7 @@ class Unknown(nn.Module):
 unknown = Unknown()
 """
 COMMANDS = (
-    *("summary", "flops", "roofline", "memory", "receptive-field", "table"),
+    *("summary", "flops", "roofline", "memory", "receptive-field", "inspect", "table"),
     *("report", "compare", "check", "devices", "completion"),
 )
 HELPS = [["--help"], ["--version"], *([command, "--help"] for command in COMMANDS), ["completion", "bash"]]
@@ -664,6 +664,10 @@ def needs(shell: str) -> str:
         ("torchscan summary x --sort fl", "flops", "macs"),
         ("torchscan memory x --device TPU", "TPU\\ v4", "NVIDIA\\ H200"),
         ("torchscan memory x --device H2", "H200", "NVIDIA\\ H200"),
+        ("torchscan inspect x --device ''", "cuda", "TPU\\ v4"),
+        ("torchscan inspect x --precision bf16", "bf16-mixed", "fp16"),
+        ("torchscan inspect -- python ne", "nets.py", "torchvision:"),
+        ("torchscan inspect -- python nets.py --device ne", "nets.py", "cuda"),
         ("torchscan memory x --device '\"NVIDIA H2'", "NVIDIA H200", "H200"),
         ("torchscan devices App", "Apple\\ M1", "NVIDIA\\ H200"),
         ("torchscan devices --m", "--measure", "TPU\\ v4"),

@@ -142,6 +142,40 @@ def test_steps_with_other_calls_are_counted_apart() -> None:
     assert called(facts) == [("", 0), ("a", 0)]
 
 
+def test_it_ends_by_itself_after_so_many_steps() -> None:
+    before, model = hooks(), mlp()
+    with inspect(model, steps=2) as run:
+        for taken in range(6):
+            step(model)
+            assert (run.is_finished, hooks() == before) == (taken >= 3, taken >= 3)
+    assert (run.facts.steps, run.facts.warm_up) == (2, 1)
+    assert by_path(run.facts)["0"].macs == 2 * 32
+
+
+def test_the_call_that_it_is_started_in_is_part_of_the_step() -> None:
+    model = mlp()
+    run = inspect(model, warm_up=0)
+    handle = model.register_forward_pre_hook(lambda *begun: None if handles else handles.append(run.start(begun)))
+    handles: list[Any] = []
+    step(model)
+    step(model)
+    handle.remove()
+    facts = run.finish()
+    assert (facts.steps, facts.differing) == (2, 0)
+    assert called(facts)[0] == ("", 0)
+
+
+def test_what_is_abandoned_holds_nothing() -> None:
+    before, model = hooks(), mlp()
+    run = inspect(model).start()
+    step(model)
+    run.abandon()
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert (hooks(), gone(), run.is_finished) == (before, None, False)
+
+
 # -- times ---------------------------------------------------------------------------------------------------------------
 
 

@@ -279,6 +279,7 @@ def test_what_is_kept_of_a_step_does_not_grow_with_the_graph() -> None:
     with inspect(model, warm_up=0) as run:
         for _ in range(6):
             model(X).sum().backward()
+            assert run._inspector is not None
             kept.append(len(run._inspector._tree.calls))
     assert kept == [4] * 6
     assert math.isclose(len(run.facts.calls), 4)

@@ -253,6 +253,23 @@ def test_in_a_process_of_somebody_else_nothing_is_left_without_data() -> None:
 
 
 @pytest.mark.usefixtures("folder")
+def test_a_model_with_data_is_built_with_data_and_nobody_elses() -> None:
+    def own(text: str) -> nn.Module:
+        return with_model(parse_target(text), lambda built: built.module, with_data=True)
+
+    assert {each.device.type for text in ("nets:Net", "nets:net") for each in own(text).parameters()} == {"cpu"}
+    assert own("nets:net") is not sys.modules["nets"].net
+
+
+def test_a_model_that_is_larger_than_the_memory_is_not_built_with_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchscan.targets.building._bytes_of_machine", lambda: 2**20)
+    verb: Callable[[Built], bool] = lambda built: next(built.module.parameters()).is_meta  # noqa: E731
+    assert with_model(parse_target("torchvision:resnet18"), verb)
+    with pytest.raises(InputError, match=r"torchvision:resnet18 is 44\.\d+ MiB large, more than this machine's memory"):
+        with_model(parse_target("torchvision:resnet18"), verb, with_data=True)
+
+
+@pytest.mark.usefixtures("folder")
 def test_a_pass_that_is_wrong_is_not_tried_again() -> None:
     tried = []
 

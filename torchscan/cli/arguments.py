@@ -56,11 +56,11 @@ def add_command(commands: Any, name: str, help_: str, *explained: str, run: Any)
 
 
 def model_command(
-    commands: Any, name: str, help_: str, *explained: str, run: Any, several: bool = False, step: bool = False
+    commands: Any, name: str, help_: str, *explained: str, run: Any, models: str | None = None, step: bool = False
 ) -> argparse.ArgumentParser:
-    """Options of a command about one or several models: which, with what inputs, and for a ``step``, what runs."""
+    """Options of a command about a model, or as many as ``models`` says: which, its inputs, and for a ``step``, what runs."""
     parser = add_command(commands, name, help_, TARGETS, INPUTS, *explained, run=run)
-    parser.add_argument("target", metavar="TARGET", nargs="+" if several else None, help="which model; see below")
+    parser.add_argument("target", metavar="TARGET", nargs=models, help="which model; see below")
     add_inputs(parser, step=step)
     if step:
         group = parser.add_argument_group("what runs")
@@ -121,8 +121,7 @@ def on_model(options: argparse.Namespace, target: str, verb: Callable[[Built, Sc
     from torchscan.scan import Scan
     from torchscan.targets import inputs_of, parse_input, parse_target, with_model
 
-    if getattr(options, "optimizer", None) is not None and not options.training:
-        raise InputError("--optimizer belongs to a training step: add --training")
+    require_step_for_optimizer(options)
     specs = [parse_input(text) for text in options.input]
     asked = {name: value for name, value in vars(options).items() if name in DEFAULTS}
 
@@ -133,6 +132,12 @@ def on_model(options: argparse.Namespace, target: str, verb: Callable[[Built, Sc
     # what a model prints while being built is not part of the answer
     with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
         return with_model(parse_target(target), ask)
+
+
+def require_step_for_optimizer(options: argparse.Namespace) -> None:
+    """Nothing steps in an inference."""
+    if getattr(options, "optimizer", None) is not None and not options.training:
+        raise InputError("--optimizer belongs to a training step: add --training")
 
 
 def on_one_of_several(options: argparse.Namespace, target: str, verb: Callable[[Scan], Result]) -> Result:

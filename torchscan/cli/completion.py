@@ -21,6 +21,8 @@ _SETUP = """\
 
 #: options that take a file
 _FILES = ("--output", "--config")
+#: what it means of this machine, where the list of known devices is not meant
+_DEVICES_HERE = "cpu cuda"
 _COLLECTIONS = ("torchvision:", "timm:", "hf:")
 #: models in the code of torchvision, which takes seconds to import
 _MODEL = re.compile(r'^@register_model\((?:name="(\w+)")?\).*?^def (\w+)\(', re.MULTILINE | re.DOTALL)
@@ -48,8 +50,13 @@ def _choices(parser: argparse.ArgumentParser) -> Mapping[str, str]:
     """Option ("" for positional arguments) -> the words that complete it."""
     named = {name: " ".join(map(str, action.choices)) for names, action in _options(parser) if action.choices for name in names}
     named |= {name: " ".join(COLUMNS) for names, _ in _options(parser) for name in names if name == "--sort"}
+    named |= {name: _DEVICES_HERE for names, action in _options(parser) for name in names if _is_device_here(action)}
     bare = [" ".join(map(str, action.choices)) for action in parser._actions if action.choices and not action.option_strings]
     return named | ({"": " ".join(bare)} if bare else {})
+
+
+def _is_device_here(action: argparse.Action) -> bool:
+    return action.dest == "device" and action.metavar != "NAME"
 
 
 def _takes_targets(parser: argparse.ArgumentParser) -> bool:
@@ -91,8 +98,9 @@ _torchscan() {{
         {"|".join(_FILES)}) COMPREPLY=($(compgen -f -- "$current")); return ;;
         --columns) name=${{current##*,}}
             COMPREPLY=($(compgen -P "${{current%"$name"}}" -W "{" ".join(COLUMNS)}" -- "$name")); return ;;
-        --device) _torchscan_devices "$current"; return ;;
+        --device) if [ "${{COMP_WORDS[1]}}" != inspect ]; then _torchscan_devices "$current"; return; fi ;;
     esac
+    if [[ " ${{COMP_WORDS[*]:2:at-2}} " == *" -- "* ]]; then COMPREPLY=($(compgen -f -- "$current")); return; fi
     case "${{COMP_WORDS[1]}}" in
 {cases}
     esac
@@ -155,7 +163,7 @@ def _fish_argument(option: str, action: argparse.Action, parser: argparse.Argume
     values = _choices(parser).get(option)
     if option == "--columns":
         values = f"(__fish_append , {' '.join(COLUMNS)})"
-    if option == "--device":
+    if option == "--device" and not _is_device_here(action):
         values = _fish_devices()
     plain = "" if action.nargs == 0 else " -r" if option in _FILES else " -x"
     return plain if values is None else f" -x -a {_quoted(values)}"

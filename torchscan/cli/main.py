@@ -20,6 +20,7 @@ from torchscan.cli import (
     completion,
     devices,
     flops,
+    inspect,
     memory,
     receptive_field,
     report,
@@ -32,13 +33,14 @@ from torchscan.errors import TorchscanError
 
 INTERRUPTED, UNREAD = 130, 141  # as shells report these signals
 
-_COMMANDS = (summary, flops, roofline, memory, receptive_field, table, report, compare, check, devices, completion)
+_COMMANDS = (summary, flops, roofline, memory, receptive_field, inspect, table, report, compare, check, devices, completion)
 _EPILOG = """\
 examples
   torchscan summary torchvision:resnet50
   torchscan summary 'models.py:Net(width=64)' --input 3,32,32 --depth 2
   torchscan memory timm:vit_base_patch16_224 --training --optimizer AdamW --device "RTX 4090"
   torchscan table torchvision:resnet18 torchvision:resnet50 --format latex
+  torchscan inspect -- python train.py
   torchscan check
 
 torchscan COMMAND --help explains each. Exit status: 0 fine, 1 a budget is exceeded, 2 wrong use,
@@ -75,12 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit status. Errors go to standard error."""
     if sys.stdout is None or sys.stderr is None:  # closed by the caller
         sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
+    words, program = inspect.parted(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr) if program is None else ():  # a program's are its own, as its warnings are
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # lines and symbols that can't be shown
-    options = parser().parse_args(arguments)
+    options = parser().parse_args(words, argparse.Namespace(program=program))
     try:
-        with _notes():
+        with _notes() if program is None else contextlib.nullcontext():
             status = options.run(options)
             sys.stdout.flush()
         return FINE if status is None else int(status)

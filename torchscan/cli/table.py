@@ -21,7 +21,7 @@ examples
 def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "several models, one per row, for a paper"
-    parser = model_command(commands, "table", help_, _METRICS, _EXAMPLES, run=_run, several=True, step=True)
+    parser = model_command(commands, "table", help_, _METRICS, _EXAMPLES, run=_run, models="+", step=True)
     parser.add_argument("--metrics", metavar="A,B", type=names, help="what to list for each model; see below")
     parser.add_argument("--device", metavar="NAME", help="estimate the latency on it")
     add_output(parser)

@@ -72,6 +72,8 @@ class Call:
 #: told when a module has ended: the call, its positional and keyword arguments, its result
 AtEnd = Callable[[Call, "Given", object], None]
 Given = tuple[tuple[Any, ...], dict[str, Any]]
+#: a call that has begun: the module, its positional arguments
+Begun = tuple[nn.Module, tuple[Any, ...]]
 #: what a call was given that an exception has left, as far as torch tells
 FAILED: Given = ((), {})
 #: told when a module has started: the call, its positional arguments
@@ -221,6 +223,10 @@ class CallTree:
         self._hooks = (self._before, self._after)
         self.go_on()
 
+    def join(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        """Started by a hook of a call of this module, the tree sees that call too: torch tells new hooks of the next one."""
+        self._before(module, arguments)
+
     def stop(self) -> None:
         """Follow no calls any more."""
         self._at_end = self._at_start = self._at_root = None  # which may well hold whoever holds the tree
@@ -278,6 +284,8 @@ class CallTree:
         self.forget_caught()
         if self._at_root is not None and self.current is None and not is_in_backward_pass():
             self._at_root()
+            if not self._hooks:  # whoever is told has seen enough
+                return
         thread = self._here()
         parent = self._parent_in(thread)
         with self._lock:  # autograd has a thread for each device

@@ -14,7 +14,7 @@ from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda, modules_of
 from torchscan.recording.bookkeeping.tensors import own_copy
-from torchscan.recording.call_tree import Call, CallTree, Given, with_autograd_threads
+from torchscan.recording.call_tree import Begun, Call, CallTree, Given, with_autograd_threads
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.checks import Check, Checked, StepChecks
 from torchscan.runtime.compiling import Compilation, CompileWatch
@@ -36,10 +36,14 @@ class Inspector:
         listener: Listener,
         checks: Sequence[Check] = (),
         alarmed: Callable[[Checked], None] = lambda _: None,
+        *,
+        at_step: Callable[[int], object] | None = None,
     ) -> None:
+        """``at_step`` is told when a step begins, after how many others."""
+        self._at_step = at_step
         #: with the modules, whose identity others could have after them
         self._paths = {id(module): (path, module) for path, module in modules_of(model)}
-        self._model = model
+        self.model = model
         self._tree = CallTree(self._path_of, with_autograd_threads())
         self._steps: list[StepFacts] = []
         #: steps that the device has not finished yet
@@ -63,8 +67,8 @@ class Inspector:
         #: what was compiled meanwhile
         self.compilation: Compilation | None = None
 
-    def start(self) -> None:
-        """Follow what the model does from now on."""
+    def start(self, under_way: Begun | None = None) -> None:
+        """Follow what the model does from now on, with the call that is ``under_way`` where one of its hooks starts this."""
         if self._is_started:
             raise InputError("this inspection has been started: finish it first")
         self._is_started = True
@@ -76,22 +80,30 @@ class Inspector:
         )
         self._tree.start(self._note_end, at_start=self._note_start, at_root=self._begin_pass)
         self._keep_off_compiler()
+        if under_way is not None:
+            self._tree.join(*under_way)
 
-    def finish(self) -> tuple[StepFacts, ...]:
-        """Follow it no longer; what was seen, step by step."""
+    def finish(self) -> None:
+        """Follow it no longer."""
+        if not self._is_started:
+            return
+        self._is_started = False
         self._tree.stop()
         self._compiler.close()
         for hook in self._optimizer_hooks:
             hook.remove()
-        self._is_started = False
         try:
             self._close_step(is_followed=False)
+        finally:  # whoever is told may raise
             self._settle(waits=True)
             self.compilation = self._compiler.compiled(self._paths.values())
-        finally:
             self._paths.clear()
             self._parameters = {}
-        return tuple(self._steps)
+
+    @property
+    def steps(self) -> Sequence[StepFacts]:
+        """What was seen, step by step."""
+        return self._steps
 
     @property
     def looking(self) -> int:
@@ -108,7 +120,7 @@ class Inspector:
 
     def _begin(self) -> None:
         self._tree.reset()
-        on_cuda = is_on_cuda(self._model)
+        on_cuda = is_on_cuda(self.model)
         times = StepTimes(self._pool if on_cuda else None)
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         checks = StepChecks(self._number, self._checks, names, self._alarmed)
@@ -130,12 +142,16 @@ class Inspector:
         """A forward pass begins. It is in the step of the one before if that one's gradients are still to come."""
         if self._tree.calls and self._step.is_complete:
             self._close_step(is_followed=True)
+            if self._at_step is not None:
+                self._at_step(self._number)
+            if not self._is_started:  # enough has been seen
+                return
         self._keep_off_compiler()
         self._step.begin_pass()
 
     def _keep_off_compiler(self) -> None:
         self._compiler.listen()
-        if not self._has_compiled_parts and has_compiled_parts(self._model):
+        if not self._has_compiled_parts and has_compiled_parts(self.model):
             self._has_compiled_parts = True
             self._tree.keep_compiler_out()
             self._compiler.ignore_hooks()
@@ -153,8 +169,11 @@ class Inspector:
     def _settle(self, *, waits: bool) -> None:
         while self._closed and (waits or self._closed[0].is_known):
             step = self._closed.popleft()
-            self._steps.append(step.facts())
-            self.timeline = step.timeline()
+            try:
+                step.settle()
+            finally:  # whoever is told may raise
+                self._steps.append(step.facts())
+                self.timeline = step.timeline()
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -164,6 +183,6 @@ class Inspector:
     def _note_end(self, call: Call, given: Given, result: object) -> None:
         if self.example is None and call.outer is None and call.parent is None:
             self.example = copy_arguments(given, lambda tensor: own_copy(tensor, on_meta=True))
-            kind = "cuda" if is_on_cuda(self._model) else "cpu"
+            kind = "cuda" if is_on_cuda(self.model) else "cpu"
             self.autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         self._step.note_end(call, given, result)

@@ -177,10 +177,13 @@ class Step:
         """Whether the device has got so far that nobody need wait for it."""
         return self._times.is_over and self._values.is_known
 
-    def facts(self) -> StepFacts:
-        """What is known of it; the device is waited for."""
+    def settle(self) -> None:
+        """Wait for the device, and tell what was found."""
         self._times.read()
         self._values.settle()
+
+    def facts(self) -> StepFacts:
+        """What is known of it."""
         return StepFacts(
             calls=tuple(map(self._facts_of, self._calls)),
             backward_span=self._times.backward_span,

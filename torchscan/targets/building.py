@@ -18,6 +18,7 @@ from torchscan.targets.built import Built
 from torchscan.targets.hubs import HUBS
 from torchscan.targets.importing import first_on_the_path, named
 from torchscan.targets.parsing import Target
+from torchscan.units import memory
 
 Result = TypeVar("Result")
 Factory = Callable[[], Built]
@@ -29,18 +30,27 @@ _NO_DATA = ("meta tensor", "out of meta", "on meta", "device meta", "meta device
 
 
 def with_model(
-    target: Target, verb: Callable[[Built], Result], *, folder: Path | None = None, is_own_process: bool = True
+    target: Target,
+    verb: Callable[[Built], Result],
+    *,
+    folder: Path | None = None,
+    is_own_process: bool = True,
+    with_data: bool = False,
 ) -> Result:
     """What ``verb`` says about the model, built on the meta device, or with data if its constructor or its pass needs it.
 
-    Paths and modules are looked for in the ``folder``, by default the current one. If this process is not our own
-    (``is_own_process``), the user's code is run with data at once: it may keep what it makes, where other code finds it. The
-    random state and the module search path are left unchanged.
+    ``with_data``: with data in any case, and a model of its own, which the verb may change. Paths and modules are looked for in
+    the ``folder``, by default the current one. If this process is not our own (``is_own_process``), the user's code is run with
+    data at once: it may keep what it makes, where other code finds it. The random state and the module search path are left
+    unchanged.
     """
     folder = Path.cwd() if folder is None else folder
     with torch.random.fork_rng(devices=[]), first_on_the_path(folder):
         try:
-            return _with_factory(target, _factory(target, folder), verb, is_own_process or target.kind in HUBS)
+            factory = _factory(target, folder)
+            if with_data:
+                return verb(_own(target, factory))
+            return _with_factory(target, factory, verb, is_own_process or target.kind in HUBS)
         except SystemExit as error:  # which would end torchscan as if all were well
             raise InputError(f"{target}: its code calls sys.exit({error.code!r})") from error
 
@@ -59,6 +69,16 @@ def _with_factory(target: Target, factory: Factory | Built, verb: Callable[[Buil
             if not may_need_data(error):
                 raise
     return verb(_built(target, factory))
+
+
+def _own(target: Target, factory: Factory | Built) -> Built:
+    """With data. Whether there is memory for it is found out where that has no effect on other code."""
+    if isinstance(factory, Built):
+        return factory.copied()
+    on_meta = _built_without_data(target, factory) if target.kind in HUBS else None
+    if on_meta is not None and (size := _bytes_of(on_meta.module)) > _bytes_of_machine():
+        raise InputError(f"{target} is {memory(size)} large, more than this machine's memory: choose a smaller one")
+    return _built(target, factory)
 
 
 def may_need_data(error: TorchscanError) -> bool:

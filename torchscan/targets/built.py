@@ -22,6 +22,10 @@ class Built:
     #: whether it is built again, with data, if its pass asks for values: not if that takes too much memory
     has_another_chance: bool = False
 
+    def copied(self) -> Built:
+        """The same with a copy of the model, for whoever changes it."""
+        return replace(self, module=_copy(self.module))
+
     def converted(self, dtype: str | None) -> Built:
         """The model in another floating-point type. One with data is copied, since others may use it."""
         if dtype is None or not torch_dtype(checked_dtype(dtype)).is_floating_point:
@@ -35,7 +39,7 @@ def _copy(module: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(module)
     except Exception as error:
-        raise InputError(f"converting a {type(module).__name__} takes a copy, and it cannot be copied: {error}") from error
+        raise InputError(f"this takes a copy of the {type(module).__name__}, and it cannot be copied: {error}") from error
 
 
 def inputs_of(what: str, built: Built, specs: Sequence[InputSpec], dtype: str | None) -> dict[str, Any]:

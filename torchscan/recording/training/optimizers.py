@@ -90,10 +90,8 @@ def _checked(choice: OptimizerChoice, make: Callable[[], object]) -> Optimizer:
 
 def take_step(optimizer: Optimizer, *, is_recorded: bool) -> None:
     """One step on meta tensors. The values that it bases decisions on are assumed: see :class:`_AssumedValues`."""
-    takes_closure = inspect.signature(optimizer.step).parameters.get("closure")
-    needs_closure = takes_closure is not None and takes_closure.default is inspect.Parameter.empty
     losses = itertools.count(1.0)  # each another, so that nobody thinks the end was reached
-    arguments: list[Any] = [lambda: next(losses)] if needs_closure else []
+    arguments: list[Any] = [lambda: next(losses)] if needs_closure(optimizer) else []
     try:
         with _AssumedValues(is_recorded=is_recorded):
             interruptible(optimizer.step, *arguments)
@@ -103,6 +101,12 @@ def take_step(optimizer: Optimizer, *, is_recorded: bool) -> None:
         raise OptimizerError(
             f"{type(optimizer).__name__}.step() failed on meta tensors: {type(error).__name__}: {error}"
         ) from error
+
+
+def needs_closure(optimizer: Optimizer) -> bool:
+    """Whether its step asks for the loss, as often as it likes."""
+    taken = inspect.signature(optimizer.step).parameters.get("closure")
+    return taken is not None and taken.default is inspect.Parameter.empty
 
 
 def state_of(optimizer: Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:

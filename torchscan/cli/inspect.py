@@ -1,0 +1,169 @@
+"""``torchscan inspect``: what each module of a real step takes, of a model or in a script that trains."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torchscan.cli.arguments import (
+    add_output,
+    in_full,
+    model_command,
+    positive,
+    put_table,
+    require_step_for_optimizer,
+)
+from torchscan.cli.progress import progress
+from torchscan.cli.saying import WRONG_USE, in_options, report_mistake, say
+from torchscan.errors import InputError, TorchscanError
+
+if TYPE_CHECKING:
+    from torchscan.runtime.run import RunFacts
+    from torchscan.runtime.script import LargestModule
+    from torchscan.targets import Built
+
+_REAL = """\
+Here a TARGET is built with data, and its steps are real ones on this machine."""
+_SCRIPT = """\
+After -- comes a script as it is started: python train.py, python -m package.module. It runs in
+this process, with its own output, warnings and exit status; the table goes to standard error, or
+to --output. Steps are those of the largest module that trains, and after them nothing is watched
+any more. torch is imported before the script begins. Where it ends by os._exit or by a signal
+other than Ctrl-C, there is no table."""
+_EXAMPLES = """\
+examples
+  torchscan inspect torchvision:resnet50 --training --batch-size 8
+  torchscan inspect timm:vit_base_patch16_224 --device cuda --precision bf16-mixed --steps 20
+  torchscan inspect -- python train.py --epochs 3
+  torchscan inspect --steps 20 --output steps.json --format json -- python -m package.train"""
+
+
+def add_to(commands: Any) -> None:
+    """Register the command."""
+    help_ = "what each module takes in real steps, of a model or of a script that trains"
+    parser = model_command(commands, "inspect", help_, _REAL, _SCRIPT, _EXAMPLES, run=_run, models="?", step=True)
+    parser.usage = "torchscan inspect [options] TARGET\n       torchscan inspect [options] -- python train.py [arguments]"
+    parser.add_argument(
+        "--device", metavar="cpu|cuda", help="where a TARGET runs: cpu, cuda, cuda:1 (default: cuda if it is there)"
+    )
+    parser.add_argument("--steps", metavar="N", type=positive, default=5, help="how many, after one that warms up (default 5)")
+    rows = parser.add_argument_group("rows")
+    rows.add_argument("--depth", metavar="N", type=int, default=3, help="leave out modules deeper than this (default 3)")
+    add_output(parser)
+
+
+def parted(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
+    """The words of the command, and those of the program after ``--``, which may have options of the same names."""
+    if words and words[0] == "inspect" and "--" in words:
+        at = words.index("--")
+        return words[:at], words[at + 1 :]
+    return words, None
+
+
+def _run(options: argparse.Namespace) -> int | None:
+    if options.depth < 0:
+        raise InputError(f"--depth is {options.depth}: give 0 for the model alone, or more")
+    if options.program is not None:
+        return _of_program(options)
+    if options.target is None:
+        raise InputError("give a TARGET, or a script after --: torchscan inspect -- python train.py")
+    if options.target.endswith(".py"):
+        raise InputError(
+            f"{options.target} is a script: say which model in it, {options.target}:NAME, or run it, "
+            f"torchscan inspect -- python {options.target}"
+        )
+    _put(_of_target(options), options)
+    return None
+
+
+def _put(facts: RunFacts, options: argparse.Namespace) -> None:
+    from torchscan.report.inspection import run_table
+
+    put_table(run_table(facts, max_depth=options.depth), options, json=partial(in_full, facts))
+
+
+def _of_target(options: argparse.Namespace) -> RunFacts:
+    from torchscan.targets import parse_target, with_model
+
+    require_step_for_optimizer(options)
+    # what a model prints is not part of the answer
+    with progress(f"torchscan: {options.target}"), contextlib.redirect_stdout(sys.stderr):
+        return with_model(parse_target(options.target), partial(_measured, options), with_data=True)
+
+
+def _measured(options: argparse.Namespace, built: Built) -> RunFacts:
+    from torchscan.inspection import inspect
+    from torchscan.recording.request import PassRequest
+    from torchscan.runtime.steps import RealSteps, device_here
+    from torchscan.targets import inputs_of, parse_input
+
+    inputs = inputs_of(options.target, built, [parse_input(text) for text in options.input], options.dtype)
+    request = PassRequest(
+        module=built.converted(options.dtype).module,
+        mode=options.mode or ("train" if options.training else "eval"),
+        backward=options.training,
+        optimizer=options.optimizer,
+        batch_size=options.batch_size,
+        **inputs,
+    )
+    steps = RealSteps(request, device_here(options.device), options.precision)
+    with inspect(steps.module, warm_up=1) as run:
+        for _ in range(1 + options.steps):
+            steps.take()
+    return run.facts
+
+
+# -- a script ------------------------------------------------------------------------------------------------------------
+
+
+def _of_program(options: argparse.Namespace) -> int | None:
+    """Run it and show what was seen. Its exit status is kept, unless it is fine and the table is not."""
+    from torchscan.inspection import inspect
+    from torchscan.runtime.script import LargestModule, program_of, run_program
+
+    _refuse_what_is_for_targets(options)
+    program = program_of(options.program)
+    errors = sys.stderr  # a script may put another in its place, and close it
+    with LargestModule(partial(inspect, steps=options.steps)) as largest:
+        status = run_program(program)
+    if not largest.is_of_this_process:
+        return status
+    sys.stdout.flush()
+    with contextlib.redirect_stdout(errors), contextlib.redirect_stderr(errors):
+        is_shown = _show(largest, options)
+    return status if is_shown else status or WRONG_USE
+
+
+def _show(largest: LargestModule, options: argparse.Namespace) -> bool:
+    """Whether it could be shown, as far as that is up to the user."""
+    try:
+        if largest.mistake is not None:
+            report_mistake(largest.mistake)
+            return True
+        facts = largest.facts()
+        if facts is None:
+            say("the script has called no module of torch in this process, so there is nothing to show")
+            return True
+        if not largest.trains:
+            say("note: no module of the script trains: this is the largest that it calls")
+        _put(facts, options)
+    except TorchscanError as error:
+        say(in_options(str(error)))
+        return False
+    return True
+
+
+def _refuse_what_is_for_targets(options: argparse.Namespace) -> None:
+    given = {
+        **{f"--{name}": getattr(options, name) for name in ("input", "dtype", "mode", "training", "optimizer", "precision")},
+        "--batch-size": options.batch_size > 1,
+        "--device": options.device,
+        f"TARGET {options.target}": options.target,
+    }
+    useless = next((option for option, value in given.items() if value), None)
+    if useless:
+        raise InputError(f"{useless} is not for a script, which has its own: leave it out, or put it after the script's name")

@@ -1,0 +1,118 @@
+"""Steps that are really taken: a forward pass, or a training step, of a model with data on a device of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchscan.errors import InputError, RecordError, TorchscanError
+from torchscan.recording.bookkeeping.inventory import tensors_of, type_name_of
+from torchscan.recording.passes import record_pass
+from torchscan.recording.precision import Precision
+from torchscan.recording.request import PassRequest
+from torchscan.recording.training.gradients import differentiable_outputs, loss_of
+from torchscan.recording.training.optimizers import needs_closure, optimizer_on
+from torchscan.torch_versions import products_in_tf32
+
+_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def device_here(name: str | None) -> torch.device:
+    """A device of this machine by its name; None: CUDA's first one, or else the CPU."""
+    on_cuda = torch.cuda.is_available()
+    if name is None:
+        return torch.device("cuda" if on_cuda else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"the device is {name[:40]!r}, and the steps run on this machine: give cpu, cuda or cuda:0")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"there is no {name} that this torch can use here: give cpu{', or cuda' if on_cuda else ''}")
+    return device
+
+
+class RealSteps:
+    """Takes the steps that were asked for. The model of the request is moved, converted and trained."""
+
+    def __init__(self, request: PassRequest, device: torch.device, precision: Precision | None) -> None:
+        _require_data(request.module)
+        self._precision, self._autocast = precision, _autocast_in(precision, device)
+        with self._explained(request):
+            self.module: nn.Module = request.module.to(device, None if precision is None else _TYPES.get(precision))
+        if request.mode != "same":
+            self.module.train(request.mode == "train")
+        self._request = replace(request, module=self.module, execute="abstract", optimizer=None)
+        self._args, self._kwargs, _ = self._request.inputs(device, ())
+        parameters = {id(parameter): parameter for parameter in self.module.parameters()}
+        self._optimizer = None if request.optimizer is None else optimizer_on(request.optimizer, parameters)
+
+    def take(self) -> None:
+        """One more."""
+        with self._explained(self._request), products_in_tf32(True) if self._precision == "tf32" else nullcontext():
+            if self._request.has_backward:
+                self._learn()
+            else:
+                with torch.no_grad():
+                    self._forward()
+
+    def _forward(self) -> Any:
+        with self._autocast:
+            result = self.module(*self._args, **self._kwargs)
+            return loss_of(result, self._request.backward) if self._request.has_backward else result
+
+    def _learn(self) -> None:
+        """Gradients of ones, as in a record."""
+        self.module.zero_grad()
+        outputs = differentiable_outputs(self._forward())
+        torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
+        if self._optimizer is not None:
+            loss = sum(float(output.sum()) for output in outputs) if needs_closure(self._optimizer) else 0.0
+            self._optimizer.step(*([lambda: loss] if needs_closure(self._optimizer) else []))
+
+    @contextlib.contextmanager
+    def _explained(self, request: PassRequest) -> Iterator[None]:
+        """Where the same pass fails on shapes alone, that says best why it fails."""
+        try:
+            yield
+        except TorchscanError:
+            raise
+        except Exception as error:
+            with _only_failures():
+                record_pass(replace(request, execute="abstract", optimizer=None))
+            said = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            raise RecordError(f"{type_name_of(request.module)} failed in a real step: {said}") from error
+
+
+@contextlib.contextmanager
+def _only_failures() -> Iterator[None]:
+    """What says that the model fails; that it cannot be recorded is no news."""
+    try:
+        yield
+    except RecordError:
+        raise
+    except Exception:
+        return
+
+
+def _require_data(module: nn.Module) -> None:
+    if any(tensor.is_meta for tensor in tensors_of(module)):
+        raise InputError(f"this {type_name_of(module)} has tensors without data, and real steps need them: build it on the CPU")
+
+
+def _autocast_in(precision: Precision | None, device: torch.device) -> AbstractContextManager[object]:
+    """Refuse what this device does not compute in."""
+    if precision in ("fp8", "fp8-mixed"):
+        raise InputError(f"a model in {precision} has modules of its own: convert it in Python, and inspect() it there")
+    if precision == "tf32" and device.type != "cuda":
+        raise InputError(f"tf32 is for CUDA devices, and this runs on {device}: give fp32 or bf16")
+    if precision is None or not precision.endswith("-mixed"):
+        return nullcontext()
+    return torch.autocast(device.type, _TYPES[precision.removesuffix("-mixed")])
