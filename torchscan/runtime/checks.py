@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.call_tree import Call
 
 #: what a module returned and its gradient, or a parameter after the step and its gradient
@@ -59,9 +58,9 @@ class StepChecks:
         self._listener = listener
         self.said: list[Checked] = []
 
-    def note_end(self, call: Call, result: object) -> None:
-        """A module has returned."""
-        for tensor in tensors_in(result) if self._checks else ():
+    def note_end(self, call: Call, tensors: Sequence[Tensor]) -> None:
+        """A module has returned these."""
+        for tensor in tensors if self._checks else ():
             self._ask(call.path, "output", tensor)
             if tensor.grad_fn is not None:
                 self._wait_for_gradient(call.path, tensor.grad_fn, tensor.output_nr)

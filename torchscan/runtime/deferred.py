@@ -8,13 +8,12 @@ no longer be seen: from then on values are looked at where they are made.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call, Given
 from torchscan.runtime.findings import NonFinite, Phase
@@ -44,14 +43,14 @@ class DeferredValues(Values):
         self._copied: Tensor | None = None
         self._event: torch.cuda.Event | None = None
 
-    def note_start(self, call: Call, args: tuple[Any, ...]) -> None:
+    def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:  # noqa: ARG002
         """What it is given, and nobody has returned, its caller made."""
-        for tensor in tensors_in(args):
+        for tensor in tensors:
             self._note(_check("input", call) if call.parent is None else _check("forward", call.parent), tensor)
 
-    def note_end(self, call: Call, given: Given, result: object, *, has_failed: bool) -> None:  # noqa: ARG002
+    def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor], *, has_failed: bool) -> None:  # noqa: ARG002
         """What it returns."""
-        for tensor in () if has_failed else tensors_in(result):
+        for tensor in tensors:
             if makes_none(call.module):
                 self._known.note(tensor, FINE)
             else:
@@ -65,7 +64,7 @@ class DeferredValues(Values):
         """What it made."""
         self._note_gradients("backward", owner, made)
 
-    def note_update(self, modules: Iterable[tuple[str, nn.Module]]) -> None:
+    def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:  # noqa: ARG002
         """The parameters and buffers; then all sums are on their way."""
         for path, module in modules:
             for tensor in [*module._parameters.values(), *module._buffers.values()]:

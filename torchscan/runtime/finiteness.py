@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import cmath
 import weakref
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -111,6 +112,15 @@ class KnownTensors:
     def __init__(self) -> None:
         #: by identity, which others may have once the tensor is gone
         self._looks: dict[int, tuple[weakref.ref[Tensor], int, Look]] = {}
+
+    def look_at_all(self, tensors: Iterable[Tensor]) -> Look:
+        """All of them together."""
+        total = FINE
+        for tensor in tensors:
+            look = self.look_at(tensor)
+            if look is not FINE:
+                total += look
+        return total
 
     def look_at(self, tensor: Tensor) -> Look:
         """Unless it is known since it was last written to."""

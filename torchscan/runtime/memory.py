@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.call_tree import Call, Given
+from torchscan.recording.call_tree import Call
 from torchscan.torch_versions import TELLS_UNPACKING
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -132,12 +131,12 @@ class MemoryWatch:
         if key not in self._known:
             self._unread[call.index] = _Unread(call)
 
-    def note_end(self, call: Call, given: Given, result: object) -> None:
+    def note_end(self, call: Call, given: Sequence[Tensor], returned: Sequence[Tensor]) -> None:
         """A call has ended."""
         unread = self._unread.get(call.index)
         if unread is not None:
             unread.end = Allocator.read()
-            unread.given, unread.returned = blocks_of(tensors_in(given)), blocks_of(tensors_in(result))
+            unread.given, unread.returned = blocks_of(given), blocks_of(returned)
 
     def note_made(self, owner: Call | None, node: Node) -> None:
         """A node of the graph was made in this call, or in none that is known."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -131,22 +131,25 @@ class Step:
         with self._times.standing_still():
             if call.outer is None and call.parent is not None:
                 self._run_again[call.index] = next_node()
-            self._memory.note_start(call, _shapes_of(args))
-            self._values.note_start(call, args)
+            tensors = tensors_in(args)
+            self._memory.note_start(call, _shapes_of(tensors))
+            self._values.note_start(call, args, tensors)
         self._times.note_start(call)
 
     def note_end(self, call: Call, given: Given, result: object) -> None:
         """A call has ended."""
         self._times.note_end(call)
         with self._times.standing_still():
-            self._shapes[call.index] = (*_both_shapes(given), *_both_shapes(result))
-            self._memory.note_end(call, given, result)
+            args, kwargs = given
+            inputs, outputs = [*tensors_in(args), *(tensors_in(kwargs) if kwargs else ())], tensors_in(result)
+            self._shapes[call.index] = (*_both_shapes(inputs), *_both_shapes(outputs))
+            self._memory.note_end(call, inputs, outputs)
             if call.outer is None:
-                self._watch_graph(call, result)
-            self._values.note_end(call, given, result, has_failed=given is FAILED)
-            self._checks.note_end(call, result)
+                self._watch_graph(call, outputs)
+            self._values.note_end(call, given, outputs, has_failed=given is FAILED)
+            self._checks.note_end(call, outputs)
 
-    def _watch_graph(self, call: Call, result: object) -> None:
+    def _watch_graph(self, call: Call, result: Sequence[Tensor]) -> None:
         """The model has returned, or what a checkpoint has run again."""
         if call.parent is None:
             self._has_graph |= self._nodes.watch(result, self._oldest)
@@ -167,7 +170,7 @@ class Step:
         self._calls = tuple(calls)
         self._nodes.forget_leaves()
         self._known_memory = self._memory.close_step()
-        self._values.note_update(modules)
+        self._values.note_update(modules, is_followed=is_followed)
         self._checks.note_update(parameters)
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
@@ -227,12 +230,11 @@ class Step:
         )
 
 
-def _both_shapes(value: object) -> tuple[Shapes, Shapes]:
+def _both_shapes(tensors: Sequence[Tensor]) -> tuple[Shapes, Shapes]:
     """Of all tensors, and of those that require a gradient."""
-    tensors = tensors_in(value)
     shapes = _shapes_of(tensors)
     return shapes, tuple(shape for shape, each in zip(shapes, tensors, strict=True) if each.requires_grad)
 
 
-def _shapes_of(value: object) -> Shapes:
-    return tuple(tuple(tensor.shape) for tensor in tensors_in(value))
+def _shapes_of(tensors: Sequence[Tensor]) -> Shapes:
+    return tuple([tuple(tensor.shape) for tensor in tensors])

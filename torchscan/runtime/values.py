@@ -69,6 +69,7 @@ class _Open:
 
     args: tuple[Any, ...]
     inputs: list[_Input]
+    is_fine: bool = False
     suspicions: list[_Suspicion] = field(default_factory=list)
 
 
@@ -105,12 +106,12 @@ class Values(ABC):
         self.gradients_out: dict[int, Look] = {}
 
     @abstractmethod
-    def note_start(self, call: Call, args: tuple[Any, ...]) -> None:
-        """A call has started."""
+    def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
+        """A call has started, with these tensors in its positional arguments."""
 
     @abstractmethod
-    def note_end(self, call: Call, given: Given, result: object, *, has_failed: bool) -> None:
-        """A call has ended, or was left by an exception."""
+    def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor], *, has_failed: bool) -> None:
+        """A call has ended with these tensors, or was left by an exception."""
 
     @abstractmethod
     def note_loss(self, owner: Call | None, gradients: Gradients) -> None:
@@ -121,8 +122,8 @@ class Values(ABC):
         """A node has run, and made gradients of what it was given."""
 
     @abstractmethod
-    def note_update(self, modules: Iterable[tuple[str, nn.Module]]) -> None:
-        """The step is over: whoever wrote to parameters and buffers has done so."""
+    def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:
+        """The step is over: whoever wrote to parameters and buffers has done so. In one that follows, parameters are read."""
 
     @property
     def is_known(self) -> bool:
@@ -147,46 +148,48 @@ class StepValues(Values):
 
     # -- the forward pass ----------------------------------------------------------------------------------------------
 
-    def note_start(self, call: Call, args: tuple[Any, ...]) -> None:
+    def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
         """A call has started."""
-        inputs = _readable(args)
-        self._open[call.index] = _Open(args, [_Input(each, version_of(each)) for each in inputs])
+        inputs = _readable(tensors)
+        mine = self._open[call.index] = _Open(args, [_Input(each, version_of(each)) for each in inputs])
         if self.first is None:
-            self._suspect_caller(call, inputs)
+            mine.is_fine = self._suspect_caller(call, inputs)
 
-    def note_end(self, call: Call, given: Given, result: object, *, has_failed: bool) -> None:
+    def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor], *, has_failed: bool) -> None:
         """A call has ended, or was left by an exception."""
-        mine = self._open.pop(call.index)
+        mine, results = self._open.pop(call.index), _readable(tensors)
         args, kwargs = (mine.args, {}) if has_failed else given
-        before = self._worst_input(call, mine, kwargs)
-        look = self._look_at_results(call, result, before)
-        if self.first is None and _is_worse(look, before):
-            self._suspect(mine, look, _readable(result))
+        before = FINE if mine.is_fine and not kwargs else self._worst_input(call, mine, kwargs)
+        look = self._look_at_results(call, results, before)
+        if look is not FINE and self.first is None and _is_worse(look, before):
+            self._suspect(mine, look, results)
         for suspicion in mine.suspicions:
             self._settle(call, mine, (args, kwargs), suspicion)
         self._tell()
 
     def _worst_input(self, call: Call, mine: _Open, kwargs: dict[str, Any]) -> Look:
         """What the call was given, as it was then: what was written to since is as it was known."""
-        by_name = _readable(kwargs) if kwargs else []
+        by_name = _readable(tensors_in(kwargs))
         if self.first is None:
             self._suspect_caller(call, by_name)
         then = (self._known.at(each.tensor, each.version) for each in mine.inputs)
-        return sum([*then, *(self._known.look_at(each) for each in by_name)], FINE)
+        return sum(then, self._known.look_at_all(by_name))
 
-    def _look_at_results(self, call: Call, result: object, before: Look) -> Look:
-        results = _readable(result)
+    def _look_at_results(self, call: Call, results: Sequence[Tensor], before: Look) -> Look:
         if before.is_fine and makes_none(call.module):
             for each in results:
                 self._known.note(each, FINE)
             return FINE
-        look = sum((self._known.look_at(each) for each in results), FINE)
-        if not look.is_fine:
+        look = self._known.look_at_all(results)
+        if look is not FINE:
             self.outputs[call.index] = look
         return look
 
-    def _suspect_caller(self, call: Call, given: Iterable[Tensor]) -> None:
-        """Whoever called this made what is not finite among what it gave, unless that has been explained."""
+    def _suspect_caller(self, call: Call, given: Sequence[Tensor]) -> bool:
+        """Whoever called this made what is not finite among what it gave, unless that is known. Whether all is fine."""
+        looks = [known for each in given if (known := self._known.get(each)) is not None]
+        if len(looks) == len(given):
+            return all(each is FINE for each in looks)
         for tensor in given:
             if self._known.get(tensor) is None and not (look := self._known.look_at(tensor)).is_fine:
                 caller = None if call.parent is None else self._open.get(call.parent.index)
@@ -194,6 +197,7 @@ class StepValues(Values):
                     self._suspect(caller, look, [tensor])
                 elif look.nan and call.parent is None:
                     self._find(call, "input", self._next(), look, tensor.numel(), Operator(), (_range("it", tensor),))
+        return self._known.look_at_all(given) is FINE
 
     def _suspect(self, mine: _Open, look: Look, tensors: Sequence[Tensor]) -> None:
         mine.suspicions.append(_Suspicion(self._next(), look, _size(tensors)))
@@ -250,7 +254,7 @@ class StepValues(Values):
             self._tell()
 
     def _look_at_all(self, gradients: Gradients) -> Look:
-        return sum((self._known.look_at(each) for each in gradients if each is not None and is_readable(each)), FINE)
+        return self._known.look_at_all(each for each in gradients if each is not None and is_readable(each))
 
     def _count_crossing(self, source: Call | None, target: Call | None, look: Look) -> None:
         """A gradient leaves all calls that it was in and is not any more, and enters others."""
@@ -264,10 +268,14 @@ class StepValues(Values):
 
     # -- after the step ------------------------------------------------------------------------------------------------
 
-    def note_update(self, modules: Iterable[tuple[str, nn.Module]]) -> None:
-        """The step is over: whoever wrote to parameters and buffers has done so."""
+    def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:
+        """Look at buffers, and at parameters after the last step: what spoils those before shows in the next one's results."""
         for path, module in modules:
-            bad = [each for each in _bad_in(module) if f"{path}.{each.name}" not in self._memory.known_bad]
+            bad = [
+                each
+                for each in _bad_in(module, but_parameters=is_followed)
+                if f"{path}.{each.name}" not in self._memory.known_bad
+            ]
             self._memory.known_bad.update(f"{path}.{each.name}" for each in bad)
             if bad and self.first is None:
                 self._place, self.first = self._next(), _update(self._step, path, module, bad)
@@ -348,8 +356,8 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str,
         yield from ((path, each) for path, each in named_tensors(value, name) if is_readable(each))
 
 
-def _readable(value: object) -> list[Tensor]:
-    return [each for each in tensors_in(value) if is_readable(each)]
+def _readable(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [each for each in tensors if is_readable(each)]
 
 
 def _size(tensors: Iterable[Tensor | None]) -> int:
@@ -371,9 +379,9 @@ def _range(name: str, tensor: Tensor) -> Range:
     return Range(name, least, most, look.nan, look.inf)
 
 
-def _bad_in(module: nn.Module) -> Iterator[Bad]:
+def _bad_in(module: nn.Module, *, but_parameters: bool = False) -> Iterator[Bad]:
     """Its own parameters and buffers that are not finite."""
-    for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+    for name, tensor in [*(() if but_parameters else module._parameters.items()), *module._buffers.items()]:
         if tensor is not None and is_readable(tensor) and not (look := look_at(tensor)).is_fine:
             yield Bad(name, look.nan, look.inf, tensor.numel())
 
