@@ -220,12 +220,12 @@ from torchscan.report.table import (
 from torchscan.report.table import (
     Table as Table,
 )
+from torchscan.runtime.facts import InspectedCall as InspectedCall
 from torchscan.runtime.findings import NonFinite as NonFinite
 from torchscan.runtime.provenance import RunProvenance as RunProvenance
 from torchscan.runtime.run import CallRun as CallRun
 from torchscan.runtime.run import Latency as Latency
 from torchscan.runtime.run import RunFacts as RunFacts
-from torchscan.runtime.step import InspectedCall as InspectedCall
 from torchscan.runtime.timeline import Slice as Slice
 from torchscan.runtime.timeline import Timeline as Timeline
 from torchscan.scan import Scan as Scan

@@ -80,6 +80,7 @@ class Run(Inspected):
         expectation = self._expectation(inspector)
         return run_of(
             inspector.steps,
+            inspector.calls,
             self._warm_up,
             provenance_of(inspector.model),
             costs=expectation.costs,

@@ -8,7 +8,7 @@ no longer be seen: from then on values are looked at where they are made.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call, Given
 from torchscan.runtime.findings import NonFinite, Phase
 from torchscan.runtime.finiteness import FINE, is_readable
-from torchscan.runtime.values import Gradients, Listener, Memory, Values, makes_none
+from torchscan.runtime.values import Gradients, Listener, Memory, Source, Values, makes_none
 from torchscan.torch_versions import unseen, without_torch_function
 
 _LATER = "values were looked at after the step; from now on they are where they are made"
@@ -60,7 +60,14 @@ class DeferredValues(Values):
         """What comes from the loss."""
         self._note_gradients("loss", None if owner is None else owner.outermost, gradients)
 
-    def note_node(self, owner: Call | None, made: Gradients, given: Gradients) -> None:  # noqa: ARG002
+    def note_node(
+        self,
+        owner: Call | None,
+        made: Gradients,
+        given: Gradients,  # noqa: ARG002
+        unseen: Collection[int],  # noqa: ARG002
+        source: Source | None,  # noqa: ARG002
+    ) -> None:
         """What it made."""
         self._note_gradients("backward", owner, made)
 

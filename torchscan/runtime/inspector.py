@@ -19,8 +19,10 @@ from torchscan.recording.undo import is_recording
 from torchscan.runtime.checks import Check, Checked, StepChecks
 from torchscan.runtime.compiling import Compilation, CompileWatch
 from torchscan.runtime.deferred import DeferredValues
+from torchscan.runtime.facts import InspectedCall, StepFacts
 from torchscan.runtime.memory import MemoryWatch
-from torchscan.runtime.step import Step, StepFacts
+from torchscan.runtime.nodes import HeldLeaves
+from torchscan.runtime.step import Step
 from torchscan.runtime.timeline import Timeline
 from torchscan.runtime.timing import EventPool, StepTimes
 from torchscan.runtime.values import Listener, Memory, StepValues, Values
@@ -59,8 +61,8 @@ class Inspector:
         self.example: Given | None = None
         #: the type that products are computed in, if it was called under autocast
         self.autocast: torch.dtype | None = None
-        #: when what ran in the last step
-        self.timeline = Timeline()
+        #: the last step that is over
+        self._last: Step | None = None
         self._is_started = False
         self._has_compiled_parts = False
         self._optimizer_hooks: tuple[RemovableHandle, ...] = ()
@@ -73,6 +75,7 @@ class Inspector:
             raise InputError("this inspection has been started: finish it first")
         self._is_started = True
         self._compiler = CompileWatch(self._tree.pause, self._tree.go_on)
+        self._leaves = HeldLeaves(self.model.parameters())
         self._begin()
         self._optimizer_hooks = (
             register_optimizer_step_pre_hook(lambda *_: self._step.note_optimizer(is_start=True)),
@@ -97,6 +100,7 @@ class Inspector:
         finally:  # whoever is told may raise
             self._settle(waits=True)
             self.compilation = self._compiler.compiled(self._paths.values())
+            self._leaves.close()
             self._paths.clear()
             self._parameters = {}
 
@@ -104,6 +108,16 @@ class Inspector:
     def steps(self) -> Sequence[StepFacts]:
         """What was seen, step by step."""
         return self._steps
+
+    @property
+    def calls(self) -> tuple[InspectedCall, ...]:
+        """Those of the last step."""
+        return () if self._last is None else self._last.calls()
+
+    @property
+    def timeline(self) -> Timeline:
+        """When what ran in the last step."""
+        return Timeline() if self._last is None else self._last.timeline()
 
     @property
     def looking(self) -> int:
@@ -124,7 +138,7 @@ class Inspector:
         times = StepTimes(self._pool if on_cuda else None)
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         checks = StepChecks(self._number, self._checks, names, self._alarmed)
-        self._step = Step(self._tree, times, self._values(on_cuda), self._memory, checks)
+        self._step = Step(self._tree, self._leaves, times, self._values(on_cuda), self._memory, checks)
 
     @property
     def _number(self) -> int:
@@ -172,8 +186,8 @@ class Inspector:
             try:
                 step.settle()
             finally:  # whoever is told may raise
-                self._steps.append(step.facts())
-                self.timeline = step.timeline()
+                self._steps.append(step.facts(self._steps[-1] if self._steps else None))
+                self._last = step
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 

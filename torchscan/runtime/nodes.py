@@ -1,124 +1,183 @@
-"""Follows the nodes of the graph that a step makes, as the backward pass runs them."""
+"""Follows the nodes of the graph that a step makes, as the backward pass runs them.
+
+A hook on a node takes a few microseconds to put there, and there are hundreds in a step. Those that store gradients of the
+model's parameters are held, with their hooks, for as long as the inspection goes on, as DistributedDataParallel does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
+from time import perf_counter_ns
 from typing import Any
 
 from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
-from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.call_tree import Call, CallTree
 from torchscan.runtime.checks import StepChecks
 from torchscan.runtime.memory import Allocator, MemoryWatch
 from torchscan.runtime.timing import LEAVES, StepTimes
-from torchscan.runtime.values import Gradients, Values, moves
+from torchscan.runtime.values import Gradients, Source, Values, moves, reveals
 
-_Handles = tuple[RemovableHandle, ...]
+
+class HeldLeaves:
+    """The nodes that store gradients of parameters, and what is told when one runs: the step that goes on then."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self._parameters = {id(each): each for each in parameters}
+        self._held: dict[int, tuple[Node, tuple[RemovableHandle, ...]]] = {}
+        self.watch: NodeWatch | None = None
+        self._start = 0
+
+    def hold(self, node: Any) -> bool:
+        """Whether this is one of them, and is followed now."""
+        variable = node.variable
+        if id(variable) not in self._parameters:
+            return False
+        held = self._held.get(id(variable))
+        if held is None or held[0] is not node:
+            self._held[id(variable)] = (
+                node,
+                (node.register_prehook(self._before), node.register_hook(partial(self._after, variable))),
+            )
+        return True
+
+    def close(self) -> None:
+        """Let go of them."""
+        for _, handles in self._held.values():
+            for handle in handles:
+                handle.remove()
+        self._held.clear()
+        self._parameters.clear()
+        self.watch = None
+
+    def _before(self, *_: Any) -> None:
+        if self.watch is not None:
+            self._start = self.watch.times.note_node_start(LEAVES)
+
+    def _after(self, variable: Tensor, *_: Any) -> None:
+        if self.watch is not None and self._start:
+            self.watch.times.note_node(LEAVES, self._start, 0)
+            self.watch.note_stored(variable)
+        self._start = 0
 
 
 class NodeWatch:
     """Tells those that watch a step of each node behind its results."""
 
-    def __init__(self, tree: CallTree, times: StepTimes, values: Values, memory: MemoryWatch, checks: StepChecks) -> None:
+    def __init__(
+        self,
+        tree: CallTree,
+        leaves: HeldLeaves,
+        times: StepTimes,
+        values: Values,
+        memory: MemoryWatch,
+        checks: StepChecks,
+    ) -> None:
         self._tree = tree
+        self._leaves = leaves
         self.times = times
         self.values = values
         self.memory = memory
         self._checks = checks
-        #: by identity of what gradients are stored for: its node outlives the graph where somebody holds it, as DDP does
-        self._leaves: dict[int, _Handles] = {}
+        leaves.watch = self
 
-    def watch(self, result: object, oldest: int) -> bool:
-        """Follow the nodes behind a result that are numbered from ``oldest`` on. Whether there are any."""
-        found = False
-        for node in _nodes_behind(result, oldest):
-            found = True
+    def watch(self, results: Sequence[Tensor], oldest: int) -> bool:
+        """Follow the nodes behind results that are numbered from ``oldest`` on. Whether there are any."""
+        nodes = _nodes_behind(results, oldest)
+        uses = Counter(following for node in nodes for following, _ in node.next_functions)
+        sources: dict[Node, Source] = {}
+        for node in nodes:
             if hasattr(node, "variable"):
-                self._watch_leaf(node)
+                if not self._leaves.hold(node):
+                    _follow(node, _Followed(self, None, None))
             else:
                 owner = self._tree.maker_of(node)
                 self.memory.note_made(owner, node)
-                _follow(node, _Followed(self, owner, is_looked_at=not moves(node)))
-        return found
+                looked_at = None if moves(node) else (_unseen(node, uses, owner, sources), sources.get(node))
+                _follow(node, _Followed(self, owner, looked_at))
+        return bool(nodes)
 
-    def watch_loss(self, result: object) -> None:
-        """Look at the gradients of a result as they arrive."""
-        for node in {tensor.grad_fn for tensor in tensors_in(result)}:
+    def watch_loss(self, results: Sequence[Tensor]) -> None:
+        """Look at the gradients of results as they arrive."""
+        for node in {tensor.grad_fn for tensor in results}:
             if node is not None:
                 node.register_prehook(partial(self.values.note_loss, self._tree.maker_of(node)))
 
-    def forget_leaves(self) -> None:
-        """The step is over."""
-        for handles in self._leaves.values():
-            for handle in handles:
-                handle.remove()
-        self._leaves.clear()
-
-    def _watch_leaf(self, node: Any) -> None:
-        variable = node.variable
-        if id(variable) not in self._leaves:
-            handles = _follow(node, _Followed(self, None, is_looked_at=False))
-            stored = node.register_hook(lambda *_: self._note_stored(variable))
-            self._leaves[id(variable)] = (*handles, stored)
-
-    def _note_stored(self, variable: Tensor) -> None:
-        with self.times.standing_still():
-            self.memory.note_stored(variable)
-            self._checks.note_stored(variable)
+    def note_stored(self, variable: Tensor) -> None:
+        """A gradient was stored."""
+        start = perf_counter_ns()
+        self.memory.note_stored(variable)
+        self._checks.note_stored(variable)
+        self.times.looking += perf_counter_ns() - start
 
 
 class _Followed:
     """Follows the runs of one node. It does not hold the node, which holds it."""
 
-    __slots__ = ("_allocated", "_before", "_is_looked_at", "_owner", "_start", "_watch")
+    __slots__ = ("_allocated", "_before", "_index", "_looked_at", "_owner", "_reads", "_start", "_watch")
 
-    def __init__(self, watch: NodeWatch, owner: Call | None, *, is_looked_at: bool) -> None:
+    def __init__(self, watch: NodeWatch, owner: Call | None, looked_at: tuple[Collection[int], Source | None] | None) -> None:
         self._watch = watch
         self._owner = owner
-        self._is_looked_at = is_looked_at
+        self._index = LEAVES if owner is None else owner.index
+        #: which of the gradients that it makes are seen later, and whose is the one that is seen here; None: none is looked at
+        self._looked_at = looked_at
+        self._reads = watch.memory.follows(owner)
         self._allocated: Allocator | None = None
         self._start = self._before = 0
 
     def before(self, *_gradients: Any) -> None:
         """The node starts."""
         times = self._watch.times
-        if self._watch.memory.follows(self._owner):
-            with times.standing_still():
-                self._allocated = Allocator.read()
-        self._before = times.in_nodes
+        if self._reads:
+            start = perf_counter_ns()
+            self._allocated = Allocator.read()
+            times.looking += perf_counter_ns() - start
         self._before = times.in_nodes
         self._start = times.note_node_start(self._index)
 
     def after(self, made: Gradients, given: Gradients) -> None:
         """The node has ended."""
-        times = self._watch.times
-        times.note_node(self._index, self._start, times.in_nodes - self._before)
-        with times.standing_still():
+        watch = self._watch
+        watch.times.note_node(self._index, self._start, watch.times.in_nodes - self._before)
+        start = perf_counter_ns()
+        try:
             if self._allocated is not None and self._owner is not None:
-                self._watch.memory.note_node(self._owner, self._allocated)
-            if self._is_looked_at:
-                self._watch.values.note_node(self._owner, made, given)
-
-    @property
-    def _index(self) -> int:
-        return LEAVES if self._owner is None else self._owner.index
+                watch.memory.note_node(self._owner, self._allocated)
+            if self._looked_at is not None:
+                watch.values.note_node(self._owner, made, given, *self._looked_at)
+        finally:  # whoever is told may raise
+            watch.times.looking += perf_counter_ns() - start
 
 
-def _follow(node: Node, followed: _Followed) -> _Handles:
-    return node.register_prehook(followed.before), node.register_hook(followed.after)
+def _follow(node: Node, followed: _Followed) -> None:
+    node.register_prehook(followed.before)
+    node.register_hook(followed.after)
 
 
-def _nodes_behind(result: object, oldest: int) -> Iterator[Node]:
+def _nodes_behind(results: Sequence[Tensor], oldest: int) -> list[Node]:
     """Each once; what is older was made in an earlier pass, and watched then."""
-    seen: set[Node] = set()
-    waiting = [tensor.grad_fn for tensor in tensors_in(result)]
+    found: dict[Node, None] = {}
+    waiting = [tensor.grad_fn for tensor in results]
     while waiting:
         node = waiting.pop()
-        if node is not None and node not in seen and node._sequence_nr() >= oldest:
-            seen.add(node)
-            waiting.extend(following for following, _ in node.next_functions)
-            yield node
+        if node is not None and node not in found and node._sequence_nr() >= oldest:
+            found[node] = None
+            waiting.extend([following for following, _ in node.next_functions])
+    return list(found)
+
+
+def _unseen(node: Node, uses: Counter[Node | None], owner: Call | None, sources: dict[Node, Source]) -> Collection[int]:
+    """Which of the gradients that it makes need no look: the only node that takes one shows in its own whether it is finite."""
+    unseen = []
+    for number, (following, _) in enumerate(node.next_functions):
+        while following is not None and uses[following] == 1 and moves(following) and len(following.next_functions) == 1:
+            following = following.next_functions[0][0]
+        if following is not None and uses[following] == 1 and reveals(following):
+            sources[following] = Source(owner, node.name())
+            unseen.append(number)
+    return unseen

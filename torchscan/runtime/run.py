@@ -22,9 +22,9 @@ from torchscan.runtime.checks import Checked
 from torchscan.runtime.chrome_trace import chrome_trace
 from torchscan.runtime.compiling import Compilation
 from torchscan.runtime.expected import Expected, ExpectedTimes, expected_of, expected_times
+from torchscan.runtime.facts import COUNTED, InspectedCall, Key, StepFacts
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.provenance import RunProvenance
-from torchscan.runtime.step import COUNTED, CallFacts, InspectedCall, StepFacts
 from torchscan.runtime.step_time import require_step_time
 from torchscan.runtime.timeline import Timeline
 
@@ -33,8 +33,6 @@ _NANOSECONDS = 1e-9
 _MOST_LAYERS = 5
 #: what files say that they are, and the version of their schema: it grows where a reader of the one before would misread them
 KIND, SCHEMA = "torchscan/run", 1
-#: a call: the path of its module, and which of that module's calls it is
-Key = tuple[str, int]
 
 
 class Latency(NamedTuple):
@@ -195,6 +193,7 @@ class RunFacts(Result, Inspected):
 
 def run_of(
     steps: Sequence[StepFacts],
+    calls: Sequence[InspectedCall],
     warm_up: int,
     provenance: RunProvenance,
     *,
@@ -203,37 +202,27 @@ def run_of(
     timeline: Timeline | None = None,
     compilation: Compilation | None = None,
 ) -> RunFacts:
-    """The facts of several steps together: those of the last one's calls, in all steps that have the same."""
+    """The facts of several steps together: those of the last one's ``calls``, in all steps that have the same."""
     left_out = min(warm_up, max(len(steps) - 1, 0))
     measured = steps[left_out:]
-    inside = [_backward_inside(step.calls) for step in measured]
-    alike = [index for index, step in enumerate(measured) if _keys(step) == _keys(measured[-1])] if measured else []
-    calls = measured[-1].calls if measured else ()
+    alike = [step for step in measured if step.keys == measured[-1].keys]
     expected = [None] * len(calls) if roofline is None else expected_times(roofline, calls)
-    made = tuple(
-        _call_run(
-            [measured[step].calls[number] for step in alike],
-            costs.get((call.path, call.invocation)),
-            [inside[step][number] for step in alike],
-            expected[number],
-        )
-        for number, call in enumerate(calls)
-    )
-    found = tuple(step.nonfinite for step in steps if step.nonfinite is not None)
-    owned = [sum(call.backward for call in step.calls) for step in measured]
     return RunFacts(
         steps=len(measured),
         warm_up=left_out,
-        calls=made,
-        forward=Latency.of(sum(call.forward for call in step.calls if call.parent is None) for step in measured),
+        calls=tuple(
+            _call_run(call, index, alike, costs.get((call.path, call.invocation)), expected[index])
+            for index, call in enumerate(calls)
+        ),
+        forward=Latency.of(step.whole_forward for step in measured),
         backward=Latency.of(step.backward_span for step in measured),
         storing=Latency.of(step.leaves for step in measured),
-        unowned=Latency.of(step.backward_span - step.leaves - own for step, own in zip(measured, owned, strict=True)),
+        unowned=Latency.of(step.backward_span - step.leaves - step.owned for step in measured),
         optimizer=Latency.of(step.optimizer for step in measured),
         period=Latency.of(step.period for step in measured if step.period is not None),
         between=Latency.of(step.between for step in measured if step.between is not None),
         differing=len(measured) - len(alike),
-        nonfinite=found,
+        nonfinite=tuple(step.nonfinite for step in steps if step.nonfinite is not None),
         expected=None if roofline is None else expected_of(roofline),
         checked=tuple(each for step in steps for each in step.checked),
         compilation=compilation,
@@ -242,48 +231,30 @@ def run_of(
     )
 
 
-def _keys(step: StepFacts) -> list[Key]:
-    return [(call.path, call.invocation) for call in step.calls]
-
-
-class _Backward(NamedTuple):
-    """Of one call in one step, with all calls in it."""
-
-    host: int
-    device: int
-
-
-def _backward_inside(calls: Sequence[CallFacts]) -> list[_Backward]:
-    return list(map(_Backward, _with_inside(calls, "backward"), _with_inside(calls, "device_backward")))
-
-
-def _with_inside(calls: Sequence[CallFacts], name: str) -> list[int]:
-    """Of each call, its own nodes' time and that of all calls in it."""
-    times = [getattr(call, name) or 0 for call in calls]
-    for number in range(len(calls) - 1, -1, -1):
-        parent = calls[number].parent
-        if parent is not None:
-            times[parent] += times[number]
-    return times
+_NONE_COUNTED = (0,) * len(COUNTED)
 
 
 def _call_run(
-    steps: Sequence[CallFacts], cost: OpCost | None, backward: Sequence[_Backward], expected: ExpectedTimes | None
+    call: InspectedCall, index: int, steps: Sequence[StepFacts], cost: OpCost | None, expected: ExpectedTimes | None
 ) -> CallRun:
-    """One call in several steps: the last one's facts, the most that was counted in any, and how long it took in all."""
-    last = {each.name: getattr(steps[-1], each.name) for each in fields(InspectedCall)}
-    on_device = steps[-1].device_forward is not None
+    """One call in several steps: the most that was counted in any, and how long it took in all."""
+    counts = [max(each) for each in zip(*(step.counts.get(index, _NONE_COUNTED) for step in steps), strict=True)]
     return CallRun(
-        **{**last, **{name: max(getattr(step, name) for step in steps) for name in COUNTED}},
-        forward=Latency.of(step.forward for step in steps),
-        backward=Latency.of(each.host for each in backward),
-        device_forward=Latency.of(step.device_forward or 0 for step in steps) if on_device else None,
-        device_backward=Latency.of(each.device for each in backward) if on_device else None,
+        **{each.name: getattr(call, each.name) for each in fields(InspectedCall) if each.name not in COUNTED},
+        **dict(zip(COUNTED, counts, strict=True)),
+        forward=Latency.of(step.forward[index] for step in steps),
+        backward=Latency.of(step.backward[index] for step in steps),
+        device_forward=_on_device([step.device_forward for step in steps], index),
+        device_backward=_on_device([step.device_backward for step in steps], index),
         macs=None if cost is None else cost.macs,
         flops=None if cost is None else cost.flops,
         expected_forward=None if expected is None else expected.forward,
         expected_backward=None if expected is None else expected.backward,
     )
+
+
+def _on_device(times: Sequence[Sequence[int] | None], index: int) -> Latency | None:
+    return None if times[-1] is None else Latency.of(each[index] for each in times if each is not None)
 
 
 def _slowest(calls: Sequence[CallRun]) -> list[tuple[str, float]]:

@@ -9,9 +9,7 @@ them, so nobody waits for it.
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
-from collections.abc import Iterator
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -82,15 +80,6 @@ class StepTimes:
     def now(self) -> int:
         """The time, on a clock that stands still while anything is looked at."""
         return perf_counter_ns() - self.looking
-
-    @contextlib.contextmanager
-    def standing_still(self) -> Iterator[None]:
-        """In which something is looked at."""
-        start = perf_counter_ns()
-        try:
-            yield
-        finally:
-            self.looking += perf_counter_ns() - start
 
     def begin(self) -> None:
         """A forward pass of the model begins, perhaps not the first."""

@@ -11,7 +11,7 @@ to make them. Until then, what comes later is second.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -45,8 +45,17 @@ _MOVES = frozenset(
 Gradients = Sequence[Tensor | None]
 #: told of the first producer of a step, when it is certain
 Listener = Callable[[NonFinite], None]
+#: nodes with gradients of parameters: sums of products with what they are given, which are not finite if that is not
+_REVEALS = frozenset({"ConvolutionBackward0", "AddmmBackward0", "NativeBatchNormBackward0", "NativeLayerNormBackward0"})
 #: more calls than this are not repeated
 _MOST_REPLAYS = 16
+
+
+class Source(NamedTuple):
+    """Which node makes a gradient."""
+
+    owner: Call | None
+    name: str
 
 
 class _Input(NamedTuple):
@@ -118,8 +127,13 @@ class Values(ABC):
         """The gradients of the model's result, which come from what was made of it."""
 
     @abstractmethod
-    def note_node(self, owner: Call | None, made: Gradients, given: Gradients) -> None:
-        """A node has run, and made gradients of what it was given."""
+    def note_node(
+        self, owner: Call | None, made: Gradients, given: Gradients, unseen: Collection[int], source: Source | None
+    ) -> None:
+        """A node has run, and made gradients of what it was given.
+
+        Those numbered in ``unseen`` show in what takes them; so does what this one was given by ``source``, if by any.
+        """
 
     @abstractmethod
     def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:
@@ -238,23 +252,38 @@ class StepValues(Values):
                 self._find(owner.outermost, "loss", self._next(), look, _size(gradients), Operator())
                 self._tell()
 
-    def note_node(self, owner: Call | None, made: Gradients, given: Gradients) -> None:
+    def note_node(
+        self, owner: Call | None, made: Gradients, given: Gradients, unseen: Collection[int], source: Source | None
+    ) -> None:
         """A node has run, and made gradients of what it was given."""
-        look = self._look_at_all(made)
-        if look.is_fine:
+        seen = made if not unseen or self.first is not None else [each for n, each in enumerate(made) if n not in unseen]
+        if self._look_at_all(seen) is FINE:
             return
-        node = current_node()
+        node, look = current_node(), self._look_at_all(made)
+        self._count_edges(owner, node, made)
+        if self.first is None and owner is not None:
+            before = self._look_at_all(given)
+            if source is not None and source.owner is not None and before is not FINE:
+                self._find_source(source, owner, given, before)
+            else:
+                name = node.name() if before is FINE else "the sum of gradients that meet"
+                inputs = _ranges(_named("gradient", given))
+                self._find(owner, "backward", self._next(), look, _size(made), Operator(name=name), inputs)
+            self._tell()
+
+    def _find_source(self, source: Source, taker: Call, made: Gradients, look: Look) -> None:
+        """What this node was given shows that the one before it made it: that one was given nothing of the kind."""
+        if source.owner is not None:
+            self._find(source.owner, "backward", self._next(), look, _size(made), Operator(name=source.name))
+            self._count_crossing(source.owner, taker, look)
+
+    def _count_edges(self, owner: Call | None, node: Node, made: Gradients) -> None:
         for (following, _), gradient in zip(node.next_functions, made, strict=False):
             if gradient is not None and following is not None and not hasattr(following, "variable"):
                 self._count_crossing(owner, self._tree.owner_of(following), self._known.look_at(gradient))
-        if self.first is None and owner is not None:
-            is_passed_on = not self._look_at_all(given).is_fine
-            operator = Operator(name="the sum of gradients that meet" if is_passed_on else node.name())
-            self._find(owner, "backward", self._next(), look, _size(made), operator, _ranges(_named("gradient", given)))
-            self._tell()
 
     def _look_at_all(self, gradients: Gradients) -> Look:
-        return self._known.look_at_all(each for each in gradients if each is not None and is_readable(each))
+        return self._known.look_at_all([each for each in gradients if each is not None and is_readable(each)])
 
     def _count_crossing(self, source: Call | None, target: Call | None, look: Look) -> None:
         """A gradient leaves all calls that it was in and is not any more, and enters others."""
@@ -344,6 +373,11 @@ def _update(step: int, path: str, module: nn.Module, bad: Sequence[Bad]) -> NonF
 def makes_none(module: nn.Module) -> bool:
     """Whether what this module returns is finite if what it is given is."""
     return type(module) in _MAKES_NONE and not module._forward_hooks
+
+
+def reveals(node: Node) -> bool:
+    """Whether what this node is given shows in the gradients of parameters that it makes."""
+    return node.name() in _REVEALS and any(hasattr(each, "variable") for each, _ in node.next_functions)
 
 
 def moves(node: Node) -> bool:

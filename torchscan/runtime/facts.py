@@ -1,0 +1,130 @@
+"""What is known of a step that is over: times as arrays, so that thousands of steps can be kept."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torchscan.recording.call_tree import Call
+from torchscan.runtime.checks import Checked
+from torchscan.runtime.findings import NonFinite
+from torchscan.runtime.finiteness import FINE, Look
+from torchscan.runtime.memory import CallMemory, Shapes
+from torchscan.runtime.timing import LEAVES, StepTimes
+from torchscan.runtime.values import Values
+
+_LOOKS = ("forward", "grad_in", "grad_out")
+#: the fields of a call that are counts of one step
+COUNTED = tuple(f"{name}_{kind}" for name in _LOOKS for kind in ("nan", "inf"))
+#: a call: the path of its module, and which of that module's calls it is
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectedCall(CallMemory):
+    """Which call of which module it was, and on what."""
+
+    path: str
+    type_name: str
+    #: 0 for the first call of this module in a step, 1 for the second, …
+    invocation: int
+    depth: int
+    #: index of the call it is in; None: it is the model's
+    parent: int | None
+    input_shapes: Shapes
+    output_shapes: Shapes
+    #: of the gradients of what it was given, and of what it returned
+    grad_in_shapes: Shapes
+    grad_out_shapes: Shapes
+    #: whether a checkpoint ran it again in the backward pass
+    is_again: bool
+    #: values that are not finite: in its result; in the gradients of what it was given, and of its result
+    forward_nan: int
+    forward_inf: int
+    grad_in_nan: int
+    grad_in_inf: int
+    grad_out_nan: int
+    grad_out_inf: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """One step: its calls in the order in which they started. Times are in nanoseconds."""
+
+    #: which calls, and which others they are in (-1: none)
+    keys: tuple[Key, ...]
+    parents: array[int]
+    forward: array[int]
+    #: of the nodes that each call made, and calls in it
+    backward: array[int]
+    #: on the device; None: nothing runs on one
+    device_forward: array[int] | None
+    device_backward: array[int] | None
+    #: from the start of the first node to the end of the last one, and what of that belongs to calls
+    backward_span: int
+    owned: int
+    #: storing gradients
+    leaves: int
+    #: what optimizers took
+    optimizer: int
+    #: from the start of this step to that of the next, and what of that came after everything else; None: there is no next one
+    period: int | None
+    between: int | None
+    #: what is not finite, by index of a call, in the order of :data:`COUNTED`
+    counts: Mapping[int, tuple[int, ...]]
+    #: the first producer of what is not finite, if anything is
+    nonfinite: NonFinite | None
+    #: what checks of the user's said
+    checked: tuple[Checked, ...]
+
+    @property
+    def whole_forward(self) -> int:
+        """What the model's own calls took."""
+        return sum(took for took, parent in zip(self.forward, self.parents, strict=True) if parent < 0)
+
+
+def facts_of(
+    calls: Sequence[Call], keys: tuple[Key, ...], times: StepTimes, values: Values, said: Sequence[Checked]
+) -> StepFacts:
+    """Of one step."""
+    parents = array("q", [-1 if call.parent is None else call.parent.index for call in calls])
+    own = [times.backward.get(index, 0) for index in range(len(calls))]
+    on_device = times.is_on_device
+    device = [times.device_backward.get(index, 0) for index in range(len(calls))] if on_device else []
+    return StepFacts(
+        keys=keys,
+        parents=parents,
+        forward=array("q", [_took(times, index) for index in range(len(calls))]),
+        backward=_with_inside(own, parents),
+        device_forward=array("q", [times.device_forward.get(index, 0) for index in range(len(calls))]) if on_device else None,
+        device_backward=_with_inside(device, parents) if on_device else None,
+        backward_span=times.backward_span,
+        owned=sum(own),
+        leaves=times.backward.get(LEAVES, 0),
+        optimizer=times.optimizer,
+        period=times.period,
+        between=times.between,
+        counts=_counts(values),
+        nonfinite=values.first,
+        checked=tuple(said),
+    )
+
+
+def _took(times: StepTimes, index: int) -> int:
+    start = times.started[index]
+    return times.ended.get(index, start) - start
+
+
+def _with_inside(own: Sequence[int], parents: Sequence[int]) -> array[int]:
+    """Of each call, what is its own and that of all calls in it, which come after it."""
+    whole = array("q", own)
+    for index in range(len(whole) - 1, -1, -1):
+        if parents[index] >= 0:
+            whole[parents[index]] += whole[index]
+    return whole
+
+
+def _counts(values: Values) -> dict[int, tuple[int, ...]]:
+    looks: tuple[Mapping[int, Look], ...] = (values.outputs, values.gradients_in, values.gradients_out)
+    return {index: tuple(number for each in looks for number in each.get(index, FINE)) for index in set().union(*looks)}
