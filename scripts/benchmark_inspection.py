@@ -13,7 +13,7 @@ from tests.torchvision_cpu import torchvision
 from torchscan.inspection import inspect
 from torchscan.runtime.run import RunFacts
 
-_ROUNDS = 12
+_ROUNDS, _BLOCK = 12, 4
 
 
 def _transformer() -> nn.Module:
@@ -44,20 +44,21 @@ def measure_inspection(only: str) -> None:
 
 
 def _measured(model: nn.Module, x: Tensor) -> tuple[float, float, RunFacts]:
-    """Plain and inspected steps take turns, so that both meet the same machine; what a step costs, and what looking takes."""
+    """What a step costs, and what looking takes: blocks of plain and inspected steps take turns on the same machine."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    plain, watched, looking = [], [], []
-    run = inspect(model)
-    for number in range(_ROUNDS):
-        plain.append(_seconds(model, x, optimizer))
-        run = inspect(model).start()
-        _seconds(model, x, optimizer)  # reads the memory of all calls, once
-        watched.append(_seconds(model, x, optimizer))
-        looking.append(run.looking)
-        if number < _ROUNDS - 1:
-            run.finish()
-    ratio = statistics.median(watched[2:]) / statistics.median(plain[2:])
-    return ratio, statistics.median(looking[2:]) / statistics.median(plain[2:]), run.finish()
+    plain, watched, looking, facts = [], [], [], None
+    for _ in range(_ROUNDS // 2):
+        _seconds(model, x, optimizer)
+        plain += [_seconds(model, x, optimizer) for _ in range(_BLOCK)]
+        with inspect(model) as run:
+            _seconds(model, x, optimizer)  # warms up, and reads the memory of all calls
+            for _ in range(_BLOCK):
+                watched.append(_seconds(model, x, optimizer))
+                looking.append(run.looking)
+        facts = run.facts
+    assert facts is not None  # noqa: S101 - there was a round
+    usual = statistics.median(plain)
+    return statistics.median(watched) / usual, statistics.median(looking) / usual, facts
 
 
 def _seconds(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer) -> float:

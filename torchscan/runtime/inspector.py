@@ -11,6 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from torchscan.errors import InputError
+from torchscan.garbage import collect_young
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda, modules_of
 from torchscan.recording.bookkeeping.tensors import own_copy
@@ -179,6 +180,7 @@ class Inspector:
                 self._settle(waits=False)
             finally:  # whoever is told may raise
                 self._begin()
+                collect_young()
 
     def _settle(self, *, waits: bool) -> None:
         while self._closed and (waits or self._closed[0].is_known):
