@@ -129,6 +129,37 @@ def test_masks_are_made_on_purpose() -> None:
         assert run.facts.nonfinite == ()
 
 
+def test_what_a_hook_of_the_users_makes_is_its_callers() -> None:
+    """It runs after the module has returned, and not in a replay."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    model[0].register_forward_hook(lambda _module, _given, result: result / 0)
+    with inspect(model) as run:
+        model(torch.rand(2, 4)).sum().backward()
+    (found,) = run.facts.nonfinite
+    assert (found.path, found.what, found.operator) == ("", "Inf", None)
+    assert found.unknown is not None
+
+
+def test_what_cannot_be_looked_at_passes() -> None:
+    """Nested, quantised, sparse, meta and complex tensors, and those inside vmap."""
+    nested = torch.nested.nested_tensor([torch.rand(2, 4), torch.rand(3, 4)], layout=torch.jagged)
+    fine: list[tuple[nn.Module, Tensor]] = [
+        (nn.Linear(4, 4), nested),
+        (nn.Linear(4, 4, dtype=torch.complex64), torch.rand(2, 4, dtype=torch.complex64)),
+        (nn.Linear(4, 4, device="meta"), torch.rand(2, 4, device="meta")),
+        (nn.Embedding(4, 4, sparse=True), torch.tensor([1, 2])),
+        (Of(torch.vmap(nn.Linear(4, 4))), torch.rand(3, 2, 4)),
+        (Of(torch.Tensor.to_sparse), torch.rand(3, 3)),
+    ]
+    for model, x in fine:
+        with inspect(model) as run:
+            result = model(x)
+            if result.requires_grad and not result.is_nested and not result.is_meta:
+                result.abs().sum().backward()
+        assert run.facts.steps == 1
+        assert run.facts.nonfinite == ()
+
+
 # -- what is said and done -----------------------------------------------------------------------------------------------
 
 

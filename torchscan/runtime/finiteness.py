@@ -57,7 +57,12 @@ def is_readable(tensor: Tensor) -> bool:
 
 def look_at(tensor: Tensor) -> Look:
     """Count what is not finite. What cannot be added up cannot be looked at, and passes."""
-    if type(tensor) in _PLAIN and tensor.dtype in _WIDE and tensor.layout is torch.strided and not is_transforming():
+    if (
+        type(tensor) in _PLAIN
+        and tensor.dtype in _WIDE
+        and tensor.layout is torch.strided
+        and not (tensor.is_nested or is_transforming())
+    ):
         with without_dispatch():  # half the time of the other way
             total = tensor.detach().sum().item()
         if cmath.isfinite(total):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.bookkeeping.tensors import shape_of
 from torchscan.recording.call_tree import FAILED, Call, CallTree, Given
 from torchscan.runtime.checks import StepChecks
 from torchscan.runtime.facts import COUNTED, InspectedCall, StepFacts, facts_of
@@ -180,4 +181,4 @@ def _both_shapes(tensors: Sequence[Tensor]) -> tuple[Shapes, Shapes]:
 
 
 def _shapes_of(tensors: Sequence[Tensor]) -> Shapes:
-    return tuple([tuple(tensor.shape) for tensor in tensors])
+    return tuple([shape_of(tensor) for tensor in tensors])

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -159,6 +160,7 @@ class StepValues(Values):
         #: the place of the first in the order of all that was suspected
         self._place = 0
         self._is_told = False
+        self._doubtful: Callable[[], None] | None = None
 
     # -- the forward pass ----------------------------------------------------------------------------------------------
 
@@ -171,7 +173,9 @@ class StepValues(Values):
 
     def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor], *, has_failed: bool) -> None:
         """A call has ended, or was left by an exception."""
-        mine, results = self._open.pop(call.index), _readable(tensors)
+        mine, results = self._open.pop(call.index, None), _readable(tensors)
+        if mine is None:  # its start was not noticed: something there has raised
+            return
         args, kwargs = (mine.args, {}) if has_failed else given
         before = FINE if mine.is_fine and not kwargs else self._worst_input(call, mine, kwargs)
         look = self._look_at_results(call, results, before)
@@ -224,11 +228,21 @@ class StepValues(Values):
         if masks and call.path in self._memory.masking:
             return
         operator = self._operator(call, mine, given, nan=not masks)
-        if masks and (operator.is_on_purpose or operator.name is None):
-            self._memory.masking.add(call.path)
-            return
         inputs = _ranges(_given(*given))
-        self._find(call, "forward", suspicion.order, suspicion.look, suspicion.numel, operator, inputs)
+        find = partial(self._find, call, "forward", suspicion.order, suspicion.look, suspicion.numel, operator, inputs)
+        if masks and operator.is_on_purpose:
+            self._memory.masking.add(call.path)
+        elif masks and operator.name is None:
+            self._doubt(mine, find)
+        else:
+            find()
+
+    def _doubt(self, mine: _Open, find: Callable[[], None]) -> None:
+        """Infinities that nobody was seen to make, of what was finite: the first producer, if anything comes of them."""
+        if mine.is_fine and self.first is not None:
+            find()
+        elif mine.is_fine and self._doubtful is None:
+            self._doubtful = find
 
     def _operator(self, call: Call, mine: _Open, given: Given, *, nan: bool) -> Operator:
         if any(each.version != version_of(each.tensor) for each in mine.inputs):
@@ -328,6 +342,10 @@ class StepValues(Values):
         operator: Operator,
         inputs: tuple[Range, ...] = (),
     ) -> None:
+        if self._doubtful is not None:
+            doubtful, self._doubtful = self._doubtful, None
+            doubtful()
+            return
         weights = tuple(_bad_below(call.module)) if phase in ("forward", "backward") else ()
         self._memory.known_bad.update(f"{call.path}.{each.name}" for each in weights)
         self._place = order
