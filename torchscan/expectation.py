@@ -16,6 +16,7 @@ from torchscan.errors import TorchscanError
 from torchscan.ops import OpCost
 from torchscan.recording.call_tree import Given
 from torchscan.recording.precision import Precision
+from torchscan.recording.state import original_of
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
 
@@ -31,6 +32,8 @@ class Expectation:
     #: of each call's forward pass, with everything in it
     costs: Mapping[_Key, OpCost] = field(default_factory=dict)
     roofline: Roofline | None = None
+    #: where the recorded module is in the one that was called: a wrapper's paths are longer
+    inner: str = ""
 
 
 def expectation_of(
@@ -40,8 +43,11 @@ def expectation_of(
     args, kwargs = given
     asked: dict[str, Any] = {"args": args, "kwargs": kwargs, "mode": "same", "execute": "abstract"}
     precision = None if autocast is None else _MIXED.get(autocast)
+    original = original_of(model)
     return Expectation(
-        costs=_costs(model, asked), roofline=_roofline(model, {**asked, "precision": precision, "training": training}, device)
+        costs=_costs(model, asked),
+        roofline=_roofline(model, {**asked, "precision": precision, "training": training}, device),
+        inner=next((path for path, module in model.named_modules() if module is original), ""),
     )
 
 

@@ -85,6 +85,7 @@ class Run(Inspected):
             provenance_of(inspector.model),
             costs=expectation.costs,
             roofline=expectation.roofline,
+            inner=expectation.inner,
             timeline=inspector.timeline,
             compilation=inspector.compilation,
         )

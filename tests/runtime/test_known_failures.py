@@ -172,6 +172,7 @@ def test_distributed_data_parallel(which: str) -> None:
     assert run.facts.steps == 2
     first = "module.0" if which == "wrapper" else "0"
     assert by_path(run.facts)[first].backward.median > 0
+    assert by_path(run.facts)[first].macs == 2 * 4 * 4
 
 
 def test_modules_that_other_threads_call_are_theirs() -> None:

@@ -5,22 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from torchscan.analyses.roofline import Roofline
 from torchscan.trace.events import Phase
-
-
-class CalledModule(Protocol):
-    """Which module it is, and what it is in."""
-
-    @property
-    def path(self) -> str:
-        """Of the module."""
-
-    @property
-    def parent(self) -> int | None:
-        """Index of the call that it is in."""
 
 
 class ExpectedTimes(NamedTuple):
@@ -64,15 +52,15 @@ def expected_of(roofline: Roofline) -> Expected:
     )
 
 
-def expected_times(roofline: Roofline, calls: Sequence[CalledModule]) -> list[ExpectedTimes]:
-    """Of each call. What several calls of a module take together is shared among them."""
+def expected_times(roofline: Roofline, paths: Sequence[str], parents: Sequence[int | None]) -> list[ExpectedTimes]:
+    """Of each call, by the path of its module and the call that it is in. What several calls take together is shared."""
     own: dict[tuple[str, Phase], float] = defaultdict(float)
     for load in roofline.operators:
         own[load.layer, load.phase] += load.time_estimate
-    number = Counter(call.path for call in calls)
-    forward, backward = ([own[call.path, phase] / number[call.path] for call in calls] for phase in ("forward", "backward"))
-    for index in range(len(calls) - 1, -1, -1):
-        parent = calls[index].parent
+    number = Counter(paths)
+    forward, backward = ([own[path, phase] / number[path] for path in paths] for phase in ("forward", "backward"))
+    for index in range(len(paths) - 1, -1, -1):
+        parent = parents[index]
         if parent is not None:
             forward[parent] += forward[index]
             backward[parent] += backward[index]

@@ -199,19 +199,24 @@ def run_of(
     *,
     costs: Mapping[Key, OpCost] = MappingProxyType({}),
     roofline: Roofline | None = None,
+    inner: str = "",
     timeline: Timeline | None = None,
     compilation: Compilation | None = None,
 ) -> RunFacts:
-    """The facts of several steps together: those of the last one's ``calls``, in all steps that have the same."""
+    """The facts of several steps together: those of the last one's ``calls``, in all steps that have the same.
+
+    Costs and the roofline are those of the module at ``inner``: they know nothing of what wraps it.
+    """
     left_out = min(warm_up, max(len(steps) - 1, 0))
     measured = steps[left_out:]
     alike = [step for step in measured if step.keys == measured[-1].keys]
-    expected = [None] * len(calls) if roofline is None else expected_times(roofline, calls)
+    paths = [_path_in(inner, call.path) for call in calls]
+    expected = [None] * len(calls) if roofline is None else expected_times(roofline, paths, [call.parent for call in calls])
     return RunFacts(
         steps=len(measured),
         warm_up=left_out,
         calls=tuple(
-            _call_run(call, index, alike, costs.get((call.path, call.invocation)), expected[index])
+            _call_run(call, index, alike, costs.get((paths[index], call.invocation)), expected[index])
             for index, call in enumerate(calls)
         ),
         forward=Latency.of(step.whole_forward for step in measured),
@@ -229,6 +234,10 @@ def run_of(
         provenance=provenance,
         timeline=timeline or Timeline(),
     )
+
+
+def _path_in(inner: str, path: str) -> str:
+    return path[len(inner) + 1 :] if inner and (path == inner or path.startswith(f"{inner}.")) else path
 
 
 _NONE_COUNTED = (0,) * len(COUNTED)
