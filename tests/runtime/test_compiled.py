@@ -13,6 +13,7 @@ from torchscan.inspection import inspect
 from torchscan.runtime.run import RunFacts
 
 dynamo: Any = pytest.importorskip("torch._dynamo")
+pytestmark = pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")
 
 
 class Net(nn.Module):
