@@ -260,6 +260,16 @@ def test_a_recording_of_ones_own_inside_is_not_a_step() -> None:
     assert run.facts.calls[0].input_shapes == ((2, 4),)
 
 
+def test_a_graph_that_is_kept_is_looked_at_no_more() -> None:
+    model = nn.Linear(4, 1)
+    with inspect(model, on_nonfinite="raise") as run:
+        result = model(X).sum()
+        result.backward(retain_graph=True)
+    assert run.facts.nonfinite == ()
+    (result * math.inf).backward()
+    assert model.weight.grad is not None
+
+
 def test_the_process_ends() -> None:
     """With a run that was never finished."""
     program = (

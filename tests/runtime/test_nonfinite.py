@@ -129,6 +129,15 @@ def test_masks_are_made_on_purpose() -> None:
         assert run.facts.nonfinite == ()
 
 
+def test_finite_values_whose_sum_is_too_large_are_finite() -> None:
+    """In the forward pass and backward: the first sum says otherwise."""
+    model = nn.Sequential(nn.Identity(), Scaled(1.0))
+    x = torch.full((4,), 3e38, requires_grad=True)
+    with inspect(model) as run:
+        (model(x) * x.detach()).sum().backward()
+    assert run.facts.nonfinite == ()
+
+
 def test_what_a_hook_of_the_users_makes_is_its_callers() -> None:
     """It runs after the module has returned, and not in a replay."""
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))

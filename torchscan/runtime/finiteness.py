@@ -108,7 +108,9 @@ def _sum(values: Tensor) -> Tensor:
 
 
 def _counted(values: Tensor) -> Look:
-    return Look(int(torch.isnan(values).sum()), int(torch.isinf(values).sum()))
+    """:data:`FINE` itself if there are none: it is told by its identity."""
+    look = Look(int(torch.isnan(values).sum()), int(torch.isinf(values).sum()))
+    return FINE if look.is_fine else look
 
 
 class KnownTensors:

@@ -29,6 +29,7 @@ class HeldLeaves:
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         self._parameters = {id(each): each for each in parameters}
         self._held: dict[int, tuple[Node, tuple[RemovableHandle, ...]]] = {}
+        #: of the step that goes on; None once the inspection is over
         self.watch: NodeWatch | None = None
         self._start = 0
 
@@ -85,6 +86,11 @@ class NodeWatch:
         self._checks = checks
         leaves.watch = self
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the inspection is: nodes of a graph that somebody keeps keep their hooks."""
+        return self._leaves.watch is None
+
     def watch(self, results: Sequence[Tensor], oldest: int) -> bool:
         """Follow the nodes behind results that are numbered from ``oldest`` on. Whether there are any."""
         nodes = _nodes_behind(results, oldest)
@@ -105,7 +111,11 @@ class NodeWatch:
         """Look at the gradients of results as they arrive."""
         for node in {tensor.grad_fn for tensor in results}:
             if node is not None:
-                node.register_prehook(partial(self.values.note_loss, self._tree.maker_of(node)))
+                node.register_prehook(partial(self._note_loss, self._tree.maker_of(node)))
+
+    def _note_loss(self, owner: Call | None, gradients: Gradients) -> None:
+        if not self.is_over:
+            self.values.note_loss(owner, gradients)
 
     def note_stored(self, variable: Tensor) -> None:
         """A gradient was stored."""
@@ -132,6 +142,8 @@ class _Followed:
 
     def before(self, *_gradients: Any) -> None:
         """The node starts."""
+        if self._watch.is_over:
+            return
         times = self._watch.times
         if self._reads:
             start = perf_counter_ns()
@@ -143,6 +155,8 @@ class _Followed:
     def after(self, made: Gradients, given: Gradients) -> None:
         """The node has ended."""
         watch = self._watch
+        if watch.is_over or not self._start:
+            return
         watch.times.note_node(self._index, self._start, watch.times.in_nodes - self._before)
         start = perf_counter_ns()
         try:
