@@ -16,7 +16,7 @@ from torchscan.runtime.checks import Check, Checked
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.inspector import Inspector
 from torchscan.runtime.provenance import provenance_of
-from torchscan.runtime.run import Inspected, RunFacts, run_of
+from torchscan.runtime.run import Inspected, RunFacts, Watched, run_of
 
 Reaction = Literal["record", "warn", "raise"]
 
@@ -37,7 +37,7 @@ class Run(Inspected):
         listeners = _listener(on_nonfinite), _alarm_listener(on_nonfinite)
         #: none once it is over: it holds the model
         self._inspector: Inspector | None = Inspector(
-            model, listeners[0], tuple(checks), listeners[1], at_step=self._finish_after
+            model, listeners[0], tuple(checks), listeners[1], at_step=self._finish_after, warm_up=warm_up
         )
         self._warm_up = warm_up
         self._steps = steps
@@ -79,15 +79,21 @@ class Run(Inspected):
     def _facts_of(self, inspector: Inspector) -> RunFacts:
         expectation = self._expectation(inspector)
         return run_of(
-            inspector.steps,
-            inspector.calls,
+            Watched(
+                number=inspector.number,
+                steps=inspector.steps,
+                calls=inspector.calls,
+                nonfinite=inspector.nonfinite,
+                nonfinite_steps=inspector.nonfinite_steps,
+                checked=inspector.checked,
+                timeline=inspector.timeline,
+                compilation=inspector.compilation,
+            ),
             self._warm_up,
             provenance_of(inspector.model),
             costs=expectation.costs,
             roofline=expectation.roofline,
             inner=expectation.inner,
-            timeline=inspector.timeline,
-            compilation=inspector.compilation,
         )
 
     def _expectation(self, inspector: Inspector) -> Expectation:

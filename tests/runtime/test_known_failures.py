@@ -283,6 +283,21 @@ def test_the_process_ends() -> None:
     assert ended.stderr == ""
 
 
+def test_thousands_of_steps_are_thinned_out() -> None:
+    """Of 3,000, about a thousand are kept, the last among them; all are counted."""
+    model = nn.Linear(4, 1)
+    with inspect(model, warm_up=2, device=None) as run, torch.no_grad():
+        for number in range(3000):
+            model(X if number < 2999 else X * math.inf)
+        inspector = run._inspector
+    assert inspector is not None
+    assert 500 < len(inspector.steps) <= 1024
+    assert [inspector.steps[index].number for index in (0, 1, -1)] == [0, 1, 2999]
+    assert run.facts.steps == 2998
+    assert run.facts.nonfinite_steps == 1
+    assert run.facts.nonfinite[0].step == 2999
+
+
 def test_what_is_kept_of_a_step_does_not_grow_with_the_graph() -> None:
     """Nothing of the tensors, nodes or calls of a step outlives it."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torchscan.recording.call_tree import Call
-from torchscan.runtime.checks import Checked
-from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.finiteness import FINE, Look
 from torchscan.runtime.memory import CallMemory, Shapes
 from torchscan.runtime.timing import LEAVES, StepTimes
@@ -52,6 +50,8 @@ class InspectedCall(CallMemory):
 class StepFacts:
     """One step: its calls in the order in which they started. Times are in nanoseconds."""
 
+    #: 0 is the first that was watched
+    number: int
     #: which calls, and which others they are in (-1: none)
     keys: tuple[Key, ...]
     parents: array[int]
@@ -73,10 +73,6 @@ class StepFacts:
     between: int | None
     #: what is not finite, by index of a call, in the order of :data:`COUNTED`
     counts: Mapping[int, tuple[int, ...]]
-    #: the first producer of what is not finite, if anything is
-    nonfinite: NonFinite | None
-    #: what checks of the user's said
-    checked: tuple[Checked, ...]
 
     @property
     def whole_forward(self) -> int:
@@ -84,15 +80,14 @@ class StepFacts:
         return sum(took for took, parent in zip(self.forward, self.parents, strict=True) if parent < 0)
 
 
-def facts_of(
-    calls: Sequence[Call], keys: tuple[Key, ...], times: StepTimes, values: Values, said: Sequence[Checked]
-) -> StepFacts:
+def facts_of(number: int, calls: Sequence[Call], keys: tuple[Key, ...], times: StepTimes, values: Values) -> StepFacts:
     """Of one step."""
     parents = array("q", [-1 if call.parent is None else call.parent.index for call in calls])
     own = [times.backward.get(index, 0) for index in range(len(calls))]
     on_device = times.is_on_device
     device = [times.device_backward.get(index, 0) for index in range(len(calls))] if on_device else []
     return StepFacts(
+        number=number,
         keys=keys,
         parents=parents,
         forward=array("q", [_took(times, index) for index in range(len(calls))]),
@@ -106,8 +101,6 @@ def facts_of(
         period=times.period,
         between=times.between,
         counts=_counts(values),
-        nonfinite=values.first,
-        checked=tuple(said),
     )
 
 

@@ -21,6 +21,7 @@ from torchscan.runtime.checks import Check, Checked, StepChecks
 from torchscan.runtime.compiling import Compilation, CompileWatch
 from torchscan.runtime.deferred import DeferredValues
 from torchscan.runtime.facts import InspectedCall, StepFacts
+from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.memory import MemoryWatch
 from torchscan.runtime.nodes import HeldLeaves
 from torchscan.runtime.step import Step
@@ -28,6 +29,9 @@ from torchscan.runtime.timeline import Timeline
 from torchscan.runtime.timing import EventPool, StepTimes
 from torchscan.runtime.values import Listener, Memory, StepValues, Values
 from torchscan.torch_versions import has_compiled_parts
+
+#: as many are kept, and fewer and fewer of the earlier ones
+_MOST_STEPS = 1024
 
 
 class Inspector:
@@ -41,6 +45,7 @@ class Inspector:
         alarmed: Callable[[Checked], None] = lambda _: None,
         *,
         at_step: Callable[[int], object] | None = None,
+        warm_up: int = 0,
     ) -> None:
         """``at_step`` is told when a step begins, after how many others."""
         self._at_step = at_step
@@ -49,6 +54,13 @@ class Inspector:
         self.model = model
         self._tree = CallTree(self._path_of, with_autograd_threads())
         self._steps: list[StepFacts] = []
+        self._warm_up = warm_up
+        #: steps that are over
+        self.number = 0
+        self.checked: list[Checked] = []
+        #: the first producers in the first steps that have any, and how many have
+        self.nonfinite: list[NonFinite] = []
+        self.nonfinite_steps = 0
         #: steps that the device has not finished yet
         self._closed: deque[Step] = deque()
         self._listener = listener
@@ -107,7 +119,7 @@ class Inspector:
 
     @property
     def steps(self) -> Sequence[StepFacts]:
-        """What was seen, step by step."""
+        """What was seen of each step; of thousands, of some."""
         return self._steps
 
     @property
@@ -144,7 +156,7 @@ class Inspector:
     @property
     def _number(self) -> int:
         """How many steps were before."""
-        return len(self._steps) + len(self._closed)
+        return self.number + len(self._closed)
 
     def _values(self, on_cuda: bool) -> Values:
         """On a device everything is looked at after the step, until something is found."""
@@ -188,8 +200,18 @@ class Inspector:
             try:
                 step.settle()
             finally:  # whoever is told may raise
-                self._steps.append(step.facts(self._steps[-1] if self._steps else None))
-                self._last = step
+                self._keep(step)
+
+    def _keep(self, step: Step) -> None:
+        self._steps.append(step.facts(self.number, self._steps[-1] if self._steps else None))
+        self._last = step
+        self.number += 1
+        self.checked += step.checked
+        if step.nonfinite is not None:
+            self.nonfinite_steps += 1
+            self.nonfinite += [step.nonfinite] if len(self.nonfinite) < _MOST_STEPS else []
+        if len(self._steps) > _MOST_STEPS:
+            del self._steps[self._warm_up : -1 : 2]
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 

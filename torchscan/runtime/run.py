@@ -98,7 +98,7 @@ class Inspected(ABC):
 class RunFacts(Result, Inspected):
     """What an inspection has found."""
 
-    #: steps that were measured, and those before them, which are left out
+    #: steps that were measured (of more than a thousand, times are those of some), and those before them, which are left out
     steps: int
     warm_up: int
     calls: tuple[CallRun, ...]
@@ -117,8 +117,9 @@ class RunFacts(Result, Inspected):
     #: calls of other steps, which were other than in the last one
     differing: int
     provenance: RunProvenance
-    #: of each step with values that are not finite, who made the first of them
+    #: of each step with values that are not finite, who made the first of them; and in how many steps there were any
     nonfinite: tuple[NonFinite, ...] = ()
+    nonfinite_steps: int = 0
     #: what the roofline of the device expects; None: it is not known
     expected: Expected | None = None
     #: what checks of the user's said, in all steps
@@ -191,29 +192,42 @@ class RunFacts(Result, Inspected):
         write_text(Path(path), json.dumps(content, allow_nan=False) + "\n")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What was seen while a model was followed."""
+
+    #: of all steps, of which some were kept
+    number: int
+    steps: Sequence[StepFacts]
+    #: those of the last step
+    calls: Sequence[InspectedCall]
+    nonfinite: Sequence[NonFinite] = ()
+    nonfinite_steps: int = 0
+    checked: Sequence[Checked] = ()
+    timeline: Timeline = field(default_factory=Timeline)
+    compilation: Compilation | None = None
+
+
 def run_of(
-    steps: Sequence[StepFacts],
-    calls: Sequence[InspectedCall],
+    watched: Watched,
     warm_up: int,
     provenance: RunProvenance,
     *,
     costs: Mapping[Key, OpCost] = MappingProxyType({}),
     roofline: Roofline | None = None,
     inner: str = "",
-    timeline: Timeline | None = None,
-    compilation: Compilation | None = None,
 ) -> RunFacts:
-    """The facts of several steps together: those of the last one's ``calls``, in all steps that have the same.
+    """The facts of several steps together: those of the last one's calls, in all steps that have the same.
 
     Costs and the roofline are those of the module at ``inner``: they know nothing of what wraps it.
     """
-    left_out = min(warm_up, max(len(steps) - 1, 0))
-    measured = steps[left_out:]
+    calls, left_out = watched.calls, min(warm_up, max(watched.number - 1, 0))
+    measured = [step for step in watched.steps if step.number >= left_out]
     alike = [step for step in measured if step.keys == measured[-1].keys]
     paths = [_path_in(inner, call.path) for call in calls]
     expected = [None] * len(calls) if roofline is None else expected_times(roofline, paths, [call.parent for call in calls])
     return RunFacts(
-        steps=len(measured),
+        steps=watched.number - left_out,
         warm_up=left_out,
         calls=tuple(
             _call_run(call, index, alike, costs.get((paths[index], call.invocation)), expected[index])
@@ -227,12 +241,13 @@ def run_of(
         period=Latency.of(step.period for step in measured if step.period is not None),
         between=Latency.of(step.between for step in measured if step.between is not None),
         differing=len(measured) - len(alike),
-        nonfinite=tuple(step.nonfinite for step in steps if step.nonfinite is not None),
+        nonfinite=tuple(watched.nonfinite),
+        nonfinite_steps=watched.nonfinite_steps,
         expected=None if roofline is None else expected_of(roofline),
-        checked=tuple(each for step in steps for each in step.checked),
-        compilation=compilation,
+        checked=tuple(watched.checked),
+        compilation=watched.compilation,
         provenance=provenance,
-        timeline=timeline or Timeline(),
+        timeline=watched.timeline,
     )
 
 

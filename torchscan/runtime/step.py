@@ -13,8 +13,9 @@ from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.bookkeeping.tensors import shape_of
 from torchscan.recording.call_tree import FAILED, Call, CallTree, Given
-from torchscan.runtime.checks import StepChecks
+from torchscan.runtime.checks import Checked, StepChecks
 from torchscan.runtime.facts import COUNTED, InspectedCall, StepFacts, facts_of
+from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.memory import CallMemory, MemoryWatch, Shapes
 from torchscan.runtime.nodes import HeldLeaves, NodeWatch
 from torchscan.runtime.timeline import Timeline, timeline_of
@@ -140,15 +141,25 @@ class Step:
         self._times.read()
         self._values.settle()
 
-    def facts(self, before: StepFacts | None) -> StepFacts:
+    def facts(self, number: int, before: StepFacts | None) -> StepFacts:
         """What is known of it. It shares what is the same in the step before."""
         keys = tuple([(call.path, call.invocation) for call in self._calls])
         keys = before.keys if before is not None and before.keys == keys else keys
-        return facts_of(self._calls, keys, self._times, self._values, self._checks.said)
+        return facts_of(number, self._calls, keys, self._times, self._values)
 
     def timeline(self) -> Timeline:
         """When what ran in it, on the host."""
         return timeline_of(self._calls, self._times)
+
+    @property
+    def nonfinite(self) -> NonFinite | None:
+        """The first producer of what is not finite, if anything is."""
+        return self._values.first
+
+    @property
+    def checked(self) -> Sequence[Checked]:
+        """What checks of the user's said."""
+        return self._checks.said
 
     def calls(self) -> tuple[InspectedCall, ...]:
         """Its calls, without their times."""
