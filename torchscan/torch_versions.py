@@ -72,6 +72,7 @@ __all__ = [
     "prepare_optimizers",
     "print_options",
     "put_back_hooks",
+    "recompile_reason",
     "scaled_dot_product_attention",
     "set_attention_order",
     "set_default_device",
@@ -481,6 +482,12 @@ def compile_records() -> list[Any]:
     """What the compiler remembers of the last frames that it compiled."""
     utils: Any = sys.modules.get("torch._dynamo.utils")
     return [] if utils is None else list(utils.get_compilation_metrics())
+
+
+def recompile_reason(record: Any) -> str | None:
+    """Why a frame was compiled again. Not told by torch 2.6."""
+    reason: str | None = getattr(record, "recompile_reason", None)
+    return reason
 
 
 def graph_breaks() -> dict[str, int]:

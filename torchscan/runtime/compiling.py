@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from torchscan.torch_versions import compile_callbacks, compile_records, graph_breaks
+from torchscan.torch_versions import compile_callbacks, compile_records, graph_breaks, recompile_reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ def _frames(records: Iterable[Any], places: _Places) -> tuple[CompiledFrame, ...
 
 def _frame(place: tuple[str, int], records: list[Any], module: tuple[str, str] | None) -> CompiledFrame:
     name = records[0].co_name if module is None else f"{module[1]}.forward"
-    reasons = tuple(dict.fromkeys(each.recompile_reason for each in records if each.recompile_reason))
+    reasons = tuple(dict.fromkeys(filter(None, map(recompile_reason, records))))
     where = f"{name}, {PurePath(place[0]).name}:{place[1]}"
     return CompiledFrame(place=where, path=None if module is None else module[0], times=len(records), reasons=reasons)
 
