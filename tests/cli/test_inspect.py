@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.modules import module as hooks_of_torch
+from torch.torch_version import TorchVersion
 
 from torchscan.cli.main import main
 from torchscan.runtime.steps import device_here
@@ -428,6 +429,7 @@ def test_training_in_another_thread_is_followed(facts: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(TorchVersion(torch.__version__) < "2.7", reason="torch 2.6 compiles again where global hooks come or go")
 def test_a_compiled_model_stays_in_one_piece(facts: Any) -> None:
     """It is compiled once, as without hooks, which are away meanwhile."""
     found = facts(

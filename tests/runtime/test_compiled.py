@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 
 from torchscan.inspection import inspect
 from torchscan.runtime.run import RunFacts
@@ -66,6 +67,7 @@ def run(make: Callable[[], nn.Module], *, is_watched: bool, compiles_inside: boo
     return counters(), result.detach(), facts
 
 
+@pytest.mark.skipif(TorchVersion(torch.__version__) < "2.7", reason="torch 2.6 compiles again where global hooks come or go")
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch reads it of what a compiled part is given
 @pytest.mark.parametrize("compiles_inside", [False, True])
 @pytest.mark.parametrize("make", [whole, in_place, in_part])
