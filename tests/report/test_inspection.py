@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.marked import rows_of
 from tests.recording.test_record import Calls
 from tests.report.runs import NO_TIME, Times, inspected, latency, on_device, run
 from torchscan import RunFacts, run_table
@@ -329,3 +331,14 @@ def test_a_page_has_all_calls_since_it_folds() -> None:
     found = inspected(model, X)
     assert found._repr_html_().count("<tr data-depth=") == 6
     assert "2 calls deeper than 3" in str(found)
+
+
+# -- the page about it ---------------------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "inspect.md"
+
+
+def test_the_page_says_what_each_key_means() -> None:
+    rows = rows_of(PAGE.read_text().partition("## What each key of")[2])
+    told = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(told) == sorted(inspected(nn.Linear(4, 1), X).info["Linear"]["info"])
