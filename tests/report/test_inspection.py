@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.marked import rows_of
 from tests.recording.test_record import Calls
 from tests.report.runs import NO_TIME, Times, inspected, latency, on_device, run
-from torchscan import RunFacts, run_table
+from torchscan import RunFacts, inspect, run_table
 from torchscan.report.table import FORMATS
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.compiling import Compilation, CompiledFrame
@@ -81,6 +81,9 @@ def test_times_of_a_device_come_first_and_make_the_shares() -> None:
     assert column(found, "forward") == ["5.00 ms", "500 µs", "4.50 ms"]
     assert column(found, "share") == ["100.0", "50.0", "50.0"]
     assert column(found, "flops_per_second") == ["100.0 M", "200.0 M", "200.0 M"]
+    assert run_table(found).write("text", width=100).splitlines()[1].split()[-2:] == ["FLOP/s", "Memory"]
+    assert "on host" in run_table(found).write("text", width=120)
+    assert "on host" not in run_table(found).write("text", width=80)  # neither of the two
     assert "calls are timed on the device, totals on the host" in " ".join(str(found).split())
 
 
@@ -224,6 +227,9 @@ def found_in(step: int, path: str = "second", **changes: Any) -> NonFinite:
 def test_where_nothing_was_found_only_the_measuring_is_told() -> None:
     assert remarks() == ["Medians of 3 steps, on CPU One; times of the host, % of forward and backward."]
     assert remarks(warm_up=1, steps=1)[0].startswith("Medians of 1 step after 1 to warm up, on CPU One")
+    with inspect(nn.ReLU()) as nothing:
+        pass
+    assert str(nothing) == "No step was measured: the model was not called."
     assert remarks(differing=1)[1] == "1 step had other calls and are left out."
 
 

@@ -33,10 +33,7 @@ def run_table(run: Inspected, *, max_depth: int | None = 3) -> Table:
         title="Measured steps",
         columns=[each.column for each in figures],
         rows=[_row(call, figures) for call in run.calls if max_depth is None or call.depth <= max_depth],
-        totals=[
-            _totals(run),
-            *([] if run.expected is None or run.attained is None else [_attained(run.expected, run.attained)]),
-        ],
+        totals=_totals(run),
         remarks=[*remarks_of(run), *_deeper(run, max_depth)],
         noun="calls",
     )
@@ -161,7 +158,12 @@ def _for_programs(key: str) -> Column:
 # -- totals --------------------------------------------------------------------------------------------------------------
 
 
-def _totals(run: RunFacts) -> Table:
+def _totals(run: RunFacts) -> list[Table]:
+    attained = [] if run.expected is None or run.attained is None else [_attained(run.expected, run.attained)]
+    return [_phases(run), *attained] if run.steps else []
+
+
+def _phases(run: RunFacts) -> Table:
     """Of the whole step, on the host."""
     rows = [("Forward", run.forward, "forward")]
     if run.backward.median:

@@ -109,6 +109,8 @@ def _times(number: int) -> str:
 
 
 def _measured(run: RunFacts) -> list[str]:
+    if not run.steps:
+        return ["No step was measured: the model was not called."]
     before = f" after {run.warm_up} to warm up" if run.warm_up else ""
     whose = "calls are timed on the device, totals on the host" if _is_on_device(run) else "times of the host"
     said = f"Medians of {_steps(run.steps)}{before}, on {run.provenance.device}; {whose}, % of forward and backward."

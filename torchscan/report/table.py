@@ -36,7 +36,7 @@ class Column:
     cut: Cut = "mid"
     #: whether the figures of several rows have a sum
     adds_up: bool = False
-    #: 0: always there; others are left out of text that would be too wide, the greatest first
+    #: 0: always there; others are left out of text that would be too wide, the greatest first, equal ones together
     dispensable: int = 0
     #: or only for programs, in CSV and JSON
     is_shown: bool = True

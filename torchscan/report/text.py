@@ -74,14 +74,13 @@ def _texts(table: Table) -> list[list[str]]:
 
 def _needed(table: Table, width: int) -> Table:
     """Without columns that may be left out, as long as the others are too wide."""
-    columns = list(table.columns)
-    if not any(column.dispensable for column in columns):
-        return table
-    sizes = dict(zip((column.key for column in columns), map(_narrowest, columns, _texts(table)), strict=True))
-    for column in sorted(columns, key=lambda each: -each.dispensable):
-        if column.dispensable and sum(sizes[each.key] + _GAP for each in columns) - _GAP > width:
-            columns.remove(column)
-    return table.only(columns)
+    grades = sorted({column.dispensable for column in table.columns} - {0})
+    sizes = list(map(_narrowest, table.columns, _texts(table))) if grades else []
+    while grades and sum(size + _GAP for size in sizes) - _GAP > width:
+        least_needed = grades.pop()
+        sizes = [size for size, column in zip(sizes, table.columns, strict=True) if column.dispensable != least_needed]
+        table = table.only([column for column in table.columns if column.dispensable != least_needed])
+    return table
 
 
 def _narrowest(column: Column, texts: Sequence[str]) -> int:
