@@ -253,6 +253,11 @@ def test_of_many_findings_the_first_are_told() -> None:
     assert said[5] == "2 more findings are in run.facts.nonfinite."
 
 
+def test_steps_of_which_no_finding_was_kept_are_counted() -> None:
+    assert remarks(nonfinite=(found_in(3),), nonfinite_steps=4)[1] == "3 later steps made values that are not finite, too."
+    assert len(remarks(nonfinite=(found_in(3),), nonfinite_steps=1)) == 2
+
+
 def test_alarms_are_told_and_values_are_not() -> None:
     given: dict[str, Any] = {"check": "norm", "path": "second", "kind": "output_gradient"}
     alarms = [Checked(step=step, **given, value=None, message="too large") for step in (1, 2)]

@@ -36,9 +36,10 @@ F = TypeVar("F", bound=_InStep)
 
 
 def _findings(run: RunFacts) -> list[str]:
-    return _said_once(
-        run.nonfinite, lambda found: (found.path, found.phase), _most_telling, "findings are in run.facts.nonfinite"
-    )
+    told = run.nonfinite
+    said = _said_once(told, lambda found: (found.path, found.phase), _most_telling, "findings are in run.facts.nonfinite")
+    later = run.nonfinite_steps - len(told)
+    return [*said, *([f"{later} later steps made values that are not finite, too."] if later > 0 else [])]
 
 
 def _most_telling(alike: Sequence[NonFinite]) -> NonFinite:
