@@ -50,7 +50,7 @@ html_copy_source = False
 # -- docstrings as the package writes them ---------------------------------------------------------------------------------
 
 #: classes that users make themselves; of all others, which are results, the arguments of the class say nothing new
-_MADE_BY_USERS = {"Scan", "Work", "Along", "At", "Taps"}
+_MADE_BY_USERS = {"Alarm", "Scan", "Work", "Along", "At", "Taps"}
 _COLON = "\ue000"
 
 

@@ -80,6 +80,7 @@ from torchscan.crawler import (
 from torchscan.crawler import (
     summary as summary,
 )
+from torchscan.errors import AlarmError as AlarmError
 from torchscan.errors import (
     BudgetError as BudgetError,
 )
@@ -220,6 +221,12 @@ from torchscan.report.table import (
 from torchscan.report.table import (
     Table as Table,
 )
+from torchscan.runtime.checks import Alarm as Alarm
+from torchscan.runtime.checks import Check as Check
+from torchscan.runtime.checks import Checked as Checked
+from torchscan.runtime.compiling import Compilation as Compilation
+from torchscan.runtime.compiling import CompiledFrame as CompiledFrame
+from torchscan.runtime.expected import Expected as Expected
 from torchscan.runtime.facts import InspectedCall as InspectedCall
 from torchscan.runtime.findings import NonFinite as NonFinite
 from torchscan.runtime.provenance import RunProvenance as RunProvenance

@@ -666,6 +666,8 @@ def needs(shell: str) -> str:
         ("torchscan memory x --device H2", "H200", "NVIDIA\\ H200"),
         ("torchscan inspect x --device ''", "cuda", "TPU\\ v4"),
         ("torchscan inspect x --precision bf16", "bf16-mixed", "fp16"),
+        ("torchscan inspect x --on-nonfinite r", "raise", "warn"),
+        ("torchscan inspect x --save ne", "nets.py", "--steps"),
         ("torchscan inspect -- python ne", "nets.py", "torchvision:"),
         ("torchscan inspect -- python nets.py --device ne", "nets.py", "cuda"),
         ("torchscan memory x --device '\"NVIDIA H2'", "NVIDIA H200", "H200"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,7 @@ import torch
 from torch.nn.modules import module as hooks_of_torch
 from torch.torch_version import TorchVersion
 
+from torchscan import open_run
 from torchscan.cli.main import main
 from torchscan.runtime.steps import device_here
 
@@ -41,6 +43,10 @@ class Breaks(Net):
     def forward(self, x):
         if isinstance(x.sum().item(), float):
             raise KeyError("halfway")
+
+class Divides(Net):
+    def forward(self, x):
+        return self.head(self.fc(x) / 0)
 
 def without_data():
     with torch.device("meta"):
@@ -155,6 +161,32 @@ def test_rows_and_columns(run: Command) -> None:
     assert "Medians of 5 steps after 1 to warm up" in out
 
 
+DEEP = """
+from torch import nn
+model = nn.Linear(4, 4)
+for _ in range(4):
+    model = nn.Sequential(model)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ((), 4),
+        (("--format", "markdown"), 4),
+        (("--format", "csv"), 5),
+        (("--format", "html"), 5),
+        (("--format", "csv", "--depth", "1"), 2),
+        (("--depth", "9"), 5),
+    ],
+)
+def test_programs_and_pages_get_all_modules(run: Command, folder: Path, options: tuple[str, ...], rows: int) -> None:
+    (folder / "deep.py").write_text(DEEP)
+    _, out, _ = run("deep.py:model", "--input", "4", "--device", "cpu", *options)
+    assert out.count("Linear") + len(re.findall(r"\bSequential *[\s,|<]", out)) >= rows
+    assert ("Linear" in out) == (rows == 5)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-mixed"])
 def test_precisions(run: Command, precision: str) -> None:
     assert run(*NET, *CPU, "--training", "--precision", precision)[0] == 0
@@ -217,6 +249,89 @@ def test_wrong_use_is_a_line_and_status_2(run: Command, arguments: tuple[str, ..
 
 def test_the_device_is_the_fastest_one_here() -> None:
     assert device_here(None).type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+# -- what is not finite, and files ---------------------------------------------------------------------------------------
+
+DIVIDES = ("nets.py:Divides", "--input", "4", "--device", "cpu", "--steps", "2")
+FOUND = "the first Inf was made in the model (Divides), forward"
+
+
+def test_what_is_not_finite_is_said_below_the_table(run: Command) -> None:
+    status, out, err = run(*DIVIDES, "--width", "120")
+    assert (status, err) == (0, "")
+    assert f"In 3 steps, first in step 0: {FOUND}" in out
+
+
+def test_it_is_warned_of_at_once(run: Command) -> None:
+    status, out, err = run(*DIVIDES, "--on-nonfinite", "warn", "--width", "120")
+    assert (status, FOUND in out) == (0, True)
+    assert err.startswith(f"torchscan: note: step 0: {FOUND}")
+
+
+def test_it_ends_the_steps_with_status_1_and_the_table(run: Command) -> None:
+    status, out, err = run(*DIVIDES, "--on-nonfinite", "raise", "--width", "120")
+    assert status == 1
+    assert f"Step 0: {FOUND}" in out
+    assert err.startswith(f"torchscan: step 0: {FOUND}")
+    assert err.count("\n") == 1
+    assert hooks() == 0
+
+
+OVERFLOWS = f"""{TRAINING}
+model = net(8)
+for number in range(4):
+    print(number)
+    step(model, torch.ones(2, 4) * (float("inf") if number == 2 else 1))
+"""
+
+
+@pytest.mark.parametrize(("reaction", "status", "steps"), [("record", 0, 4), ("raise", 1, 3)])
+def test_a_script_goes_on_unless_it_is_to_end(run: Command, folder: Path, reaction: str, status: int, steps: int) -> None:
+    (folder / "script.py").write_text(OVERFLOWS)
+    ended, out, err = run("--on-nonfinite", reaction, "--", "script.py")
+    assert (ended, out.split()) == (status, list(map(str, range(steps))))
+    table = " ".join(err.rpartition("Step to step")[2].split())
+    assert "Step 2: the first NaN was made in 0 (Linear), forward" in table
+    assert ("NonFiniteError: step 2: the first NaN" in err) == (reaction == "raise")
+
+
+def test_a_script_is_warned_of_it_and_goes_on(run: Command, folder: Path) -> None:
+    (folder / "script.py").write_text(OVERFLOWS)
+    with pytest.warns(UserWarning, match="step 2: the first NaN was made in 0"):
+        assert run("--on-nonfinite", "warn", "--", "script.py")[:2] == (0, "0\n1\n2\n3\n")
+
+
+def test_what_is_found_when_the_script_is_over_is_raised_then(run: Command, folder: Path) -> None:
+    """Parameters that an optimizer spoils after the last step."""
+    code = "model = net(8)\nstep(model)\nmodel[0].weight.data.fill_(float('nan'))\nprint('mine')\n"
+    (folder / "script.py").write_text(TRAINING + code)
+    status, out, err = run("--on-nonfinite", "raise", "--save", "run.json", "--", "script.py")
+    assert (status, out) == (1, "mine\n")
+    assert "\ntorchscan: step 0: the first NaN was in 0 (Linear) after the step" in err
+    assert json.loads((folder / "run.json").read_text())["nonfinite"][0]["phase"] == "update"
+    (folder / "script.py").write_text(f"{TRAINING}{code}raise SystemExit(7)")
+    assert run("--on-nonfinite", "raise", "--", "script.py")[0] == 7
+
+
+@pytest.mark.parametrize("words", [(*NET, "--device", "cpu", "--training"), ("--", "script.py")])
+def test_runs_and_traces_are_saved(run: Command, folder: Path, words: tuple[str, ...]) -> None:
+    (folder / "script.py").write_text(f"{TRAINING}\nmodel = net(8)\nfor _ in range(3): step(model)\n")
+    status, out, err = run("--save", "runs/run.json", "--trace", "runs/trace.json", *words)
+    assert (status, out + err) == (0, out or err)
+    saved = open_run(folder / "runs" / "run.json")
+    assert str(saved) + "\n" == out + err
+    events = json.loads((folder / "runs" / "trace.json").read_text())["traceEvents"]
+    assert {f"{call.path} {call.type_name}".strip() for call in saved.calls} <= {event["name"] for event in events}
+
+
+@pytest.mark.parametrize("option", ["--save", "--trace"])
+def test_a_file_that_cannot_be_written_costs_no_table(run: Command, folder: Path, option: str) -> None:
+    status, out, err = run(*NET, "--device", "cpu", option, "nets.py/file")
+    assert (status, out.startswith("───"), "cannot be written" in err, err.count("\n")) == (2, True, True, 1)
+    (folder / "script.py").write_text(f"{TRAINING}\nstep(net(8))\n")
+    status, _, err = run(option, "nets.py/file", "--", "script.py")
+    assert (status, err.startswith("───"), "cannot be written" in err) == (2, True, True)
 
 
 # -- a script: as Python runs it -----------------------------------------------------------------------------------------

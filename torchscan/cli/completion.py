@@ -20,7 +20,7 @@ _SETUP = """\
   fish   torchscan completion fish | source         in ~/.config/fish/config.fish"""
 
 #: options that take a file
-_FILES = ("--output", "--config")
+_FILES = ("--output", "--config", "--save", "--trace")
 #: what it means of this machine, where the list of known devices is not meant
 _DEVICES_HERE = "cpu cuda"
 _COLLECTIONS = ("torchvision:", "timm:", "hf:")

@@ -7,6 +7,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchscan.cli.arguments import (
@@ -18,8 +19,8 @@ from torchscan.cli.arguments import (
     require_step_for_optimizer,
 )
 from torchscan.cli.progress import progress
-from torchscan.cli.saying import WRONG_USE, in_options, report_mistake, say
-from torchscan.errors import InputError, TorchscanError
+from torchscan.cli.saying import EXCEEDED, FINE, WRONG_USE, in_options, report_mistake, say
+from torchscan.errors import InputError, NonFiniteError, TorchscanError
 
 if TYPE_CHECKING:
     from torchscan.runtime.run import RunFacts
@@ -39,21 +40,41 @@ examples
   torchscan inspect torchvision:resnet50 --training --batch-size 8
   torchscan inspect timm:vit_base_patch16_224 --device cuda --precision bf16-mixed --steps 20
   torchscan inspect -- python train.py --epochs 3
-  torchscan inspect --steps 20 --output steps.json --format json -- python -m package.train"""
+  torchscan inspect --steps 20 --save run.json --trace trace.json -- python -m package.train
+  torchscan inspect --on-nonfinite raise -- python train.py"""
+_FOUND = """\
+Values that are NaN or infinite are found in any case, and who made them is said below the table.
+With --on-nonfinite warn it is said at once, too; with raise the step ends there, in a script by an
+exception, and the exit status is 1."""
+
+#: how deep modules are shown, unless it is said; data and pages have all
+_USUAL_DEPTH = 3
 
 
 def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "what each module takes in real steps, of a model or of a script that trains"
-    parser = model_command(commands, "inspect", help_, _REAL, _SCRIPT, _EXAMPLES, run=_run, models="?", step=True)
+    parser = model_command(commands, "inspect", help_, _REAL, _SCRIPT, _FOUND, _EXAMPLES, run=_run, models="?", step=True)
     parser.usage = "torchscan inspect [options] TARGET\n       torchscan inspect [options] -- python train.py [arguments]"
     parser.add_argument(
         "--device", metavar="cpu|cuda", help="where a TARGET runs: cpu, cuda, cuda:1 (default: cuda if it is there)"
     )
     parser.add_argument("--steps", metavar="N", type=positive, default=5, help="how many, after one that warms up (default 5)")
+    parser.add_argument(
+        "--on-nonfinite",
+        choices=("record", "warn", "raise"),
+        default="record",
+        help="what a NaN does; see below (default record)",
+    )
     rows = parser.add_argument_group("rows")
-    rows.add_argument("--depth", metavar="N", type=int, default=3, help="leave out modules deeper than this (default 3)")
+    usual = f"default {_USUAL_DEPTH}; csv, json and html: all"
+    rows.add_argument("--depth", metavar="N", type=int, help=f"leave out modules deeper than this ({usual})")
     add_output(parser)
+    files = parser.add_argument_group("files")
+    files.add_argument(
+        "--save", metavar="FILE", type=Path, help="write all that was found as JSON, for open_run and compare_info"
+    )
+    files.add_argument("--trace", metavar="FILE", type=Path, help="write the last step as a trace, for ui.perfetto.dev")
 
 
 def parted(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
@@ -65,7 +86,7 @@ def parted(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
 
 
 def _run(options: argparse.Namespace) -> int | None:
-    if options.depth < 0:
+    if options.depth is not None and options.depth < 0:
         raise InputError(f"--depth is {options.depth}: give 0 for the model alone, or more")
     if options.program is not None:
         return _of_program(options)
@@ -76,17 +97,39 @@ def _run(options: argparse.Namespace) -> int | None:
             f"{options.target} is a script: say which model in it, {options.target}:NAME, or run it, "
             f"torchscan inspect -- python {options.target}"
         )
-    _put(_of_target(options), options)
-    return None
+    facts, error = _of_target(options)
+    return _put(facts, error, options)
 
 
-def _put(facts: RunFacts, options: argparse.Namespace) -> None:
+def _put(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namespace) -> int:
+    """Show what was found, also where it was raised, and write it to files. The exit status."""
     from torchscan.report.inspection import run_table
 
-    put_table(run_table(facts, max_depth=options.depth), options, json=partial(in_full, facts))
+    try:
+        _save(facts, options)
+    finally:  # steps are not taken again for a file that cannot be written
+        put_table(run_table(facts, max_depth=_depth(options)), options, json=partial(in_full, facts))
+    if error is not None:
+        say(str(error))
+    return FINE if error is None else EXCEEDED
 
 
-def _of_target(options: argparse.Namespace) -> RunFacts:
+def _save(facts: RunFacts, options: argparse.Namespace) -> None:
+    if options.save is not None:
+        facts.save(options.save)
+    if options.trace is not None:
+        facts.save_trace(options.trace)
+
+
+def _depth(options: argparse.Namespace) -> int | None:
+    """What is read by programs, or folds, has all modules unless it is told not to."""
+    if options.depth is not None or options.format in ("csv", "json", "html"):
+        depth: int | None = options.depth
+        return depth
+    return _USUAL_DEPTH
+
+
+def _of_target(options: argparse.Namespace) -> tuple[RunFacts, NonFiniteError | None]:
     from torchscan.targets import parse_target, with_model
 
     require_step_for_optimizer(options)
@@ -95,7 +138,8 @@ def _of_target(options: argparse.Namespace) -> RunFacts:
         return with_model(parse_target(options.target), partial(_measured, options), with_data=True)
 
 
-def _measured(options: argparse.Namespace, built: Built) -> RunFacts:
+def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonFiniteError | None]:
+    """What was found, and what ended it."""
     from torchscan.inspection import inspect
     from torchscan.recording.request import PassRequest
     from torchscan.runtime.steps import RealSteps, device_here
@@ -111,50 +155,61 @@ def _measured(options: argparse.Namespace, built: Built) -> RunFacts:
         **inputs,
     )
     steps = RealSteps(request, device_here(options.device), options.precision)
-    with inspect(steps.module, warm_up=1) as run:
-        for _ in range(1 + options.steps):
-            steps.take()
-    return run.facts
+    error: NonFiniteError | None = None
+    try:
+        with inspect(steps.module, warm_up=1, on_nonfinite=options.on_nonfinite) as run:
+            for _ in range(1 + options.steps):
+                steps.take()
+    except NonFiniteError as found:
+        error = found
+    return run.facts, error
 
 
 # -- a script ------------------------------------------------------------------------------------------------------------
 
 
 def _of_program(options: argparse.Namespace) -> int | None:
-    """Run it and show what was seen. Its exit status is kept, unless it is fine and the table is not."""
+    """Run it and show what was seen. Its exit status is kept, unless it is fine and what was seen is not."""
     from torchscan.inspection import inspect
     from torchscan.runtime.script import LargestModule, program_of, run_program
 
     _refuse_what_is_for_targets(options)
     program = program_of(options.program)
     errors = sys.stderr  # a script may put another in its place, and close it
-    with LargestModule(partial(inspect, steps=options.steps)) as largest:
+    with LargestModule(partial(inspect, steps=options.steps, on_nonfinite=options.on_nonfinite)) as largest:
         status = run_program(program)
     if not largest.is_of_this_process:
         return status
     sys.stdout.flush()
     with contextlib.redirect_stdout(errors), contextlib.redirect_stderr(errors):
-        is_shown = _show(largest, options)
-    return status if is_shown else status or WRONG_USE
+        shown = _show(largest, options)
+    return status or shown
 
 
-def _show(largest: LargestModule, options: argparse.Namespace) -> bool:
-    """Whether it could be shown, as far as that is up to the user."""
+def _show(largest: LargestModule, options: argparse.Namespace) -> int:
+    """How that went, as far as it is up to the user, or to the values of the script's model."""
     try:
         if largest.mistake is not None:
             report_mistake(largest.mistake)
-            return True
-        facts = largest.facts()
+            return FINE
+        facts, error = _facts_of(largest)
         if facts is None:
             say("the script has called no module of torch in this process, so there is nothing to show")
-            return True
+            return FINE
         if not largest.trains:
             say("note: no module of the script trains: this is the largest that it calls")
-        _put(facts, options)
+        return _put(facts, error, options)
     except TorchscanError as error:
         say(in_options(str(error)))
-        return False
-    return True
+        return WRONG_USE
+
+
+def _facts_of(largest: LargestModule) -> tuple[RunFacts | None, NonFiniteError | None]:
+    """What was found in the last step may only be raised now."""
+    try:
+        return largest.facts(), None
+    except NonFiniteError as error:
+        return largest.facts(), error
 
 
 def _refuse_what_is_for_targets(options: argparse.Namespace) -> None:

@@ -43,8 +43,8 @@ examples
   torchscan inspect -- python train.py
   torchscan check
 
-torchscan COMMAND --help explains each. Exit status: 0 fine, 1 a budget is exceeded, 2 wrong use,
-3 torchscan itself failed."""
+torchscan COMMAND --help explains each. Exit status: 0 fine, 1 a budget is exceeded, or a NaN was
+raised that inspect was to raise, 2 wrong use, 3 torchscan itself failed."""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -2,52 +2,169 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
 from torchscan import units
+from torchscan.report.run_remarks import remarks_of
 from torchscan.report.table import Cell, Column, Row, Table, totals_table
+from torchscan.runtime.expected import Expected
 from torchscan.runtime.run import CallRun, Inspected, Latency, RunFacts
 
+_NONE = "–"
+#: a call that takes a smaller share of the step is not worth a mark
+_LEAST_SHARE = 0.01
+_SLOW = "* "
+#: how soon text that is too narrow leaves a column out
+_HOST, _MEMORY, _RATE, _EXPECTED, _TYPE = 5, 4, 3, 2, 1
+#: counts of values that are not finite, and how they are called
+_COUNTS = {"forward": "", "grad_out": "grad ", "grad_in": "grad in "}
 
-def run_table(run: Inspected, *, max_depth: int = 3) -> Table:
-    """Each call with everything in it, down to ``max_depth``; the totals have what belongs to no module."""
+
+def run_table(run: Inspected, *, max_depth: int | None = 3) -> Table:
+    """Each call with everything in it, down to ``max_depth`` (None: all); the totals have what belongs to no module.
+
+    CSV and JSON always have all columns.
+    """
     run = run.facts
+    figures = [*_names(run), *_times(run), *_expectation(run), *_others(run)]
     return Table(
         title="Measured steps",
-        columns=[
-            Column(key="path", heading="Layer", is_number=False, narrowest=12, cut="head"),
-            Column(key="type", heading="Type", is_number=False, narrowest=6),
-            Column(key="forward", heading="Forward", unit="s"),
-            Column(key="backward", heading="Backward", unit="s"),
-            Column(key="share", heading="%"),
-            Column(key="flops_per_second", heading="FLOP/s"),
-        ],
-        rows=[_row(call, run) for call in run.calls if call.depth <= max_depth],
-        totals=[_totals(run)],
-        remarks=_remarks(run),
+        columns=[each.column for each in figures],
+        rows=[_row(call, figures) for call in run.calls if max_depth is None or call.depth <= max_depth],
+        totals=_totals(run),
+        remarks=[*remarks_of(run), *_deeper(run, max_depth)],
         noun="calls",
     )
 
 
-def _row(call: CallRun, run: RunFacts) -> Row:
-    name = call.path.rpartition(".")[2] or call.type_name
-    name += f" ({call.invocation + 1})" if call.invocation else ""
-    whole = run.forward.median + run.backward.median
-    share = (call.forward.median + call.backward.median) / whole if whole else 0.0
-    cells = [
-        Cell(call.path, f"{name} (again)" if call.is_again else name),
-        Cell(call.type_name, call.type_name),
-        _time(call.forward),
-        _time(call.backward),
-        Cell(share, f"{100 * share:.1f}"),
-        Cell(rate := call.flops_per_second, units.count(rate, "", 1).rstrip() if rate else "–"),
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """A column, and how it is taken from a call."""
+
+    column: Column
+    cell: Callable[[CallRun], Cell]
+
+
+def _deeper(run: RunFacts, max_depth: int | None) -> list[str]:
+    number = sum(max_depth is not None and call.depth > max_depth for call in run.calls)
+    return [f"{number} calls deeper than {max_depth} are in those above them."] if number else []
+
+
+def _row(call: CallRun, figures: Sequence[_Figure]) -> Row:
+    return Row(cells=[each.cell(call) for each in figures], depth=call.depth, full_name=call.path)
+
+
+# -- columns -------------------------------------------------------------------------------------------------------------
+
+
+def _names(run: RunFacts) -> list[_Figure]:
+    path = Column(key="path", heading="Layer", is_number=False, narrowest=16, cut="head")
+    type_ = Column(key="type", heading="Type", is_number=False, narrowest=10, dispensable=_TYPE)
+    return [
+        _Figure(path, lambda call: Cell(call.path, _name(call, run))),
+        _Figure(_for_programs("invocation"), lambda call: Cell(call.invocation, str(call.invocation))),
+        _Figure(_for_programs("is_again"), lambda call: Cell(call.is_again, str(call.is_again))),
+        _Figure(type_, lambda call: Cell(call.type_name, call.type_name)),
     ]
-    return Row(cells=cells, depth=call.depth, full_name=call.path)
 
 
-def _time(latency: Latency) -> Cell:
-    return Cell(latency.median, units.duration(latency.median) if latency.median else "–")
+def _name(call: CallRun, run: RunFacts) -> str:
+    marks = [*([str(call.invocation + 1)] if call.invocation else []), *(["again"] if call.is_again else [])]
+    return call.name_in(run.calls) + (f" ({', '.join(marks)})" if marks else "")
 
 
-def _totals(run: RunFacts) -> Table:
+def _times(run: RunFacts) -> list[_Figure]:
+    """Those of the device first, where there is one."""
+    is_on_device = any(call.device_time is not None for call in run.calls)
+    trains = bool(run.backward.median)
+    host = " on host" if is_on_device else ""
+    share = Column(key="share", heading="%")
+    return [
+        _time("device_forward", "Forward", is_shown=is_on_device),
+        _time("device_backward", "Backward", is_shown=is_on_device and trains),
+        _time("forward", f"Forward{host}", dispensable=_HOST if is_on_device else 0),
+        _time("backward", f"Backward{host}", is_shown=trains, dispensable=_HOST if is_on_device else 0),
+        _Figure(share, lambda call: Cell(found := _share(call, run), f"{100 * found:.1f}")),
+    ]
+
+
+def _time(key: str, heading: str, **options: Any) -> _Figure:
+    return _Figure(Column(key=key, heading=heading, unit="s", **options), lambda call: _duration(getattr(call, key)))
+
+
+def _duration(latency: Latency | None) -> Cell:
+    return _seconds(None if latency is None else latency.median)
+
+
+def _seconds(time: float | None) -> Cell:
+    return Cell(time, units.duration(time) if time else _NONE)
+
+
+def _share(call: CallRun, run: RunFacts) -> float:
+    """Of a step, forward and backward."""
+    return call.time / run.step_time if run.step_time else 0.0
+
+
+def _expectation(run: RunFacts) -> list[_Figure]:
+    is_known = run.expected is not None
+    expected = Column(key="expected", heading="Expected", unit="s", is_shown=is_known, dispensable=_EXPECTED)
+    return [
+        _Figure(expected, lambda call: _seconds(call.expected_time)),
+        _Figure(Column(key="ratio", heading="×", is_shown=is_known), lambda call: _ratio(call, run)),
+    ]
+
+
+def _ratio(call: CallRun, run: RunFacts) -> Cell:
+    """What was measured, of what is expected."""
+    if not call.expected_time or not call.time:
+        return Cell(None, _NONE)
+    ratio = call.time / call.expected_time
+    is_slow = run.expected is not None and ratio > 1 + run.expected.share_off and _share(call, run) >= _LEAST_SHARE
+    return Cell(ratio, f"{_SLOW if is_slow else ''}{ratio:.{1 if ratio < 100 else 0}f}")
+
+
+def _others(run: RunFacts) -> list[_Figure]:
+    has_rates = any(call.flops_per_second for call in run.calls)
+    rate = Column(key="flops_per_second", heading="FLOP/s", is_shown=has_rates, dispensable=_RATE)
+    memory = Column(key="total_memory", heading="Memory", unit="B", dispensable=_MEMORY)
+    return [
+        _Figure(rate, lambda call: _rate(call.flops_per_second)),
+        _Figure(memory, lambda call: Cell(size := call.total_memory, units.memory(size, 1) if size else _NONE)),
+        *(
+            _count(f"{where}_{what.lower()}", f"{said}{what}", run)
+            for where, said in _COUNTS.items()
+            for what in ("NaN", "Inf")
+        ),
+    ]
+
+
+def _rate(rate: float | None) -> Cell:
+    return Cell(rate, units.count(rate, "", 1) if rate else _NONE)
+
+
+def _count(key: str, said: str, run: RunFacts) -> _Figure:
+    """Shown if there are any; what enters a module is the gradient that what it was given gets, and left to programs."""
+    is_shown = not key.startswith("grad_in") and any(getattr(call, key) for call in run.calls)
+    column = Column(key=key, heading=said[0].upper() + said[1:], is_shown=is_shown)
+    return _Figure(column, lambda call: Cell(found := getattr(call, key), units.exact(found) if found else _NONE))
+
+
+def _for_programs(key: str) -> Column:
+    return Column(key=key, heading=key, is_shown=False)
+
+
+# -- totals --------------------------------------------------------------------------------------------------------------
+
+
+def _totals(run: RunFacts) -> list[Table]:
+    attained = [] if run.expected is None or run.attained is None else [_attained(run.expected, run.attained)]
+    return [_phases(run), *attained] if run.steps else []
+
+
+def _phases(run: RunFacts) -> Table:
+    """Of the whole step, on the host."""
     rows = [("Forward", run.forward, "forward")]
     if run.backward.median:
         rows += [("Backward", run.backward, "backward"), ("of which storing gradients", run.storing, "storing")]
@@ -55,18 +172,25 @@ def _totals(run: RunFacts) -> Table:
     rows += [("Optimizer", run.optimizer, "optimizer")] if run.optimizer.median else []
     if run.period.median:
         rows += [("Between steps", run.between, "between"), ("Step to step", run.period, "period")]
-    spread = [
-        [
-            Cell(key, name),
-            _time(each),
-            Cell((each.least, each.most), f"{units.duration(each.least)} … {units.duration(each.most)}"),
-        ]
-        for name, each, key in rows
-    ]
-    return totals_table(spread, ("", "", ""))
+    cells = [[Cell(key, name), _duration(each), _range(each), *_expected(key, run.expected)] for name, each, key in rows]
+    return totals_table(cells, ("", "median", "least … most", *(["expected"] if run.expected else [])))
 
 
-def _remarks(run: RunFacts) -> list[str]:
-    before = f" after {run.warm_up} to warm up" if run.warm_up else ""
-    said = [f"Medians of {run.steps} {'step' if run.steps == 1 else 'steps'}{before}; times of the host."]
-    return [*said, f"{run.differing} steps had other calls and are left out."] if run.differing else said
+def _range(latency: Latency) -> Cell:
+    return Cell((latency.least, latency.most), f"{units.duration(latency.least)} … {units.duration(latency.most)}")
+
+
+def _expected(key: str, expected: Expected | None) -> list[Cell]:
+    if expected is None:
+        return []
+    time = {"forward": expected.forward, "backward": expected.backward}.get(key)
+    return [Cell(time, units.duration(time) if time else "")]
+
+
+def _attained(expected: Expected, attained: float) -> Table:
+    peaks = ", ".join(f"{units.count(peak, 'FLOP/s', 1)} {form}" for form, peak in expected.peaks.items())
+    said = f"of {peaks}, dense, on {expected.device}" if peaks else f"on {expected.device}"
+    percent = f"{100 * attained:.{1 if attained >= _LEAST_SHARE else 3}f} %"
+    table = totals_table([[Cell("attained", "MFU"), Cell(attained, percent), Cell(said, said)]], ("", "", ""))
+    *figures, words = table.columns
+    return replace(table, columns=[*figures, replace(words, key="of", is_number=False)])

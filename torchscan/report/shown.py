@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 def _shows_as(kind: type[R], table: Callable[[R], Table], words: Callable[[R], str] | None = None) -> None:
     """As its table; as text, perhaps with more."""
-    shows(kind, words or (lambda result: table(result).write("text")), lambda result: part_of(table(result)))
+    shows(kind, words or (lambda result: table(result).write("text")), lambda result: part_of(table(result).shown))
 
 
 shows(Info, format_info, to_html)
@@ -45,6 +45,6 @@ _shows_as(LayerField, layer_table)
 _shows_as(MemoryEstimate, memory_table, format_memory)
 _shows_as(Roofline, roofline_table, format_roofline)
 _shows_as(Remedies, remedies_table)
-_shows_as(RunFacts, run_table)
+_shows_as(RunFacts, lambda run: run_table(run, max_depth=None), lambda run: run_table(run).write("text"))  # a page folds
 _shows_as(Comparison, comparison_table, format_comparison)
 _shows_as(RunComparison, comparison_table, format_comparison)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, get_args
 
 from torchscan.errors import InputError
@@ -11,6 +11,8 @@ from torchscan.results import Result, load_writers
 
 Format = Literal["text", "markdown", "github", "latex", "csv", "json", "html"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+#: for programs, which take all columns
+_DATA: tuple[Format, ...] = ("csv", "json")
 
 #: where a text that does not fit is cut
 Cut = Literal["head", "mid", "tail"]
@@ -34,6 +36,10 @@ class Column:
     cut: Cut = "mid"
     #: whether the figures of several rows have a sum
     adds_up: bool = False
+    #: 0: always there; others are left out of text that would be too wide, the greatest first, equal ones together
+    dispensable: int = 0
+    #: or only for programs, in CSV and JSON
+    is_shown: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,10 @@ class Row:
         """The texts of the cells."""
         return [self.name, *(printable(cell.text) for cell in self.cells[1:])]
 
+    def only(self, at: Sequence[int]) -> Row:
+        """With some of its cells."""
+        return replace(self, cells=[self.cells[each] for each in at], sums=[self.sums[each] for each in at if self.sums])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(Result):
@@ -102,6 +112,18 @@ class Table(Result):
         """Whether totals show their headings; a name and its figure need none."""
         return len(self.columns) > 2 and any(column.heading for column in self.columns)
 
+    @property
+    def shown(self) -> Table:
+        """What people see of it."""
+        return self.only([column for column in self.columns if column.is_shown])
+
+    def only(self, columns: Sequence[Column]) -> Table:
+        """With some of its columns."""
+        at = [number for number, column in enumerate(self.columns) if column in columns]
+        return (
+            self if len(at) == len(self.columns) else replace(self, columns=columns, rows=[row.only(at) for row in self.rows])
+        )
+
     def __repr__(self) -> str:
         """Short: there may be thousands of rows."""
         return f"<Table {self.title!r}: {len(self.rows)} {self.noun}>"
@@ -111,7 +133,7 @@ class Table(Result):
         load_writers()
         for name in FORMATS:
             if name == style:
-                return _writers[name](self, width)
+                return _writers[name](self if name in _DATA else self.shown, width)
         raise InputError(f"{style!r} is not a format of tables: choose one of {', '.join(FORMATS)}")
 
 

@@ -47,8 +47,8 @@ def paragraphs(texts: Sequence[str], width: int) -> list[str]:
 
 def grid(table: Table, width: int) -> str:
     """The headings and rows, between rules."""
-    by_column = [list(column) for column in zip(*(row.texts for row in table.rows), strict=True)]
-    by_column[0] = [f"{lines}{row.name}" for lines, row in zip(_branches(table.rows), table.rows, strict=True)]
+    table = _needed(table, width)
+    by_column = _texts(table)
     widths = _fitting_widths(table.columns, by_column, width)
     fitted = [
         [cut(text, size, column.cut, _indent_of(text) if number == 0 else 0) for text in texts]
@@ -63,6 +63,34 @@ def grid(table: Table, width: int) -> str:
     )
     rule, heading, *rows = text.split("\n")
     return "\n".join([rule, heading, rule, *rows])
+
+
+def _texts(table: Table) -> list[list[str]]:
+    """Column by column."""
+    by_column = [list(column) for column in zip(*(row.texts for row in table.rows), strict=True)]
+    by_column[0] = [f"{lines}{row.name}" for lines, row in zip(_branches(table.rows), table.rows, strict=True)]
+    return by_column
+
+
+def _needed(table: Table, width: int) -> Table:
+    """Without columns that may be left out, as long as the others are too wide."""
+    grades = sorted({column.dispensable for column in table.columns} - {0})
+    sizes = list(map(_narrowest, table.columns, _texts(table))) if grades else []
+    while grades and sum(size + _GAP for size in sizes) - _GAP > width:
+        least_needed = grades.pop()
+        sizes = [size for size, column in zip(sizes, table.columns, strict=True) if column.dispensable != least_needed]
+        table = table.only([column for column in table.columns if column.dispensable != least_needed])
+    return table
+
+
+def _narrowest(column: Column, texts: Sequence[str]) -> int:
+    """How wide it is at least."""
+    size = _widest(column, texts)
+    return size if column.narrowest is None else min(size, column.narrowest)
+
+
+def _widest(column: Column, texts: Sequence[str]) -> int:
+    return max(len(column.heading), *map(len, texts))
 
 
 def _sides(columns: Sequence[Column]) -> list[str]:
@@ -96,7 +124,7 @@ def _indent_of(text: str) -> int:
 
 def _fitting_widths(columns: Sequence[Column], by_column: Sequence[Sequence[str]], width: int) -> list[int]:
     """Columns as wide as their texts; if that is too wide, those that may be cut give way, widest first."""
-    widths = [max(len(column.heading), *map(len, texts)) for column, texts in zip(columns, by_column, strict=True)]
+    widths = list(map(_widest, columns, by_column))
     spare = {at: widths[at] - each.narrowest for at, each in enumerate(columns) if each.narrowest is not None}
     excess = sum(widths) + _GAP * (len(widths) - 1) - width
     while excess > 0 and max(spare.values(), default=0) > 0:

@@ -41,8 +41,13 @@ class Checked:
 
     def __str__(self) -> str:
         """``step 3: norm of layers.0, output: 12.5``."""
+        return f"step {self.step}: {self.said}"
+
+    @property
+    def said(self) -> str:
+        """The same without the step."""
         said = self.message if self.value is None else f"{self.value:.6g}"
-        return f"step {self.step}: {self.check} of {self.path or 'the model'}, {self.kind.replace('_', ' ')}: {said}"
+        return f"{self.check} of {self.path or 'the model'}, {self.kind.replace('_', ' ')}: {said}"
 
 
 class StepChecks:

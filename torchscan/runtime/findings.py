@@ -71,8 +71,13 @@ class NonFinite:
 
     def __str__(self) -> str:
         """In a sentence or two."""
+        return f"step {self.step}: {self.said}"
+
+    @property
+    def said(self) -> str:
+        """The same without the step."""
         counted = f" ({' and '.join(_counted(self.nan, self.inf))} of {self.numel:,} values)" if self.numel else ""
-        head = f"step {self.step}: the first {self.what} {self._where()}{counted}"
+        head = f"the first {self.what} {self._where()}{counted}"
         by = "" if self.operator is None else f", by {self.operator}{'' if self.line is None else f' at {self.line}'}"
         by += "" if self.then is None else f", whose Inf became NaN in {self.then}"
         because = "" if self.unknown is None else f"; the operator is not known: {self.unknown}"

@@ -8,6 +8,7 @@ import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -79,8 +80,20 @@ class CallRun(InspectedCall):
 
     @property
     def flops_per_second(self) -> float | None:
-        """What its forward pass attained."""
-        return None if self.flops is None or not self.forward.median else self.flops / self.forward.median
+        """What its forward pass attained: on the device, where there is one, else on the host."""
+        took = (self.forward if self.device_forward is None else self.device_forward).median
+        return None if self.flops is None or not took else self.flops / took
+
+    @property
+    def expected_time(self) -> float | None:
+        """Seconds that it should take, forward and backward; None: nothing is expected."""
+        times = [each for each in (self.expected_forward, self.expected_backward) if each is not None]
+        return sum(times) if times else None
+
+    def name_in(self, calls: Sequence[CallRun]) -> str:
+        """The path of its module as seen from the call that it is in; that of another part of the model is in full."""
+        outer = "" if self.parent is None else calls[self.parent].path
+        return self.path.removeprefix(f"{outer}." if outer else "") or self.type_name
 
 
 class Inspected(ABC):
@@ -151,7 +164,7 @@ class RunFacts(Result, Inspected):
         top: dict[str, Any] = {}
         for call, entry in zip(self.calls, nested, strict=True):
             siblings = top if call.parent is None else nested[call.parent]["children"]
-            siblings[_name(call, siblings)] = entry
+            siblings[_name(call, call.name_in(self.calls), siblings)] = entry
         return top
 
     def as_dict(self) -> dict[str, Any]:
@@ -294,6 +307,6 @@ def _plain(call: CallRun) -> dict[str, Any]:
     return {name: value._asdict() if isinstance(value, Latency) else value for name, value in asdict(call).items()}
 
 
-def _name(call: CallRun, siblings: dict[str, Any]) -> str:
-    name = call.path.rpartition(".")[2] or call.type_name
-    return name if name not in siblings else f"{name} ({call.invocation + 1})"
+def _name(call: CallRun, name: str, siblings: dict[str, Any]) -> str:
+    numbered = (f"{name} ({number})" for number in count(call.invocation + 1))
+    return name if name not in siblings else next(each for each in numbered if each not in siblings)

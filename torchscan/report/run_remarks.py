@@ -1,0 +1,136 @@
+"""What is said below the table of an inspection: what was found, what was compiled, and how the figures came about."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from torchscan.runtime.checks import Checked
+from torchscan.runtime.compiling import CompiledFrame
+from torchscan.runtime.findings import NonFinite
+from torchscan.runtime.run import RunFacts
+
+#: of a kind, before it is only said how many there are
+_MOST = 5
+
+
+def remarks_of(run: RunFacts) -> list[str]:
+    """What was found comes first."""
+    return [*_findings(run), *_alarms(run), *_compiled(run), *_measured(run), *_expected(run)]
+
+
+class _InStep(Protocol):
+    """Something that is said of a step."""
+
+    @property
+    def step(self) -> int:
+        """Which one."""
+
+    @property
+    def said(self) -> str:
+        """Of it."""
+
+
+F = TypeVar("F", bound=_InStep)
+
+
+def _findings(run: RunFacts) -> list[str]:
+    told = run.nonfinite
+    said = _said_once(told, lambda found: (found.path, found.phase), _most_telling, "findings are in run.facts.nonfinite")
+    later = run.nonfinite_steps - len(told)
+    return [*said, *([f"{later} later steps made values that are not finite, too."] if later > 0 else [])]
+
+
+def _most_telling(alike: Sequence[NonFinite]) -> NonFinite:
+    """On a device, only what comes after the first one knows its operator."""
+    return next((each for each in alike if each.operator is not None), alike[0])
+
+
+def _alarms(run: RunFacts) -> list[str]:
+    alarms = [each for each in run.checked if each.message is not None]
+    return _said_once(alarms, _of_alarm, lambda alike: alike[0], "alarms are in run.facts.checked")
+
+
+def _of_alarm(alarm: Checked) -> Hashable:
+    return alarm.check, alarm.path, alarm.kind
+
+
+def _said_once(found: Iterable[F], kind: Callable[[F], Hashable], choose: Callable[[Sequence[F]], F], others: str) -> list[str]:
+    """Of each kind one, and in how many steps there are such."""
+    alike: dict[Hashable, list[F]] = defaultdict(list)
+    for each in found:
+        alike[kind(each)].append(each)
+    said = [f"{_when(each)}: {choose(each).said}." for each in list(alike.values())[:_MOST]]
+    return [*said, *_more(len(alike), others)]
+
+
+def _when(alike: Sequence[_InStep]) -> str:
+    steps = {each.step for each in alike}
+    return f"Step {min(steps)}" if len(steps) == 1 else f"In {len(steps)} steps, first in step {min(steps)}"
+
+
+def _more(number: int, what: str) -> list[str]:
+    return [f"{number - _MOST} more {what}."] if number > _MOST else []
+
+
+# -- compiled ------------------------------------------------------------------------------------------------------------
+
+
+def _compiled(run: RunFacts) -> list[str]:
+    if run.compilation is None:
+        return []
+    once = [frame for frame in run.compilation.frames if frame.times == 1]
+    again = [frame for frame in run.compilation.frames if frame.times > 1]
+    breaks = [f"The graph was broken {_times(times)}: {reason}." for reason, times in run.compilation.breaks]
+    return [
+        *([f"Compiled: {'; '.join(map(_name, once[:_MOST]))}."] if once else []),
+        *_more(len(once), "frames were compiled"),
+        *(f"Compiled {_times(frame.times)}: {_name(frame)}{_why(frame)}." for frame in again[:_MOST]),
+        *_more(len(again), "frames were compiled again"),
+        *breaks[:_MOST],
+        *_more(len(breaks), "reasons broke it"),
+    ]
+
+
+def _name(frame: CompiledFrame) -> str:
+    return frame.place if not frame.path else f"{frame.place} ({frame.path})"
+
+
+def _why(frame: CompiledFrame) -> str:
+    """Reasons are several lines."""
+    return f", again because {'; '.join(' '.join(reason.split()) for reason in frame.reasons)}" if frame.reasons else ""
+
+
+def _times(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
+
+
+# -- how the figures came about ------------------------------------------------------------------------------------------
+
+
+def _measured(run: RunFacts) -> list[str]:
+    if not run.steps:
+        return ["No step was measured: the model was not called."]
+    before = f" after {run.warm_up} to warm up" if run.warm_up else ""
+    whose = "calls are timed on the device, totals on the host" if _is_on_device(run) else "times of the host"
+    said = f"Medians of {_steps(run.steps)}{before}, on {run.provenance.device}; {whose}, % of forward and backward."
+    return [said, *([f"{_steps(run.differing)} had other calls and are left out."] if run.differing else [])]
+
+
+def _steps(number: int) -> str:
+    return f"{number} {'step' if number == 1 else 'steps'}"
+
+
+def _is_on_device(run: RunFacts) -> bool:
+    return any(call.device_time is not None for call in run.calls)
+
+
+def _expected(run: RunFacts) -> list[str]:
+    if run.expected is None:
+        return []
+    share = f"{100 * run.expected.share_off:.0f} %"
+    return [
+        f"Expected by the roofline of {run.expected.device}, ± {share}; × is measured over expected, and * marks what takes "
+        f"longer than this range allows, and at least 1 % of a step."
+    ]
