@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call, Given
 from torchscan.runtime.findings import NonFinite, Phase
-from torchscan.runtime.finiteness import FINE, is_readable
-from torchscan.runtime.values import Gradients, Listener, Memory, Source, Values, makes_none
-from torchscan.torch_versions import unseen, without_torch_function
+from torchscan.runtime.finiteness import FINE, is_readable, total_of
+from torchscan.runtime.values import Gradients, Leaf, Listener, Memory, Source, Values, makes_none
+from torchscan.torch_versions import unseen
 
 _LATER = "values were looked at after the step; from now on they are where they are made"
 
@@ -71,6 +71,11 @@ class DeferredValues(Values):
         """What it made."""
         self._note_gradients("backward", owner, made)
 
+    def note_stored(self, leaf: Leaf, variable: Tensor, given: Gradients) -> None:  # noqa: ARG002
+        """What is added to a gradient."""
+        if variable.grad is not None:
+            self._note(_Check("backward", leaf.path, leaf.type_name, 0), variable.grad)
+
     def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:  # noqa: ARG002
         """The parameters and buffers; then all sums are on their way."""
         for path, module in modules:
@@ -111,9 +116,10 @@ class DeferredValues(Values):
         if not is_readable(tensor) or self._known.get(tensor) is not None:
             return
         self._known.note(tensor, FINE)
-        with unseen(), without_torch_function():
-            self._sums.append(tensor.detach().abs().sum(dtype=torch.float64) if tensor.is_complex() else _total(tensor))
-        self._checks.append(check)
+        total = total_of(tensor)
+        if total is not None:
+            self._sums.append(total)
+            self._checks.append(check)
 
     def _send(self) -> None:
         with unseen():
@@ -127,10 +133,6 @@ class DeferredValues(Values):
 def _may_be_mask(check: _Check, total: float) -> bool:
     """Whether infinities of a forward pass are masks is seen where they are made, in the next step."""
     return math.isinf(total) and check.phase in ("forward", "input")
-
-
-def _total(tensor: Tensor) -> Tensor:
-    return tensor.detach().sum(dtype=torch.float64)
 
 
 def _check(phase: Phase, call: Call) -> _Check:

@@ -59,6 +59,8 @@ class NonFinite:
     line: str | None = None
     #: why the operator is not known
     unknown: str | None = None
+    #: why it may be another
+    unsure: str | None = None
     #: what it was given just before
     inputs: tuple[Range, ...] = ()
     #: its parameters and buffers that are not finite
@@ -81,6 +83,7 @@ class NonFinite:
         by = "" if self.operator is None else f", by {self.operator}{'' if self.line is None else f' at {self.line}'}"
         by += "" if self.then is None else f", whose Inf became NaN in {self.then}"
         because = "" if self.unknown is None else f"; the operator is not known: {self.unknown}"
+        because += "" if self.unsure is None else f"; not quite sure: {self.unsure}"
         given = "" if not self.inputs else f"; given {'; '.join(map(str, self.inputs))}"
         weights = "" if not self.weights else f"; not finite are its {'; '.join(map(str, self.weights))}"
         return f"{head}{by}{because}{weights}{given}"

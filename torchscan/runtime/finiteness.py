@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from torchscan.torch_versions import (
-    is_fake_type,
     is_functorch_wrapped,
+    is_spread_type,
     is_transforming,
     local_part,
     unseen,
@@ -52,7 +52,13 @@ def is_readable(tensor: Tensor) -> bool:
     """Whether it has values that may be other than finite, and lets them be read."""
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta or is_functorch_wrapped(tensor):
         return False
-    return type(tensor) in _PLAIN or not is_fake_type(type(tensor))
+    return type(tensor) in _PLAIN or _keeps_values(type(tensor))
+
+
+def _keeps_values(kind: type) -> bool:
+    """Whether tensors of this type are what they look like. Others may have no memory at all: reading it ends the process."""
+    is_usual = kind.__torch_dispatch__ is Tensor.__torch_dispatch__ and kind.__torch_function__ == Tensor.__torch_function__  # type: ignore[attr-defined]
+    return is_spread_type(kind) or is_usual
 
 
 def look_at(tensor: Tensor) -> Look:
@@ -77,6 +83,16 @@ def _look_closely_at(tensor: Tensor) -> Look:
             return FINE if cmath.isfinite(_sum(values).item()) else _counted(values)
     except (RuntimeError, NotImplementedError):  # a kernel is missing, or the memory that the count would take
         return FINE
+
+
+def total_of(tensor: Tensor) -> Tensor | None:
+    """Its sum in double precision, where it is: finite if, and only if, the values are. None: it cannot be added up."""
+    try:
+        with unseen(), without_torch_function():
+            values = _values_of(tensor)
+            return (values.abs() if values.is_complex() else values).sum(dtype=torch.float64)
+    except (RuntimeError, NotImplementedError):
+        return None
 
 
 def range_of(tensor: Tensor) -> tuple[float, float] | None:
@@ -134,15 +150,10 @@ class KnownTensors:
         known = self.get(tensor)
         return self.note(tensor, look_at(tensor)) if known is None else known
 
-    def at(self, tensor: Tensor, version: int) -> Look:
-        """As it was then; what was written to since and is not known passes."""
-        known = self._looks.get(id(tensor))
-        if known is not None and known[0]() is tensor and known[1] == version:
-            return known[2]
-        return self.look_at(tensor) if version == version_of(tensor) else FINE
-
     def get(self, tensor: Tensor) -> Look | None:
-        """What is known of it, or of what it is a view of."""
+        """What is known of it, or of what it is a view of; nothing in inference mode, where nobody tells what is written to."""
+        if tensor.is_inference():
+            return None
         known = self._get(tensor)
         base = None if known is not None else tensor._base
         found = known if base is None else self._get(base)

@@ -88,7 +88,7 @@ class Inspector:
             raise InputError("this inspection has been started: finish it first")
         self._is_started = True
         self._compiler = CompileWatch(self._tree.pause, self._tree.go_on)
-        self._leaves = HeldLeaves(self.model.parameters())
+        self._leaves = HeldLeaves(self._paths.values())
         self._begin()
         self._optimizer_hooks = (
             register_optimizer_step_pre_hook(lambda *_: self._step.note_optimizer(is_start=True)),

@@ -57,8 +57,10 @@ class Block(NamedTuple):
 
 
 Blocks = dict[int, Block]
-#: a call, given tensors of these shapes
-Key = tuple[str, int, Shapes]
+#: a call, given tensors of these shapes, with or without a graph
+Key = tuple[str, int, Shapes, bool]
+#: as many are known at a time
+_MOST_CALLS = 10_000
 
 
 def blocks_of(tensors: Iterable[Tensor]) -> Blocks:
@@ -67,7 +69,7 @@ def blocks_of(tensors: Iterable[Tensor]) -> Blocks:
     for tensor in tensors:
         try:
             storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):  # none: sparse, or a subclass without one
+        except (NotImplementedError, RuntimeError, ValueError):  # none: sparse, not initialised yet, or a subclass without one
             continue
         reference = StorageWeakRef(storage)
         blocks[reference.cdata] = Block(reference, storage.nbytes())
@@ -127,7 +129,7 @@ class MemoryWatch:
 
     def note_start(self, call: Call, shapes: Shapes) -> None:
         """A call has started."""
-        key = self._keys[call.index] = (call.path, call.invocation, shapes)
+        key = self._keys[call.index] = (call.path, call.invocation, shapes, torch.is_grad_enabled())
         if key not in self._known:
             self._unread[call.index] = _Unread(call)
 
@@ -168,6 +170,8 @@ class MemoryWatch:
             inside = self._saved_inside()
             self._known |= {self._keys[index]: self._read(each, inside[index]) for index, each in self._unread.items()}
         known = {index: self._known[key] for index, key in self._keys.items()}
+        if len(self._known) > _MOST_CALLS:
+            self._known.clear()
         self._begin()
         return known
 
@@ -189,8 +193,10 @@ class MemoryWatch:
         values = {key: block for key, block in {**unread.given, **kept}.items() if key not in self._own}
         start, end = unread.start, unread.end
         return CallMemory(
-            num_parameters=sum(each.numel() for each in parameters),
-            num_learnable_parameters=sum(each.numel() for each in parameters if each.requires_grad),
+            num_parameters=sum(each.numel() for each in parameters if not nn.parameter.is_lazy(each)),
+            num_learnable_parameters=sum(
+                each.numel() for each in parameters if each.requires_grad and not nn.parameter.is_lazy(each)
+            ),
             param_memory=param_memory,
             gradient_memory=gradients,
             input_memory=bytes_in(unread.given),

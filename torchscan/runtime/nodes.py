@@ -6,28 +6,34 @@ model's parameters are held, with their hooks, for as long as the inspection goe
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
+from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call, CallTree
 from torchscan.runtime.checks import StepChecks
 from torchscan.runtime.memory import Allocator, MemoryWatch
 from torchscan.runtime.timing import LEAVES, StepTimes
-from torchscan.runtime.values import Gradients, Source, Values, moves, reveals
+from torchscan.runtime.values import Gradients, Leaf, Source, Values, moves, reveals
 
 
 class HeldLeaves:
     """The nodes that store gradients of parameters, and what is told when one runs: the step that goes on then."""
 
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self._parameters = {id(each): each for each in parameters}
+    def __init__(self, modules: Iterable[tuple[str, nn.Module]]) -> None:
+        self._parameters: dict[int, tuple[Tensor, Leaf]] = {}
+        for path, module in modules:
+            for name, each in module._parameters.items():
+                if each is not None:
+                    self._parameters.setdefault(id(each), (each, Leaf(path, type_name_of(module), name)))
         self._held: dict[int, tuple[Node, tuple[RemovableHandle, ...]]] = {}
         #: of the step that goes on; None once the inspection is over
         self.watch: NodeWatch | None = None
@@ -36,13 +42,14 @@ class HeldLeaves:
     def hold(self, node: Any) -> bool:
         """Whether this is one of them, and is followed now."""
         variable = node.variable
-        if id(variable) not in self._parameters:
+        known = self._parameters.get(id(variable))
+        if known is None:
             return False
         held = self._held.get(id(variable))
         if held is None or held[0] is not node:
             self._held[id(variable)] = (
                 node,
-                (node.register_prehook(self._before), node.register_hook(partial(self._after, variable))),
+                (node.register_prehook(self._before), node.register_hook(partial(self._after, variable, known[1]))),
             )
         return True
 
@@ -59,10 +66,10 @@ class HeldLeaves:
         if self.watch is not None:
             self._start = self.watch.times.note_node_start(LEAVES)
 
-    def _after(self, variable: Tensor, *_: Any) -> None:
+    def _after(self, variable: Tensor, leaf: Leaf, _: Gradients, given: Gradients) -> None:
         if self.watch is not None and self._start:
             self.watch.times.note_node(LEAVES, self._start, 0)
-            self.watch.note_stored(variable)
+            self.watch.note_stored(variable, leaf, given)
         self._start = 0
 
 
@@ -91,8 +98,9 @@ class NodeWatch:
         """Whether the inspection is: nodes of a graph that somebody keeps keep their hooks."""
         return self._leaves.watch is None
 
-    def watch(self, results: Sequence[Tensor], oldest: int) -> bool:
-        """Follow the nodes behind results that are numbered from ``oldest`` on. Whether there are any."""
+    def watch(self, results: Sequence[Tensor], oldest: int) -> list[weakref.ref[object]]:
+        """Follow the nodes behind results that are numbered from ``oldest`` on. What lives as long as the results' nodes do."""
+        last, alive = {tensor.grad_fn for tensor in results}, list[weakref.ref[object]]()
         nodes = _nodes_behind(results, oldest)
         uses = Counter(following for node in nodes for following, _ in node.next_functions)
         sources: dict[Node, Source] = {}
@@ -103,9 +111,12 @@ class NodeWatch:
             else:
                 owner = self._tree.maker_of(node)
                 self.memory.note_made(owner, node)
-                looked_at = None if moves(node) else (_unseen(node, uses, owner, sources), sources.get(node))
-                _follow(node, _Followed(self, owner, looked_at))
-        return bool(nodes)
+                is_moved = moves(node) and uses[node] <= 1  # else gradients are added up for it
+                looked_at = None if is_moved else (_unseen(node, uses, owner, sources), sources.get(node))
+                followed = _Followed(self, owner, looked_at)
+                _follow(node, followed)
+                alive += [weakref.ref(followed)] if node in last else []
+        return alive
 
     def watch_loss(self, results: Sequence[Tensor]) -> None:
         """Look at the gradients of results as they arrive."""
@@ -117,18 +128,21 @@ class NodeWatch:
         if not self.is_over:
             self.values.note_loss(owner, gradients)
 
-    def note_stored(self, variable: Tensor) -> None:
+    def note_stored(self, variable: Tensor, leaf: Leaf, given: Gradients) -> None:
         """A gradient was stored."""
         start = perf_counter_ns()
-        self.memory.note_stored(variable)
-        self._checks.note_stored(variable)
-        self.times.looking += perf_counter_ns() - start
+        try:
+            self.memory.note_stored(variable)
+            self._checks.note_stored(variable)
+            self.values.note_stored(leaf, variable, given)
+        finally:  # whoever is told may raise
+            self.times.looking += perf_counter_ns() - start
 
 
 class _Followed:
     """Follows the runs of one node. It does not hold the node, which holds it."""
 
-    __slots__ = ("_allocated", "_before", "_index", "_looked_at", "_owner", "_reads", "_start", "_watch")
+    __slots__ = ("__weakref__", "_allocated", "_before", "_index", "_looked_at", "_owner", "_reads", "_start", "_watch")
 
     def __init__(self, watch: NodeWatch, owner: Call | None, looked_at: tuple[Collection[int], Source | None] | None) -> None:
         self._watch = watch

@@ -1,22 +1,27 @@
 """Which operator makes a module's first value that is not finite: the module's call once more, on copies, watched.
 
-The module is copied without its parameters, which the copy shares; its buffers and arguments are copied. Hooks that users put
-on modules are left off, random numbers are put back.
+The module and its arguments are copied, and what cannot be copied is not repeated. Hooks that users put on modules are left
+off. Random numbers are put back; those that the replay draws are others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
+import enum
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
+from torchscan.recording.bookkeeping.containers import ATOMS, copy_arguments, tensors_in
 from torchscan.recording.call_tree import Given
 from torchscan.recording.places import place_of_user
 from torchscan.recording.state import keep_random_state, original_of
@@ -26,6 +31,14 @@ from torchscan.torch_versions import OpOverload, TorchDispatchMode, as_written, 
 
 #: parameterised modules compute their weights in hooks, which are torch's own
 _HOOKS_THAT_STAY = ("torch.nn.utils.", "torch.nn.modules.")
+_LARGEST_COPY = 2**31
+_DEEPEST, _MOST_ITEMS = 8, 1000
+#: what a copy has for itself, or nobody changes
+_PLAIN: Any = (
+    *(*ATOMS, torch.Tensor, type, BuiltinFunctionType, ModuleType, enum.Enum, range, slice),
+    *(torch.memory_format, torch.layout),
+)
+_REDRAWN = "its call was repeated with other random numbers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +51,9 @@ class Operator:
     then: str | None = None
     #: whether it was told to: a mask filled with infinities
     is_on_purpose: bool = False
-    #: why it is not known
+    #: why it is not known, or may be another
     unknown: str | None = None
+    unsure: str | None = None
 
 
 class _Found(BaseException):
@@ -48,6 +62,9 @@ class _Found(BaseException):
 
 def find_operator(module: nn.Module, given: Given, *, nan: bool) -> Operator:
     """The first operator in this call whose result has what its arguments have not: NaN if ``nan``, else infinities."""
+    unknown = _obstacle(module, given)
+    if unknown is not None:
+        return Operator(unknown=unknown)
     try:
         found = put_back_after(partial(_replay, module, given, nan))
     except Exception as error:
@@ -61,7 +78,7 @@ def _replay(module: nn.Module, given: Given, nan: bool, undo: Undo) -> Operator 
     keep_random_state(undo)
     own = _copy_of(module)
     args, kwargs = copy_arguments(given, _own)
-    watch = _Watch([*own.parameters(), *own.buffers()], nan=nan)
+    watch = _Watch([*own.parameters(), *(own.buffers() if nan else ())], nan=nan)  # infinities of buffers are masks
     with contextlib.suppress(_Found), watch:
         own.forward(*args, **kwargs)
     return watch.found
@@ -71,13 +88,47 @@ def _own(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _copy_of(module: nn.Module) -> nn.Module:
+def _obstacle(module: nn.Module, given: Given) -> str | None:
+    """Why a call cannot be made again without anybody noticing."""
     original = original_of(module)
-    shared: dict[int, Any] = {
-        id(parameter): nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
-        for parameter in original.parameters()
-    }
-    own: nn.Module = copy.deepcopy(original, shared)
+    if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+        return "other processes would have to repeat its call, too"
+    if sum(each.nbytes for each in [*original.parameters(), *original.buffers()]) > _LARGEST_COPY:
+        return "it is too large to be copied"
+    foreign = what_is_shared([given, *(value for each in original.modules() for value in _functions_in(each))])
+    return None if foreign is None else f"it has to do with a {foreign}, which cannot be copied"
+
+
+def _functions_in(module: nn.Module) -> list[Any]:
+    return [value for value in vars(module).values() if isinstance(value, FunctionType)]
+
+
+def what_is_shared(value: Any, depth: int = 0) -> str | None:
+    """The type of something in ``value`` that a copy would share with it: an iterator, a module, a connection."""
+    if depth > _DEEPEST or isinstance(value, _PLAIN):
+        return None
+    if isinstance(value, FunctionType):
+        inside: Iterable[Any] = [cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)]
+    elif isinstance(value, Mapping) and len(value) <= _MOST_ITEMS:
+        inside = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        inside = itertools.islice(value, _MOST_ITEMS)
+    elif dataclasses.is_dataclass(value):
+        inside = [getattr(value, each.name, None) for each in dataclasses.fields(value)]
+    else:
+        return type(value).__name__
+    return next((found for each in inside if (found := what_is_shared(each, depth + 1)) is not None), None)
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # a name that is not bound yet
+        return False
+
+
+def _copy_of(module: nn.Module) -> nn.Module:
+    own = copy.deepcopy(original_of(module))
     for each in own.modules():
         for hooks in _hooks_of(each):
             for number in [number for number, hook in hooks.items() if not _is_of_torch(hook)]:
@@ -104,12 +155,14 @@ class _Watch(TorchDispatchMode):
         self._weights = {id(each): each for each in weights}
         self._nan = nan
         self._overflow: Operator | None = None
+        self._has_drawn = False
         self.found: Operator | None = None
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        self._has_drawn |= torch.Tag.nondeterministic_seeded in func.tags
         given = tensors_in((args, kwargs))
         before = self._look_at(given)  # now: it may be written to
         result = func(*args, **kwargs)
@@ -131,7 +184,7 @@ class _Watch(TorchDispatchMode):
             self._end(made)
 
     def _end(self, found: Operator) -> None:
-        self.found = found
+        self.found = replace(found, unsure=_REDRAWN) if self._has_drawn else found
         raise _Found
 
     def _look_at(self, tensors: Iterable[Tensor]) -> Look:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from time import perf_counter_ns
@@ -49,14 +50,15 @@ class Step:
         self._known_memory: dict[int, CallMemory] = {}
         #: the first node that a checkpoint can make when it runs a call again, by index
         self._run_again: dict[int, int] = {}
-        self._has_graph = False
+        #: of its passes, what lives as long as the nodes of their results
+        self._graphs: list[weakref.ref[object]] = []
         #: the number of the first node that the forward pass can make
         self._oldest = 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether a forward pass that begins now is one of another step: no gradients are to come in this one, or have come."""
-        return self._times.has_begun_backward or not self._has_graph
+        """Whether a forward pass that begins now is of another step: gradients have come in this one, or none can come."""
+        return self._times.has_begun_backward or not any(alive() is not None for alive in self._graphs)
 
     @property
     def looking(self) -> int:
@@ -109,7 +111,7 @@ class Step:
     def _watch_graph(self, call: Call, result: Sequence[Tensor]) -> None:
         """The model has returned, or what a checkpoint has run again."""
         if call.parent is None:
-            self._has_graph |= self._nodes.watch(result, self._oldest)
+            self._graphs += self._nodes.watch(result, self._oldest)
             self._nodes.watch_loss(result)
         else:
             self._nodes.watch(result, self._run_again[call.index])

@@ -133,13 +133,14 @@ class StepTimes:
     def note_node_start(self, call: int) -> int:
         """A node starts. The time."""
         self._begin(call, is_forward=False)
-        return self.now()
+        start = self.now()
+        self._first_node = self._first_node or start
+        return start
 
     def note_node(self, call: int, start: int, inside: int) -> None:
         """A node has run, and ``inside`` it others, of a backward pass that it has started itself, as a checkpoint may."""
         end = self.now()
         self._end(call, is_forward=False)
-        self._first_node = self._first_node or start
         self._last = self._last_node = max(self._last_node, end)
         self.backward[call] += end - start - inside
         self.in_nodes += end - start - inside

@@ -13,9 +13,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
@@ -39,7 +39,7 @@ _MOVES = frozenset(
     f"{name}Backward{number}"
     for name in (
         *("Relu", "View", "UnsafeView", "Transpose", "T", "Permute", "ReshapeAlias", "Select", "Slice", "Split", "Unsqueeze"),
-        *("Squeeze", "Cat", "Stack", "Clone", "Alias", "AsStrided", "Unbind", "Neg", "MaxPool2DWithIndices", "Chunk"),
+        *("Squeeze", "Cat", "Stack", "Clone", "Alias", "Unbind", "Neg", "Chunk"),
     )
     for number in (0, 1)
 )
@@ -48,6 +48,7 @@ Gradients = Sequence[Tensor | None]
 Listener = Callable[[NonFinite], None]
 #: nodes with gradients of parameters: sums of products with what they are given, which are not finite if that is not
 _REVEALS = frozenset({"ConvolutionBackward0", "AddmmBackward0", "NativeBatchNormBackward0", "NativeLayerNormBackward0"})
+_MET = "it was seen in what the next node was given, with whatever else met it there"
 #: more calls than this are not repeated
 _MOST_REPLAYS = 16
 
@@ -59,9 +60,24 @@ class Source(NamedTuple):
     name: str
 
 
+class Leaf(NamedTuple):
+    """A parameter, by the module that has it."""
+
+    path: str
+    type_name: str
+    name: str
+
+
 class _Input(NamedTuple):
     tensor: Tensor
     version: int
+    look: Look
+
+    @property
+    def is_written_to(self) -> bool:
+        """Whether it is another than it was when the call started."""
+        version = version_of(self.tensor)
+        return version != self.version or (version < 0 and look_at(self.tensor) != self.look)
 
 
 @dataclass(slots=True)
@@ -79,7 +95,6 @@ class _Open:
 
     args: tuple[Any, ...]
     inputs: list[_Input]
-    is_fine: bool = False
     suspicions: list[_Suspicion] = field(default_factory=list)
 
 
@@ -87,15 +102,15 @@ class Memory:
     """What is known from earlier steps."""
 
     def __init__(self) -> None:
-        #: paths of modules that make infinities on purpose
-        self.masking: set[str] = set()
-        #: what makes NaN (or infinities alone) in a module, by path
-        self.operators: dict[tuple[str, bool], Operator] = {}
+        #: modules that make infinities on purpose, and how many
+        self.masking: set[tuple[str, int]] = set()
         self.replays = 0
         #: parameters and buffers that have been told of
         self.known_bad: set[str] = set()
         #: whether values are to be looked at where they are made, also where that means to wait for a device
         self.is_alarmed = False
+        #: whether anything was found
+        self.has_found = False
         #: whether infinities were seen that were none's fault
         self.has_masks = False
 
@@ -137,6 +152,10 @@ class Values(ABC):
         """
 
     @abstractmethod
+    def note_stored(self, leaf: Leaf, variable: Tensor, given: Gradients) -> None:
+        """A gradient was added to that of a parameter."""
+
+    @abstractmethod
     def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:
         """The step is over: whoever wrote to parameters and buffers has done so. In one that follows, parameters are read."""
 
@@ -160,16 +179,17 @@ class StepValues(Values):
         #: the place of the first in the order of all that was suspected
         self._place = 0
         self._is_told = False
-        self._doubtful: Callable[[], None] | None = None
+        #: infinities that may be masks, with their place
+        self._doubtful: tuple[int, NonFinite] | None = None
 
     # -- the forward pass ----------------------------------------------------------------------------------------------
 
     def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
         """A call has started."""
         inputs = _readable(tensors)
-        mine = self._open[call.index] = _Open(args, [_Input(each, version_of(each)) for each in inputs])
-        if self.first is None:
-            mine.is_fine = self._suspect_caller(call, inputs)
+        looks = [FINE] * len(inputs) if self.first is not None else self._look_at_given(call, inputs)
+        pairs = zip(inputs, looks, strict=True)
+        self._open[call.index] = _Open(args, [_Input(each, version_of(each), look) for each, look in pairs])
 
     def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor], *, has_failed: bool) -> None:
         """A call has ended, or was left by an exception."""
@@ -177,21 +197,27 @@ class StepValues(Values):
         if mine is None:  # its start was not noticed: something there has raised
             return
         args, kwargs = (mine.args, {}) if has_failed else given
-        before = FINE if mine.is_fine and not kwargs else self._worst_input(call, mine, kwargs)
+        before = self._look_before(call, mine, kwargs)
         look = self._look_at_results(call, results, before)
         if look is not FINE and self.first is None and _is_worse(look, before):
             self._suspect(mine, look, results)
         for suspicion in mine.suspicions:
-            self._settle(call, mine, (args, kwargs), suspicion)
+            if _is_worse(suspicion.look, before):  # else it was given what is not finite
+                self._settle(call, mine, (args, kwargs), suspicion)
+        if look is not FINE and call.parent is None:
+            self._believe()
         self._tell()
 
-    def _worst_input(self, call: Call, mine: _Open, kwargs: dict[str, Any]) -> Look:
-        """What the call was given, as it was then: what was written to since is as it was known."""
-        by_name = _readable(tensors_in(kwargs))
-        if self.first is None:
-            self._suspect_caller(call, by_name)
-        then = (self._known.at(each.tensor, each.version) for each in mine.inputs)
-        return sum(then, self._known.look_at_all(by_name))
+    def _look_before(self, call: Call, mine: _Open, kwargs: dict[str, Any]) -> Look:
+        """What the call was given, as it was when it started, as far as torch tells of it then."""
+        before = FINE
+        for each in mine.inputs:
+            if each.look is not FINE:
+                before += each.look
+        if kwargs and self.first is None:
+            for look in self._look_at_given(call, _readable(tensors_in(kwargs))):
+                before += look
+        return before
 
     def _look_at_results(self, call: Call, results: Sequence[Tensor], before: Look) -> Look:
         if before.is_fine and makes_none(call.module):
@@ -203,93 +229,123 @@ class StepValues(Values):
             self.outputs[call.index] = look
         return look
 
-    def _suspect_caller(self, call: Call, given: Sequence[Tensor]) -> bool:
-        """Whoever called this made what is not finite among what it gave, unless that is known. Whether all is fine."""
-        looks = [known for each in given if (known := self._known.get(each)) is not None]
-        if len(looks) == len(given):
-            return all(each is FINE for each in looks)
+    def _look_at_given(self, call: Call, given: Sequence[Tensor]) -> list[Look]:
+        """What nobody has returned, whoever called this made."""
+        looks = []
         for tensor in given:
-            if self._known.get(tensor) is None and not (look := self._known.look_at(tensor)).is_fine:
-                caller = None if call.parent is None else self._open.get(call.parent.index)
-                if caller is not None:
-                    self._suspect(caller, look, [tensor])
-                elif look.nan and call.parent is None:
-                    self._find(call, "input", self._next(), look, tensor.numel(), Operator(), (_range("it", tensor),))
-        return self._known.look_at_all(given) is FINE
+            look = self._known.get(tensor)
+            if look is None:
+                look = self._known.look_at(tensor)
+                if look is not FINE:
+                    self._suspect_caller(call, tensor, look)
+            looks.append(look)
+        return looks
+
+    def _suspect_caller(self, call: Call, tensor: Tensor, look: Look) -> None:
+        caller = None if call.parent is None else self._open.get(call.parent.index)
+        if caller is not None:
+            self._suspect(caller, look, [tensor])
+        elif look.nan and call.parent is None:
+            given = (_range("it", tensor),)
+            self._find(self._next(), self._made(call, "input", look, tensor.numel(), Operator(), given))
 
     def _suspect(self, mine: _Open, look: Look, tensors: Sequence[Tensor]) -> None:
         mine.suspicions.append(_Suspicion(self._next(), look, _size(tensors)))
 
     def _settle(self, call: Call, mine: _Open, given: Given, suspicion: _Suspicion) -> None:
         """The call that is suspected is over: what its operators do can be seen in a replay."""
-        if self.first is not None and self._place < suspicion.order:
+        look, order = suspicion.look, suspicion.order
+        if (self.first is not None and self._place < order) or (call.path, look.inf) in self._memory.masking:
             return
-        masks = not suspicion.look.nan
-        if masks and call.path in self._memory.masking:
+        operator = self._operator(call, mine, given, nan=bool(look.nan))
+        if operator.is_on_purpose and not look.nan:
+            self._memory.masking.add((call.path, look.inf))
             return
-        operator = self._operator(call, mine, given, nan=not masks)
-        inputs = _ranges(_given(*given))
-        find = partial(self._find, call, "forward", suspicion.order, suspicion.look, suspicion.numel, operator, inputs)
-        if masks and operator.is_on_purpose:
-            self._memory.masking.add(call.path)
-        elif masks and operator.name is None:
-            self._doubt(mine, find)
-        else:
-            find()
-
-    def _doubt(self, mine: _Open, find: Callable[[], None]) -> None:
-        """Infinities that nobody was seen to make, of what was finite: the first producer, if anything comes of them."""
-        if mine.is_fine and self.first is not None:
-            find()
-        elif mine.is_fine and self._doubtful is None:
-            self._doubtful = find
+        found = self._made(call, "forward", look, suspicion.numel, operator, _ranges(_given(*given)))
+        if look.nan:
+            self._find(order, found)
+        elif operator.name is not None or all(each.look is FINE for each in mine.inputs):
+            self._doubt(order, found)
 
     def _operator(self, call: Call, mine: _Open, given: Given, *, nan: bool) -> Operator:
-        if any(each.version != version_of(each.tensor) for each in mine.inputs):
+        if any(each.is_written_to for each in mine.inputs):
             return Operator(unknown="it writes to what it is given")
-        known = self._memory.operators.get((call.path, nan))
-        if known is None or known.name is None:
-            if self._memory.replays == _MOST_REPLAYS:
-                return Operator(unknown=f"{_MOST_REPLAYS} calls have been repeated, and no more are")
-            self._memory.replays += 1
-            known = self._memory.operators[call.path, nan] = find_operator(call.module, given, nan=nan)
-        return known
+        if self._memory.replays == _MOST_REPLAYS:
+            return Operator(unknown=f"{_MOST_REPLAYS} calls have been repeated, and no more are")
+        self._memory.replays += 1
+        return find_operator(call.module, given, nan=nan)
 
     # -- the backward pass ---------------------------------------------------------------------------------------------
 
     def note_loss(self, owner: Call | None, gradients: Gradients) -> None:
         """The gradients of the model's result, which come from what was made of it."""
         look = self._look_at_all(gradients)
-        if not look.is_fine:
+        if look is not FINE:
             self._count(self.gradients_out, _chain(owner), look)
             if self.first is None and owner is not None:
-                self._find(owner.outermost, "loss", self._next(), look, _size(gradients), Operator())
+                self._find(self._next(), self._made(owner.outermost, "loss", look, _size(gradients), Operator()))
                 self._tell()
 
     def note_node(
         self, owner: Call | None, made: Gradients, given: Gradients, unseen: Collection[int], source: Source | None
     ) -> None:
         """A node has run, and made gradients of what it was given."""
-        seen = made if not unseen or self.first is not None else [each for n, each in enumerate(made) if n not in unseen]
+        seen = made if not unseen or self._sees_all else [each for n, each in enumerate(made) if n not in unseen]
         if self._look_at_all(seen) is FINE:
             return
         node, look = current_node(), self._look_at_all(made)
         self._count_edges(owner, node, made)
         if self.first is None and owner is not None:
             before = self._look_at_all(given)
-            if source is not None and source.owner is not None and before is not FINE:
-                self._find_source(source, owner, given, before)
+            if source is not None and source.owner is not None and before is not FINE and not self._sees_all:
+                self._find_source(source, source.owner, owner, given, before)
             else:
                 name = node.name() if before is FINE else "the sum of gradients that meet"
                 inputs = _ranges(_named("gradient", given))
-                self._find(owner, "backward", self._next(), look, _size(made), Operator(name=name), inputs)
+                self._find(self._next(), self._made(owner, "backward", look, _size(made), Operator(name=name), inputs))
             self._tell()
 
-    def _find_source(self, source: Source, taker: Call, made: Gradients, look: Look) -> None:
-        """What this node was given shows that the one before it made it: that one was given nothing of the kind."""
-        if source.owner is not None:
-            self._find(source.owner, "backward", self._next(), look, _size(made), Operator(name=source.name))
-            self._count_crossing(source.owner, taker, look)
+    @property
+    def _sees_all(self) -> bool:
+        """Whether every gradient is looked at: something has been found in an earlier step, or in this one."""
+        return self.first is not None or self._memory.has_found
+
+    def _find_source(self, source: Source, owner: Call, taker: Call, made: Gradients, look: Look) -> None:
+        """What this node was given shows that the one before it made it, unless it met something else on the way."""
+        operator = Operator(name=source.name, unsure=_MET)
+        self._find(self._next(), self._made(owner, "backward", look, _size(made), operator))
+        self._count_crossing(owner, taker, look)
+
+    def note_stored(self, leaf: Leaf, variable: Tensor, given: Gradients) -> None:
+        """A gradient was added to that of a parameter: what a node made, or what a hook or another loss did."""
+        gradient = variable.grad
+        if gradient is None or not is_readable(gradient) or self._is_known(gradient, given):
+            return
+        look = self._known.look_at(gradient)
+        if look is not FINE and self.first is None:
+            operator = Operator(name=f"what was added to the gradient of {leaf.name}")
+            self._find(
+                self._next(),
+                NonFinite(
+                    step=self._step,
+                    phase="backward",
+                    path=leaf.path,
+                    type_name=leaf.type_name,
+                    invocation=0,
+                    nan=look.nan,
+                    inf=look.inf,
+                    numel=gradient.numel(),
+                    operator=operator.name,
+                ),
+            )
+            self._tell()
+
+    def _is_known(self, gradient: Tensor, given: Gradients) -> bool:
+        """Whether it is what a node has made, which was looked at."""
+        (made,) = given if len(given) == 1 else (None,)
+        if made is None or self._known.get(made) is not FINE or gradient.layout is not torch.strided:
+            return False
+        return made.data_ptr() == gradient.data_ptr()
 
     def _count_edges(self, owner: Call | None, node: Node, made: Gradients) -> None:
         for (following, _), gradient in zip(node.next_functions, made, strict=False):
@@ -332,24 +388,18 @@ class StepValues(Values):
         self._order += 1
         return self._order
 
-    def _find(
+    def _made(
         self,
         call: Call,
         phase: Phase,
-        order: int,
         look: Look,
         numel: int,
         operator: Operator,
         inputs: tuple[Range, ...] = (),
-    ) -> None:
-        if self._doubtful is not None:
-            doubtful, self._doubtful = self._doubtful, None
-            doubtful()
-            return
+    ) -> NonFinite:
         weights = tuple(_bad_below(call.module)) if phase in ("forward", "backward") else ()
         self._memory.known_bad.update(f"{call.path}.{each.name}" for each in weights)
-        self._place = order
-        self.first = NonFinite(
+        return NonFinite(
             step=self._step,
             phase=phase,
             path=call.path,
@@ -362,15 +412,35 @@ class StepValues(Values):
             then=operator.then,
             line=operator.line,
             unknown=operator.unknown,
+            unsure=operator.unsure,
             inputs=inputs,
             weights=weights,
         )
+
+    def _find(self, order: int, found: NonFinite) -> None:
+        """This is the first, unless there is an earlier one that was only doubted so far."""
+        if self.first is None or order < self._place:
+            self._place, self.first = order, found
+        self._believe()
+
+    def _doubt(self, order: int, found: NonFinite) -> None:
+        """Infinities alone may be as they should be: they are the first if anything comes of them."""
+        if self._doubtful is None or order < self._doubtful[0]:
+            self._doubtful = order, found
+        if self.first is not None:
+            self._believe()
+
+    def _believe(self) -> None:
+        """Something has come of what was doubted."""
+        if self._doubtful is not None:
+            doubtful, self._doubtful = self._doubtful, None
+            self._find(*doubtful)
 
     def _tell(self) -> None:
         """Once it is certain: nothing that may have come before it is open."""
         if self.first is None or self._is_told or any(each.suspicions for each in self._open.values()):
             return
-        self._is_told = True
+        self._is_told = self._memory.has_found = True
         self._listener(self.first)
 
 
@@ -390,7 +460,8 @@ def _update(step: int, path: str, module: nn.Module, bad: Sequence[Bad]) -> NonF
 
 def makes_none(module: nn.Module) -> bool:
     """Whether what this module returns is finite if what it is given is."""
-    return type(module) in _MAKES_NONE and not module._forward_hooks
+    is_changed = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    return type(module) in _MAKES_NONE and not is_changed
 
 
 def reveals(node: Node) -> bool:
