@@ -9,14 +9,16 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from torchscan.errors import AlarmError, InputError, NonFiniteError, warn_user
+from torchscan.errors import AlarmError, InputError, NonFiniteError, TorchscanError, warn_user
 from torchscan.expectation import Expectation, expectation_of
+from torchscan.hardware.devices import device_named
 from torchscan.recording.call_tree import Begun
+from torchscan.recording.request import require_module
 from torchscan.runtime.checks import Check, Checked
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.inspector import Inspector
 from torchscan.runtime.provenance import provenance_of
-from torchscan.runtime.run import Inspected, RunFacts, Watched, run_of
+from torchscan.runtime.run import Inspected, RunFacts, run_of
 
 Reaction = Literal["record", "warn", "raise"]
 
@@ -79,17 +81,7 @@ class Run(Inspected):
     def _facts_of(self, inspector: Inspector) -> RunFacts:
         expectation = self._expectation(inspector)
         return run_of(
-            Watched(
-                number=inspector.number,
-                steps=inspector.steps,
-                calls=inspector.calls,
-                nonfinite=inspector.nonfinite,
-                nonfinite_steps=inspector.nonfinite_steps,
-                checked=inspector.checked,
-                timeline=inspector.timeline,
-                compilation=inspector.compilation,
-            ),
-            self._warm_up,
+            inspector.watched(),
             provenance_of(inspector.model),
             costs=expectation.costs,
             roofline=expectation.roofline,
@@ -109,8 +101,12 @@ class Run(Inspected):
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Finish, whatever has happened."""
-        self.finish()
+        """Finish, whatever has happened. What is being raised is not replaced by what is found now."""
+        try:
+            self.finish()
+        except TorchscanError:
+            if error is None:
+                raise
 
     @property
     def looking(self) -> float:
@@ -172,6 +168,14 @@ def inspect(
         device: whose roofline says what each call should take. "auto" is this machine's card, or its CPU once that was measured
             (``torchscan devices --measure``); None: nothing is expected.
     """
+    require_module(model)
+    for name, number, least in (("warm_up", warm_up, 0), ("steps", steps, 1)):
+        if number is not None and (type(number) is not int or number < least):
+            raise InputError(f"{name} is {number!r}: give a whole number, {least} or more")
+    if callable(checks):
+        raise InputError("checks is a function: give a list of them, [check]")
+    if device not in (None, "auto"):
+        device_named(str(device))
     return Run(model, warm_up=warm_up, steps=steps, on_nonfinite=on_nonfinite, checks=checks, device=device)
 
 

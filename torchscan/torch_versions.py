@@ -52,6 +52,7 @@ __all__ = [
     "forget_hooks",
     "graph_breaks",
     "has_compiled_parts",
+    "has_compiler",
     "hooks_for_gradients_as_now",
     "hooks_of",
     "is_fake_type",
@@ -456,6 +457,11 @@ def compiled_from(module: nn.Module) -> nn.Module | None:
 def as_written() -> contextlib.AbstractContextManager[object]:
     """Compiled functions run as they were written. Whoever never compiled anything does not pay for the import."""
     return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
+
+
+def has_compiler() -> bool:
+    """Whether the compiler is loaded."""
+    return "torch._dynamo" in sys.modules
 
 
 def has_compiled_parts(module: nn.Module) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import math
@@ -288,7 +289,7 @@ def test_thousands_of_steps_are_thinned_out() -> None:
     model = nn.Linear(4, 1)
     with inspect(model, warm_up=2, device=None) as run, torch.no_grad():
         for number in range(3000):
-            model(X if number < 2999 else X * math.inf)
+            model(X if number < 2999 else X * math.nan)
         inspector = run._inspector
     assert inspector is not None
     assert 500 < len(inspector.steps) <= 1024
@@ -309,3 +310,65 @@ def test_what_is_kept_of_a_step_does_not_grow_with_the_graph() -> None:
             kept.append(len(run._inspector._tree.calls))
     assert kept == [4] * 6
     assert math.isclose(len(run.facts.calls), 4)
+
+
+# -- steps ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_leaves_no_open_call() -> None:
+    """Torch tells hooks nothing of it: the next pass is no child of the one that was interrupted."""
+    interrupts = [False, True, False, False]
+
+    def forward(self: Any, x: Tensor) -> Any:
+        if interrupts.pop(0):
+            raise KeyboardInterrupt
+        return self.last(x)
+
+    model = Calls(forward, last=nn.Linear(4, 1))
+    run = inspect(model, warm_up=0).start()
+    for _ in range(4):
+        with contextlib.suppress(KeyboardInterrupt):
+            model(X).sum().backward()
+    run.finish()
+    assert [call.depth for call in run.facts.calls] == [0, 1]
+    assert (run.facts.steps, run.facts.differing) == (4, 1)
+
+
+def test_the_usual_steps_are_told_of() -> None:
+    """Ten of training, and one that validates."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    with inspect(model, warm_up=0) as run:
+        for _ in range(10):
+            model(X).sum().backward()
+        with torch.no_grad():
+            model(X)
+    assert (run.facts.steps, run.facts.differing) == (11, 1)
+    assert run.facts.calls[1].grad_out_shapes == ((2, 4),)
+    assert run.facts.backward.least > 0
+
+
+def test_passes_whose_graphs_are_gone_are_over() -> None:
+    model = nn.Linear(4, 1)
+    with inspect(model, warm_up=0) as run:
+        for _ in range(5):
+            model(X)
+    assert run.facts.steps == 5
+
+
+@pytest.mark.parametrize("options", [{"warm_up": -1}, {"steps": 0}, {"warm_up": 1.5}, {"checks": len}, {"device": "nonsense"}])
+def test_what_cannot_be_meant_is_refused_at_once(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        inspect(nn.Linear(1, 1), **options)
+
+
+def test_the_users_exception_is_not_replaced() -> None:
+    model = nn.Linear(4, 1)
+
+    def spoil() -> None:
+        model(X)
+        with torch.no_grad():
+            model.weight.fill_(math.nan)
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"), inspect(model, on_nonfinite="raise"):
+        spoil()

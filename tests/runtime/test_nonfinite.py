@@ -6,12 +6,13 @@ import contextlib
 import math
 import warnings
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.recording.test_record import Calls
 from tests.runtime.faults import FAULTS, Attention, Fault, Log, Of, Scaled
 from tests.runtime.test_inspection import hooks
 from tests.torchvision_cpu import torchvision
@@ -19,6 +20,7 @@ from torchscan import InputError
 from torchscan.errors import NonFiniteError
 from torchscan.inspection import inspect
 from torchscan.runtime.findings import NonFinite
+from torchscan.runtime.run import RunFacts
 
 T = TypeVar("T")
 
@@ -269,3 +271,134 @@ def test_a_fault_is_looked_for_without_a_trace(name: str) -> None:
     for one, other in zip(run(is_watched=False), run(is_watched=True), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
     assert calls[True] == 2 * calls[False]
+
+
+# -- what must not happen on the way -------------------------------------------------------------------------------------
+
+
+def steps_of(model: nn.Module, *inputs: Any, **options: Any) -> RunFacts:
+    with inspect(model, device=None, **options) as run:
+        for each in inputs:
+            result = model(each)
+            if result.requires_grad:
+                result.sum().backward()
+    return run.facts
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors")
+def test_tensors_without_memory_are_not_read() -> None:
+    """Reading one ends the process."""
+    masked = torch.masked.masked_tensor(torch.rand(2, 2), torch.ones(2, 2).bool())
+    assert steps_of(Of(lambda x: x), masked).nonfinite == ()
+
+
+def test_a_call_that_cannot_be_copied_is_not_repeated() -> None:
+    norm, items = nn.BatchNorm1d(4), iter([torch.rand(2, 4), torch.rand(2, 4)])
+    generator = torch.Generator().manual_seed(0)
+    state = generator.get_state()
+    by_argument = steps_of(Of(lambda each: torch.log(next(each) - 9)), items)
+    by_closure = steps_of(Of(lambda x: torch.log(norm(x) * 0 - 9)), torch.rand(2, 4))
+    by_generator = steps_of(Of(lambda x: torch.log(x - 9)), torch.rand(2, 4))
+    assert "iterator" in str(by_argument.nonfinite[0].unknown)
+    assert "BatchNorm1d" in str(by_closure.nonfinite[0].unknown)
+    assert by_generator.nonfinite[0].operator == "aten.log"
+    assert torch.equal(generator.get_state(), state)
+    assert norm.num_batches_tracked == 1
+    assert len(list(items)) == 1
+
+
+def test_a_replay_writes_to_no_parameter() -> None:
+    model = Calls(lambda self, x: torch.log(x - 9) * self.inner.weight, inner=nn.Linear(2, 2))
+
+    def halve(self: Any, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.inner.weight.mul_(0.5)
+        return torch.log(x - 9) @ self.inner.weight
+
+    model = Calls(halve, inner=nn.Linear(2, 2))
+    before = model.get_parameter("inner.weight").detach().clone()
+    assert steps_of(model, torch.rand(2, 2)).nonfinite[0].operator == "aten.log"
+    assert torch.equal(model.get_parameter("inner.weight"), before / 2)
+
+
+def test_each_step_has_an_operator_of_its_own() -> None:
+    model = Of(lambda x: torch.log(x - 9) if x.sum() > 0 else torch.sqrt(x - 9))
+    found = steps_of(model, torch.ones(2), -torch.ones(2)).nonfinite
+    assert [each.operator for each in found] == ["aten.log", "aten.sqrt"]
+
+
+def test_random_numbers_of_a_replay_are_others_and_said_to_be() -> None:
+    found = steps_of(Of(lambda x: torch.log(torch.rand(2) * 0 - x)), torch.ones(2)).nonfinite[0]
+    assert "other random numbers" in str(found)
+
+
+def test_infinities_that_nothing_comes_of_are_no_fault() -> None:
+    """A mask made by a logarithm; one in a buffer; one that is written anew in each step."""
+    keep = torch.ones(3, 3).tril()
+    model = Calls(lambda self, x: self.softmax(x + self.mask), softmax=nn.Softmax(-1))
+    model.register_buffer("mask", torch.full((3, 3), -math.inf).triu(1))
+    x = torch.rand(3, 3, requires_grad=True)
+    assert steps_of(model, x, x, x).nonfinite == ()
+    assert steps_of(Calls(lambda self, x: self.softmax(x + keep.log()), softmax=nn.Softmax(-1)), x, x).nonfinite == ()
+
+
+def test_what_is_written_to_in_inference_mode_is_seen() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), Of(lambda x: x.div_(0)), nn.Linear(2, 2))
+    with torch.inference_mode():
+        found = steps_of(model, torch.rand(2, 2)).nonfinite[0]
+    assert found.path == "1"
+
+
+def test_a_bad_keyword_was_given() -> None:
+    model = Calls(lambda self, x: self.inner(x), inner=nn.Linear(2, 2))
+    with inspect(model) as run:
+        model(x=torch.full((2, 2), math.nan))
+    assert run.facts.nonfinite[0].phase == "input"
+
+
+def test_what_else_is_added_to_the_gradient_of_a_parameter() -> None:
+    model = nn.Linear(2, 1)
+    with inspect(model) as run:
+        loss = model(torch.rand(2, 2)).sum() + (model.weight * 0).square().sum().sqrt()
+        loss.backward()
+    (found,) = run.facts.nonfinite
+    assert (found.phase, found.path, found.operator) == ("backward", "", "what was added to the gradient of weight")
+
+
+def test_a_loss_that_is_kept_aside_is_followed() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        self.aside = self.root(self.zero(x)).sum()
+        return self.last(x)
+
+    model = Calls(forward, zero=nn.Linear(2, 2), root=Of(lambda x: torch.sqrt(x - x.detach())), last=nn.Linear(2, 1))
+    with inspect(model) as run:
+        result = model(torch.rand(2, 2)).sum()
+        (result + model.aside).backward()
+    (found,) = run.facts.nonfinite
+    assert (found.path, found.phase, found.operator) == ("root", "backward", "SqrtBackward0")
+
+
+def test_an_inferred_source_says_so() -> None:
+    """A second loss uses the result of a module whose gradient shows in the next one's parameters only."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1))
+    kept: list[Tensor] = []
+    model[0].register_forward_hook(lambda _module, _given, result: kept.append(result))
+    with inspect(model) as run:
+        (model(torch.rand(2, 4)).sum() + (kept[0] * 0).sqrt().sum()).backward()
+    (found,) = run.facts.nonfinite
+    assert found.unsure is not None or found.operator == "the sum of gradients that meet"
+
+
+def test_a_mistake_of_ours_ends_the_watching_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = hooks()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr("torchscan.runtime.memory.MemoryWatch.note_end", fail)
+    model, x = nn.Linear(2, 1), torch.rand(2, 2)
+    with pytest.warns(UserWarning, match="ZeroDivisionError: ours"):
+        facts = steps_of(model, x, x)
+    assert hooks() == before
+    assert facts.steps == 0
+    assert model.weight.grad is not None

@@ -134,6 +134,18 @@ class _Thread:
         return self.is_home or (bool(self.ranges) and backward_pass() != self.interrupted)
 
 
+_CALL = nn.Module._call_impl.__code__
+
+
+def _calls_of(module: nn.Module) -> int:
+    """How many calls of the module go on in this thread."""
+    frame, number = sys._getframe(1), 0
+    while frame.f_back is not None:
+        frame = frame.f_back
+        number += frame.f_code is _CALL and frame.f_locals.get("self") is module
+    return number
+
+
 def _owner_in(thread: _Thread, node: Node | None) -> Call | None:
     number = _NUMBER_OF_LEAVES if node is None else node._sequence_nr()
     return None if number >= _NUMBER_OF_LEAVES else thread.owner_of(number)
@@ -282,6 +294,8 @@ class CallTree:
 
     def _open(self, module: nn.Module, path: str, arguments: tuple[Any, ...]) -> None:
         self.forget_caught()
+        if not path:
+            self._forget_interrupted(module)
         if self._at_root is not None and self.current is None and not is_in_backward_pass():
             self._at_root()
             if not self._hooks:  # whoever is told has seen enough
@@ -299,6 +313,13 @@ class CallTree:
         thread.assign_nodes_to(call)
         if self._at_start is not None:
             self._at_start(call, arguments)
+
+    def _forget_interrupted(self, module: nn.Module) -> None:
+        """The model is called: by what is open in this thread, unless that was interrupted, of which torch tells nobody."""
+        thread = self._threads.get(threading.get_ident())
+        current = None if thread is None else thread.current
+        if thread is not None and current is not None and _calls_of(current.module) <= (current.module is module):
+            thread.current = None
 
     def _parent_in(self, thread: _Thread) -> Call | None:
         """A module that starts in a backward pass is run again by a checkpoint: it belongs where its gradient does."""

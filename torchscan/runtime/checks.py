@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
+from torchscan.errors import InputError, TorchscanError
 from torchscan.recording.call_tree import Call
 
 #: what a module returned and its gradient, or a parameter after the step and its gradient
@@ -62,6 +63,8 @@ class StepChecks:
         self._names = names
         self._listener = listener
         self.said: list[Checked] = []
+        #: the inspection is: nodes of a graph that somebody keeps keep their hooks
+        self.is_over = False
 
     def note_end(self, call: Call, tensors: Sequence[Tensor]) -> None:
         """A module has returned these."""
@@ -84,15 +87,14 @@ class StepChecks:
     def _wait_for_gradient(self, path: str, node: Node, number: int) -> None:
         def ask(gradients: Sequence[Tensor | None]) -> None:
             gradient = gradients[number] if number < len(gradients) else None
-            if gradient is not None:
+            if gradient is not None and not self.is_over:
                 self._ask(path, "output_gradient", gradient)
 
         node.register_prehook(ask)
 
     def _ask(self, path: str, kind: Kind, tensor: Tensor) -> None:
         for check in self._checks:
-            with torch.no_grad():
-                value = check(path, kind, tensor.detach())
+            value = _asked(check, path, kind, tensor)
             if value is not None:
                 self._note(_name_of(check), path, kind, value)
 
@@ -102,6 +104,17 @@ class StepChecks:
         self.said.append(checked)
         if message is not None:
             self._listener(checked)
+
+
+def _asked(check: Check, path: str, kind: Kind, tensor: Tensor) -> float | Alarm | None:
+    try:
+        with torch.no_grad():
+            return check(path, kind, tensor.detach())
+    except TorchscanError:
+        raise
+    except Exception as error:
+        where = f"{path or 'the model'}, {kind.replace('_', ' ')}"
+        raise InputError(f"the check {_name_of(check)} failed on {where}: {type(error).__name__}: {error}") from error
 
 
 def _name_of(check: Any) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from torchscan.errors import InputError
+from torchscan.errors import InputError, TorchscanError, warn_user
 from torchscan.garbage import collect_young
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda, modules_of
@@ -20,18 +20,16 @@ from torchscan.recording.undo import is_recording
 from torchscan.runtime.checks import Check, Checked, StepChecks
 from torchscan.runtime.compiling import Compilation, CompileWatch
 from torchscan.runtime.deferred import DeferredValues
-from torchscan.runtime.facts import InspectedCall, StepFacts
-from torchscan.runtime.findings import NonFinite
+from torchscan.runtime.facts import StepFacts
+from torchscan.runtime.kept import KeptSteps
 from torchscan.runtime.memory import MemoryWatch
 from torchscan.runtime.nodes import HeldLeaves
+from torchscan.runtime.replay import what_is_shared
+from torchscan.runtime.run import Watched
 from torchscan.runtime.step import Step
-from torchscan.runtime.timeline import Timeline
 from torchscan.runtime.timing import EventPool, StepTimes
 from torchscan.runtime.values import Listener, Memory, StepValues, Values
-from torchscan.torch_versions import has_compiled_parts
-
-#: as many are kept, and fewer and fewer of the earlier ones
-_MOST_STEPS = 1024
+from torchscan.torch_versions import compiled_from, has_compiled_parts, has_compiler
 
 
 class Inspector:
@@ -53,14 +51,7 @@ class Inspector:
         self._paths = {id(module): (path, module) for path, module in modules_of(model)}
         self.model = model
         self._tree = CallTree(self._path_of, with_autograd_threads())
-        self._steps: list[StepFacts] = []
-        self._warm_up = warm_up
-        #: steps that are over
-        self.number = 0
-        self.checked: list[Checked] = []
-        #: the first producers in the first steps that have any, and how many have
-        self.nonfinite: list[NonFinite] = []
-        self.nonfinite_steps = 0
+        self._kept = KeptSteps(warm_up)
         #: steps that the device has not finished yet
         self._closed: deque[Step] = deque()
         self._listener = listener
@@ -74,13 +65,11 @@ class Inspector:
         self.example: Given | None = None
         #: the type that products are computed in, if it was called under autocast
         self.autocast: torch.dtype | None = None
-        #: the last step that is over
-        self._last: Step | None = None
         self._is_started = False
-        self._has_compiled_parts = False
+        self._has_compiler = self._has_compiled_parts = self._has_example = False
         self._optimizer_hooks: tuple[RemovableHandle, ...] = ()
-        #: what was compiled meanwhile
-        self.compilation: Compilation | None = None
+        self._compilation: Compilation | None = None
+        self._has_failed = False
 
     def start(self, under_way: Begun | None = None) -> None:
         """Follow what the model does from now on, with the call that is ``under_way`` where one of its hooks starts this."""
@@ -88,7 +77,7 @@ class Inspector:
             raise InputError("this inspection has been started: finish it first")
         self._is_started = True
         self._compiler = CompileWatch(self._tree.pause, self._tree.go_on)
-        self._leaves = HeldLeaves(self._paths.values())
+        self._leaves = HeldLeaves(self._paths.values(), self._give_up)
         self._begin()
         self._optimizer_hooks = (
             register_optimizer_step_pre_hook(lambda *_: self._step.note_optimizer(is_start=True)),
@@ -109,28 +98,23 @@ class Inspector:
         for hook in self._optimizer_hooks:
             hook.remove()
         try:
-            self._close_step(is_followed=False)
+            if not self._has_failed:
+                self._close_step(is_followed=False)
         finally:  # whoever is told may raise
             self._settle(waits=True)
-            self.compilation = self._compiler.compiled(self._paths.values())
+            self._compilation = self._compiler.compiled(self._paths.values())
             self._leaves.close()
             self._paths.clear()
             self._parameters = {}
 
+    def watched(self) -> Watched:
+        """What was seen."""
+        return self._kept.watched(self._compilation)
+
     @property
     def steps(self) -> Sequence[StepFacts]:
         """What was seen of each step; of thousands, of some."""
-        return self._steps
-
-    @property
-    def calls(self) -> tuple[InspectedCall, ...]:
-        """Those of the last step."""
-        return () if self._last is None else self._last.calls()
-
-    @property
-    def timeline(self) -> Timeline:
-        """When what ran in the last step."""
-        return Timeline() if self._last is None else self._last.timeline()
+        return self._kept.facts
 
     @property
     def looking(self) -> int:
@@ -140,8 +124,21 @@ class Inspector:
     def _path_of(self, module: nn.Module) -> str | None:
         if is_recording():  # a pass of torchscan's own, of the same model
             return None
+        if not self._has_compiler and has_compiler():
+            self._keep_off_compiler()
         known = self._paths.get(id(module))
+        if known is None and not self._has_compiled_parts and compiled_from(module) is not None:
+            self._keep_hooks_from_compiler()
         return None if known is None else known[0]
+
+    def _give_up(self, error: Exception) -> None:
+        """A mistake of ours ends the watching, not the run."""
+        if not self._has_failed:
+            self._has_failed = True
+            self._tree.pause()
+            self._leaves.watch = None
+            said = f"{type(error).__name__}: {error}"[:300]
+            warn_user(f"nothing is watched any more, by a mistake of torchscan's that does not touch the run: {said}")
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -156,7 +153,7 @@ class Inspector:
     @property
     def _number(self) -> int:
         """How many steps were before."""
-        return self.number + len(self._closed)
+        return self._kept.number + len(self._closed)
 
     def _values(self, on_cuda: bool) -> Values:
         """On a device everything is looked at after the step, until something is found."""
@@ -166,6 +163,14 @@ class Inspector:
         return StepValues(number, self._tree, self._found, self._listener)
 
     def _begin_pass(self) -> None:
+        try:
+            self._begin_step_or_pass()
+        except TorchscanError:
+            raise
+        except Exception as error:
+            self._give_up(error)
+
+    def _begin_step_or_pass(self) -> None:
         """A forward pass begins. It is in the step of the one before if that one's gradients are still to come."""
         if self._tree.calls and self._step.is_complete:
             self._close_step(is_followed=True)
@@ -177,11 +182,16 @@ class Inspector:
         self._step.begin_pass()
 
     def _keep_off_compiler(self) -> None:
+        """It may be loaded, or reset, at any time."""
+        self._has_compiler = has_compiler()
         self._compiler.listen()
         if not self._has_compiled_parts and has_compiled_parts(self.model):
-            self._has_compiled_parts = True
-            self._tree.keep_compiler_out()
-            self._compiler.ignore_hooks()
+            self._keep_hooks_from_compiler()
+
+    def _keep_hooks_from_compiler(self) -> None:
+        self._has_compiled_parts = True
+        self._tree.keep_compiler_out()
+        self._compiler.ignore_hooks()
 
     def _close_step(self, *, is_followed: bool) -> None:
         step, calls = self._step, self._tree.calls
@@ -200,27 +210,32 @@ class Inspector:
             try:
                 step.settle()
             finally:  # whoever is told may raise
-                self._keep(step)
-
-    def _keep(self, step: Step) -> None:
-        self._steps.append(step.facts(self.number, self._steps[-1] if self._steps else None))
-        self._last = step
-        self.number += 1
-        self.checked += step.checked
-        if step.nonfinite is not None:
-            self.nonfinite_steps += 1
-            self.nonfinite += [step.nonfinite] if len(self.nonfinite) < _MOST_STEPS else []
-        if len(self._steps) > _MOST_STEPS:
-            del self._steps[self._warm_up : -1 : 2]
+                self._kept.keep(step)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def _note_start(self, call: Call, args: tuple[object, ...]) -> None:
-        self._step.note_start(call, args)
+        try:
+            self._step.note_start(call, args)
+        except TorchscanError:  # what was asked for
+            raise
+        except Exception as error:
+            self._give_up(error)
 
     def _note_end(self, call: Call, given: Given, result: object) -> None:
-        if self.example is None and call.outer is None and call.parent is None:
+        try:
+            if not self._has_example and call.outer is None and call.parent is None:
+                self._note_example(given)
+            self._step.note_end(call, given, result)
+        except TorchscanError:
+            raise
+        except Exception as error:
+            self._give_up(error)
+
+    def _note_example(self, given: Given) -> None:
+        """What costs are worked out for. What cannot be copied must not be used once more."""
+        self._has_example = True
+        if what_is_shared(given) is None:
             self.example = copy_arguments(given, lambda tensor: own_copy(tensor, on_meta=True))
-            kind = "cuda" if is_on_cuda(self.model) else "cpu"
-            self.autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        self._step.note_end(call, given, result)
+        kind = "cuda" if is_on_cuda(self.model) else "cpu"
+        self.autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None

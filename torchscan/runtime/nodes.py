@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
+from torchscan.errors import TorchscanError
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import Call, CallTree
 from torchscan.runtime.checks import StepChecks
@@ -28,7 +29,9 @@ from torchscan.runtime.values import Gradients, Leaf, Source, Values, moves, rev
 class HeldLeaves:
     """The nodes that store gradients of parameters, and what is told when one runs: the step that goes on then."""
 
-    def __init__(self, modules: Iterable[tuple[str, nn.Module]]) -> None:
+    def __init__(self, modules: Iterable[tuple[str, nn.Module]], give_up: Callable[[Exception], None]) -> None:
+        #: told of a mistake of ours
+        self.give_up = give_up
         self._parameters: dict[int, tuple[Tensor, Leaf]] = {}
         for path, module in modules:
             for name, each in module._parameters.items():
@@ -98,31 +101,35 @@ class NodeWatch:
         """Whether the inspection is: nodes of a graph that somebody keeps keep their hooks."""
         return self._leaves.watch is None
 
-    def watch(self, results: Sequence[Tensor], oldest: int) -> list[weakref.ref[object]]:
-        """Follow the nodes behind results that are numbered from ``oldest`` on. What lives as long as the results' nodes do."""
-        last, alive = {tensor.grad_fn for tensor in results}, list[weakref.ref[object]]()
-        nodes = _nodes_behind(results, oldest)
+    def watch(self, results: Sequence[Tensor], made: Iterable[Node], oldest: int) -> list[weakref.ref[object]]:
+        """Follow the nodes numbered from ``oldest`` on that are behind results, or behind what else modules made.
+
+        What is returned lives as long as the results' nodes do.
+        """
+        last = {tensor.grad_fn for tensor in results}
+        nodes = _nodes_behind([*last, *made], oldest)
         uses = Counter(following for node in nodes for following, _ in node.next_functions)
         sources: dict[Node, Source] = {}
+        alive: list[weakref.ref[object]] = []
         for node in nodes:
             if hasattr(node, "variable"):
                 if not self._leaves.hold(node):
                     _follow(node, _Followed(self, None, None))
-            else:
-                owner = self._tree.maker_of(node)
-                self.memory.note_made(owner, node)
-                is_moved = moves(node) and uses[node] <= 1  # else gradients are added up for it
-                looked_at = None if is_moved else (_unseen(node, uses, owner, sources), sources.get(node))
-                followed = _Followed(self, owner, looked_at)
-                _follow(node, followed)
-                alive += [weakref.ref(followed)] if node in last else []
+                continue
+            owner = self._tree.maker_of(node)
+            self.memory.note_made(owner, node)
+            is_moved = moves(node) and uses[node] <= 1  # else gradients are added up for it
+            looked_at = None if is_moved else (_unseen(node, uses, owner, sources), sources.get(node))
+            followed = _Followed(self, owner, looked_at)
+            _follow(node, followed)
+            alive += [weakref.ref(followed)] if node in last else []
+            if node in last or not uses[node]:  # its gradient comes from outside
+                node.register_prehook(partial(self._note_loss, owner))
         return alive
 
-    def watch_loss(self, results: Sequence[Tensor]) -> None:
-        """Look at the gradients of results as they arrive."""
-        for node in {tensor.grad_fn for tensor in results}:
-            if node is not None:
-                node.register_prehook(partial(self._note_loss, self._tree.maker_of(node)))
+    def give_up(self, error: Exception) -> None:
+        """A mistake of ours ends the watching, not the run."""
+        self._leaves.give_up(error)
 
     def _note_loss(self, owner: Call | None, gradients: Gradients) -> None:
         if not self.is_over:
@@ -135,6 +142,10 @@ class NodeWatch:
             self.memory.note_stored(variable)
             self._checks.note_stored(variable)
             self.values.note_stored(leaf, variable, given)
+        except TorchscanError:
+            raise
+        except Exception as error:
+            self.give_up(error)
         finally:  # whoever is told may raise
             self.times.looking += perf_counter_ns() - start
 
@@ -178,6 +189,10 @@ class _Followed:
                 watch.memory.note_node(self._owner, self._allocated)
             if self._looked_at is not None:
                 watch.values.note_node(self._owner, made, given, *self._looked_at)
+        except TorchscanError:
+            raise
+        except Exception as error:
+            watch.give_up(error)
         finally:  # whoever is told may raise
             watch.times.looking += perf_counter_ns() - start
 
@@ -187,10 +202,10 @@ def _follow(node: Node, followed: _Followed) -> None:
     node.register_hook(followed.after)
 
 
-def _nodes_behind(results: Sequence[Tensor], oldest: int) -> list[Node]:
+def _nodes_behind(last: Sequence[Node | None], oldest: int) -> list[Node]:
     """Each once; what is older was made in an earlier pass, and watched then."""
     found: dict[Node, None] = {}
-    waiting = [tensor.grad_fn for tensor in results]
+    waiting = [*last]
     while waiting:
         node = waiting.pop()
         if node is not None and node not in found and node._sequence_nr() >= oldest:

@@ -127,7 +127,7 @@ class RunFacts(Result, Inspected):
     #: from the start of one step to that of the next, and what of that came after everything else: loading of data, say
     period: Latency
     between: Latency
-    #: calls of other steps, which were other than in the last one
+    #: steps that are not like most: with other calls, or one with and the other without a backward pass
     differing: int
     provenance: RunProvenance
     #: of each step with values that are not finite, who made the first of them; and in how many steps there were any
@@ -209,41 +209,41 @@ class RunFacts(Result, Inspected):
 class Watched:
     """What was seen while a model was followed."""
 
-    #: of all steps, of which some were kept
+    #: of all steps, and of those before the measured ones
     number: int
+    warm_up: int
+    #: those that are like most, with the same calls, and how many others there were, as far as they were kept
     steps: Sequence[StepFacts]
-    #: those of the last step
+    differing: int
+    #: of the last of them
     calls: Sequence[InspectedCall]
     nonfinite: Sequence[NonFinite] = ()
     nonfinite_steps: int = 0
     checked: Sequence[Checked] = ()
-    timeline: Timeline = field(default_factory=Timeline)
+    timeline: Timeline | None = None
     compilation: Compilation | None = None
 
 
 def run_of(
     watched: Watched,
-    warm_up: int,
     provenance: RunProvenance,
     *,
     costs: Mapping[Key, OpCost] = MappingProxyType({}),
     roofline: Roofline | None = None,
     inner: str = "",
 ) -> RunFacts:
-    """The facts of several steps together: those of the last one's calls, in all steps that have the same.
+    """The facts of several steps together.
 
     Costs and the roofline are those of the module at ``inner``: they know nothing of what wraps it.
     """
-    calls, left_out = watched.calls, min(warm_up, max(watched.number - 1, 0))
-    measured = [step for step in watched.steps if step.number >= left_out]
-    alike = [step for step in measured if step.keys == measured[-1].keys]
+    calls, measured = watched.calls, watched.steps
     paths = [_path_in(inner, call.path) for call in calls]
     expected = [None] * len(calls) if roofline is None else expected_times(roofline, paths, [call.parent for call in calls])
     return RunFacts(
-        steps=watched.number - left_out,
-        warm_up=left_out,
+        steps=watched.number - watched.warm_up,
+        warm_up=watched.warm_up,
         calls=tuple(
-            _call_run(call, index, alike, costs.get((paths[index], call.invocation)), expected[index])
+            _call_run(call, index, measured, costs.get((paths[index], call.invocation)), expected[index])
             for index, call in enumerate(calls)
         ),
         forward=Latency.of(step.whole_forward for step in measured),
@@ -253,14 +253,14 @@ def run_of(
         optimizer=Latency.of(step.optimizer for step in measured),
         period=Latency.of(step.period for step in measured if step.period is not None),
         between=Latency.of(step.between for step in measured if step.between is not None),
-        differing=len(measured) - len(alike),
+        differing=watched.differing,
         nonfinite=tuple(watched.nonfinite),
         nonfinite_steps=watched.nonfinite_steps,
         expected=None if roofline is None else expected_of(roofline),
         checked=tuple(watched.checked),
         compilation=watched.compilation,
         provenance=provenance,
-        timeline=watched.timeline,
+        timeline=watched.timeline or Timeline(),
     )
 
 

@@ -9,6 +9,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
@@ -52,6 +53,8 @@ class Step:
         self._run_again: dict[int, int] = {}
         #: of its passes, what lives as long as the nodes of their results
         self._graphs: list[weakref.ref[object]] = []
+        #: what modules made in the pass that goes on: not everything need be in its result
+        self._made: list[Node] = []
         #: the number of the first node that the forward pass can make
         self._oldest = 0
 
@@ -103,6 +106,7 @@ class Step:
             inputs = [*inputs, *tensors_in(kwargs)]
         self._shapes[call.index] = (*_both_shapes(inputs), *_both_shapes(outputs))
         self._memory.note_end(call, inputs, outputs)
+        self._made += [each.grad_fn for each in outputs if each.grad_fn is not None]
         if call.outer is None:
             self._watch_graph(call, outputs)
         self._values.note_end(call, given, outputs, has_failed=given is FAILED)
@@ -110,11 +114,11 @@ class Step:
 
     def _watch_graph(self, call: Call, result: Sequence[Tensor]) -> None:
         """The model has returned, or what a checkpoint has run again."""
+        oldest = self._oldest if call.parent is None else self._run_again[call.index]
+        alive = self._nodes.watch(result, self._made, oldest)
+        self._made.clear()
         if call.parent is None:
-            self._graphs += self._nodes.watch(result, self._oldest)
-            self._nodes.watch_loss(result)
-        else:
-            self._nodes.watch(result, self._run_again[call.index])
+            self._graphs += alive
 
     def close(
         self,

@@ -215,8 +215,11 @@ class StepValues(Values):
             if each.look is not FINE:
                 before += each.look
         if kwargs and self.first is None:
-            for look in self._look_at_given(call, _readable(tensors_in(kwargs))):
-                before += look
+            for tensor in _readable(tensors_in(kwargs)):  # whose start was not seen: a module inside may have been given it
+                look = self._known.look_at(tensor)
+                if look is not FINE:
+                    before += look
+                    self._suspect_caller(call, tensor, look)
         return before
 
     def _look_at_results(self, call: Call, results: Sequence[Tensor], before: Look) -> Look:
