@@ -365,6 +365,14 @@ def test_what_else_is_added_to_the_gradient_of_a_parameter() -> None:
     assert (found.phase, found.path, found.operator) == ("backward", "", "what was added to the gradient of weight")
 
 
+def test_gradients_that_accumulate_are_spoilt_once() -> None:
+    model = nn.Linear(2, 1)
+    with inspect(model) as run:
+        for scale in (1.0, math.nan, 1.0):
+            (model(torch.rand(2, 2)).sum() * scale).backward()
+    assert [(each.step, each.phase) for each in run.facts.nonfinite] == [(1, "loss")]
+
+
 def test_a_loss_that_is_kept_aside_is_followed() -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
         self.aside = self.root(self.zero(x)).sum()

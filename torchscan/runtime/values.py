@@ -109,6 +109,8 @@ class Memory:
         self.known_bad: set[str] = set()
         #: whether values are to be looked at where they are made, also where that means to wait for a device
         self.is_alarmed = False
+        #: parameters whose gradients are not finite, and stay so while they are added to
+        self.spoilt: set[Leaf] = set()
         #: whether anything was found
         self.has_found = False
         #: whether infinities were seen that were none's fault
@@ -324,8 +326,9 @@ class StepValues(Values):
         gradient = variable.grad
         if gradient is None or not is_readable(gradient) or self._is_known(gradient, given):
             return
-        look = self._known.look_at(gradient)
-        if look is not FINE and self.first is None:
+        look, was_bad = self._known.look_at(gradient), leaf in self._memory.spoilt
+        (self._memory.spoilt.discard if look is FINE else self._memory.spoilt.add)(leaf)
+        if look is not FINE and self.first is None and not (was_bad and self._look_at_all(given) is FINE):
             operator = Operator(name=f"what was added to the gradient of {leaf.name}")
             self._find(
                 self._next(),
