@@ -342,6 +342,32 @@ def test_infinities_that_nothing_comes_of_are_no_fault() -> None:
     assert steps_of(Calls(lambda self, x: self.softmax(x + keep.log()), softmax=nn.Softmax(-1)), x, x).nonfinite == ()
 
 
+def test_a_mask_in_a_buffer_that_nobody_uses_is_none_either() -> None:
+    model = nn.Sequential(nn.Linear(2, 1))
+    model.register_buffer("mask", torch.full((2, 2), -math.inf))
+    assert steps_of(model, torch.rand(2, 2), on_nonfinite="raise").nonfinite == ()
+
+
+def test_a_buffer_that_is_spoilt_again_is_told_of_again() -> None:
+    model = Calls(lambda self, x: self.inner(x), inner=nn.Linear(2, 1))
+    model.register_buffer("state", torch.zeros(1))
+    with inspect(model, device=None) as run:
+        for value in (math.nan, 0.0, 0.0, math.nan):
+            model(torch.rand(2, 2)).sum().backward()
+            model.get_buffer("state").fill_(value)
+    assert [(each.step, each.phase) for each in run.facts.nonfinite] == [(0, "update"), (3, "update")]
+
+
+def test_what_others_write_to_is_not_held_against_it_for_certain() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y = self.first(x)
+        y.data.fill_(math.nan)  # which no version tells of
+        return self.last(y)
+
+    found = steps_of(Calls(forward, first=nn.Linear(2, 2), last=nn.Linear(2, 1)), torch.rand(2, 2)).nonfinite[0]
+    assert "written to by others" in str(found)
+
+
 def test_what_is_written_to_in_inference_mode_is_seen() -> None:
     model = nn.Sequential(nn.Linear(2, 2), Of(lambda x: x.div_(0)), nn.Linear(2, 2))
     with torch.inference_mode():

@@ -79,8 +79,8 @@ class DeferredValues(Values):
     def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:  # noqa: ARG002
         """The parameters and buffers; then all sums are on their way."""
         for path, module in modules:
-            for tensor in [*module._parameters.values(), *module._buffers.values()]:
-                if tensor is not None:
+            for name, tensor in [*module._parameters.items(), *module._buffers.items()]:
+                if tensor is not None and f"{path}.{name}" not in self._memory.known_bad:
                     self._note(_Check("update", path, type_name_of(module), 0), tensor)
         if self._sums:
             self._send()

@@ -28,7 +28,7 @@ from torchscan.runtime.replay import what_is_shared
 from torchscan.runtime.run import Watched
 from torchscan.runtime.step import Step
 from torchscan.runtime.timing import EventPool, StepTimes
-from torchscan.runtime.values import Listener, Memory, StepValues, Values
+from torchscan.runtime.values import Listener, Memory, StepValues, Values, masks_in
 from torchscan.torch_versions import compiled_from, has_compiled_parts, has_compiler
 
 
@@ -77,6 +77,7 @@ class Inspector:
             raise InputError("this inspection has been started: finish it first")
         self._is_started = True
         self._compiler = CompileWatch(self._tree.pause, self._tree.go_on)
+        self._found.known_bad |= masks_in(self._paths.values())
         self._leaves = HeldLeaves(self._paths.values(), self._give_up)
         self._begin()
         self._optimizer_hooks = (

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -49,6 +49,7 @@ Listener = Callable[[NonFinite], None]
 #: nodes with gradients of parameters: sums of products with what they are given, which are not finite if that is not
 _REVEALS = frozenset({"ConvolutionBackward0", "AddmmBackward0", "NativeBatchNormBackward0", "NativeLayerNormBackward0"})
 _MET = "it was seen in what the next node was given, with whatever else met it there"
+_WRITTEN = "what it was given is not finite by now, and may have been written to by others"
 #: more calls than this are not repeated
 _MOST_REPLAYS = 16
 
@@ -266,7 +267,10 @@ class StepValues(Values):
         if operator.is_on_purpose and not look.nan:
             self._memory.masking.add((call.path, look.inf))
             return
-        found = self._made(call, "forward", look, suspicion.numel, operator, _ranges(_given(*given)))
+        inputs = _ranges(_given(*given))
+        if operator.name is None and any(each.nan for each in inputs):
+            operator = replace(operator, unsure=_WRITTEN)
+        found = self._made(call, "forward", look, suspicion.numel, operator, inputs)
         if look.nan:
             self._find(order, found)
         elif operator.name is not None or all(each.look is FINE for each in mine.inputs):
@@ -376,12 +380,10 @@ class StepValues(Values):
     def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:
         """Look at buffers, and at parameters after the last step: what spoils those before shows in the next one's results."""
         for path, module in modules:
-            bad = [
-                each
-                for each in _bad_in(module, but_parameters=is_followed)
-                if f"{path}.{each.name}" not in self._memory.known_bad
-            ]
-            self._memory.known_bad.update(f"{path}.{each.name}" for each in bad)
+            names = {f"{path}.{each.name}": each for each in _bad_in(module, but_parameters=is_followed)}
+            bad = [each for name, each in names.items() if name not in self._memory.known_bad]
+            self._memory.known_bad -= {f"{path}.{name}" for name in module._buffers} - set(names)
+            self._memory.known_bad.update(names)
             if bad and self.first is None:
                 self._place, self.first = self._next(), _update(self._step, path, module, bad)
         self._tell()
@@ -462,6 +464,11 @@ def _update(step: int, path: str, module: nn.Module, bad: Sequence[Bad]) -> NonF
         numel=sum(each.numel for each in bad),
         weights=tuple(bad),
     )
+
+
+def masks_in(modules: Iterable[tuple[str, nn.Module]]) -> set[str]:
+    """Buffers that hold infinities from the start, which are masks."""
+    return {f"{path}.{each.name}" for path, module in modules for each in _bad_in(module, but_parameters=True) if not each.nan}
 
 
 def makes_none(module: nn.Module) -> bool:
