@@ -695,3 +695,39 @@ def test_a_process_of_its_own(folder: Path, words: tuple[str, ...]) -> None:
     assert "whole.py:9: UserWarning: careful\n" in before
     assert [line for line in before.splitlines() if line in ("begins", "[2, 4]", "ends")] == ["begins", "[2, 4]", "ends"]
     assert table.count("Medians of 2 steps after 1 to warm up") == 1
+
+
+LATE = """
+import atexit, pickle, sys, threading
+import torch
+
+class Net(torch.nn.Linear):
+    pass
+
+def save(file):
+    if threading.current_thread() is not threading.main_thread():
+        threading.main_thread().join()
+    import late_layers
+    with open(file, "wb") as stream:
+        pickle.dump(Net(4, late_layers.FEATURES), stream)
+    print(sys.argv[1:])
+
+if __name__ == "__main__":
+    atexit.register(save, "by_atexit.pt")
+    threading.Thread(target=save, args=["by_thread.pt"]).start()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("python", "late.py"), ("python", "-m", "late")])
+def test_what_a_script_does_when_it_is_over_finds_its_own_things(folder: Path, words: tuple[str, ...]) -> None:
+    """Its classes, so that a checkpoint can be written; its neighbours; its arguments."""
+    (folder / "late.py").write_text(LATE)
+    (folder / "late_layers.py").write_text("FEATURES = 2\n")
+    call = [sys.executable, "-m", "torchscan", "inspect", "--", *words, "--epochs", "3"]
+    given = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(call, capture_output=True, text=True, check=False, env=given)  # noqa: S603
+    assert (done.returncode, done.stdout) == (0, "['--epochs', '3']\n" * 2)
+    assert "Traceback" not in done.stderr
+    assert b"__main__" in (folder / "by_atexit.pt").read_bytes()
+    assert b"__main__" in (folder / "by_thread.pt").read_bytes()

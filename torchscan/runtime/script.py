@@ -103,18 +103,23 @@ def _require_kept(flags: str, others: str) -> None:
 # -- running it ----------------------------------------------------------------------------------------------------------
 
 
-def run_program(program: Program) -> int:
-    """Run it in this process as Python would, and return its exit status. What it does not catch is shown as by Python."""
-    with _as_started(program):
+def run_program(program: Program, *, is_last: bool = False) -> int:
+    """Run it in this process as Python would, and return its exit status. What it does not catch is shown as by Python.
+
+    If it ``is_last``, the process ends with it, and nothing is put back: its threads and what it gave to ``atexit`` still run
+    then, and look for its classes in ``__main__``.
+    """
+    with _as_started(program, is_last=is_last):
         run = _module_to_run(program.name) if program.is_module else _file_to_run(program.name)
         return _status_of(run)
 
 
 @contextlib.contextmanager
-def _as_started(program: Program) -> Iterator[None]:
-    """The arguments and the search path that Python would begin with, until the program is over."""
-    arguments, path = sys.argv, list(sys.path)
+def _as_started(program: Program, *, is_last: bool) -> Iterator[None]:
+    """The main module, the arguments and the search path that Python would begin with, until the program is over."""
+    main, arguments, path = sys.modules["__main__"], sys.argv, list(sys.path)
     try:
+        sys.modules["__main__"] = ModuleType("__main__")
         sys.argv = [program.name, *program.arguments]
         if not sys.flags.safe_path:
             sys.path[0] = os.getcwd() if program.is_module else os.path.dirname(os.path.realpath(program.name))
@@ -123,14 +128,15 @@ def _as_started(program: Program) -> Iterator[None]:
                 sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a stream of another kind has none
         yield
     finally:
-        sys.argv, sys.path[:] = arguments, path
+        if not is_last:
+            sys.modules["__main__"], sys.argv, sys.path[:] = main, arguments, path
 
 
 def _module_to_run(name: str) -> Callable[[], object]:
     missing = _missing_for(name)
     if missing is not None:
         raise InputError(f"there is no module {missing[:100]!r} here; install it, or name a file.py")
-    return lambda: runpy.run_module(name, run_name="__main__", alter_sys=True)
+    return lambda: _run_module(name)
 
 
 def _missing_for(name: str) -> str | None:
@@ -150,19 +156,20 @@ def _file_to_run(name: str) -> Callable[[], object]:
     raise InputError(f"there is no script {name[:100]!r}")
 
 
+def _run_module(name: str) -> None:
+    """As ``python -m`` does. ``runpy.run_module`` would take the main module away when its code is over."""
+    run_as_main: Callable[[str], object] = vars(runpy)["_run_module_as_main"]  # which Python itself calls by this name
+    run_as_main(name)
+
+
 def _run_file(path: str) -> None:
     """As ``runpy.run_path`` would, which lets ``sys.argv[0]`` and ``__file__`` only be the same.
 
     Processes that it spawns find it again by its ``__file__``, for which there must be no ``__spec__``.
     """
-    loader = SourceFileLoader("__main__", path)
-    main, before = ModuleType("__main__"), sys.modules["__main__"]
-    vars(main).update(__file__=path, __cached__=None, __loader__=loader, __builtins__=builtins)
-    sys.modules["__main__"] = main
-    try:
-        exec(loader.source_to_code(loader.get_data(path), path), vars(main))  # noqa: S102 - running it is what was asked for
-    finally:
-        sys.modules["__main__"] = before
+    loader, main = SourceFileLoader("__main__", path), vars(sys.modules["__main__"])
+    main.update(__file__=path, __cached__=None, __loader__=loader, __builtins__=builtins)
+    exec(loader.source_to_code(loader.get_data(path), path), main)  # noqa: S102 - running it is what was asked for
 
 
 def _status_of(run: Callable[[], object]) -> int:
