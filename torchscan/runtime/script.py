@@ -30,7 +30,7 @@ from torchscan.recording.call_tree import Begun
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
 from torchscan.runtime.run import RunFacts
-from torchscan.torch_versions import forget_hooks
+from torchscan.torch_versions import compile_callbacks, forget_hooks, not_compiled
 
 _FINE, _FAILED, _INTERRUPTED = 0, 1, 130
 _PYTHON = re.compile(r"pythonw?(?P<version>\d+(\.\d+)*)?(\.exe)?")
@@ -236,6 +236,7 @@ class LargestModule:
     def __init__(self, watch: Callable[[nn.Module], Watch]) -> None:
         self._make_watch = watch
         self._watch: Watch | None = None
+        self._watched: Callable[[], nn.Module | None] = _nothing
         #: whether it trains, and how many parameters it has
         self._rank = (False, -1)
         #: identities of the modules in what is watched
@@ -244,6 +245,7 @@ class LargestModule:
         self._switching = threading.Lock()
         self._process = os.getpid()
         self._filters = warnings.catch_warnings()
+        self._hook: Callable[..., None] = self._before
         self._compiler = CompileWatch(self._look_away, self._look)
         #: of torchscan, on the way: the program goes on without being watched
         self.mistake: Exception | None = None
@@ -275,10 +277,12 @@ class LargestModule:
         return None if self._watch is None else self._watch.finish()
 
     def _look(self) -> None:
-        register_module_forward_pre_hook(self._before)
+        """Where something may be compiled, what is called in it is compiled too, unless that is forbidden."""
+        self._hook = not_compiled(self._before) if compile_callbacks() else self._before
+        register_module_forward_pre_hook(self._hook)
 
     def _look_away(self) -> None:
-        forget_hooks(self._before)
+        forget_hooks(self._hook)
 
     def _look_no_longer(self) -> None:
         self._compiler.close()
@@ -294,6 +298,7 @@ class LargestModule:
     def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         if is_dynamo_compiling() or is_recording() or not self.is_of_this_process:
             return
+        self._compiler.listen()  # it may have been loaded since
         try:
             self._consider(module, arguments)
         except (AlarmError, NonFiniteError):  # who watches has asked for it
@@ -307,8 +312,13 @@ class LargestModule:
             self._look_no_longer()
         elif self.trains and id(module) in self._inside:
             return
-        elif (rank := self._rank_of(module)) > self._rank:
+        elif self._is_better(module, rank := self._rank_of(module)):
             self._follow((module, arguments), rank)
+
+    def _is_better(self, module: nn.Module, rank: tuple[bool, int]) -> bool:
+        """More, or all of what is watched: the module that ``torch.compile`` puts around a model no longer calls its hooks."""
+        watched = self._watched()
+        return rank > self._rank or (rank == self._rank and any(each is watched for each in list(module.modules())[1:]))
 
     def _rank_of(self, module: nn.Module) -> tuple[bool, int]:
         trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters())
@@ -316,16 +326,26 @@ class LargestModule:
 
     def _follow(self, begun: Begun, rank: tuple[bool, int]) -> None:
         with self._switching:
-            if rank <= self._rank:  # another thread was faster
+            if not self._is_better(begun[0], rank):  # another thread was faster
                 return
             if self._watch is not None:
                 self._watch.abandon()
             self._rank, self._watch = rank, self._make_watch(begun[0])
+            self._watched = weakref.ref(begun[0])
             self._inside = {id(each) for each in begun[0].modules()}
             self._watch.start(begun)
-            self._compiler.listen()  # after the watch, and its hooks: in the call in which it finishes, all are gone
-            self._look_away()
-            self._look()
+            self._come_last()
+
+    def _come_last(self) -> None:
+        """After the watch, its hooks, and whom the compiler tells of it: in the call in which it finishes, all are gone."""
+        self._compiler.close()
+        self._compiler.listen()
+        self._look_away()
+        self._look()
+
+
+def _nothing() -> None:
+    """What is watched before anything is."""
 
 
 class _Sizes:
