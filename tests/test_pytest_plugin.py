@@ -109,6 +109,32 @@ def test_wrong_use_fails_in_a_line(run: pytest.Pytester, test: str, says: str) -
     failed.stdout.fnmatch_lines([says])
 
 
+@pytest.mark.parametrize(("most", "failed"), [("1000 s", 0), ("0 s", 1)])
+def test_steps_are_taken_only_when_they_are_asked_for(run: pytest.Pytester, most: str, failed: int) -> None:
+    """Limits that any step is within, and that none is."""
+    limits = f'[budgets.net]\ntarget = "nets.py:Net"\ninput = "4"\nmax_step_time = "{most}"\nmeasured_on = "CPU"\n'
+    run.path.joinpath("torchscan.toml").write_text(limits)
+    test = "model_budget(name='net')"
+    asked_not = outcome(run, test)
+    asked_not.assert_outcomes(passed=1)
+    asked_not.stdout.fnmatch_lines(
+        ["net: the time of a step, *, is not checked without --timings (in pytest, --torchscan-timings)"]
+    )
+    asked = outcome(run, test, "--torchscan-timings")
+    asked.assert_outcomes(passed=1 - failed, failed=failed)
+    asked.stdout.no_fnmatch_line("*not checked*")
+    if failed:
+        asked.stdout.fnmatch_lines(["net exceeds its budget", "  a step took * on CPU *, at most 0.00 µs", "    *(Linear): *"])
+
+
+def test_a_model_of_the_tests_own_takes_no_steps(run: pytest.Pytester) -> None:
+    limits = '[budgets.net]\nmax_step_time = "0 s"\nmeasured_on = "CPU"\n'
+    run.path.joinpath("torchscan.toml").write_text(limits)
+    passed = outcome(run, "model_budget(Net(), (4,), name='net')", "--torchscan-timings")
+    passed.assert_outcomes(passed=1)
+    passed.stdout.fnmatch_lines(["net: the time of a step is checked of a target only: model_budget(name='net')"])
+
+
 def test_the_file_of_the_nearest_folder_counts(run: pytest.Pytester) -> None:
     inner = run.mkdir("inner")
     (inner / "torchscan.toml").write_text('[budgets.other]\ntarget = "nets.py:Net"\ninput = "4"\nmax_params = 1\n')

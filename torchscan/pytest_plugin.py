@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture ``model_budget``, and ``--torchscan-update``, which records new baselines.
+"""The pytest plugin: the fixture ``model_budget``, and options: to record new baselines, and to take real steps.
 
 pytest loads this wherever torchscan is installed, so torch is imported only when the fixture is called.
 """
@@ -23,9 +23,12 @@ _REMARK = "torchscan"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that records baselines."""
+    """Add the options that record baselines and take steps."""
     group = parser.getgroup("torchscan")
     group.addoption("--torchscan-update", action="store_true", help="record new baselines for model budgets")
+    group.addoption(
+        "--torchscan-timings", action="store_true", help="take real steps, and check max_step_time of model budgets"
+    )
 
 
 @pytest.fixture
@@ -79,14 +82,19 @@ class _ModelBudget:
             if module is None:
                 if given or limits:
                     raise InputError(f"budget {name!r} has its own target: pass a model, or leave out inputs and limits")
-                return check_budget(budget, update=update, is_own_process=False)
+                timings = bool(self._request.config.getoption("--torchscan-timings"))
+                return check_budget(budget, update=update, timings=timings, is_own_process=False)
         elif module is None or not limits:
             raise InputError('give a model and limits, model_budget(model, (3, 224, 224), max_params="25M"), or name="…"')
         else:
             budget = Budget(name=type(module).__name__)
         own = {"limits": {**budget.limits, **limits}, "strict": given.pop("strict", budget.strict)}
         merged = replace(budget, **own)
-        return check_model(merged, scan_for(merged, Built(module).converted(budget.dtype), **given), update=update)
+        outcome = check_model(merged, scan_for(merged, Built(module).converted(budget.dtype), **given), update=update)
+        if budget.step_time is None:
+            return outcome
+        remark = f"the time of a step is checked of a target only: model_budget(name={name!r})"
+        return replace(outcome, remarks=(*outcome.remarks, remark))
 
     def _named(self, name: str) -> Budget:
         from torchscan.budgets import find_budget_file, read_budgets, require_budget

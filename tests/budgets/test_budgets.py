@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import torchscan
 from torchscan import BudgetError, InputError, UnpricedError, assert_budget
 from torchscan.budgets import Budget, check_budget, find_budget_file, read_budgets
+from torchscan.budgets.file import StepLimit
 
 NETS = """
 from torch import nn
@@ -179,6 +180,9 @@ max_params = "58"
 max_latency = "1s"
 baseline = "sub/net.json"
 tolerance = { macs = "1%", params = 0.5 }
+max_step_time = "120 ms"
+measured_on = "H100"
+step_time_tolerance = "10%"
 """
 
 
@@ -194,6 +198,7 @@ def test_every_key_is_read(folder: Path) -> None:
     assert budget.limits == {"params": 58, "latency": 1}
     assert budget.baseline == folder / "sub" / "net.json"
     assert budget.tolerance == {"macs": 0.01, "params": 0.5}
+    assert budget.step_time == StepLimit(most=0.12, measured_on="H100", tolerance=0.1)
 
 
 def test_a_budget_that_says_nothing_is_for_an_inference(folder: Path) -> None:
@@ -220,6 +225,9 @@ def test_the_file_is_looked_for_upwards(folder: Path) -> None:
     (folder / "a" / "pyproject.toml").write_text("[tool.torchscan.budgets.x]\ntarget = 'nets:Net'\nmax_params = 1")
     assert find_budget_file(inner) == folder / "a" / "pyproject.toml"
     assert list(read_budgets(folder / "a" / "pyproject.toml")) == ["x"]
+
+
+STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
 
 
 @pytest.mark.parametrize(
@@ -253,6 +261,19 @@ def test_the_file_is_looked_for_upwards(folder: Path) -> None:
         ("[budgets.x]\nbaseline = 'a.json'\ntolerance = { speed = 1 }", "budgets.x.tolerance.speed: unknown key"),
         ("[budgets.x]\nmax_latency = '1ms'", "budgets.x.max_latency: a latency needs a device"),
         ("[budgets.x]\nmax_params = 1\ntolerance = 0.1", "a tolerance needs a baseline, and there is none"),
+        ("[budgets.x]\nmax_step_time = '1ms'", "budgets.x.max_step_time: it needs the device that it was measured on"),
+        (f"{STEP}'fast'\n", "budgets.x.max_step_time: 'fast' is not a valid duration"),
+        (f"{STEP}-1\n", 'budgets.x.max_step_time: it is -1 and should be a duration, such as "120 ms"'),
+        (f"{STEP}inf\n", "budgets.x.max_step_time: it is inf"),
+        (f"{STEP}{'9' * 400}\n", "budgets.x.max_step_time: it is 9999"),
+        (f"{STEP}true\n", "budgets.x.max_step_time: it is True"),
+        (f"{STEP}1\nstep_time_tolerance = '1 apple'", "budgets.x.step_time_tolerance: '1 apple' is not a valid share"),
+        (
+            "[budgets.x]\nmax_params = 1\nmeasured_on = 'CPU'",
+            "budgets.x.measured_on: it is for a max_step_time, and there is none",
+        ),
+        ("[budgets.x]\nmax_params = 1\nstep_time_tolerance = 1", "budgets.x.step_time_tolerance: it is for a max_step_time"),
+        (f"[budgets.x]\nbaseline = 'a.json'\ntolerance = {'9' * 400}", "budgets.x.tolerance: it is 9999"),
         (f"[budgets.x]\nmax_params = {'9' * 400}", "give a number"),
         (f"[budgets.x]\nmax_params = '{'9' * 400}'", "is too large"),
         (f"[budgets.x]\nmax_params = {'9' * 5000}", "is not valid TOML"),
@@ -291,6 +312,9 @@ KEYS = (
     "strict",
     "max_params",
     "max_macs",
+    "max_step_time",
+    "measured_on",
+    "step_time_tolerance",
 )
 TEXTS = st.text(st.characters(codec="ascii", exclude_characters="'\\"), max_size=12)
 SCALARS = st.booleans() | st.integers(-5, 10**12) | st.floats() | TEXTS

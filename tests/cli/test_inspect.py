@@ -565,6 +565,43 @@ def test_a_compiled_model_stays_in_one_piece(facts: Any) -> None:
     assert found["steps"] == 5
 
 
+COMPILED_LATER = """
+import sys
+step(model := net(8))
+assert "torch._dynamo" not in sys.modules
+compiled = []
+def backend(graph, inputs):
+    compiled.append(graph)
+    return graph
+model = torch.compile(model, backend=backend, fullgraph=True)
+for _ in range(12): step(model)
+print(len(compiled))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(TorchVersion(torch.__version__) < "2.7", reason="torch 2.6 compiles again where global hooks come or go")
+def test_a_model_that_is_compiled_after_its_first_call_stays_in_one_piece(folder: Path) -> None:
+    """In a process of its own: the compiler must not have been loaded before. What was compiled is watched from then on."""
+    (folder / "script.py").write_text(TRAINING + COMPILED_LATER)
+    call = [sys.executable, "-m", "torchscan", "inspect", "--save", "run.json", "--", "script.py"]
+    given = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(call, capture_output=True, text=True, check=False, env=given)  # noqa: S603
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    found = open_run("run.json")
+    assert [call.type_name for call in found.calls] == ["OptimizedModule"]
+    assert found.steps == 5
+    assert found.compilation is not None
+    assert (found.compilation.breaks, found.compilation.recompiled) == ((), 0)
+
+
+def test_what_a_model_is_put_into_takes_its_place(facts: Any) -> None:
+    """But no other with as many parameters does."""
+    found = facts("model = net(8)\nstep(model)\nstep(net(8))\nmodel = nn.Sequential(model)\nfor _ in range(9): step(model)")
+    assert [call["path"] for call in found["calls"]] == ["", "0", "0.0", "0.1"]
+    assert found["steps"] == 5
+
+
 def test_a_script_that_only_evaluates_is_told_so(facts: Any) -> None:
     found = facts("torch.set_grad_enabled(False)\nfor _ in range(9): net(8)(torch.ones(2, 4))\ntorch.set_grad_enabled(True)")
     assert found["said"] == "torchscan: note: no module of the script trains: this is the largest that it calls\n"
@@ -695,3 +732,39 @@ def test_a_process_of_its_own(folder: Path, words: tuple[str, ...]) -> None:
     assert "whole.py:9: UserWarning: careful\n" in before
     assert [line for line in before.splitlines() if line in ("begins", "[2, 4]", "ends")] == ["begins", "[2, 4]", "ends"]
     assert table.count("Medians of 2 steps after 1 to warm up") == 1
+
+
+LATE = """
+import atexit, pickle, sys, threading
+import torch
+
+class Net(torch.nn.Linear):
+    pass
+
+def save(file):
+    if threading.current_thread() is not threading.main_thread():
+        threading.main_thread().join()
+    import late_layers
+    with open(file, "wb") as stream:
+        pickle.dump(Net(4, late_layers.FEATURES), stream)
+    print(sys.argv[1:])
+
+if __name__ == "__main__":
+    atexit.register(save, "by_atexit.pt")
+    threading.Thread(target=save, args=["by_thread.pt"]).start()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("python", "late.py"), ("python", "-m", "late")])
+def test_what_a_script_does_when_it_is_over_finds_its_own_things(folder: Path, words: tuple[str, ...]) -> None:
+    """Its classes, so that a checkpoint can be written; its neighbours; its arguments."""
+    (folder / "late.py").write_text(LATE)
+    (folder / "late_layers.py").write_text("FEATURES = 2\n")
+    call = [sys.executable, "-m", "torchscan", "inspect", "--", *words, "--epochs", "3"]
+    given = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(call, capture_output=True, text=True, check=False, env=given)  # noqa: S603
+    assert (done.returncode, done.stdout) == (0, "['--epochs', '3']\n" * 2)
+    assert "Traceback" not in done.stderr
+    assert b"__main__" in (folder / "by_atexit.pt").read_bytes()
+    assert b"__main__" in (folder / "by_thread.pt").read_bytes()

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import torchscan
-from tests.report.runs import NO_TIME, STEADY, Times, inspected, on_device, run
+from tests.report.runs import NO_TIME, STEADY, Times, inspected, latency, on_device, run
 from torchscan import InputError, compare_info, comparison_table, format_comparison
 
-BEFORE = run({"a": ((1.0, 1.1, 1.2), (2.0, 2.1, 2.2)), "b": ((4.0, 5.0, 6.0), STEADY)})
+BEFORE = run({"a": ((1.0, 1.1, 1.2), (2.0, 2.1, 2.2)), "b": ((4.0, 5.0, 6.0), STEADY)}, steps=5)
 #: a takes half as long again, forward; b a little longer, within its spread
-AFTER = run({"a": ((1.6, 1.65, 1.7), (2.0, 2.1, 2.2)), "b": ((4.5, 5.5, 6.5), STEADY)})
+AFTER = run({"a": ((1.6, 1.65, 1.7), (2.0, 2.1, 2.2)), "b": ((4.5, 5.5, 6.5), STEADY)}, steps=5)
 
 
 def texts(comparison: Any) -> dict[str, list[str]]:
@@ -50,14 +50,41 @@ def test_only_ranges_that_do_not_overlap_are_marked() -> None:
 
 @pytest.mark.parametrize("after", [(1.2, 1.3, 1.4), (0.5, 0.75, 1.0), (1.0, 1.1, 1.2)])
 def test_ranges_that_touch_overlap(after: Times) -> None:
-    one, other = (run({"a": (times, NO_TIME)}) for times in ((1.0, 1.1, 1.2), after))
+    one, other = (run({"a": (times, NO_TIME)}, steps=5) for times in ((1.0, 1.1, 1.2), after))
     assert compare_info(one, other).clear == ()
 
 
-def test_one_step_has_no_spread() -> None:
-    comparison = compare_info(replace(BEFORE, steps=1), AFTER)
-    assert comparison.clear == ()
-    assert "Nothing is marked: a spread takes at least 2 of each." in " ".join(str(comparison).split())
+@pytest.mark.parametrize(
+    ("steps", "chance"),
+    [
+        ((0, 5), "100 %"),
+        ((1, 1), "100 %"),
+        ((2, 2), "33 %"),  # 2 of 4! / (2! 2!) = 6 orders
+        ((3, 3), "10 %"),
+        ((4, 4), "2.9 %"),  # 2 of 70
+        ((5, 4), "1.6 %"),
+        ((2, 18), "1.1 %"),  # 2 of 190
+        ((5, 5), None),  # 2 of 252
+        ((4, 6), None),
+        ((2, 19), None),  # 2 of 210
+    ],
+)
+def test_nothing_is_marked_where_chance_would_do_the_same(steps: tuple[int, int], chance: str | None) -> None:
+    comparison = compare_info(replace(BEFORE, steps=steps[0]), replace(AFTER, steps=steps[1]))
+    text = " ".join(str(comparison).split())
+    assert [call.path for call in comparison.clear] == (["a"] if chance is None else [])
+    said = f"Nothing is marked: the ranges of so few are apart by chance in {chance} of cases. It takes 5 of each."
+    assert (said in text, "beyond the spread" in text) == (chance is not None, chance is None)
+
+
+def test_calls_are_those_of_steps_that_are_alike() -> None:
+    """Of seven steps, four had other calls."""
+    comparison = compare_info(replace(BEFORE, steps=7, differing=4), AFTER)
+    assert (comparison.steps, comparison.alike, comparison.clear) == ((7, 5), (3, 5), ())
+    said = "No call is marked: they are those of 3 and 5 steps that were alike, and the ranges of so few are apart by chance in"
+    assert f"{said} 3.6 % of cases." in " ".join(str(comparison).split())
+    faster = replace(AFTER, backward=latency(STEADY))
+    assert compare_info(replace(BEFORE, steps=7, differing=4), faster).totals["backward"].is_clear
 
 
 def test_totals() -> None:
@@ -127,7 +154,7 @@ def test_as_plain_data(as_json: Any) -> None:
     data = as_json(compare_info(BEFORE, AFTER).as_dict())
     assert data["calls"][1]["forward"]["after"] == {"median": 0.00165, "least": 0.0016, "most": 0.0017}
     assert data["calls"][1]["forward"]["is_clear"] is True
-    assert data["steps"] == [3, 3]
+    assert data["steps"] == data["alike"] == [5, 5]
 
 
 def test_times_that_are_no_numbers_are_valid_json() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -12,6 +12,7 @@ from torch import nn
 
 from torchscan import units
 from torchscan.budgets.file import BASELINE_METRICS, Budget
+from torchscan.budgets.real_step import check_step_time
 from torchscan.errors import BudgetError, InputError, UnpricedError
 from torchscan.files import write_text
 from torchscan.metrics import METRICS, Metric, activation_peak, limits_of, require_device
@@ -63,18 +64,28 @@ class Outcome:
     remarks: tuple[str, ...] = ()
     #: the metrics that are lower bounds
     bounds: frozenset[str] = frozenset()
+    #: what a real step took, and if that is too long, by how much and where
+    step: str = ""
+    too_slow: str = ""
 
     @property
     def is_fine(self) -> bool:
         """Whether every metric is within its limits."""
-        return not self.excesses
+        return not self.excesses and not self.too_slow
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was checked."""
+        return not self.values and not self.step
 
     def __str__(self) -> str:
         """One line if all is well; otherwise what exceeds its limit, and the layers to look at."""
         known = {name: METRICS[name].written(value, is_bound=name in self.bounds) for name, value in self.values.items()}
-        metrics = ", ".join(f"{METRICS[name].heading} {text}" for name, text in known.items())
-        head = f"{self.name}: {metrics}" if self.is_fine else f"{self.name} exceeds its budget"
-        body = [line for excess in self.excesses for line in str(excess).split("\n")]
+        metrics = [*(f"{METRICS[name].heading} {text}" for name, text in known.items()), *filter(None, [self.step])]
+        head = (
+            f"{self.name}: {', '.join(metrics) or 'nothing is checked'}" if self.is_fine else f"{self.name} exceeds its budget"
+        )
+        body = [line for excess in self.excesses for line in str(excess).split("\n")] + self.too_slow.splitlines()
         return "\n".join([head, *(f"  {line}" for line in [*body, *self.remarks])])
 
 
@@ -133,19 +144,28 @@ def assert_budget(
         raise BudgetError(str(outcome))
 
 
-def check_budget(budget: Budget, *, update: bool = False, is_own_process: bool = True) -> Outcome:
-    """Build the target of a budget and check it. With ``update``, a new baseline is recorded."""
+def check_budget(budget: Budget, *, update: bool = False, timings: bool = False, is_own_process: bool = True) -> Outcome:
+    """Build the target of a budget and check it.
+
+    Args:
+        update: record a new baseline.
+        timings: take real steps, and check their time.
+        is_own_process: see :func:`with_model`.
+    """
     if budget.target is None:
         raise InputError(f"{budget.place}: there is no target to build: give one, or check the budget in a test")
 
     def check(built: Built) -> Outcome:
         return check_model(budget, scan_for(budget, built.converted(budget.dtype)), update=update)
 
-    return with_model(budget.target, check, folder=budget.folder, is_own_process=is_own_process)
+    outcome = with_model(budget.target, check, folder=budget.folder, is_own_process=is_own_process)
+    step = check_step_time(budget, budget.target, timings=timings)
+    remarks = (*outcome.remarks, *filter(None, [step.remark]))
+    return replace(outcome, remarks=remarks, step=step.taken, too_slow=step.excess)
 
 
 def check_model(budget: Budget, scan: Scan, *, update: bool = False) -> Outcome:
-    """Check an existing model. With ``update``, a new baseline is recorded, and can't be exceeded."""
+    """Check an existing model, which takes no steps. With ``update``, a new baseline is recorded, and can't be exceeded."""
     wanted = list(dict.fromkeys([*budget.limits, *(BASELINE_METRICS if budget.baseline is not None else ())]))
     require_device(wanted, scan.question.device)
     bounds = {name for name in wanted if METRICS[name].doubts(scan)}

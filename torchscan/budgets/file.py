@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import sys
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args
@@ -16,13 +17,25 @@ from torchscan.recording.precision import Precision, checked_precision
 from torchscan.recording.request import Mode
 from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
 from torchscan.targets.parsing import Target, parse_target
-from torchscan.units import parse_share
+from torchscan.units import parse_duration, parse_share
 
 #: the metrics compared with a baseline, which may have a tolerance
 BASELINE_METRICS = ("params", "model_size", "macs", "flops")
 
 _LIMITS = {f"max_{name}": name for name, metric in METRICS.items() if metric.parse is not None}
 _NAMES = ("torchscan.toml", "pyproject.toml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLimit:
+    """The most that a real step may take, on one device."""
+
+    #: seconds
+    most: float
+    #: its name, or words of it
+    measured_on: str
+    #: the share by which it may take longer
+    tolerance: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +60,16 @@ class Budget:
     baseline: Path | None = None
     #: metric -> the share by which it may exceed the baseline
     tolerance: Mapping[str, float] = field(default_factory=dict)
+    #: checked only where timings are asked for
+    step_time: StepLimit | None = None
     #: where it is defined: for messages, and for relative paths
     place: str = ""
     folder: Path | None = None
 
 
-_OURS = ("name", "limits", "place", "folder")
-_KEYS = ["input" if each.name == "inputs" else each.name for each in fields(Budget) if each.name not in _OURS]
+_OURS = ("name", "limits", "step_time", "place", "folder")
+_STEP_TIME = ("max_step_time", "measured_on", "step_time_tolerance")
+_KEYS = [*_STEP_TIME, *("input" if each.name == "inputs" else each.name for each in fields(Budget) if each.name not in _OURS)]
 
 
 def find_budget_file(start: Path) -> Path:
@@ -132,7 +148,8 @@ class _Reader:
         self._require_known(self._table, [*_KEYS, *_LIMITS], "")
         limits = {_LIMITS[key]: self._limit(key) for key in self._table if key in _LIMITS}
         baseline = self._text("baseline")
-        if not limits and baseline is None:
+        step_time = self._step_time()
+        if not limits and baseline is None and step_time is None:
             self._refuse("", 'nothing is limited: give a limit, such as max_params = "25M", or a baseline')
         if baseline is None and "tolerance" in self._table:
             self._refuse("tolerance", "a tolerance needs a baseline, and there is none")
@@ -153,6 +170,7 @@ class _Reader:
             limits=limits,
             baseline=None if baseline is None else self._path.parent / baseline,
             tolerance=self._tolerance(),
+            step_time=step_time,
             place=f"{self._path.name}: {self._name}",
             folder=self._path.parent.absolute(),
         )
@@ -215,6 +233,17 @@ class _Reader:
             self._refuse(key, f"it is {value!r} and should be a number, or a string with a unit")
         return float(self._try(key, lambda: limits_of({_LIMITS[key]: value})[_LIMITS[key]]))
 
+    def _step_time(self) -> StepLimit | None:
+        if "max_step_time" not in self._table:
+            useless = next((key for key in _STEP_TIME if key in self._table), None)
+            return None if useless is None else self._refuse(useless, "it is for a max_step_time, and there is none")
+        most = self._number("max_step_time", self._table["max_step_time"], parse_duration, 'a duration, such as "120 ms"')
+        measured_on = self._text("measured_on")
+        if measured_on is None:
+            self._refuse("max_step_time", 'it needs the device that it was measured on, such as measured_on = "H100"')
+        tolerance = self._share("step_time_tolerance", self._table.get("step_time_tolerance", 0))
+        return StepLimit(most=most, measured_on=str(measured_on), tolerance=tolerance)
+
     def _tolerance(self) -> dict[str, float]:
         value = self._table.get("tolerance", 0)
         if isinstance(value, dict):
@@ -223,8 +252,11 @@ class _Reader:
         return dict.fromkeys(BASELINE_METRICS, self._share("tolerance", value))
 
     def _share(self, key: str, value: Any) -> float:
+        return self._number(key, value, parse_share, 'a share, such as "1%" or 0.01')
+
+    def _number(self, key: str, value: Any, parse: Callable[[str], float], should_be: str) -> float:
         if isinstance(value, str):
-            return float(self._try(key, lambda: parse_share(value)))
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-            self._refuse(key, f'it is {value!r} and should be a share, such as "1%" or 0.01')
+            return float(self._try(key, lambda: parse(value)))
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+            self._refuse(key, f"it is {str(value)[:40]} and should be {should_be}")
         return float(value)

@@ -28,6 +28,12 @@ Limits: max_params max_trainable_params max_model_size max_macs max_flops max_dm
 max_activation_memory max_peak_memory max_latency. More keys: dtype batch_size mode training
 optimizer precision device strict.
 
+The time of real steps is checked on the device that it was measured on, and only with --timings:
+
+  max_step_time = "120 ms"               # forward and backward, in the median of 5 steps
+  measured_on = "H100"                   # words of the device's name
+  step_time_tolerance = "10%"
+
 Exit status: 0 all models are within budget, 1 some are not, 2 some could not be checked."""
 _EXAMPLES = """\
 examples
@@ -42,6 +48,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("names", metavar="BUDGET", nargs="*", help="which budgets (default: all with a target)")
     parser.add_argument("--config", metavar="FILE", type=Path, help="the budget file")
     parser.add_argument("--update", action="store_true", help="record new baselines")
+    parser.add_argument("--timings", action="store_true", help="take real steps, and check max_step_time")
     parser.add_argument("--format", choices=("text", "github"), default="text", help="default text")
 
 
@@ -66,14 +73,14 @@ def _checked(budget: Any, options: argparse.Namespace) -> int:
 
     try:
         with progress(f"torchscan: {budget.name}"), contextlib.redirect_stdout(sys.stderr):
-            outcome = check_budget(budget, update=options.update)
+            outcome = check_budget(budget, update=options.update, timings=options.timings)
     except TorchscanError as error:
         _put(f"? {budget.name}: could not be checked\n  {error}", options)
         return WRONG_USE
     except Exception as error:
         _put(f"? {budget.name}: could not be checked", options)
         return report_mistake(error)
-    _put(f"{'✓' if outcome.is_fine else '✗'} {outcome}", options)
+    _put(f"{'✗' if not outcome.is_fine else '-' if outcome.is_empty else '✓'} {outcome}", options)
     return FINE if outcome.is_fine else EXCEEDED
 
 

@@ -177,7 +177,7 @@ def _of_program(options: argparse.Namespace) -> int | None:
     program = program_of(options.program)
     errors = sys.stderr  # a script may put another in its place, and close it
     with LargestModule(partial(inspect, steps=options.steps, on_nonfinite=options.on_nonfinite)) as largest:
-        status = run_program(program)
+        status = run_program(program, is_last=options.is_last)
     if not largest.is_of_this_process:
         return status
     sys.stdout.flush()

@@ -74,14 +74,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit status. Errors go to standard error."""
+    """Run a command and return the exit status. Errors go to standard error.
+
+    Without ``arguments`` it is what this process was started for, and the process ends with it.
+    """
     if sys.stdout is None or sys.stderr is None:  # closed by the caller
         sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     words, program = inspect.parted(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr) if program is None else ():  # a program's are its own, as its warnings are
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # lines and symbols that can't be shown
-    options = parser().parse_args(words, argparse.Namespace(program=program))
+    options = parser().parse_args(words, argparse.Namespace(program=program, is_last=arguments is None))
     try:
         with _notes() if program is None else contextlib.nullcontext():
             status = options.run(options)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from typing import Any, Literal
 
 from torchscan import units
@@ -17,8 +19,8 @@ CallKind = Literal["added", "removed", "changed"]
 #: what is compared of a call, and what of a whole step, with what it is called
 _OF_CALLS = {"forward": "Forward", "backward": "Backward"}
 _OF_STEPS = {**_OF_CALLS, "storing": "of which storing gradients", "unowned": "of which no module's"}
-#: fewer steps have no spread
-_LEAST_STEPS = 2
+#: how often, at most, a time that is the same in both runs may be marked
+_MOST_CHANCE = 0.01
 _SIGNS: Mapping[CallKind, str] = {"added": "+", "removed": "−", "changed": ""}
 _CLEAR = "*"
 _NONE = "–"
@@ -32,7 +34,7 @@ class TimeChange:
 
     before: Latency | None
     after: Latency | None
-    #: whether the ranges of the steps, least to most, do not overlap; if they do, the change is within their spread
+    #: whether the ranges of the steps, least to most, do not overlap, and are of enough steps that this is hardly chance
     is_clear: bool
 
     @property
@@ -79,6 +81,8 @@ class RunComparison(Result):
     calls: tuple[CallChange, ...]
     #: steps that were measured, before and after
     steps: tuple[int, int]
+    #: of these, those whose calls are compared: the others had other calls than the last one
+    alike: tuple[int, int]
     #: where the runs were measured, as far as it differs: field of the provenance -> before, after
     provenance: Mapping[str, tuple[Any, Any]]
     #: how many calls of both had inputs of other shapes
@@ -104,13 +108,14 @@ class RunComparison(Result):
 def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
     """What changed. Calls are matched by the paths of their modules, and which of the module's calls they are."""
     old, new = ({(call.path, call.invocation): call for call in run.calls} for run in (before, after))
-    has_spread = min(before.steps, after.steps) >= _LEAST_STEPS
-    changes = [_call(old.get(key), new.get(key), has_spread) for key in dict.fromkeys([*new, *old])]
+    steps, alike = (before.steps, after.steps), (before.steps - before.differing, after.steps - after.differing)
+    changes = [_call(old.get(key), new.get(key), alike) for key in dict.fromkeys([*new, *old])]
     ones, others = asdict(before.provenance), asdict(after.provenance)
     return RunComparison(
-        totals={name: _time(getattr(before, name), getattr(after, name), has_spread) for name in _OF_STEPS},
+        totals={name: _time(getattr(before, name), getattr(after, name), steps) for name in _OF_STEPS},
         calls=tuple(sorted(changes, key=lambda change: -abs(change.difference))),
-        steps=(before.steps, after.steps),
+        steps=steps,
+        alike=alike,
         provenance={name: (ones[name], others[name]) for name in ones if ones[name] != others[name]},
         on_device=(_is_on_device(before), _is_on_device(after)),
         reshaped=sum(old[key].input_shapes != new[key].input_shapes for key in old.keys() & new.keys()),
@@ -121,10 +126,10 @@ def _is_on_device(run: RunFacts) -> bool:
     return any(call.device_forward is not None for call in run.calls)
 
 
-def _call(before: CallRun | None, after: CallRun | None, has_spread: bool) -> CallChange:
+def _call(before: CallRun | None, after: CallRun | None, steps: tuple[int, int]) -> CallChange:
     call = after or before
     assert call is not None  # noqa: S101 - one of them is there
-    times = {name: _time(_of(before, name), _of(after, name), has_spread) for name in _OF_CALLS}
+    times = {name: _time(_of(before, name), _of(after, name), steps) for name in _OF_CALLS}
     kind: CallKind = "added" if before is None else "removed" if after is None else "changed"
     return CallChange(path=call.path, invocation=call.invocation, type_name=call.type_name, kind=kind, **times)
 
@@ -137,9 +142,21 @@ def _of(call: CallRun | None, name: str) -> Latency | None:
     return host if device is None else device
 
 
-def _time(before: Latency | None, after: Latency | None, has_spread: bool) -> TimeChange:
+def _time(before: Latency | None, after: Latency | None, steps: tuple[int, int]) -> TimeChange:
     is_apart = before is not None and after is not None and (after.least > before.most or after.most < before.least)
-    return TimeChange(before=before, after=after, is_clear=has_spread and is_apart)
+    return TimeChange(before=before, after=after, is_clear=is_apart and _are_enough(steps))
+
+
+def _are_enough(steps: tuple[int, int]) -> bool:
+    return _chance(*steps) < _MOST_CHANCE
+
+
+def _chance(before: int, after: int) -> float:
+    """How often the ranges of so many draws do not overlap, though all are of one distribution.
+
+    Of the (m + n)! / (m! n!) orders in which those of two runs can come, all of them equally likely, two have no overlap.
+    """
+    return min(1.0, 2 / math.comb(before + after, before))
 
 
 def _median(latency: Latency | None) -> float:
@@ -240,7 +257,20 @@ def _where(comparison: RunComparison) -> str:
 
 def _spread(comparison: RunComparison) -> str:
     before, after = comparison.steps
-    if min(before, after) < _LEAST_STEPS:
-        return f"Steps: {before} before, {after} now. Nothing is marked: a spread takes at least {_LEAST_STEPS} of each."
+    head = f"Medians of {before} steps before and {after} now."
+    if not _are_enough(comparison.steps):
+        return f"{head} Nothing is marked: {_too_few(comparison.steps)}"
     apart = f"{_CLEAR} marks a change beyond the spread: the ranges of the steps, least to most, do not overlap"
-    return f"Medians of {before} steps before and {after} now. {apart}. Changes in brackets are within the spread."
+    rest = f"{apart}. Changes in brackets are within the spread."
+    if _are_enough(comparison.alike):
+        return f"{head} {rest}"
+    one, other = comparison.alike
+    few = _too_few(comparison.alike)
+    return f"{head} No call is marked: they are those of {one} and {other} steps that were alike, and {few}"
+
+
+def _too_few(steps: tuple[int, int]) -> str:
+    chance = 100 * _chance(*steps)
+    enough = next(number for number in count(1) if _are_enough((number, number)))
+    often = f"{chance:.{0 if chance >= 9.95 else 1}f} %"
+    return f"the ranges of so few are apart by chance in {often} of cases. It takes {enough} of each."

@@ -28,7 +28,7 @@ class RunProvenance:
 def provenance_of(model: nn.Module) -> RunProvenance:
     """Of a run of this model, on this machine."""
     return RunProvenance(
-        device=", ".join(dict.fromkeys(map(_name_of, _devices_of(model)))) or cpu_name(),
+        device=", ".join(dict.fromkeys(map(name_of_device, _devices_of(model)))) or cpu_name(),
         threads=torch.get_num_threads(),
         torch_version=str(torch.__version__),
         torchscan_version=__version__,
@@ -39,7 +39,8 @@ def _devices_of(model: nn.Module) -> Iterator[torch.device]:
     return iter({tensor.device: None for tensor in chain(model.parameters(), model.buffers())})
 
 
-def _name_of(device: torch.device) -> str:
+def name_of_device(device: torch.device) -> str:
+    """The card, or the processor."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return cpu_name() if device.type == "cpu" else device.type

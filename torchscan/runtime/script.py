@@ -30,7 +30,7 @@ from torchscan.recording.call_tree import Begun
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
 from torchscan.runtime.run import RunFacts
-from torchscan.torch_versions import forget_hooks
+from torchscan.torch_versions import compile_callbacks, forget_hooks, not_compiled
 
 _FINE, _FAILED, _INTERRUPTED = 0, 1, 130
 _PYTHON = re.compile(r"pythonw?(?P<version>\d+(\.\d+)*)?(\.exe)?")
@@ -103,18 +103,23 @@ def _require_kept(flags: str, others: str) -> None:
 # -- running it ----------------------------------------------------------------------------------------------------------
 
 
-def run_program(program: Program) -> int:
-    """Run it in this process as Python would, and return its exit status. What it does not catch is shown as by Python."""
-    with _as_started(program):
+def run_program(program: Program, *, is_last: bool = False) -> int:
+    """Run it in this process as Python would, and return its exit status. What it does not catch is shown as by Python.
+
+    If it ``is_last``, the process ends with it, and nothing is put back: its threads and what it gave to ``atexit`` still run
+    then, and look for its classes in ``__main__``.
+    """
+    with _as_started(program, is_last=is_last):
         run = _module_to_run(program.name) if program.is_module else _file_to_run(program.name)
         return _status_of(run)
 
 
 @contextlib.contextmanager
-def _as_started(program: Program) -> Iterator[None]:
-    """The arguments and the search path that Python would begin with, until the program is over."""
-    arguments, path = sys.argv, list(sys.path)
+def _as_started(program: Program, *, is_last: bool) -> Iterator[None]:
+    """The main module, the arguments and the search path that Python would begin with, until the program is over."""
+    main, arguments, path = sys.modules["__main__"], sys.argv, list(sys.path)
     try:
+        sys.modules["__main__"] = ModuleType("__main__")
         sys.argv = [program.name, *program.arguments]
         if not sys.flags.safe_path:
             sys.path[0] = os.getcwd() if program.is_module else os.path.dirname(os.path.realpath(program.name))
@@ -123,14 +128,15 @@ def _as_started(program: Program) -> Iterator[None]:
                 sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # a stream of another kind has none
         yield
     finally:
-        sys.argv, sys.path[:] = arguments, path
+        if not is_last:
+            sys.modules["__main__"], sys.argv, sys.path[:] = main, arguments, path
 
 
 def _module_to_run(name: str) -> Callable[[], object]:
     missing = _missing_for(name)
     if missing is not None:
         raise InputError(f"there is no module {missing[:100]!r} here; install it, or name a file.py")
-    return lambda: runpy.run_module(name, run_name="__main__", alter_sys=True)
+    return lambda: _run_module(name)
 
 
 def _missing_for(name: str) -> str | None:
@@ -150,19 +156,20 @@ def _file_to_run(name: str) -> Callable[[], object]:
     raise InputError(f"there is no script {name[:100]!r}")
 
 
+def _run_module(name: str) -> None:
+    """As ``python -m`` does. ``runpy.run_module`` would take the main module away when its code is over."""
+    run_as_main: Callable[[str], object] = vars(runpy)["_run_module_as_main"]  # which Python itself calls by this name
+    run_as_main(name)
+
+
 def _run_file(path: str) -> None:
     """As ``runpy.run_path`` would, which lets ``sys.argv[0]`` and ``__file__`` only be the same.
 
     Processes that it spawns find it again by its ``__file__``, for which there must be no ``__spec__``.
     """
-    loader = SourceFileLoader("__main__", path)
-    main, before = ModuleType("__main__"), sys.modules["__main__"]
-    vars(main).update(__file__=path, __cached__=None, __loader__=loader, __builtins__=builtins)
-    sys.modules["__main__"] = main
-    try:
-        exec(loader.source_to_code(loader.get_data(path), path), vars(main))  # noqa: S102 - running it is what was asked for
-    finally:
-        sys.modules["__main__"] = before
+    loader, main = SourceFileLoader("__main__", path), vars(sys.modules["__main__"])
+    main.update(__file__=path, __cached__=None, __loader__=loader, __builtins__=builtins)
+    exec(loader.source_to_code(loader.get_data(path), path), main)  # noqa: S102 - running it is what was asked for
 
 
 def _status_of(run: Callable[[], object]) -> int:
@@ -229,6 +236,7 @@ class LargestModule:
     def __init__(self, watch: Callable[[nn.Module], Watch]) -> None:
         self._make_watch = watch
         self._watch: Watch | None = None
+        self._watched: Callable[[], nn.Module | None] = _nothing
         #: whether it trains, and how many parameters it has
         self._rank = (False, -1)
         #: identities of the modules in what is watched
@@ -237,6 +245,7 @@ class LargestModule:
         self._switching = threading.Lock()
         self._process = os.getpid()
         self._filters = warnings.catch_warnings()
+        self._hook: Callable[..., None] = self._before
         self._compiler = CompileWatch(self._look_away, self._look)
         #: of torchscan, on the way: the program goes on without being watched
         self.mistake: Exception | None = None
@@ -268,10 +277,12 @@ class LargestModule:
         return None if self._watch is None else self._watch.finish()
 
     def _look(self) -> None:
-        register_module_forward_pre_hook(self._before)
+        """Where something may be compiled, what is called in it is compiled too, unless that is forbidden."""
+        self._hook = not_compiled(self._before) if compile_callbacks() else self._before
+        register_module_forward_pre_hook(self._hook)
 
     def _look_away(self) -> None:
-        forget_hooks(self._before)
+        forget_hooks(self._hook)
 
     def _look_no_longer(self) -> None:
         self._compiler.close()
@@ -287,6 +298,7 @@ class LargestModule:
     def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
         if is_dynamo_compiling() or is_recording() or not self.is_of_this_process:
             return
+        self._compiler.listen()  # it may have been loaded since
         try:
             self._consider(module, arguments)
         except (AlarmError, NonFiniteError):  # who watches has asked for it
@@ -300,8 +312,13 @@ class LargestModule:
             self._look_no_longer()
         elif self.trains and id(module) in self._inside:
             return
-        elif (rank := self._rank_of(module)) > self._rank:
+        elif self._is_better(module, rank := self._rank_of(module)):
             self._follow((module, arguments), rank)
+
+    def _is_better(self, module: nn.Module, rank: tuple[bool, int]) -> bool:
+        """More, or all of what is watched: the module that ``torch.compile`` puts around a model no longer calls its hooks."""
+        watched = self._watched()
+        return rank > self._rank or (rank == self._rank and any(each is watched for each in list(module.modules())[1:]))
 
     def _rank_of(self, module: nn.Module) -> tuple[bool, int]:
         trains = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in module.parameters())
@@ -309,16 +326,26 @@ class LargestModule:
 
     def _follow(self, begun: Begun, rank: tuple[bool, int]) -> None:
         with self._switching:
-            if rank <= self._rank:  # another thread was faster
+            if not self._is_better(begun[0], rank):  # another thread was faster
                 return
             if self._watch is not None:
                 self._watch.abandon()
             self._rank, self._watch = rank, self._make_watch(begun[0])
+            self._watched = weakref.ref(begun[0])
             self._inside = {id(each) for each in begun[0].modules()}
             self._watch.start(begun)
-            self._compiler.listen()  # after the watch, and its hooks: in the call in which it finishes, all are gone
-            self._look_away()
-            self._look()
+            self._come_last()
+
+    def _come_last(self) -> None:
+        """After the watch, its hooks, and whom the compiler tells of it: in the call in which it finishes, all are gone."""
+        self._compiler.close()
+        self._compiler.listen()
+        self._look_away()
+        self._look()
+
+
+def _nothing() -> None:
+    """What is watched before anything is."""
 
 
 class _Sizes:

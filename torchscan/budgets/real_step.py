@@ -1,0 +1,86 @@
+"""Whether a real step of a budget's target takes no longer than it may, on the device that this is said of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from torchscan import units
+from torchscan.budgets.file import Budget
+from torchscan.errors import BudgetError
+from torchscan.hardware.devices import is_part
+from torchscan.inspection import inspect
+from torchscan.recording.request import PassRequest
+from torchscan.runtime.provenance import name_of_device
+from torchscan.runtime.run import RunFacts
+from torchscan.runtime.steps import RealSteps, device_here
+from torchscan.targets import Built, Target, inputs_of, with_model
+
+#: measured, after one that warms up
+_STEPS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """What a step took, and whether that is too long; or why this is not known."""
+
+    #: ``Step 12.3 ms on NVIDIA H200``
+    taken: str = ""
+    #: how much it is, and the slowest modules
+    excess: str = ""
+    remark: str = ""
+
+
+def check_step_time(budget: Budget, target: Target, *, timings: bool) -> StepOutcome:
+    """Take steps of the target and check their time; but only if ``timings`` are asked for, and on the device of the limit."""
+    limit = budget.step_time
+    if limit is None:
+        return StepOutcome()
+    if not timings:
+        where = f"at most {units.duration(limit.most)} on {limit.measured_on}"
+        return StepOutcome(
+            remark=f"the time of a step, {where}, is not checked without --timings (in pytest, --torchscan-timings)"
+        )
+    device = _device_for(limit.measured_on)
+    here = name_of_device(device)
+    if not is_part(limit.measured_on, here):
+        return StepOutcome(
+            remark=f"the time of a step is not checked: its limit is for {limit.measured_on}, and this is {here}"
+        )
+    facts = with_model(target, partial(_measured, budget, device), folder=budget.folder, with_data=True)
+    return StepOutcome(
+        taken=f"Step {units.duration(facts.step_time)} on {facts.provenance.device}",
+        excess=_excess(facts, limit.most, limit.tolerance),
+    )
+
+
+def _device_for(measured_on: str) -> torch.device:
+    """The card of this machine, if there is one; for a limit on its processor, that."""
+    cpu = torch.device("cpu")
+    return cpu if is_part(measured_on, name_of_device(cpu)) else device_here(None)
+
+
+def _measured(budget: Budget, device: torch.device, built: Built) -> RunFacts:
+    request = PassRequest(
+        module=built.converted(budget.dtype).module,
+        mode=budget.mode or ("train" if budget.training else "eval"),
+        backward=budget.training,
+        optimizer=budget.optimizer,
+        batch_size=budget.batch_size,
+        **inputs_of(str(budget.target), built, budget.inputs, budget.dtype),
+    )
+    steps = RealSteps(request, device, budget.precision)
+    with inspect(steps.module, warm_up=1, device=None) as run:
+        for _ in range(1 + _STEPS):
+            steps.take()
+    return run.facts
+
+
+def _excess(facts: RunFacts, most: float, tolerance: float) -> str:
+    try:
+        facts.assert_step_time(most, tolerance=tolerance)
+    except BudgetError as error:
+        return str(error)
+    return ""
