@@ -75,7 +75,7 @@ SAYS = {
     "fields": "Sees everything by",
     "field": "Starts by phase",
     "comparison": "before",
-    "run comparison": "spread",
+    "run comparison": "before",
     "trace": "Operator",
     "device": "936.0 GB/s",
     "table": "Operator",
