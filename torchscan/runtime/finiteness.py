@@ -154,19 +154,21 @@ class KnownTensors:
         """What is known of it, or of what it is a view of; nothing in inference mode, where nobody tells what is written to."""
         if tensor.is_inference():
             return None
-        known = self._get(tensor)
-        base = None if known is not None else tensor._base
-        found = known if base is None else self._get(base)
-        return found if base is None or found is None or found.is_fine else None  # who knows which part
+        known = self._looks.get(id(tensor))
+        if known is not None and known[1] == tensor._version and known[0]() is tensor:
+            return known[2]
+        base = tensor._base
+        if base is None or base.is_inference():
+            return None
+        known = self._looks.get(id(base))
+        is_fine = known is not None and known[2] is FINE and known[1] == base._version and known[0]() is base
+        return FINE if is_fine else None  # who knows which part is not
 
     def note(self, tensor: Tensor, look: Look) -> Look:
         """This is so until it is written to."""
-        self._looks[id(tensor)] = weakref.ref(tensor), version_of(tensor), look
+        if not tensor.is_inference():
+            self._looks[id(tensor)] = weakref.ref(tensor), tensor._version, look
         return look
-
-    def _get(self, tensor: Tensor) -> Look | None:
-        known = self._looks.get(id(tensor))
-        return known[2] if known is not None and known[0]() is tensor and known[1] == version_of(tensor) else None
 
 
 def version_of(tensor: Tensor) -> int:

@@ -25,6 +25,7 @@ from torchscan.runtime.timing import StepTimes
 from torchscan.runtime.values import Values
 from torchscan.torch_versions import next_node
 
+_Sizes = Sequence[tuple[int, ...]]
 _MEMORY = tuple(each.name for each in fields(CallMemory))
 
 
@@ -46,7 +47,7 @@ class Step:
         self._checks = checks
         self._nodes = NodeWatch(tree, leaves, times, values, memory, checks)
         #: of what was given and returned; of those that a gradient is computed for
-        self._shapes: dict[int, tuple[Shapes, Shapes, Shapes, Shapes]] = {}
+        self._shapes: dict[int, tuple[_Sizes, _Sizes, _Sizes, _Sizes]] = {}
         self._calls: tuple[Call, ...] = ()
         self._known_memory: dict[int, CallMemory] = {}
         #: the first node that a checkpoint can make when it runs a call again, by index
@@ -84,7 +85,7 @@ class Step:
             if call.outer is None and call.parent is not None:
                 self._run_again[call.index] = next_node()
             tensors = tensors_in(args)
-            self._memory.note_start(call, _shapes_of(tensors))
+            self._memory.note_start(call, tuple(_sizes(tensors)))
             self._values.note_start(call, args, tensors)
         finally:  # whoever is told may raise
             self._times.looking += perf_counter_ns() - start
@@ -104,7 +105,9 @@ class Step:
         inputs, outputs = tensors_in(args), tensors_in(result)
         if kwargs:
             inputs = [*inputs, *tensors_in(kwargs)]
-        self._shapes[call.index] = (*_both_shapes(inputs), *_both_shapes(outputs))
+        given_sizes, sizes = _sizes(inputs), _sizes(outputs)
+        grad_in, grad_out = _differentiable(inputs, given_sizes), _differentiable(outputs, sizes)
+        self._shapes[call.index] = given_sizes, grad_in, sizes, grad_out
         self._memory.note_end(call, inputs, outputs)
         self._made += [each.grad_fn for each in outputs if each.grad_fn is not None]
         if call.outer is None:
@@ -173,7 +176,7 @@ class Step:
 
     def _described(self, call: Call) -> InspectedCall:
         index = call.index
-        inputs, grad_in, outputs, grad_out = self._shapes.get(index, ((), (), (), ()))
+        inputs, grad_in, outputs, grad_out = map(_plain, self._shapes.get(index, ((), (), (), ())))
         has_gradients = self._times.has_begun_backward
         return InspectedCall(
             **dict.fromkeys(COUNTED, 0),
@@ -191,11 +194,13 @@ class Step:
         )
 
 
-def _both_shapes(tensors: Sequence[Tensor]) -> tuple[Shapes, Shapes]:
-    """Of all tensors, and of those that require a gradient."""
-    shapes = _shapes_of(tensors)
-    return shapes, tuple(shape for shape, each in zip(shapes, tensors, strict=True) if each.requires_grad)
+def _sizes(tensors: Sequence[Tensor]) -> _Sizes:
+    return [shape_of(tensor) if tensor.is_nested else tensor.shape for tensor in tensors]
 
 
-def _shapes_of(tensors: Sequence[Tensor]) -> Shapes:
-    return tuple([shape_of(tensor) for tensor in tensors])
+def _differentiable(tensors: Sequence[Tensor], sizes: _Sizes) -> _Sizes:
+    return [size for size, tensor in zip(sizes, tensors, strict=True) if tensor.requires_grad]
+
+
+def _plain(sizes: _Sizes) -> Shapes:
+    return tuple(map(tuple, sizes))
