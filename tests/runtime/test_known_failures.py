@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import io
 import math
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -269,6 +271,17 @@ def test_a_graph_that_is_kept_is_looked_at_no_more() -> None:
     assert run.facts.nonfinite == ()
     (result * math.inf).backward()
     assert model.weight.grad is not None
+
+
+def test_a_result_that_is_kept_does_not_keep_the_model() -> None:
+    model = nn.Sequential(nn.Linear(4, 1))
+    with inspect(model):
+        result = model(X)
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    result.sum().backward()
 
 
 def test_the_process_ends() -> None:

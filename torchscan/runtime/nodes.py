@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.autograd.graph import Node
@@ -24,6 +24,17 @@ from torchscan.runtime.checks import StepChecks
 from torchscan.runtime.memory import Allocator, MemoryWatch
 from torchscan.runtime.timing import LEAVES, StepTimes
 from torchscan.runtime.values import Gradients, Leaf, Source, Values, moves, reveals
+
+
+class _Origin(NamedTuple):
+    """Which node makes a gradient: the index of the call that made the node, and its name."""
+
+    call: int
+    name: str
+
+
+def _index_of(owner: Call | None) -> int:
+    return LEAVES if owner is None else owner.index
 
 
 class HeldLeaves:
@@ -40,6 +51,8 @@ class HeldLeaves:
         self._held: dict[int, tuple[Node, tuple[RemovableHandle, ...]]] = {}
         #: of the step that goes on; None once the inspection is over
         self.watch: NodeWatch | None = None
+        #: of all steps whose graphs are there
+        self.watches: weakref.WeakSet[NodeWatch] = weakref.WeakSet()
         self._start = 0
 
     def hold(self, node: Any) -> bool:
@@ -64,6 +77,9 @@ class HeldLeaves:
         self._held.clear()
         self._parameters.clear()
         self.watch = None
+        self.give_up = lambda _: None
+        for watch in self.watches:
+            watch.forget()
 
     def _before(self, *_: Any) -> None:
         if self.watch is not None:
@@ -94,7 +110,15 @@ class NodeWatch:
         self.values = values
         self.memory = memory
         self._checks = checks
+        self._calls = tree.calls
         leaves.watch = self
+        leaves.watches.add(self)
+
+    def forget(self) -> None:
+        """The inspection is over: a graph that somebody keeps does not keep the model for our hooks."""
+        leaves = self._leaves
+        vars(self).clear()
+        self._leaves = leaves
 
     @property
     def is_over(self) -> bool:
@@ -109,7 +133,7 @@ class NodeWatch:
         last = {tensor.grad_fn for tensor in results}
         nodes = _nodes_behind([*last, *made], oldest)
         uses = Counter(following for node in nodes for following, _ in node.next_functions)
-        sources: dict[Node, Source] = {}
+        sources: dict[Node, _Origin] = {}
         alive: list[weakref.ref[object]] = []
         for node in nodes:
             if hasattr(node, "variable"):
@@ -124,16 +148,20 @@ class NodeWatch:
             _follow(node, followed)
             alive += [weakref.ref(followed)] if node in last else []
             if node in last or not uses[node]:  # its gradient comes from outside
-                node.register_prehook(partial(self._note_loss, owner))
+                node.register_prehook(partial(self._note_loss, _index_of(owner)))
         return alive
 
     def give_up(self, error: Exception) -> None:
         """A mistake of ours ends the watching, not the run."""
         self._leaves.give_up(error)
 
-    def _note_loss(self, owner: Call | None, gradients: Gradients) -> None:
+    def call_at(self, index: int) -> Call | None:
+        """The call of this index. Hooks hold no call: it has the module."""
+        return self._calls[index] if index >= 0 else None
+
+    def _note_loss(self, index: int, gradients: Gradients) -> None:
         if not self.is_over:
-            self.values.note_loss(owner, gradients)
+            self.values.note_loss(self.call_at(index), gradients)
 
     def note_stored(self, variable: Tensor, leaf: Leaf, given: Gradients) -> None:
         """A gradient was stored."""
@@ -153,12 +181,11 @@ class NodeWatch:
 class _Followed:
     """Follows the runs of one node. It does not hold the node, which holds it."""
 
-    __slots__ = ("__weakref__", "_allocated", "_before", "_index", "_looked_at", "_owner", "_reads", "_start", "_watch")
+    __slots__ = ("__weakref__", "_allocated", "_before", "_index", "_looked_at", "_reads", "_start", "_watch")
 
-    def __init__(self, watch: NodeWatch, owner: Call | None, looked_at: tuple[Collection[int], Source | None] | None) -> None:
+    def __init__(self, watch: NodeWatch, owner: Call | None, looked_at: tuple[Collection[int], _Origin | None] | None) -> None:
         self._watch = watch
-        self._owner = owner
-        self._index = LEAVES if owner is None else owner.index
+        self._index = _index_of(owner)
         #: which of the gradients that it makes are seen later, and whose is the one that is seen here; None: none is looked at
         self._looked_at = looked_at
         self._reads = watch.memory.follows(owner)
@@ -185,10 +212,13 @@ class _Followed:
         watch.times.note_node(self._index, self._start, watch.times.in_nodes - self._before)
         start = perf_counter_ns()
         try:
-            if self._allocated is not None and self._owner is not None:
-                watch.memory.note_node(self._owner, self._allocated)
+            owner = watch.call_at(self._index)
+            if self._allocated is not None and owner is not None:
+                watch.memory.note_node(owner, self._allocated)
             if self._looked_at is not None:
-                watch.values.note_node(self._owner, made, given, *self._looked_at)
+                unseen, origin = self._looked_at
+                source = None if origin is None else Source(watch.call_at(origin.call), origin.name)
+                watch.values.note_node(owner, made, given, unseen, source)
         except TorchscanError:
             raise
         except Exception as error:
@@ -214,13 +244,13 @@ def _nodes_behind(last: Sequence[Node | None], oldest: int) -> list[Node]:
     return list(found)
 
 
-def _unseen(node: Node, uses: Counter[Node | None], owner: Call | None, sources: dict[Node, Source]) -> Collection[int]:
+def _unseen(node: Node, uses: Counter[Node | None], owner: Call | None, sources: dict[Node, _Origin]) -> Collection[int]:
     """Which of the gradients that it makes need no look: the only node that takes one shows in its own whether it is finite."""
     unseen = []
     for number, (following, _) in enumerate(node.next_functions):
         while following is not None and uses[following] == 1 and moves(following) and len(following.next_functions) == 1:
             following = following.next_functions[0][0]
         if following is not None and uses[following] == 1 and reveals(following):
-            sources[following] = Source(owner, node.name())
+            sources[following] = _Origin(_index_of(owner), node.name())
             unseen.append(number)
     return unseen
