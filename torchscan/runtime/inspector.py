@@ -21,6 +21,7 @@ from torchscan.runtime.checks import Check, Checked, StepChecks
 from torchscan.runtime.compiling import Compilation, CompileWatch
 from torchscan.runtime.deferred import DeferredValues
 from torchscan.runtime.facts import StepFacts
+from torchscan.runtime.immediate import ImmediateValues
 from torchscan.runtime.kept import KeptSteps
 from torchscan.runtime.memory import MemoryWatch
 from torchscan.runtime.nodes import HeldLeaves
@@ -28,7 +29,7 @@ from torchscan.runtime.replay import what_is_shared
 from torchscan.runtime.run import Watched
 from torchscan.runtime.step import Step
 from torchscan.runtime.timing import EventPool, StepTimes
-from torchscan.runtime.values import Listener, Memory, StepValues, Values, masks_in
+from torchscan.runtime.values import Listener, Memory, Values, masks_in
 from torchscan.torch_versions import compiled_from, has_compiled_parts, has_compiler
 
 
@@ -161,7 +162,7 @@ class Inspector:
         number = self._number
         if on_cuda and not self._found.is_alarmed:
             return DeferredValues(number, self._found, self._listener)
-        return StepValues(number, self._tree, self._found, self._listener)
+        return ImmediateValues(number, self._tree, self._found, self._listener)
 
     def _begin_pass(self) -> None:
         try:

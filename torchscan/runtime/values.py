@@ -1,31 +1,17 @@
-"""Follows values that are not finite through one step, to whoever made the first of them.
-
-Everything is fine until something is not, and modules end before those that called them. So the first call that returns such a
-value made it, by an operator of its own; and where a call is given one that nobody has returned, whoever called it made it. In
-the backward pass the same holds for the nodes of the graph.
-
-Infinities are made on purpose, to mask: a call that makes nothing else is suspected, and cleared if its own operator was told
-to make them. Until then, what comes later is second.
-"""
+"""What looks at the values of a step: at once, or when the step is over. And what need not be looked at."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
-from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.call_tree import Call, CallTree, Given
-from torchscan.runtime.findings import Bad, NonFinite, Phase, Range
-from torchscan.runtime.finiteness import FINE, KnownTensors, Look, is_readable, look_at, range_of, version_of
-from torchscan.runtime.replay import Operator, find_operator
-from torchscan.torch_versions import current_node
+from torchscan.recording.call_tree import Call, Given
+from torchscan.runtime.findings import Bad, NonFinite
+from torchscan.runtime.finiteness import KnownTensors, Look, is_readable, look_at
 
 #: modules whose results are finite if what they are given is
 _MAKES_NONE = frozenset(
@@ -48,10 +34,6 @@ Gradients = Sequence[Tensor | None]
 Listener = Callable[[NonFinite], None]
 #: nodes with gradients of parameters: sums of products with what they are given, which are not finite if that is not
 _REVEALS = frozenset({"ConvolutionBackward0", "AddmmBackward0", "NativeBatchNormBackward0", "NativeLayerNormBackward0"})
-_MET = "it was seen in what the next node was given, with whatever else met it there"
-_WRITTEN = "what it was given is not finite by now, and may have been written to by others"
-#: more calls than this are not repeated
-_MOST_REPLAYS = 16
 
 
 class Source(NamedTuple):
@@ -67,36 +49,6 @@ class Leaf(NamedTuple):
     path: str
     type_name: str
     name: str
-
-
-class _Input(NamedTuple):
-    tensor: Tensor
-    version: int
-    look: Look
-
-    @property
-    def is_written_to(self) -> bool:
-        """Whether it is another than it was when the call started."""
-        version = version_of(self.tensor)
-        return version != self.version or (version < 0 and look_at(self.tensor) != self.look)
-
-
-@dataclass(slots=True)
-class _Suspicion:
-    """Something that is not finite, of which it is not certain yet what made it."""
-
-    order: int
-    look: Look
-    numel: int
-
-
-@dataclass(slots=True)
-class _Open:
-    """A call that goes on: what it was given, and what it is suspected of."""
-
-    args: tuple[Any, ...]
-    inputs: list[_Input]
-    suspicions: list[_Suspicion] = field(default_factory=list)
 
 
 class Memory:
@@ -171,304 +123,9 @@ class Values(ABC):
         """Tell what was found, and has not been told."""
 
 
-class StepValues(Values):
-    """Looks at once, where the values are still there."""
-
-    def __init__(self, step: int, tree: CallTree, memory: Memory, listener: Listener) -> None:
-        super().__init__(step, memory, listener)
-        self._tree = tree
-        self._open: dict[int, _Open] = {}
-        self._order = 0
-        #: the place of the first in the order of all that was suspected
-        self._place = 0
-        self._is_told = False
-        #: infinities that may be masks, with their place
-        self._doubtful: tuple[int, NonFinite] | None = None
-
-    # -- the forward pass ----------------------------------------------------------------------------------------------
-
-    def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
-        """A call has started."""
-        inputs = _readable(tensors)
-        looks = [FINE] * len(inputs) if self.first is not None else self._look_at_given(call, inputs)
-        pairs = zip(inputs, looks, strict=True)
-        self._open[call.index] = _Open(args, [_Input(each, version_of(each), look) for each, look in pairs])
-
-    def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor], *, has_failed: bool) -> None:
-        """A call has ended, or was left by an exception."""
-        mine, results = self._open.pop(call.index, None), _readable(tensors)
-        if mine is None:  # its start was not noticed: something there has raised
-            return
-        args, kwargs = (mine.args, {}) if has_failed else given
-        before = self._look_before(call, mine, kwargs)
-        look = self._look_at_results(call, results, before)
-        if look is not FINE and self.first is None and _is_worse(look, before):
-            self._suspect(mine, look, results)
-        for suspicion in mine.suspicions:
-            if _is_worse(suspicion.look, before):  # else it was given what is not finite
-                self._settle(call, mine, (args, kwargs), suspicion)
-        if look is not FINE and call.parent is None:
-            self._believe()
-        self._tell()
-
-    def _look_before(self, call: Call, mine: _Open, kwargs: dict[str, Any]) -> Look:
-        """What the call was given, as it was when it started, as far as torch tells of it then."""
-        before = FINE
-        for each in mine.inputs:
-            if each.look is not FINE:
-                before += each.look
-        if kwargs and self.first is None:
-            for tensor in _readable(tensors_in(kwargs)):  # whose start was not seen: a module inside may have been given it
-                look = self._known.look_at(tensor)
-                if look is not FINE:
-                    before += look
-                    self._suspect_caller(call, tensor, look)
-        return before
-
-    def _look_at_results(self, call: Call, results: Sequence[Tensor], before: Look) -> Look:
-        if before.is_fine and makes_none(call.module):
-            for each in results:
-                self._known.note(each, FINE)
-            return FINE
-        look = self._known.look_at_all(results)
-        if look is not FINE:
-            self.outputs[call.index] = look
-        return look
-
-    def _look_at_given(self, call: Call, given: Sequence[Tensor]) -> list[Look]:
-        """What nobody has returned, whoever called this made."""
-        looks = []
-        for tensor in given:
-            look = self._known.get(tensor)
-            if look is None:
-                look = self._known.look_at(tensor)
-                if look is not FINE:
-                    self._suspect_caller(call, tensor, look)
-            looks.append(look)
-        return looks
-
-    def _suspect_caller(self, call: Call, tensor: Tensor, look: Look) -> None:
-        caller = None if call.parent is None else self._open.get(call.parent.index)
-        if caller is not None:
-            self._suspect(caller, look, [tensor])
-        elif look.nan and call.parent is None:
-            given = (_range("it", tensor),)
-            self._find(self._next(), self._made(call, "input", look, tensor.numel(), Operator(), given))
-
-    def _suspect(self, mine: _Open, look: Look, tensors: Sequence[Tensor]) -> None:
-        mine.suspicions.append(_Suspicion(self._next(), look, _size(tensors)))
-
-    def _settle(self, call: Call, mine: _Open, given: Given, suspicion: _Suspicion) -> None:
-        """The call that is suspected is over: what its operators do can be seen in a replay."""
-        look, order = suspicion.look, suspicion.order
-        if (self.first is not None and self._place < order) or (call.path, look.inf) in self._memory.masking:
-            return
-        operator = self._operator(call, mine, given, nan=bool(look.nan))
-        if operator.is_on_purpose and not look.nan:
-            self._memory.masking.add((call.path, look.inf))
-            return
-        inputs = _ranges(_given(*given))
-        if operator.name is None and any(each.nan for each in inputs):
-            operator = replace(operator, unsure=_WRITTEN)
-        found = self._made(call, "forward", look, suspicion.numel, operator, inputs)
-        if look.nan:
-            self._find(order, found)
-        elif operator.name is not None or all(each.look is FINE for each in mine.inputs):
-            self._doubt(order, found)
-
-    def _operator(self, call: Call, mine: _Open, given: Given, *, nan: bool) -> Operator:
-        if any(each.is_written_to for each in mine.inputs):
-            return Operator(unknown="it writes to what it is given")
-        if self._memory.replays == _MOST_REPLAYS:
-            return Operator(unknown=f"{_MOST_REPLAYS} calls have been repeated, and no more are")
-        self._memory.replays += 1
-        return find_operator(call.module, given, nan=nan)
-
-    # -- the backward pass ---------------------------------------------------------------------------------------------
-
-    def note_loss(self, owner: Call | None, gradients: Gradients) -> None:
-        """The gradients of the model's result, which come from what was made of it."""
-        look = self._look_at_all(gradients)
-        if look is not FINE:
-            self._count(self.gradients_out, _chain(owner), look)
-            if self.first is None and owner is not None:
-                self._find(self._next(), self._made(owner.outermost, "loss", look, _size(gradients), Operator()))
-                self._tell()
-
-    def note_node(
-        self, owner: Call | None, made: Gradients, given: Gradients, unseen: Collection[int], source: Source | None
-    ) -> None:
-        """A node has run, and made gradients of what it was given."""
-        seen = made if not unseen or self._sees_all else [each for n, each in enumerate(made) if n not in unseen]
-        if self._look_at_all(seen) is FINE:
-            return
-        node, look = current_node(), self._look_at_all(made)
-        self._count_edges(owner, node, made)
-        if self.first is None and owner is not None:
-            before = self._look_at_all(given)
-            if source is not None and source.owner is not None and before is not FINE and not self._sees_all:
-                self._find_source(source, source.owner, owner, given, before)
-            else:
-                name = node.name() if before is FINE else "the sum of gradients that meet"
-                inputs = _ranges(_named("gradient", given))
-                self._find(self._next(), self._made(owner, "backward", look, _size(made), Operator(name=name), inputs))
-            self._tell()
-
-    @property
-    def _sees_all(self) -> bool:
-        """Whether every gradient is looked at: something has been found in an earlier step, or in this one."""
-        return self.first is not None or self._memory.has_found
-
-    def _find_source(self, source: Source, owner: Call, taker: Call, made: Gradients, look: Look) -> None:
-        """What this node was given shows that the one before it made it, unless it met something else on the way."""
-        operator = Operator(name=source.name, unsure=_MET)
-        self._find(self._next(), self._made(owner, "backward", look, _size(made), operator))
-        self._count_crossing(owner, taker, look)
-
-    def note_stored(self, leaf: Leaf, variable: Tensor, given: Gradients) -> None:
-        """A gradient was added to that of a parameter: what a node made, or what a hook or another loss did."""
-        gradient = variable.grad
-        if gradient is None or not is_readable(gradient) or self._is_known(gradient, given):
-            return
-        look, was_bad = self._known.look_at(gradient), leaf in self._memory.spoilt
-        (self._memory.spoilt.discard if look is FINE else self._memory.spoilt.add)(leaf)
-        if look is not FINE and self.first is None and not (was_bad and self._look_at_all(given) is FINE):
-            operator = Operator(name=f"what was added to the gradient of {leaf.name}")
-            self._find(
-                self._next(),
-                NonFinite(
-                    step=self._step,
-                    phase="backward",
-                    path=leaf.path,
-                    type_name=leaf.type_name,
-                    invocation=0,
-                    nan=look.nan,
-                    inf=look.inf,
-                    numel=gradient.numel(),
-                    operator=operator.name,
-                ),
-            )
-            self._tell()
-
-    def _is_known(self, gradient: Tensor, given: Gradients) -> bool:
-        """Whether it is what a node has made, which was looked at."""
-        (made,) = given if len(given) == 1 else (None,)
-        if made is None or self._known.get(made) is not FINE or gradient.layout is not torch.strided:
-            return False
-        return made.data_ptr() == gradient.data_ptr()
-
-    def _count_edges(self, owner: Call | None, node: Node, made: Gradients) -> None:
-        for (following, _), gradient in zip(node.next_functions, made, strict=False):
-            if gradient is not None and following is not None and not hasattr(following, "variable"):
-                self._count_crossing(owner, self._tree.owner_of(following), self._known.look_at(gradient))
-
-    def _look_at_all(self, gradients: Gradients) -> Look:
-        return self._known.look_at_all([each for each in gradients if each is not None and is_readable(each)])
-
-    def _count_crossing(self, source: Call | None, target: Call | None, look: Look) -> None:
-        """A gradient leaves all calls that it was in and is not any more, and enters others."""
-        left, entered = _chain(source), _chain(target)
-        self._count(self.gradients_in, left - entered, look)
-        self._count(self.gradients_out, entered - left, look)
-
-    def _count(self, where: dict[int, Look], calls: Iterable[int], look: Look) -> None:
-        for call in calls:
-            where[call] = where.get(call, FINE) + look
-
-    # -- after the step ------------------------------------------------------------------------------------------------
-
-    def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:
-        """Look at buffers, and at parameters after the last step: what spoils those before shows in the next one's results."""
-        for path, module in modules:
-            names = {f"{path}.{each.name}": each for each in _bad_in(module, but_parameters=is_followed)}
-            bad = [each for name, each in names.items() if name not in self._memory.known_bad]
-            self._memory.known_bad -= {f"{path}.{name}" for name in module._buffers} - set(names)
-            self._memory.known_bad.update(names)
-            if bad and self.first is None:
-                self._place, self.first = self._next(), _update(self._step, path, module, bad)
-        self._tell()
-        if self._memory.is_alarmed and self.first is None:  # what alarmed was a mask, or is gone
-            self._memory.is_alarmed, self._memory.has_masks = False, True
-
-    # -- what was found ------------------------------------------------------------------------------------------------
-
-    def _next(self) -> int:
-        self._order += 1
-        return self._order
-
-    def _made(
-        self,
-        call: Call,
-        phase: Phase,
-        look: Look,
-        numel: int,
-        operator: Operator,
-        inputs: tuple[Range, ...] = (),
-    ) -> NonFinite:
-        weights = tuple(_bad_below(call.module)) if phase in ("forward", "backward") else ()
-        self._memory.known_bad.update(f"{call.path}.{each.name}" for each in weights)
-        return NonFinite(
-            step=self._step,
-            phase=phase,
-            path=call.path,
-            type_name=type_name_of(call.module),
-            invocation=call.invocation,
-            nan=look.nan,
-            inf=look.inf,
-            numel=numel,
-            operator=operator.name,
-            then=operator.then,
-            line=operator.line,
-            unknown=operator.unknown,
-            unsure=operator.unsure,
-            inputs=inputs,
-            weights=weights,
-        )
-
-    def _find(self, order: int, found: NonFinite) -> None:
-        """This is the first, unless there is an earlier one that was only doubted so far."""
-        if self.first is None or order < self._place:
-            self._place, self.first = order, found
-        self._believe()
-
-    def _doubt(self, order: int, found: NonFinite) -> None:
-        """Infinities alone may be as they should be: they are the first if anything comes of them."""
-        if self._doubtful is None or order < self._doubtful[0]:
-            self._doubtful = order, found
-        if self.first is not None:
-            self._believe()
-
-    def _believe(self) -> None:
-        """Something has come of what was doubted."""
-        if self._doubtful is not None:
-            doubtful, self._doubtful = self._doubtful, None
-            self._find(*doubtful)
-
-    def _tell(self) -> None:
-        """Once it is certain: nothing that may have come before it is open."""
-        if self.first is None or self._is_told or any(each.suspicions for each in self._open.values()):
-            return
-        self._is_told = self._memory.has_found = True
-        self._listener(self.first)
-
-
-def _update(step: int, path: str, module: nn.Module, bad: Sequence[Bad]) -> NonFinite:
-    return NonFinite(
-        step=step,
-        phase="update",
-        path=path,
-        type_name=type_name_of(module),
-        invocation=0,
-        nan=sum(each.nan for each in bad),
-        inf=sum(each.inf for each in bad),
-        numel=sum(each.numel for each in bad),
-        weights=tuple(bad),
-    )
-
-
 def masks_in(modules: Iterable[tuple[str, nn.Module]]) -> set[str]:
     """Buffers that hold infinities from the start, which are masks."""
-    return {f"{path}.{each.name}" for path, module in modules for each in _bad_in(module, but_parameters=True) if not each.nan}
+    return {f"{path}.{each.name}" for path, module in modules for each in bad_in(module, but_parameters=True) if not each.nan}
 
 
 def makes_none(module: nn.Module) -> bool:
@@ -487,55 +144,8 @@ def moves(node: Node) -> bool:
     return node.name() in _MOVES
 
 
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    for name, value in [*((f"input {index}", each) for index, each in enumerate(args)), *kwargs.items()]:
-        yield from ((path, each) for path, each in named_tensors(value, name) if is_readable(each))
-
-
-def _readable(tensors: Iterable[Tensor]) -> list[Tensor]:
-    return [each for each in tensors if is_readable(each)]
-
-
-def _size(tensors: Iterable[Tensor | None]) -> int:
-    return sum(each.numel() for each in tensors if each is not None)
-
-
-def _named(name: str, tensors: Gradients) -> Iterator[tuple[str, Tensor]]:
-    for index, each in enumerate(tensors):
-        if each is not None and is_readable(each):
-            yield (name if len(tensors) == 1 else f"{name} {index}"), each
-
-
-def _ranges(named: Iterable[tuple[str, Tensor]]) -> tuple[Range, ...]:
-    return tuple(_range(name, each) for name, each in named)
-
-
-def _range(name: str, tensor: Tensor) -> Range:
-    look, (least, most) = look_at(tensor), range_of(tensor) or (None, None)
-    return Range(name, least, most, look.nan, look.inf)
-
-
-def _bad_in(module: nn.Module, *, but_parameters: bool = False) -> Iterator[Bad]:
+def bad_in(module: nn.Module, *, but_parameters: bool = False) -> Iterator[Bad]:
     """Its own parameters and buffers that are not finite."""
     for name, tensor in [*(() if but_parameters else module._parameters.items()), *module._buffers.items()]:
         if tensor is not None and is_readable(tensor) and not (look := look_at(tensor)).is_fine:
             yield Bad(name, look.nan, look.inf, tensor.numel())
-
-
-def _bad_below(module: nn.Module) -> Iterator[Bad]:
-    for path, each in module.named_modules():
-        for bad in _bad_in(each):
-            yield bad._replace(name=f"{path}.{bad.name}" if path else bad.name)
-
-
-def _is_worse(look: Look, before: Look) -> bool:
-    return bool(look.nan) and not before.nan if look.nan else bool(look.inf) and before.is_fine
-
-
-def _chain(call: Call | None) -> set[int]:
-    """It, and all that it is in."""
-    chain = set()
-    while call is not None:
-        chain.add(call.index)
-        call = call.parent
-    return chain
