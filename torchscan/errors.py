@@ -51,9 +51,12 @@ def naming(what: str) -> Iterator[None]:
         raise type(error)(f"{what}: {error}") from error.__cause__
 
 
+_NOT_THE_USERS = ("torchscan", "functools", "torch")
+
+
 def warn_user(message: str) -> None:
     """Warn at the line that called torchscan, however deep inside the reason was found."""
     depth, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("torchscan", "functools"):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
         depth, frame = depth + 1, frame.f_back
     warnings.warn(message, stacklevel=depth)

@@ -18,7 +18,7 @@ from torchscan.runtime.checks import Check, Checked
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.inspector import Inspector
 from torchscan.runtime.provenance import provenance_of
-from torchscan.runtime.run import Inspected, RunFacts, run_of
+from torchscan.runtime.run import Inspected, RunFacts, Watched, run_of
 
 Reaction = Literal["record", "warn", "raise"]
 
@@ -55,6 +55,8 @@ class Run(Inspected):
 
     def finish(self) -> RunFacts:
         """Follow it no longer; what was found."""
+        if self._inspector is not None and not self._inspector.is_started:
+            raise InputError("this inspection has not been started: enter its context, or call start()")
         inspector, self._inspector = self._inspector, None
         if inspector is not None:
             try:
@@ -79,22 +81,27 @@ class Run(Inspected):
             self.finish()
 
     def _facts_of(self, inspector: Inspector) -> RunFacts:
-        expectation = self._expectation(inspector)
+        watched = inspector.watched()
+        expectation = self._expectation(inspector, watched)
         return run_of(
-            inspector.watched(),
+            watched,
             provenance_of(inspector.model),
             costs=expectation.costs,
             roofline=expectation.roofline,
             inner=expectation.inner,
         )
 
-    def _expectation(self, inspector: Inspector) -> Expectation:
-        if inspector.example is None:
+    def _expectation(self, inspector: Inspector, watched: Watched) -> Expectation:
+        example = inspector.example_of(watched)
+        if example is None:
             return Expectation()
-        training = any(step.backward_span for step in inspector.steps)
-        return expectation_of(
-            inspector.model, inspector.example, training=training, device=self._device, autocast=inspector.autocast
-        )
+        training = any(step.backward_span for step in watched.steps)
+        return expectation_of(inspector.model, example, training=training, device=self._device, autocast=inspector.autocast)
+
+    def assert_step_time(self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0) -> None:
+        """As :meth:`RunFacts.assert_step_time` does."""
+        __tracebackhide__ = True
+        self.facts.assert_step_time(most, device=device, tolerance=tolerance)
 
     def __enter__(self) -> Run:
         """Start."""
@@ -172,8 +179,8 @@ def inspect(
     for name, number, least in (("warm_up", warm_up, 0), ("steps", steps, 1)):
         if number is not None and (type(number) is not int or number < least):
             raise InputError(f"{name} is {number!r}: give a whole number, {least} or more")
-    if callable(checks):
-        raise InputError("checks is a function: give a list of them, [check]")
+    if callable(checks) or not all(map(callable, checks)):
+        raise InputError("checks is not a list of functions: give [check], say")
     if device not in (None, "auto"):
         device_named(str(device))
     return Run(model, warm_up=warm_up, steps=steps, on_nonfinite=on_nonfinite, checks=checks, device=device)

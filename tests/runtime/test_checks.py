@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import AlarmError
+from torchscan.errors import AlarmError, InputError
 from torchscan.inspection import inspect
 from torchscan.runtime.checks import Alarm
 
@@ -60,4 +60,21 @@ def test_an_alarm_is_recorded_warned_of_or_raised() -> None:
     with pytest.warns(UserWarning, match="more than 4"), inspect(made, checks=[too_large], on_nonfinite="warn"):
         made(torch.ones(1, 1))
     with pytest.raises(AlarmError, match="too_large of 1"), inspect(made, checks=[too_large], on_nonfinite="raise"):
+        made(torch.ones(1, 1))
+
+
+@pytest.mark.parametrize(("returned", "said"), [("text", "returned a str"), (torch.ones(2), "returned a Tensor")])
+def test_what_a_check_may_not_return_is_said(returned: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said), inspect(made := model(), checks=[lambda *_: returned]):
+        made(torch.ones(1, 1))
+
+
+def test_a_check_that_fails_says_which_and_where() -> None:
+    def fail(*_: Any) -> float:
+        raise KeyError("mine")
+
+    with (
+        pytest.raises(InputError, match="the check fail failed on 0, output: KeyError"),
+        inspect(made := model(), checks=[fail]),
+    ):
         made(torch.ones(1, 1))

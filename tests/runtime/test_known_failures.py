@@ -360,6 +360,26 @@ def test_the_usual_steps_are_told_of() -> None:
     assert run.facts.backward.least > 0
 
 
+@pytest.mark.parametrize("rows", [[3, 8, 8, 8], [8, 8, 8, 3]])
+def test_steps_on_other_shapes_are_of_another_sort(rows: list[int]) -> None:
+    """A smaller batch, first or last: shapes, memory and costs are those of the others."""
+    model = nn.Linear(4, 1)
+    with inspect(model, warm_up=0) as run:
+        for number in rows:
+            model(torch.rand(number, 4)).sum().backward()
+    (call,) = run.facts.calls
+    assert (call.input_shapes, call.macs, call.input_memory) == (((8, 4),), 32, 128)
+    assert (run.facts.steps, run.facts.differing) == (4, 1)
+
+
+def test_what_was_not_started_cannot_be_finished() -> None:
+    run = inspect(nn.Linear(1, 1))
+    with pytest.raises(InputError, match="not been started"):
+        run.finish()
+    run.start()
+    assert run.finish().steps == 0
+
+
 def test_passes_whose_graphs_are_gone_are_over() -> None:
     model = nn.Linear(4, 1)
     with inspect(model, warm_up=0) as run:

@@ -388,7 +388,7 @@ def test_what_else_is_added_to_the_gradient_of_a_parameter() -> None:
         loss = model(torch.rand(2, 2)).sum() + (model.weight * 0).square().sum().sqrt()
         loss.backward()
     (found,) = run.facts.nonfinite
-    assert (found.phase, found.path, found.operator) == ("backward", "", "what was added to the gradient of weight")
+    assert (found.phase, found.path, found.operator) == ("backward", "", "the sum in the gradient of weight")
 
 
 def test_gradients_that_accumulate_are_spoilt_once() -> None:

@@ -115,7 +115,12 @@ def _measured(run: RunFacts) -> list[str]:
     before = f" after {run.warm_up} to warm up" if run.warm_up else ""
     whose = "calls are timed on the device, totals on the host" if _is_on_device(run) else "times of the host"
     said = f"Medians of {_steps(run.steps)}{before}, on {run.provenance.device}; {whose}, % of forward and backward."
-    return [said, *([f"{_steps(run.differing)} had other calls and are left out."] if run.differing else [])]
+    return [said, *([_left_out(run)] if run.differing else [])]
+
+
+def _left_out(run: RunFacts) -> str:
+    others = "other calls, inputs of other shapes, or no backward pass where most have one"
+    return f"Times are those of the commonest sort of step; {_steps(run.differing)} left out: {others}."
 
 
 def _steps(number: int) -> str:

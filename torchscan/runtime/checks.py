@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch.autograd.graph import Node
 
 from torchscan.errors import InputError, TorchscanError
 from torchscan.recording.call_tree import Call
+from torchscan.runtime.timing import StepTimes
 
 #: what a module returned and its gradient, or a parameter after the step and its gradient
 Kind = Literal["output", "output_gradient", "parameter", "parameter_gradient"]
@@ -55,8 +57,14 @@ class StepChecks:
     """Calls the checks of one step."""
 
     def __init__(
-        self, step: int, checks: Sequence[Check], names: Mapping[int, str], listener: Callable[[Checked], None]
+        self,
+        step: int,
+        checks: Sequence[Check],
+        names: Mapping[int, str],
+        listener: Callable[[Checked], None],
+        times: StepTimes,
     ) -> None:
+        self._times = times
         self._step = step
         self._checks = checks
         #: of parameters, by identity
@@ -88,7 +96,11 @@ class StepChecks:
         def ask(gradients: Sequence[Tensor | None]) -> None:
             gradient = gradients[number] if number < len(gradients) else None
             if gradient is not None and not self.is_over:
-                self._ask(path, "output_gradient", gradient)
+                start = perf_counter_ns()
+                try:
+                    self._ask(path, "output_gradient", gradient)
+                finally:  # whoever is told may raise
+                    self._times.looking += perf_counter_ns() - start
 
         node.register_prehook(ask)
 
@@ -99,7 +111,7 @@ class StepChecks:
                 self._note(_name_of(check), path, kind, value)
 
     def _note(self, check: str, path: str, kind: Kind, value: float | Alarm) -> None:
-        number, message = (None, value.message) if isinstance(value, Alarm) else (float(value), None)
+        number, message = (None, value.message) if isinstance(value, Alarm) else (_number(check, path, value), None)
         checked = Checked(step=self._step, check=check, path=path, kind=kind, value=number, message=message)
         self.said.append(checked)
         if message is not None:
@@ -115,6 +127,15 @@ def _asked(check: Check, path: str, kind: Kind, tensor: Tensor) -> float | Alarm
     except Exception as error:
         where = f"{path or 'the model'}, {kind.replace('_', ' ')}"
         raise InputError(f"the check {_name_of(check)} failed on {where}: {type(error).__name__}: {error}") from error
+
+
+def _number(check: str, path: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"the check {check} returned a {type(value).__name__} for {path or 'the model'}: give a number, an Alarm or None"
+        ) from error
 
 
 def _name_of(check: Any) -> str:

@@ -54,6 +54,8 @@ class StepFacts:
     number: int
     #: which calls, and which others they are in (-1: none)
     keys: tuple[Key, ...]
+    #: of what the model was given
+    shapes: Shapes
     parents: array[int]
     forward: array[int]
     #: of the nodes that each call made, and calls in it
@@ -80,7 +82,9 @@ class StepFacts:
         return sum(took for took, parent in zip(self.forward, self.parents, strict=True) if parent < 0)
 
 
-def facts_of(number: int, calls: Sequence[Call], keys: tuple[Key, ...], times: StepTimes, values: Values) -> StepFacts:
+def facts_of(
+    number: int, calls: Sequence[Call], keys: tuple[Key, ...], shapes: Shapes, times: StepTimes, values: Values
+) -> StepFacts:
     """Of one step."""
     parents = array("q", [-1 if call.parent is None else call.parent.index for call in calls])
     own = [times.backward.get(index, 0) for index in range(len(calls))]
@@ -89,6 +93,7 @@ def facts_of(number: int, calls: Sequence[Call], keys: tuple[Key, ...], times: S
     return StepFacts(
         number=number,
         keys=keys,
+        shapes=shapes,
         parents=parents,
         forward=array("q", [_took(times, index) for index in range(len(calls))]),
         backward=_with_inside(own, parents),

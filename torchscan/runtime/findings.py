@@ -85,17 +85,23 @@ class NonFinite:
         because = "" if self.unknown is None else f"; the operator is not known: {self.unknown}"
         because += "" if self.unsure is None else f"; not quite sure: {self.unsure}"
         given = "" if not self.inputs else f"; given {'; '.join(map(str, self.inputs))}"
-        weights = "" if not self.weights else f"; not finite are its {'; '.join(map(str, self.weights))}"
-        return f"{head}{by}{because}{weights}{given}"
+        return f"{head}{by}{because}{given}"
+
+    def _name(self) -> str:
+        call = f", call {self.invocation + 1}" if self.invocation else ""
+        return f"{self.path or 'the model'} ({self.type_name}{call})"
 
     def _where(self) -> str:
-        name = f"{self.path or 'the model'} ({self.type_name}{f', call {self.invocation + 1}' if self.invocation else ''})"
+        name, weights = self._name(), " and its ".join(map(str, self.weights)) or "parameters or buffers"
+        if self.phase == "forward" and self.weights:
+            return f"came from {name}, forward, through its {weights}"
+        if self.phase == "update":
+            return f"was in {name} after the step, in its {weights}"
         return {
             "forward": f"was made in {name}, forward",
             "backward": f"was made in {name}, backward",
             "input": "was given to the model",
             "loss": "came with the gradient, from what was made of the model's result",
-            "update": f"was in {name} after the step",
         }[self.phase]
 
 

@@ -225,7 +225,7 @@ class ImmediateValues(Values):
         look, was_bad = self._known.look_at(gradient), leaf in self._memory.spoilt
         (self._memory.spoilt.discard if look is FINE else self._memory.spoilt.add)(leaf)
         if look is not FINE and self.first is None and not (was_bad and self._look_at_all(given) is FINE):
-            operator = Operator(name=f"what was added to the gradient of {leaf.name}")
+            operator = Operator(name=f"the sum in the gradient of {leaf.name}")
             self._find(
                 self._next(),
                 NonFinite(
@@ -265,7 +265,8 @@ class ImmediateValues(Values):
 
     def _count(self, where: dict[int, Look], calls: Iterable[int], look: Look) -> None:
         for call in calls:
-            where[call] = where.get(call, FINE) + look
+            known = where.get(call, FINE)
+            where[call] = Look(max(known.nan, look.nan), max(known.inf, look.inf))  # several uses are of one gradient
 
     # -- after the step ------------------------------------------------------------------------------------------------
 

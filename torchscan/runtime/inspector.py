@@ -12,9 +12,9 @@ from torch.utils.hooks import RemovableHandle
 
 from torchscan.errors import InputError, TorchscanError, warn_user
 from torchscan.garbage import collect_young
-from torchscan.recording.bookkeeping.containers import copy_arguments
+from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
 from torchscan.recording.bookkeeping.inventory import is_on_cuda, modules_of
-from torchscan.recording.bookkeeping.tensors import own_copy
+from torchscan.recording.bookkeeping.tensors import own_copy, shape_of
 from torchscan.recording.call_tree import Begun, Call, CallTree, Given, with_autograd_threads
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.checks import Check, Checked, StepChecks
@@ -23,7 +23,7 @@ from torchscan.runtime.deferred import DeferredValues
 from torchscan.runtime.facts import StepFacts
 from torchscan.runtime.immediate import ImmediateValues
 from torchscan.runtime.kept import KeptSteps
-from torchscan.runtime.memory import MemoryWatch
+from torchscan.runtime.memory import MemoryWatch, Shapes
 from torchscan.runtime.nodes import HeldLeaves
 from torchscan.runtime.replay import what_is_shared
 from torchscan.runtime.run import Watched
@@ -31,6 +31,9 @@ from torchscan.runtime.step import Step
 from torchscan.runtime.timing import EventPool, StepTimes
 from torchscan.runtime.values import Listener, Memory, Values, masks_in
 from torchscan.torch_versions import compiled_from, has_compiled_parts, has_compiler
+
+#: shapes of inputs that are remembered
+_MOST_EXAMPLES = 64
 
 
 class Inspector:
@@ -62,21 +65,21 @@ class Inspector:
         self._found = Memory()
         self._memory = MemoryWatch(model)
         self._pool = EventPool()
-        #: what the model was called with first, without data
-        self.example: Given | None = None
+        #: what the model was called with, without data, by its shapes; None: it must not be used once more
+        self._examples: dict[Shapes, Given | None] = {}
         #: the type that products are computed in, if it was called under autocast
         self.autocast: torch.dtype | None = None
-        self._is_started = False
-        self._has_compiler = self._has_compiled_parts = self._has_example = False
+        self.is_started = False
+        self._has_compiler = self._has_compiled_parts = False
         self._optimizer_hooks: tuple[RemovableHandle, ...] = ()
         self._compilation: Compilation | None = None
         self._has_failed = False
 
     def start(self, under_way: Begun | None = None) -> None:
         """Follow what the model does from now on, with the call that is ``under_way`` where one of its hooks starts this."""
-        if self._is_started:
+        if self.is_started:
             raise InputError("this inspection has been started: finish it first")
-        self._is_started = True
+        self.is_started = True
         self._compiler = CompileWatch(self._tree.pause, self._tree.go_on)
         self._found.known_bad |= masks_in(self._paths.values())
         self._leaves = HeldLeaves(self._paths.values(), self._give_up)
@@ -92,9 +95,9 @@ class Inspector:
 
     def finish(self) -> None:
         """Follow it no longer."""
-        if not self._is_started:
+        if not self.is_started:
             return
-        self._is_started = False
+        self.is_started = False
         self._tree.stop()
         self._compiler.close()
         for hook in self._optimizer_hooks:
@@ -149,7 +152,7 @@ class Inspector:
         on_cuda = is_on_cuda(self.model)
         times = StepTimes(self._pool if on_cuda else None)
         names = {id(parameter): name for name, parameter in self._parameters.items()}
-        checks = StepChecks(self._number, self._checks, names, self._alarmed)
+        checks = StepChecks(self._number, self._checks, names, self._alarmed, times)
         self._step = Step(self._tree, self._leaves, times, self._values(on_cuda), self._memory, checks)
 
     @property
@@ -178,7 +181,7 @@ class Inspector:
             self._close_step(is_followed=True)
             if self._at_step is not None:
                 self._at_step(self._number)
-            if not self._is_started:  # enough has been seen
+            if not self.is_started:  # enough has been seen
                 return
         self._keep_off_compiler()
         self._step.begin_pass()
@@ -226,7 +229,7 @@ class Inspector:
 
     def _note_end(self, call: Call, given: Given, result: object) -> None:
         try:
-            if not self._has_example and call.outer is None and call.parent is None:
+            if call.outer is None and call.parent is None:
                 self._note_example(given)
             self._step.note_end(call, given, result)
         except TorchscanError:
@@ -236,8 +239,13 @@ class Inspector:
 
     def _note_example(self, given: Given) -> None:
         """What costs are worked out for. What cannot be copied must not be used once more."""
-        self._has_example = True
-        if what_is_shared(given) is None:
-            self.example = copy_arguments(given, lambda tensor: own_copy(tensor, on_meta=True))
-        kind = "cuda" if is_on_cuda(self.model) else "cpu"
-        self.autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        shapes = tuple(shape_of(tensor) for tensor in tensors_in(given))
+        if shapes not in self._examples and len(self._examples) < _MOST_EXAMPLES:
+            is_own = what_is_shared(given) is None
+            self._examples[shapes] = copy_arguments(given, lambda each: own_copy(each, on_meta=True)) if is_own else None
+            kind = "cuda" if is_on_cuda(self.model) else "cpu"
+            self.autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+
+    def example_of(self, watched: Watched) -> Given | None:
+        """What the model was called with in the steps that are told of, without data."""
+        return self._examples.get(watched.calls[0].input_shapes) if watched.calls else None

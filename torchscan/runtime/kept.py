@@ -8,14 +8,15 @@ from torchscan.runtime.checks import Checked
 from torchscan.runtime.compiling import Compilation
 from torchscan.runtime.facts import Key, StepFacts
 from torchscan.runtime.findings import NonFinite
+from torchscan.runtime.memory import Shapes
 from torchscan.runtime.run import Watched
 from torchscan.runtime.step import Step
 
 _MOST_STEPS = 1024
 #: sorts of steps whose calls are described
 _MOST_SORTS = 8
-#: steps are alike that have the same calls, and a backward pass or none
-_Sort = tuple[tuple[Key, ...], bool]
+#: steps are alike that have the same calls, on inputs of the same shapes, and a backward pass or none
+_Sort = tuple[tuple[Key, ...], Shapes, bool]
 
 
 class KeptSteps:
@@ -80,4 +81,4 @@ class KeptSteps:
 
 
 def _sort_of(facts: StepFacts) -> _Sort:
-    return facts.keys, facts.backward_span > 0
+    return facts.keys, facts.shapes, facts.backward_span > 0

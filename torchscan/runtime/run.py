@@ -122,7 +122,7 @@ class RunFacts(Result, Inspected):
     #: of the backward pass, what stored gradients, and what belongs to no module: the loss, and autograd itself
     storing: Latency
     unowned: Latency
-    #: what optimizers took
+    #: what optimizers took, in steps in which they did anything
     optimizer: Latency
     #: from the start of one step to that of the next, and what of that came after everything else: loading of data, say
     period: Latency
@@ -250,7 +250,7 @@ def run_of(
         backward=Latency.of(step.backward_span for step in measured),
         storing=Latency.of(step.leaves for step in measured),
         unowned=Latency.of(step.backward_span - step.leaves - step.owned for step in measured),
-        optimizer=Latency.of(step.optimizer for step in measured),
+        optimizer=Latency.of(step.optimizer for step in measured if step.optimizer),
         period=Latency.of(step.period for step in measured if step.period is not None),
         between=Latency.of(step.between for step in measured if step.between is not None),
         differing=watched.differing,

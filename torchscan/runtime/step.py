@@ -154,7 +154,8 @@ class Step:
         """What is known of it. It shares what is the same in the step before."""
         keys = tuple([(call.path, call.invocation) for call in self._calls])
         keys = before.keys if before is not None and before.keys == keys else keys
-        return facts_of(number, self._calls, keys, self._times, self._values)
+        shapes = _plain(self._shapes[0][0]) if 0 in self._shapes else ()
+        return facts_of(number, self._calls, keys, shapes, self._times, self._values)
 
     def timeline(self) -> Timeline:
         """When what ran in it, on the host."""
