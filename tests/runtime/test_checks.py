@@ -65,7 +65,8 @@ def test_an_alarm_is_recorded_warned_of_or_raised() -> None:
 
 @pytest.mark.parametrize(("returned", "said"), [("text", "returned a str"), (torch.ones(2), "returned a Tensor")])
 def test_what_a_check_may_not_return_is_said(returned: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said), inspect(made := model(), checks=[lambda *_: returned]):
+    made = model()
+    with pytest.raises(InputError, match=said), inspect(made, checks=[lambda *_: returned]):
         made(torch.ones(1, 1))
 
 
