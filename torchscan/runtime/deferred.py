@@ -48,7 +48,7 @@ class DeferredValues(Values):
         for tensor in tensors:
             self._note(_check("input", call) if call.parent is None else _check("forward", call.parent), tensor)
 
-    def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor], *, has_failed: bool) -> None:  # noqa: ARG002
+    def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:  # noqa: ARG002
         """What it returns."""
         for tensor in tensors:
             if makes_none(call.module):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from torchscan.runtime.finiteness import look_at, range_of
 
 #: in a module's forward pass; in the backward pass of what it made; in what the model was given; in the gradient that it was
 #: given, by a loss; in parameters and buffers after the step, by the optimizer or whoever wrote to them
@@ -36,6 +41,16 @@ class Bad(NamedTuple):
     def __str__(self) -> str:
         """``weight: 1 NaN of 64``."""
         return f"{self.name}: {' and '.join(_counted(self.nan, self.inf))} of {self.numel:,}"
+
+
+def ranges_of(named: Iterable[tuple[str, Tensor]]) -> tuple[Range, ...]:
+    """Of the values of tensors, by name."""
+    return tuple(_range(name, each) for name, each in named)
+
+
+def _range(name: str, tensor: Tensor) -> Range:
+    look, (least, most) = look_at(tensor), range_of(tensor) or (None, None)
+    return Range(name, least, most, look.nan, look.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

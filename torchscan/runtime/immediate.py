@@ -20,9 +20,9 @@ from torch.autograd.graph import Node
 
 from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.call_tree import Call, CallTree, Given
-from torchscan.runtime.findings import Bad, NonFinite, Phase, Range
-from torchscan.runtime.finiteness import FINE, Look, is_readable, look_at, range_of, version_of
+from torchscan.recording.call_tree import FAILED, Call, CallTree, Given
+from torchscan.runtime.findings import Bad, NonFinite, Phase, Range, ranges_of
+from torchscan.runtime.finiteness import FINE, Look, is_readable, look_at, version_of
 from torchscan.runtime.replay import Operator, find_operator
 from torchscan.runtime.values import Gradients, Leaf, Listener, Memory, Source, Values, bad_in, makes_none
 from torchscan.torch_versions import current_node
@@ -86,12 +86,12 @@ class ImmediateValues(Values):
         pairs = zip(inputs, looks, strict=True)
         self._open[call.index] = _Open(args, [_Input(each, version_of(each), look) for each, look in pairs])
 
-    def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor], *, has_failed: bool) -> None:
+    def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
         """A call has ended, or was left by an exception."""
         mine, results = self._open.pop(call.index, None), _readable(tensors)
         if mine is None:  # its start was not noticed: something there has raised
             return
-        args, kwargs = (mine.args, {}) if has_failed else given
+        args, kwargs = (mine.args, {}) if given is FAILED else given
         before = self._look_before(call, mine, kwargs)
         look = self._look_at_results(call, results, before)
         if look is not FINE and self.first is None and _is_worse(look, before):
@@ -144,7 +144,7 @@ class ImmediateValues(Values):
         if caller is not None:
             self._suspect(caller, look, [tensor])
         elif look.nan and call.parent is None:
-            given = (_range("it", tensor),)
+            given = ranges_of([("it", tensor)])
             self._find(self._next(), self._made(call, "input", look, tensor.numel(), Operator(), given))
 
     def _suspect(self, mine: _Open, look: Look, tensors: Sequence[Tensor]) -> None:
@@ -159,7 +159,7 @@ class ImmediateValues(Values):
         if operator.is_on_purpose and not look.nan:
             self._memory.masking.add((call.path, look.inf))
             return
-        inputs = _ranges(_given(*given))
+        inputs = ranges_of(_given(*given))
         if operator.name is None and any(each.nan for each in inputs):
             operator = replace(operator, unsure=_WRITTEN)
         found = self._made(call, "forward", look, suspicion.numel, operator, inputs)
@@ -202,7 +202,7 @@ class ImmediateValues(Values):
                 self._find_source(source, source.owner, owner, given, before)
             else:
                 name = node.name() if before is FINE else "the sum of gradients that meet"
-                inputs = _ranges(_named("gradient", given))
+                inputs = ranges_of(_named("gradient", given))
                 self._find(self._next(), self._made(owner, "backward", look, _size(made), Operator(name=name), inputs))
             self._tell()
 
@@ -225,7 +225,6 @@ class ImmediateValues(Values):
         look, was_bad = self._known.look_at(gradient), leaf in self._memory.spoilt
         (self._memory.spoilt.discard if look is FINE else self._memory.spoilt.add)(leaf)
         if look is not FINE and self.first is None and not (was_bad and self._look_at_all(given) is FINE):
-            operator = Operator(name=f"the sum in the gradient of {leaf.name}")
             self._find(
                 self._next(),
                 NonFinite(
@@ -237,7 +236,7 @@ class ImmediateValues(Values):
                     nan=look.nan,
                     inf=look.inf,
                     numel=gradient.numel(),
-                    operator=operator.name,
+                    operator=f"the sum in the gradient of {leaf.name}",
                 ),
             )
             self._tell()
@@ -376,15 +375,6 @@ def _named(name: str, tensors: Gradients) -> Iterator[tuple[str, Tensor]]:
     for index, each in enumerate(tensors):
         if each is not None and is_readable(each):
             yield (name if len(tensors) == 1 else f"{name} {index}"), each
-
-
-def _ranges(named: Iterable[tuple[str, Tensor]]) -> tuple[Range, ...]:
-    return tuple(_range(name, each) for name, each in named)
-
-
-def _range(name: str, tensor: Tensor) -> Range:
-    look, (least, most) = look_at(tensor), range_of(tensor) or (None, None)
-    return Range(name, least, most, look.nan, look.inf)
 
 
 def _bad_below(module: nn.Module) -> Iterator[Bad]:

@@ -24,7 +24,7 @@ from torchscan.runtime.facts import StepFacts
 from torchscan.runtime.immediate import ImmediateValues
 from torchscan.runtime.kept import KeptSteps
 from torchscan.runtime.memory import MemoryWatch, Shapes
-from torchscan.runtime.nodes import HeldLeaves
+from torchscan.runtime.nodes import HeldLeaves, NodeWatch
 from torchscan.runtime.replay import what_is_shared
 from torchscan.runtime.run import Watched
 from torchscan.runtime.step import Step
@@ -153,7 +153,7 @@ class Inspector:
         times = StepTimes(self._pool if on_cuda else None)
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         checks = StepChecks(self._number, self._checks, names, self._alarmed, times)
-        self._step = Step(self._tree, self._leaves, times, self._values(on_cuda), self._memory, checks)
+        self._step = Step(NodeWatch(self._tree, self._leaves, times, self._values(on_cuda), self._memory, checks))
 
     @property
     def _number(self) -> int:

@@ -109,7 +109,7 @@ class NodeWatch:
         self.times = times
         self.values = values
         self.memory = memory
-        self._checks = checks
+        self.checks = checks
         self._calls = tree.calls
         leaves.watch = self
         leaves.watches.add(self)
@@ -168,7 +168,7 @@ class NodeWatch:
         start = perf_counter_ns()
         try:
             self.memory.note_stored(variable)
-            self._checks.note_stored(variable)
+            self.checks.note_stored(variable)
             self.values.note_stored(leaf, variable, given)
         except TorchscanError:
             raise

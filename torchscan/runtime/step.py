@@ -14,15 +14,13 @@ from torch.autograd.graph import Node
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.bookkeeping.tensors import shape_of
-from torchscan.recording.call_tree import FAILED, Call, CallTree, Given
-from torchscan.runtime.checks import Checked, StepChecks
+from torchscan.recording.call_tree import Call, Given
+from torchscan.runtime.checks import Checked
 from torchscan.runtime.facts import COUNTED, InspectedCall, StepFacts, facts_of
 from torchscan.runtime.findings import NonFinite
-from torchscan.runtime.memory import CallMemory, MemoryWatch, Shapes
-from torchscan.runtime.nodes import HeldLeaves, NodeWatch
+from torchscan.runtime.memory import CallMemory, Shapes
+from torchscan.runtime.nodes import NodeWatch
 from torchscan.runtime.timeline import Timeline, timeline_of
-from torchscan.runtime.timing import StepTimes
-from torchscan.runtime.values import Values
 from torchscan.torch_versions import next_node
 
 _Sizes = Sequence[tuple[int, ...]]
@@ -32,20 +30,9 @@ _MEMORY = tuple(each.name for each in fields(CallMemory))
 class Step:
     """Watches one step, from the model's call to its next one."""
 
-    def __init__(
-        self,
-        tree: CallTree,
-        leaves: HeldLeaves,
-        times: StepTimes,
-        values: Values,
-        memory: MemoryWatch,
-        checks: StepChecks,
-    ) -> None:
-        self._times = times
-        self._values = values
-        self._memory = memory
-        self._checks = checks
-        self._nodes = NodeWatch(tree, leaves, times, values, memory, checks)
+    def __init__(self, nodes: NodeWatch) -> None:
+        self._nodes = nodes
+        self._times, self._values, self._memory, self._checks = nodes.times, nodes.values, nodes.memory, nodes.checks
         #: of what was given and returned; of those that a gradient is computed for
         self._shapes: dict[int, tuple[_Sizes, _Sizes, _Sizes, _Sizes]] = {}
         self._calls: tuple[Call, ...] = ()
@@ -112,7 +99,7 @@ class Step:
         self._made += [each.grad_fn for each in outputs if each.grad_fn is not None]
         if call.outer is None:
             self._watch_graph(call, outputs)
-        self._values.note_end(call, given, outputs, has_failed=given is FAILED)
+        self._values.note_end(call, given, outputs)
         self._checks.note_end(call, outputs)
 
     def _watch_graph(self, call: Call, result: Sequence[Tensor]) -> None:

@@ -90,7 +90,7 @@ class Values(ABC):
         """A call has started, with these tensors in its positional arguments."""
 
     @abstractmethod
-    def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor], *, has_failed: bool) -> None:
+    def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
         """A call has ended with these tensors, or was left by an exception."""
 
     @abstractmethod
