@@ -14,6 +14,11 @@ from torchscan.inspection import inspect
 from torchscan.runtime.run import RunFacts
 
 _ROUNDS, _BLOCK = 12, 4
+Note = Callable[[], None]
+
+
+def _nothing() -> None:
+    pass
 
 
 def _transformer() -> nn.Module:
@@ -25,6 +30,12 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "transformer": (_transformer, (16, 128, 256)),
     "Inception-v3": (lambda: torchvision.models.inception_v3(init_weights=False, aux_logits=False), (2, 3, 299, 299)),
 }
+_ON_CUDA = torch.cuda.is_available()
+if _ON_CUDA:  # where these leave the device idle
+    MODELS |= {
+        "ResNet-50": (lambda: torchvision.models.resnet50(), (64, 3, 224, 224)),
+        "ViT-B": (lambda: torchvision.models.vit_b_16(), (64, 3, 224, 224)),
+    }
 
 
 def measure_inspection(only: str) -> None:
@@ -32,15 +43,20 @@ def measure_inspection(only: str) -> None:
     chosen = {name: (build, shape) for name, (build, shape) in MODELS.items() if only.lower() in name.lower()}
     print(f"{'model':14}{'inspected ÷ plain':>19}{'looking':>9}{'in children':>21}{'in modules':>21}{'of both':>9}")
     for name, (build, shape) in chosen.items():
-        ratio, looking, facts = _measured(build().train(), torch.randn(shape))
+        ratio, looking, facts = _measured(*_placed(build().train(), shape))
         shares = f"{_in_children(facts):20.1%} {_in_modules(facts):20.1%} {_attributed(facts):8.1%}"
         print(f"{name:14}{ratio:19.3f}{looking:9.1%}{shares}", flush=True)
     print(f"\n{'forward of modules, ours ÷ profiler':36}{'modules':>8}{'median':>8}{'10 %':>7}{'90 %':>7}{'whole':>7}")
     for name, (build, shape) in chosen.items():
-        ratios, whole = _against_profiler(build().train(), torch.randn(shape))
+        ratios, whole = _against_profiler(*_placed(build().train(), shape))
         tenths = statistics.quantiles(ratios, n=10)
         median = statistics.median(ratios)
         print(f"{name:36}{len(ratios):8}{median:8.3f}{tenths[0]:7.3f}{tenths[-1]:7.3f}{whole:7.3f}", flush=True)
+
+
+def _placed(model: nn.Module, shape: tuple[int, ...]) -> tuple[nn.Module, Tensor]:
+    place = torch.device("cuda" if _ON_CUDA else "cpu")
+    return model.to(place), torch.randn(shape, device=place)
 
 
 def _measured(model: nn.Module, x: Tensor) -> tuple[float, float, RunFacts]:
@@ -49,24 +65,36 @@ def _measured(model: nn.Module, x: Tensor) -> tuple[float, float, RunFacts]:
     plain, watched, looking, facts = [], [], [], None
     for _ in range(_ROUNDS // 2):
         _seconds(model, x, optimizer)
-        plain += [_seconds(model, x, optimizer) for _ in range(_BLOCK)]
+        plain += _block(model, x, optimizer)
         with inspect(model) as run:
             _seconds(model, x, optimizer)  # warms up, and reads the memory of all calls
-            for _ in range(_BLOCK):
-                watched.append(_seconds(model, x, optimizer))
-                looking.append(run.looking)
+            watched += _block(model, x, optimizer, lambda: looking.append(run.looking))
         facts = run.facts
     assert facts is not None  # noqa: S101 - there was a round
     usual = statistics.median(plain)
     return statistics.median(watched) / usual, statistics.median(looking) / usual, facts
 
 
-def _seconds(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer) -> float:
+def _block(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, note: Note = _nothing) -> list[float]:
+    """Seconds of each step; on a device, which nobody waits for in between, of all of them together."""
+    if not _ON_CUDA:
+        return [_seconds(model, x, optimizer, note) for _ in range(_BLOCK)]
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(_BLOCK):
+        _seconds(model, x, optimizer, note)
+    torch.cuda.synchronize()
+    return [(time.perf_counter() - start) / _BLOCK]
+
+
+def _seconds(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, note: Note = _nothing) -> float:
     start = time.perf_counter()
     optimizer.zero_grad()
     model(x).square().mean().backward()
     optimizer.step()
-    return time.perf_counter() - start
+    took = time.perf_counter() - start
+    note()
+    return took
 
 
 def _in_children(facts: RunFacts) -> float:
@@ -91,7 +119,7 @@ def _against_profiler(model: nn.Module, x: Tensor) -> tuple[list[float], float]:
         with inspect(model, warm_up=0) as run:
             model(x)
         for call in run.facts.calls:
-            ours.setdefault(call.path, []).append(call.forward.median)
+            ours.setdefault(call.path, []).append((call.device_forward or call.forward).median)
         for path, seconds in _profiled(model, x).items():
             theirs.setdefault(path, []).append(seconds)
     medians = {path: statistics.median(each[2:]) for path, each in theirs.items() if len(each) == _ROUNDS == len(ours[path])}
@@ -111,12 +139,15 @@ def _profiled(model: nn.Module, x: Tensor) -> dict[str, float]:
 
         handles.append(module.register_forward_pre_hook(enter))
         handles.append(module.register_forward_hook(lambda *_: ranges.pop().__exit__(None, None, None)))
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    activities = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if _ON_CUDA else [])]
+    with torch.profiler.profile(activities=activities) as profile:
         model(x)
+        if _ON_CUDA:
+            torch.cuda.synchronize()
     for handle in handles:
         handle.remove()
     return {
-        each.key.removeprefix("module "): each.cpu_time_total / 1e6
+        each.key.removeprefix("module "): (each.device_time_total if _ON_CUDA else each.cpu_time_total) / 1e6
         for each in profile.key_averages()
         if each.key.startswith("module ") and each.count == 1
     }

@@ -22,13 +22,3 @@ def collected_later() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def collect_young() -> None:
-    """Look through the objects made of late, now that most are gone.
-
-    Python does so when many are there, keeps those that it finds for good, and looks through everything, torch included, when
-    it has kept many: a tenth of a second every twenty steps of a model that is watched.
-    """
-    if gc.isenabled():
-        gc.collect(1)

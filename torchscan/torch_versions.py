@@ -319,6 +319,19 @@ BLOCKS_OF_WIDE_STATES = 3 if TorchVersion(torch.__version__) >= "2.10" else 5
 NO_BACKWARD_PASS = -1
 #: the number of the backward pass that this thread works on, or :data:`NO_BACKWARD_PASS`
 backward_pass: Callable[[], int] = _C._current_graph_task_id
+
+
+def at_end_of_backward_pass(call: Callable[[], object]) -> None:
+    """Have something called when the backward pass that goes on is over; its graph may be kept."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.queue_callback(call)
+
+
+#: of a device by its number; builds without CUDA have none
+raw_cuda_stream: Callable[[int], int] = getattr(_C, "_cuda_getCurrentRawStream", int)
+cuda_device: Callable[[], int] = getattr(_C, "_cuda_getDevice", int)
+#: whether what runs on CUDA is captured, to be run later; nothing may be timed then
+is_capturing: Callable[[], bool] = getattr(_C, "_cuda_isCurrentStreamCapturing", bool)
 #: the node of the graph whose gradient this thread computes
 current_node: Callable[[], Any] = _C._current_autograd_node
 #: the number that autograd gives the next node of a graph made in this thread

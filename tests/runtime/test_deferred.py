@@ -60,9 +60,9 @@ def test_the_module_is_named_after_the_step_and_the_operator_in_the_next(name: s
 def test_an_overflow_of_the_sum_is_none_of_the_values() -> None:
     big = torch.full((1000,), 1e38, requires_grad=True)
     found: list[NonFinite] = []
-    inspector = Inspector(model := nn.Identity(), found.append)
+    inspector = Inspector(model := nn.Sequential(nn.Identity(), nn.Linear(1000, 1)), found.append)
     inspector.start()
-    model(big)
+    model[0](big)
     inspector.finish()
     assert not found
 

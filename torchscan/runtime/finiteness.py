@@ -25,8 +25,8 @@ from torchscan.torch_versions import (
 )
 
 _PLAIN = frozenset({Tensor, nn.Parameter})
-_WIDE = frozenset({torch.float32, torch.float64, torch.complex64, torch.complex128})
 _NARROW = frozenset({torch.float16, torch.bfloat16})
+_USUAL = _NARROW | {torch.float32, torch.float64}
 _COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 
 
@@ -61,14 +61,19 @@ def _keeps_values(kind: type) -> bool:
     return is_spread_type(kind) or is_usual
 
 
-def look_at(tensor: Tensor) -> Look:
-    """Count what is not finite. What cannot be added up cannot be looked at, and passes."""
-    if (
+def is_plain(tensor: Tensor) -> bool:
+    """Whether its values are in its memory, in a type that all kernels know."""
+    return (
         type(tensor) in _PLAIN
-        and tensor.dtype in _WIDE
+        and tensor.dtype in _USUAL
         and tensor.layout is torch.strided
         and not (tensor.is_nested or is_transforming())
-    ):
+    )
+
+
+def look_at(tensor: Tensor) -> Look:
+    """Count what is not finite. What cannot be added up cannot be looked at, and passes."""
+    if is_plain(tensor) and tensor.dtype not in _NARROW:
         with without_dispatch():  # half the time of the other way
             total = tensor.detach().sum().item()
         if cmath.isfinite(total):
@@ -79,32 +84,22 @@ def look_at(tensor: Tensor) -> Look:
 def _look_closely_at(tensor: Tensor) -> Look:
     try:
         with unseen(), without_torch_function():
-            values = _values_of(tensor)
+            values = values_of(tensor)
             return FINE if cmath.isfinite(_sum(values).item()) else _counted(values)
     except (RuntimeError, NotImplementedError):  # a kernel is missing, or the memory that the count would take
         return FINE
 
 
-def total_of(tensor: Tensor) -> Tensor | None:
-    """Its sum in double precision, where it is: finite if, and only if, the values are. None: it cannot be added up."""
-    try:
-        with unseen(), without_torch_function():
-            values = _values_of(tensor)
-            return (values.abs() if values.is_complex() else values).sum(dtype=torch.float64)
-    except (RuntimeError, NotImplementedError):
-        return None
-
-
 def range_of(tensor: Tensor) -> tuple[float, float] | None:
     """The least and the greatest of its finite values (of a complex tensor, of their sizes), if there are any."""
     with unseen(), without_torch_function():
-        values = _values_of(tensor)
+        values = values_of(tensor)
         values = values.abs() if values.is_complex() else values
         finite = values[torch.isfinite(values)]
         return (float(finite.min()), float(finite.max())) if finite.numel() else None
 
 
-def _values_of(tensor: Tensor) -> Tensor:
+def values_of(tensor: Tensor) -> Tensor:
     """Dense ones, in a type that can be added up."""
     values = _stored(local_part(tensor))
     return values.float() if values.element_size() == 1 else values

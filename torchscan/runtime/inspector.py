@@ -11,9 +11,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from torchscan.errors import InputError, TorchscanError, warn_user
-from torchscan.garbage import collect_young
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
-from torchscan.recording.bookkeeping.inventory import is_on_cuda, modules_of
+from torchscan.recording.bookkeeping.inventory import is_on_cuda, modules_of, tensors_of
 from torchscan.recording.bookkeeping.tensors import own_copy, shape_of
 from torchscan.recording.call_tree import Begun, Call, CallTree, Given, with_autograd_threads
 from torchscan.recording.undo import is_recording
@@ -129,6 +128,9 @@ class Inspector:
     def _path_of(self, module: nn.Module) -> str | None:
         if is_recording():  # a pass of torchscan's own, of the same model
             return None
+        if self._step.is_captured:  # to be run later; nodes of other streams would stop that
+            self._leaves.let_go()
+            return None
         if not self._has_compiler and has_compiler():
             self._keep_off_compiler()
         known = self._paths.get(id(module))
@@ -164,7 +166,8 @@ class Inspector:
         """On a device everything is looked at after the step, until something is found."""
         number = self._number
         if on_cuda and not self._found.is_alarmed:
-            return DeferredValues(number, self._found, self._listener)
+            device = next(tensors_of(self.model)).device
+            return DeferredValues(number, self._found, self._listener, device, self._memory)
         return ImmediateValues(number, self._tree, self._found, self._listener)
 
     def _begin_pass(self) -> None:
@@ -207,7 +210,6 @@ class Inspector:
                 self._settle(waits=False)
             finally:  # whoever is told may raise
                 self._begin()
-                collect_young()
 
     def _settle(self, *, waits: bool) -> None:
         while self._closed and (waits or self._closed[0].is_known):

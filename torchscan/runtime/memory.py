@@ -92,7 +92,8 @@ class Allocator(NamedTuple):
         """None: nothing is on CUDA."""
         if not torch.cuda.is_initialized():
             return None
-        return cls(torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated())
+        allocated = torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]
+        return cls(allocated["current"], allocated["peak"])
 
     def peak_since(self, before: Allocator) -> int:
         """At least: the peak is seen where it is a new one."""
@@ -126,6 +127,11 @@ class MemoryWatch:
         self._keys: dict[int, Key] = {}
         #: by identity of a parameter
         self._gradients: dict[int, int] = {}
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether there are calls in this step whose memory is read."""
+        return bool(self._unread)
 
     def note_start(self, call: Call, shapes: Shapes) -> None:
         """A call has started."""

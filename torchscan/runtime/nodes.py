@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from time import perf_counter_ns
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from torchscan.runtime.checks import StepChecks
 from torchscan.runtime.memory import Allocator, MemoryWatch
 from torchscan.runtime.timing import LEAVES, StepTimes
 from torchscan.runtime.values import Gradients, Leaf, Source, Values, moves, reveals
+from torchscan.torch_versions import at_end_of_backward_pass
 
 
 class _Origin(NamedTuple):
@@ -69,12 +71,16 @@ class HeldLeaves:
             )
         return True
 
-    def close(self) -> None:
-        """Let go of them."""
+    def let_go(self) -> None:
+        """Of the nodes: others are made for the next pass."""
         for _, handles in self._held.values():
             for handle in handles:
                 handle.remove()
         self._held.clear()
+
+    def close(self) -> None:
+        """Follow none any more."""
+        self.let_go()
         self._parameters.clear()
         self.watch = None
         self.give_up = lambda _: None
@@ -82,8 +88,8 @@ class HeldLeaves:
             watch.forget()
 
     def _before(self, *_: Any) -> None:
-        if self.watch is not None:
-            self._start = self.watch.times.note_node_start(LEAVES)
+        if self.watch is not None and not self.watch.times.is_captured:
+            self._start = self.watch.note_node_start(LEAVES)
 
     def _after(self, variable: Tensor, leaf: Leaf, _: Gradients, given: Gradients) -> None:
         if self.watch is not None and self._start:
@@ -111,6 +117,7 @@ class NodeWatch:
         self.memory = memory
         self.checks = checks
         self._calls = tree.calls
+        self._awaits_end = values.awaits_end_of_backward
         leaves.watch = self
         leaves.watches.add(self)
 
@@ -163,19 +170,40 @@ class NodeWatch:
         if not self.is_over:
             self.values.note_loss(self.call_at(index), gradients)
 
-    def note_stored(self, variable: Tensor, leaf: Leaf, given: Gradients) -> None:
-        """A gradient was stored."""
+    def note_node_start(self, index: int) -> int:
+        """A node of a call starts. The time."""
+        if self._awaits_end:
+            self._awaits_end = False
+            at_end_of_backward_pass(self._note_end)
+        return self.times.note_node_start(index)
+
+    def _note_end(self) -> None:
+        """A backward pass is over; another may follow, or go on around it."""
+        if self.is_over:
+            return
+        self._awaits_end = True
+        with self._looking():
+            self.values.note_end_of_backward()
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Time that is nobody's. A mistake of ours ends the watching, not the run."""
         start = perf_counter_ns()
         try:
-            self.memory.note_stored(variable)
-            self.checks.note_stored(variable)
-            self.values.note_stored(leaf, variable, given)
+            yield
         except TorchscanError:
             raise
         except Exception as error:
             self.give_up(error)
         finally:  # whoever is told may raise
             self.times.looking += perf_counter_ns() - start
+
+    def note_stored(self, variable: Tensor, leaf: Leaf, given: Gradients) -> None:
+        """A gradient was stored."""
+        with self._looking():
+            self.memory.note_stored(variable)
+            self.checks.note_stored(variable)
+            self.values.note_stored(leaf, variable, given)
 
 
 class _Followed:
@@ -202,7 +230,7 @@ class _Followed:
             self._allocated = Allocator.read()
             times.looking += perf_counter_ns() - start
         self._before = times.in_nodes
-        self._start = times.note_node_start(self._index)
+        self._start = self._watch.note_node_start(self._index)
 
     def after(self, made: Gradients, given: Gradients) -> None:
         """The node has ended."""

@@ -56,6 +56,11 @@ class Step:
         """Nanoseconds that were spent on looking."""
         return self._times.looking
 
+    @property
+    def is_captured(self) -> bool:
+        """Whether what runs on the device now is captured: nothing of it takes place in this step."""
+        return self._times.is_captured
+
     def begin_pass(self) -> None:
         """A forward pass begins."""
         self._oldest = next_node()

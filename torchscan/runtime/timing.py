@@ -16,6 +16,8 @@ from typing import NamedTuple
 import torch
 
 from torchscan.recording.call_tree import Call, is_in_backward_pass
+from torchscan.runtime.streams import current_stream
+from torchscan.torch_versions import is_capturing
 
 #: in place of a call: what stores gradients of parameters and inputs
 LEAVES = -1
@@ -26,17 +28,20 @@ class EventPool:
     """Events of CUDA that are used again and again: making one takes longer than recording it."""
 
     def __init__(self) -> None:
-        self._free: list[torch.cuda.Event] = []
+        #: an event belongs to the device in which it was recorded first
+        self._free: dict[torch.device, list[torch.cuda.Event]] = defaultdict(list)
 
     def record(self) -> torch.cuda.Event:
         """One in the current stream."""
-        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
-        event.record()
+        stream = current_stream()
+        free = self._free[stream.device]
+        event = free.pop() if free else torch.cuda.Event(enable_timing=True)
+        event.record(stream)
         return event
 
     def give_back(self, event: torch.cuda.Event) -> None:
         """It has been read."""
-        self._free.append(event)
+        self._free[event.device].append(event)
 
 
 class Span(NamedTuple):
@@ -150,6 +155,11 @@ class StepTimes:
     def is_on_device(self) -> bool:
         """Whether there are times of a device."""
         return self._pool is not None
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether what runs on the device now is captured, to be run later."""
+        return self._pool is not None and is_capturing()
 
     # -- on the device -------------------------------------------------------------------------------------------------
 

@@ -73,6 +73,9 @@ class Memory:
 class Values(ABC):
     """Looks at the values of one step."""
 
+    #: whether it is told when a backward pass is over
+    awaits_end_of_backward = False
+
     def __init__(self, step: int, memory: Memory, listener: Listener) -> None:
         self._step = step
         self._memory = memory
@@ -113,6 +116,9 @@ class Values(ABC):
     @abstractmethod
     def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:
         """The step is over: whoever wrote to parameters and buffers has done so. In one that follows, parameters are read."""
+
+    def note_end_of_backward(self) -> None:  # noqa: B027 - most do not await it
+        """A backward pass is over."""
 
     @property
     def is_known(self) -> bool:
