@@ -99,16 +99,19 @@ def _seconds(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, note
 
 def _in_children(facts: RunFacts) -> float:
     """Of the model's forward pass, what its children took; the rest is its own."""
-    return sum(call.forward.median for call in facts.calls if call.parent == 0) / facts.forward.median
+    children = [call.device_forward or call.forward for call in facts.calls if call.parent == 0]
+    return sum(each.median for each in children) / (facts.device or facts).forward.median
 
 
 def _in_modules(facts: RunFacts) -> float:
     """Of the backward pass, what modules and their parameters took."""
-    return 1 - facts.unowned.median / facts.backward.median
+    passes = facts.device or facts
+    return 1 - passes.unowned.median / passes.backward.median
 
 
 def _attributed(facts: RunFacts) -> float:
-    return 1 - facts.unowned.median / (facts.forward.median + facts.backward.median)
+    passes = facts.device or facts
+    return 1 - passes.unowned.median / (passes.forward.median + passes.backward.median)
 
 
 def _against_profiler(model: nn.Module, x: Tensor) -> tuple[list[float], float]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.report.samples import Chain
 from torchscan.inspection import inspect
-from torchscan.runtime.run import Latency, RunFacts
+from torchscan.runtime.run import DeviceRun, Latency, RunFacts
 
 #: least, median and most, in milliseconds
 Times = tuple[float, float, float]
@@ -28,7 +28,10 @@ def on_device(run: RunFacts, times: Mapping[str, tuple[Times, Times]]) -> RunFac
     """The same with what calls took on a device."""
     taken = {path: (latency(forward), latency(backward)) for path, (forward, backward) in times.items()}
     made = (replace(call, device_forward=taken[call.path][0], device_backward=taken[call.path][1]) for call in run.calls)
-    return replace(run, calls=tuple(made))
+    forward, backward = taken[""]
+    nothing = latency(NO_TIME)
+    whole = DeviceRun(forward=forward, backward=backward, storing=nothing, unowned=nothing, waiting=0.0)
+    return replace(run, calls=tuple(made), device=whole)
 
 
 def inspected(model: nn.Module, x: Any, steps: int = 3) -> RunFacts:

@@ -84,7 +84,7 @@ def test_times_of_a_device_come_first_and_make_the_shares() -> None:
     assert run_table(found).write("text", width=100).splitlines()[1].split()[-2:] == ["FLOP/s", "Memory"]
     assert "on host" in run_table(found).write("text", width=120)
     assert "on host" not in run_table(found).write("text", width=80)  # neither of the two
-    assert "calls are timed on the device, totals on the host" in " ".join(str(found).split())
+    assert "times of the device, % of forward and backward" in " ".join(str(found).split())
 
 
 def test_counts_of_values_that_are_not_finite_are_there_if_there_are_any() -> None:

@@ -16,6 +16,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -164,6 +165,8 @@ class CallTree:
         #: those of torch's modules, while the calls are followed
         self._hooks: tuple[Callable[..., None], ...] = ()
         self._lock = threading.Lock()
+        #: when torch last came to a hook of these: what it takes from then on is nobody's
+        self.entered = 0
         self.reset()
 
     def reset(self) -> None:
@@ -273,6 +276,7 @@ class CallTree:
             thread.current = before
 
     def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        self.entered = perf_counter_ns()
         path = self._path_of(module)
         if path is None:  # what the model does not own (a slice of a Sequential) belongs to its caller
             return
@@ -282,6 +286,7 @@ class CallTree:
             self.missed.add(path)
 
     def _after(self, module: nn.Module, arguments: tuple[Any, ...], *rest: Any) -> None:
+        self.entered = perf_counter_ns()
         *kwargs, result = rest  # torch leaves out the kwargs when it calls a global hook because of an exception
         thread = self._threads.get(threading.get_ident())
         call = None if thread is None else thread.current

@@ -117,13 +117,9 @@ def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
         steps=steps,
         alike=alike,
         provenance={name: (ones[name], others[name]) for name in ones if ones[name] != others[name]},
-        on_device=(_is_on_device(before), _is_on_device(after)),
+        on_device=(before.device is not None, after.device is not None),
         reshaped=sum(old[key].input_shapes != new[key].input_shapes for key in old.keys() & new.keys()),
     )
-
-
-def _is_on_device(run: RunFacts) -> bool:
-    return any(call.device_forward is not None for call in run.calls)
 
 
 def _call(before: CallRun | None, after: CallRun | None, steps: tuple[int, int]) -> CallChange:

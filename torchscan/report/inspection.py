@@ -77,7 +77,7 @@ def _name(call: CallRun, run: RunFacts) -> str:
 
 def _times(run: RunFacts) -> list[_Figure]:
     """Those of the device first, where there is one."""
-    is_on_device = any(call.device_time is not None for call in run.calls)
+    is_on_device = run.device is not None
     trains = bool(run.backward.median)
     host = " on host" if is_on_device else ""
     share = Column(key="share", heading="%")
@@ -164,11 +164,12 @@ def _totals(run: RunFacts) -> list[Table]:
 
 
 def _phases(run: RunFacts) -> Table:
-    """Of the whole step, on the host."""
-    rows = [("Forward", run.forward, "forward")]
+    """Of the whole step; both passes on the device, where there is one."""
+    passes = run.device or run
+    rows = [("Forward", passes.forward, "forward")]
     if run.backward.median:
-        rows += [("Backward", run.backward, "backward"), ("of which storing gradients", run.storing, "storing")]
-        rows += [("of which no module's", run.unowned, "unowned")]
+        rows += [("Backward", passes.backward, "backward"), ("of which storing gradients", passes.storing, "storing")]
+        rows += [("of which no module's", passes.unowned, "unowned")]
     rows += [("Optimizer", run.optimizer, "optimizer")] if run.optimizer.median else []
     if run.period.median:
         rows += [("Between steps", run.between, "between"), ("Step to step", run.period, "period")]

@@ -13,6 +13,8 @@ from torchscan.runtime.run import RunFacts
 
 #: of a kind, before it is only said how many there are
 _MOST = 5
+#: the share of the time in which the device waits from which it is told of
+_WORTH_SAYING = 0.1
 
 
 def remarks_of(run: RunFacts) -> list[str]:
@@ -113,9 +115,15 @@ def _measured(run: RunFacts) -> list[str]:
     if not run.steps:
         return ["No step was measured: the model was not called."]
     before = f" after {run.warm_up} to warm up" if run.warm_up else ""
-    whose = "calls are timed on the device, totals on the host" if _is_on_device(run) else "times of the host"
-    said = f"Medians of {_steps(run.steps)}{before}, on {run.provenance.device}; {whose}, % of forward and backward."
-    return [said, *([_left_out(run)] if run.differing else [])]
+    whose = "the host" if run.device is None else "the device"
+    said = f"Medians of {_steps(run.steps)}{before}, on {run.provenance.device}; times of {whose}, % of forward and backward."
+    return [said, *_waiting(run), *([_left_out(run)] if run.differing else [])]
+
+
+def _waiting(run: RunFacts) -> list[str]:
+    if run.device is None or run.device.waiting < _WORTH_SAYING:
+        return []
+    return [f"In {100 * run.device.waiting:.0f} % of the time the device had nothing left to do: the host set the pace."]
 
 
 def _left_out(run: RunFacts) -> str:
@@ -125,10 +133,6 @@ def _left_out(run: RunFacts) -> str:
 
 def _steps(number: int) -> str:
     return f"{number} {'step' if number == 1 else 'steps'}"
-
-
-def _is_on_device(run: RunFacts) -> bool:
-    return any(call.device_time is not None for call in run.calls)
 
 
 def _expected(run: RunFacts) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -96,11 +95,11 @@ class StepChecks:
         def ask(gradients: Sequence[Tensor | None]) -> None:
             gradient = gradients[number] if number < len(gradients) else None
             if gradient is not None and not self.is_over:
-                start = perf_counter_ns()
+                start = self._times.begin_looking()
                 try:
                     self._ask(path, "output_gradient", gradient)
                 finally:  # whoever is told may raise
-                    self._times.looking += perf_counter_ns() - start
+                    self._times.end_looking(start)
 
         node.register_prehook(ask)
 

@@ -21,6 +21,7 @@ from torchscan.runtime.findings import NonFinite, Phase
 from torchscan.runtime.finiteness import FINE, is_readable
 from torchscan.runtime.memory import MemoryWatch
 from torchscan.runtime.peaks import Peaks
+from torchscan.runtime.timing import StepTimes
 from torchscan.runtime.values import Gradients, Leaf, Listener, Memory, Source, Values, makes_none
 
 _LATER = "values were looked at after the step; from now on they are where they are made"
@@ -41,11 +42,20 @@ class DeferredValues(Values):
 
     awaits_end_of_backward = True
 
-    def __init__(self, step: int, memory: Memory, listener: Listener, device: torch.device, allocated: MemoryWatch) -> None:
+    def __init__(
+        self,
+        step: int,
+        memory: Memory,
+        listener: Listener,
+        *,
+        device: torch.device,
+        allocated: MemoryWatch,
+        times: StepTimes,
+    ) -> None:
         """What is ``allocated`` must not be kept from being freed while it is read."""
         super().__init__(step, memory, listener)
         self._checks: list[_Check] = []
-        self._peaks = Peaks(device)
+        self._peaks = Peaks(device, times.ours)
         self._allocated = allocated
 
     def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:  # noqa: ARG002

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torchscan.recording.call_tree import Call
+from torchscan.runtime.device_times import DeviceTimes
 from torchscan.runtime.finiteness import FINE, Look
 from torchscan.runtime.memory import CallMemory, Shapes
 from torchscan.runtime.timing import LEAVES, StepTimes
@@ -47,6 +48,20 @@ class InspectedCall(CallMemory):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """The same on the device: of each call, and of the backward pass."""
+
+    forward: array[int]
+    backward: array[int]
+    backward_span: int
+    owned: int
+    leaves: int
+    #: how long the device had done all that it was given, and of how much time
+    waiting: int
+    whole: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts:
     """One step: its calls in the order in which they started. Times are in nanoseconds."""
 
@@ -60,9 +75,8 @@ class StepFacts:
     forward: array[int]
     #: of the nodes that each call made, and calls in it
     backward: array[int]
-    #: on the device; None: nothing runs on one
-    device_forward: array[int] | None
-    device_backward: array[int] | None
+    #: None: nothing runs on a device
+    device: DeviceFacts | None
     #: from the start of the first node to the end of the last one, and what of that belongs to calls
     backward_span: int
     owned: int
@@ -76,10 +90,9 @@ class StepFacts:
     #: what is not finite, by index of a call, in the order of :data:`COUNTED`
     counts: Mapping[int, tuple[int, ...]]
 
-    @property
-    def whole_forward(self) -> int:
-        """What the model's own calls took."""
-        return sum(took for took, parent in zip(self.forward, self.parents, strict=True) if parent < 0)
+    def of_model(self, times: array[int]) -> int:
+        """Of the times of calls, those of the model itself."""
+        return sum(took for took, parent in zip(times, self.parents, strict=True) if parent < 0)
 
 
 def facts_of(
@@ -87,9 +100,7 @@ def facts_of(
 ) -> StepFacts:
     """Of one step."""
     parents = array("q", [-1 if call.parent is None else call.parent.index for call in calls])
-    own = [times.backward.get(index, 0) for index in range(len(calls))]
-    on_device = times.is_on_device
-    device = [times.device_backward.get(index, 0) for index in range(len(calls))] if on_device else []
+    own = _in_order(times.backward, len(calls))
     return StepFacts(
         number=number,
         keys=keys,
@@ -97,8 +108,7 @@ def facts_of(
         parents=parents,
         forward=array("q", [_took(times, index) for index in range(len(calls))]),
         backward=_with_inside(own, parents),
-        device_forward=array("q", [times.device_forward.get(index, 0) for index in range(len(calls))]) if on_device else None,
-        device_backward=_with_inside(device, parents) if on_device else None,
+        device=None if times.device is None else _on_device(times.device, parents),
         backward_span=times.backward_span,
         owned=sum(own),
         leaves=times.backward.get(LEAVES, 0),
@@ -107,6 +117,24 @@ def facts_of(
         between=times.between,
         counts=_counts(values),
     )
+
+
+def _on_device(times: DeviceTimes, parents: array[int]) -> DeviceFacts:
+    own = _in_order(times.backward, len(parents))
+    return DeviceFacts(
+        forward=array("q", _in_order(times.forward, len(parents))),
+        backward=_with_inside(own, parents),
+        backward_span=times.backward_span,
+        owned=sum(own),
+        leaves=times.backward.get(LEAVES, 0),
+        waiting=times.waiting,
+        whole=times.whole,
+    )
+
+
+def _in_order(times: Mapping[int, int], count: int) -> list[int]:
+    """By index of a call."""
+    return [times.get(index, 0) for index in range(count)]
 
 
 def _took(times: StepTimes, index: int) -> int:

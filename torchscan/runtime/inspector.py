@@ -19,6 +19,7 @@ from torchscan.recording.undo import is_recording
 from torchscan.runtime.checks import Check, Checked, StepChecks
 from torchscan.runtime.compiling import Compilation, CompileWatch
 from torchscan.runtime.deferred import DeferredValues
+from torchscan.runtime.device_times import DeviceTimes, EventPool
 from torchscan.runtime.facts import StepFacts
 from torchscan.runtime.immediate import ImmediateValues
 from torchscan.runtime.kept import KeptSteps
@@ -27,7 +28,7 @@ from torchscan.runtime.nodes import HeldLeaves, NodeWatch
 from torchscan.runtime.replay import what_is_shared
 from torchscan.runtime.run import Watched
 from torchscan.runtime.step import Step
-from torchscan.runtime.timing import EventPool, StepTimes
+from torchscan.runtime.timing import StepTimes
 from torchscan.runtime.values import Listener, Memory, Values, masks_in
 from torchscan.torch_versions import compiled_from, has_compiled_parts, has_compiler
 
@@ -152,22 +153,22 @@ class Inspector:
     def _begin(self) -> None:
         self._tree.reset()
         on_cuda = is_on_cuda(self.model)
-        times = StepTimes(self._pool if on_cuda else None)
+        times = StepTimes(DeviceTimes(self._pool) if on_cuda else None)
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         checks = StepChecks(self._number, self._checks, names, self._alarmed, times)
-        self._step = Step(NodeWatch(self._tree, self._leaves, times, self._values(on_cuda), self._memory, checks))
+        self._step = Step(NodeWatch(self._tree, self._leaves, times, self._values(times), self._memory, checks))
 
     @property
     def _number(self) -> int:
         """How many steps were before."""
         return self._kept.number + len(self._closed)
 
-    def _values(self, on_cuda: bool) -> Values:
+    def _values(self, times: StepTimes) -> Values:
         """On a device everything is looked at after the step, until something is found."""
         number = self._number
-        if on_cuda and not self._found.is_alarmed:
+        if times.device is not None and not self._found.is_alarmed:
             device = next(tensors_of(self.model)).device
-            return DeferredValues(number, self._found, self._listener, device, self._memory)
+            return DeferredValues(number, self._found, self._listener, device=device, allocated=self._memory, times=times)
         return ImmediateValues(number, self._tree, self._found, self._listener)
 
     def _begin_pass(self) -> None:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -89,12 +88,12 @@ class HeldLeaves:
 
     def _before(self, *_: Any) -> None:
         if self.watch is not None and not self.watch.times.is_captured:
-            self._start = self.watch.note_node_start(LEAVES)
+            looking = self.watch.times.begin_looking()
+            self._start = self.watch.note_node_start(LEAVES, looking)
 
     def _after(self, variable: Tensor, leaf: Leaf, _: Gradients, given: Gradients) -> None:
         if self.watch is not None and self._start:
-            self.watch.times.note_node(LEAVES, self._start, 0)
-            self.watch.note_stored(variable, leaf, given)
+            self.watch.note_stored(variable, leaf, given, self._start)
         self._start = 0
 
 
@@ -170,11 +169,17 @@ class NodeWatch:
         if not self.is_over:
             self.values.note_loss(self.call_at(index), gradients)
 
-    def note_node_start(self, index: int) -> int:
-        """A node of a call starts. The time."""
+    @property
+    def entered(self) -> int:
+        """When torch last came to a hook of a module."""
+        return self._tree.entered
+
+    def note_node_start(self, index: int, looking: int) -> int:
+        """A node of a call starts, after what has been looked at since then. The time."""
         if self._awaits_end:
             self._awaits_end = False
             at_end_of_backward_pass(self._note_end)
+        self.times.end_looking(looking)
         return self.times.note_node_start(index)
 
     def _note_end(self) -> None:
@@ -188,7 +193,7 @@ class NodeWatch:
     @contextmanager
     def _looking(self) -> Iterator[None]:
         """Time that is nobody's. A mistake of ours ends the watching, not the run."""
-        start = perf_counter_ns()
+        start = self.times.begin_looking()
         try:
             yield
         except TorchscanError:
@@ -196,11 +201,12 @@ class NodeWatch:
         except Exception as error:
             self.give_up(error)
         finally:  # whoever is told may raise
-            self.times.looking += perf_counter_ns() - start
+            self.times.end_looking(start)
 
-    def note_stored(self, variable: Tensor, leaf: Leaf, given: Gradients) -> None:
+    def note_stored(self, variable: Tensor, leaf: Leaf, given: Gradients, start: int) -> None:
         """A gradient was stored."""
         with self._looking():
+            self.times.note_node(LEAVES, start, 0)
             self.memory.note_stored(variable)
             self.checks.note_stored(variable)
             self.values.note_stored(leaf, variable, given)
@@ -224,22 +230,20 @@ class _Followed:
         """The node starts."""
         if self._watch.is_over:
             return
-        times = self._watch.times
+        looking = self._watch.times.begin_looking()
         if self._reads:
-            start = perf_counter_ns()
             self._allocated = Allocator.read()
-            times.looking += perf_counter_ns() - start
-        self._before = times.in_nodes
-        self._start = self._watch.note_node_start(self._index)
+        self._before = self._watch.times.in_nodes
+        self._start = self._watch.note_node_start(self._index, looking)
 
     def after(self, made: Gradients, given: Gradients) -> None:
         """The node has ended."""
         watch = self._watch
         if watch.is_over or not self._start:
             return
-        watch.times.note_node(self._index, self._start, watch.times.in_nodes - self._before)
-        start = perf_counter_ns()
+        looking = watch.times.begin_looking()
         try:
+            watch.times.note_node(self._index, self._start, watch.times.in_nodes - self._before)
             owner = watch.call_at(self._index)
             if self._allocated is not None and owner is not None:
                 watch.memory.note_node(owner, self._allocated)
@@ -252,7 +256,7 @@ class _Followed:
         except Exception as error:
             watch.give_up(error)
         finally:  # whoever is told may raise
-            watch.times.looking += perf_counter_ns() - start
+            watch.times.end_looking(looking)
 
 
 def _follow(node: Node, followed: _Followed) -> None:

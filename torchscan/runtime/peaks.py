@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -37,7 +38,9 @@ class _Waiting(NamedTuple):
 class Peaks:
     """Of the tensors of a step, by the order in which they are added."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, ours: Callable[[], AbstractContextManager[None]]) -> None:
+        """What the device does in a context of ``ours`` is no part of any time."""
+        self._ours = ours
         #: by identity of the tensor
         self._waiting: dict[int, _Waiting] = {}
         self._bytes = 0
@@ -72,6 +75,11 @@ class Peaks:
 
     def look(self) -> None:
         """At all that wait."""
+        if self._waiting:
+            with self._ours():
+                self._look()
+
+    def _look(self) -> None:
         alike: dict[tuple[torch.cuda.Stream | None, torch.device, torch.dtype, bool], list[_Waiting]] = defaultdict(list)
         for each in self._waiting.values():
             if version_of(each.values) == each.version and each.values.untyped_storage().nbytes():

@@ -108,6 +108,18 @@ class Inspected(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRun:
+    """The passes of a step on the device."""
+
+    forward: Latency
+    backward: Latency
+    storing: Latency
+    unowned: Latency
+    #: the share of the time in which the device had done all that it was given, and the host set the pace
+    waiting: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts(Result, Inspected):
     """What an inspection has found."""
 
@@ -127,6 +139,8 @@ class RunFacts(Result, Inspected):
     #: from the start of one step to that of the next, and what of that came after everything else: loading of data, say
     period: Latency
     between: Latency
+    #: forward and backward on the device; None: there is none, and nothing but the host
+    device: DeviceRun | None
     #: steps that are not like most: with other calls, or one with and the other without a backward pass
     differing: int
     provenance: RunProvenance
@@ -175,7 +189,7 @@ class RunFacts(Result, Inspected):
     @property
     def step_time(self) -> float:
         """Seconds of a step, forward and backward, in the median: on the host or, if that takes longer, on the device."""
-        on_device = sum(call.device_time or 0.0 for call in self.calls if call.parent is None)
+        on_device = 0.0 if self.device is None else self.device.forward.median + self.device.backward.median
         return max(self.forward.median + self.backward.median, on_device)
 
     def assert_step_time(self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0) -> None:
@@ -246,13 +260,14 @@ def run_of(
             _call_run(call, index, measured, costs.get((paths[index], call.invocation)), expected[index])
             for index, call in enumerate(calls)
         ),
-        forward=Latency.of(step.whole_forward for step in measured),
+        forward=Latency.of(step.of_model(step.forward) for step in measured),
         backward=Latency.of(step.backward_span for step in measured),
         storing=Latency.of(step.leaves for step in measured),
         unowned=Latency.of(step.backward_span - step.leaves - step.owned for step in measured),
         optimizer=Latency.of(step.optimizer for step in measured if step.optimizer),
         period=Latency.of(step.period for step in measured if step.period is not None),
         between=Latency.of(step.between for step in measured if step.between is not None),
+        device=_device_run(measured),
         differing=watched.differing,
         nonfinite=tuple(watched.nonfinite),
         nonfinite_steps=watched.nonfinite_steps,
@@ -275,14 +290,15 @@ def _call_run(
     call: InspectedCall, index: int, steps: Sequence[StepFacts], cost: OpCost | None, expected: ExpectedTimes | None
 ) -> CallRun:
     """One call in several steps: the most that was counted in any, and how long it took in all."""
+    device = [step.device for step in steps if step.device is not None]
     counts = [max(each) for each in zip(*(step.counts.get(index, _NONE_COUNTED) for step in steps), strict=True)]
     return CallRun(
         **{each.name: getattr(call, each.name) for each in fields(InspectedCall) if each.name not in COUNTED},
         **dict(zip(COUNTED, counts, strict=True)),
         forward=Latency.of(step.forward[index] for step in steps),
         backward=Latency.of(step.backward[index] for step in steps),
-        device_forward=_on_device([step.device_forward for step in steps], index),
-        device_backward=_on_device([step.device_backward for step in steps], index),
+        device_forward=Latency.of(each.forward[index] for each in device) if device else None,
+        device_backward=Latency.of(each.backward[index] for each in device) if device else None,
         macs=None if cost is None else cost.macs,
         flops=None if cost is None else cost.flops,
         expected_forward=None if expected is None else expected.forward,
@@ -290,8 +306,18 @@ def _call_run(
     )
 
 
-def _on_device(times: Sequence[Sequence[int] | None], index: int) -> Latency | None:
-    return None if times[-1] is None else Latency.of(each[index] for each in times if each is not None)
+def _device_run(steps: Sequence[StepFacts]) -> DeviceRun | None:
+    device = [(step, step.device) for step in steps if step.device is not None]
+    if not device:
+        return None
+    whole = sum(each.whole for _, each in device)
+    return DeviceRun(
+        forward=Latency.of(step.of_model(each.forward) for step, each in device),
+        backward=Latency.of(each.backward_span for _, each in device),
+        storing=Latency.of(each.leaves for _, each in device),
+        unowned=Latency.of(each.backward_span - each.leaves - each.owned for _, each in device),
+        waiting=sum(each.waiting for _, each in device) / whole if whole else 0.0,
+    )
 
 
 def _slowest(calls: Sequence[CallRun]) -> list[tuple[str, float]]:

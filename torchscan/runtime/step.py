@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from time import perf_counter_ns
 from typing import Any
 
 from torch import Tensor, nn
@@ -43,8 +42,8 @@ class Step:
         self._graphs: list[weakref.ref[object]] = []
         #: what modules made in the pass that goes on: not everything need be in its result
         self._made: list[Node] = []
-        #: the number of the first node that the forward pass can make
-        self._oldest = 0
+        #: the number of the first node that the forward pass can make, and when it began
+        self._oldest = self._began = 0
 
     @property
     def is_complete(self) -> bool:
@@ -64,7 +63,7 @@ class Step:
     def begin_pass(self) -> None:
         """A forward pass begins."""
         self._oldest = next_node()
-        self._times.begin()
+        self._began = self._times.begin()
 
     def note_optimizer(self, *, is_start: bool) -> None:
         """An optimizer starts its step, or has ended it."""
@@ -72,7 +71,7 @@ class Step:
 
     def note_start(self, call: Call, args: tuple[Any, ...]) -> None:
         """A call starts."""
-        start = perf_counter_ns()
+        start = self._times.begin_looking(max(self._nodes.entered, self._began))
         try:
             if call.outer is None and call.parent is not None:
                 self._run_again[call.index] = next_node()
@@ -80,17 +79,17 @@ class Step:
             self._memory.note_start(call, tuple(_sizes(tensors)))
             self._values.note_start(call, args, tensors)
         finally:  # whoever is told may raise
-            self._times.looking += perf_counter_ns() - start
+            self._times.end_looking(start)
             self._times.note_start(call)
 
     def note_end(self, call: Call, given: Given, result: object) -> None:
         """A call has ended."""
-        self._times.note_end(call)
-        start = perf_counter_ns()
+        start = self._times.begin_looking(self._nodes.entered)
         try:
+            self._times.note_end(call)
             self._look_at_end(call, given, result)
         finally:
-            self._times.looking += perf_counter_ns() - start
+            self._times.end_looking(start)
 
     def _look_at_end(self, call: Call, given: Given, result: object) -> None:
         args, kwargs = given
@@ -135,11 +134,13 @@ class Step:
     @property
     def is_known(self) -> bool:
         """Whether the device has got so far that nobody need wait for it."""
-        return self._times.is_over and self._values.is_known
+        device = self._times.device
+        return (device is None or device.is_over) and self._values.is_known
 
     def settle(self) -> None:
         """Wait for the device, and tell what was found."""
-        self._times.read()
+        if self._times.device is not None:
+            self._times.device.read()
         self._values.settle()
 
     def facts(self, number: int, before: StepFacts | None) -> StepFacts:

@@ -1,0 +1,145 @@
+"""How long calls and nodes take on a CUDA device, by events in the streams they run in, which nobody waits for.
+
+Between two events the device may also have waited for the host, and what the host did then was partly ours: looking at values.
+That part is taken off. An event that the device passes long after the host put it there says that the device was busy until
+then, and that our looking cost it nothing; one that it passes at once, that it had nothing left to do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from time import perf_counter_ns
+from typing import NamedTuple
+
+import torch
+
+from torchscan.runtime.streams import current_stream
+
+_MILLISECOND = 1_000_000
+#: nanoseconds between the host's putting an event and the device's passing it, within which it had nothing else to do: what the
+#: launch of a kernel takes, and a short kernel
+_AT_ONCE = 25_000
+
+
+class EventPool:
+    """Events of CUDA that are used again and again: making one takes longer than recording it."""
+
+    def __init__(self) -> None:
+        #: an event belongs to the device in which it was recorded first
+        self._free: dict[torch.device, list[torch.cuda.Event]] = defaultdict(list)
+
+    def record(self) -> torch.cuda.Event:
+        """One in the current stream."""
+        stream = current_stream()
+        free = self._free[stream.device]
+        event = free.pop() if free else torch.cuda.Event(enable_timing=True)
+        event.record(stream)
+        return event
+
+    def give_back(self, event: torch.cuda.Event) -> None:
+        """It has been read."""
+        self._free[event.device].append(event)
+
+
+class _Mark(NamedTuple):
+    """A moment: on the device, on the host, and how long had been looked until then."""
+
+    event: torch.cuda.Event
+    host: int
+    looked: int
+
+
+class _Span(NamedTuple):
+    """What a call, or a node that it made, took: from one mark to another."""
+
+    call: int
+    is_forward: bool
+    first: int
+    last: int
+
+
+class DeviceTimes:
+    """The times of one step on the device, in nanoseconds."""
+
+    def __init__(self, pool: EventPool) -> None:
+        self._pool = pool
+        self._marks: list[_Mark] = []
+        self._open: dict[tuple[int, bool], int] = {}
+        self._spans: list[_Span] = []
+        #: marks after which what runs is ours until the next one
+        self._ours: set[int] = set()
+        #: by index of a call, once they are read; of the backward pass, what nodes that it made took
+        self.forward: dict[int, int] = {}
+        self.backward: dict[int, int] = defaultdict(int)
+        #: from the start of the first node to the end of the last
+        self.backward_span = 0
+        #: of the time between the first and the last mark, that in which the device had done what it was given, and all of it
+        self.waiting = self.whole = 0
+
+    def begin(self, call: int, looked: int, *, is_forward: bool) -> None:
+        """A call, or a node that it made, starts."""
+        self._open[call, is_forward] = self._mark(looked)
+
+    def end(self, call: int, looked: int, *, is_forward: bool) -> None:
+        """It has ended."""
+        first = self._open.pop((call, is_forward), None)
+        if first is not None:
+            self._spans.append(_Span(call, is_forward, first, self._mark(looked)))
+
+    def begin_ours(self, looked: int) -> None:
+        """What the device is given from now on is ours."""
+        self._ours.add(self._mark(looked))
+
+    def end_ours(self, looked: int) -> None:
+        """Until now."""
+        self._mark(looked)
+
+    def _mark(self, looked: int) -> int:
+        self._marks.append(_Mark(self._pool.record(), perf_counter_ns(), looked))
+        return len(self._marks) - 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the device has passed all marks."""
+        return all(mark.event.query() for mark in reversed(self._marks))
+
+    def read(self) -> None:
+        """What the device took. It is waited for if it is not over."""
+        for mark in self._marks:
+            mark.event.synchronize()
+        at = self._clock()
+        for span in self._spans:
+            took = max(0, at[span.last] - at[span.first])
+            if span.is_forward:
+                self.forward[span.call] = took
+            else:
+                self.backward[span.call] += took
+        backward = [span for span in self._spans if not span.is_forward]
+        if backward:
+            self.backward_span = max(at[span.last] for span in backward) - min(at[span.first] for span in backward)
+        self.whole = at[-1] - at[0] if at else 0
+        for mark in self._marks:
+            self._pool.give_back(mark.event)
+        self._marks, self._spans = [], []
+
+    def _clock(self) -> list[int]:
+        """When the device passed each mark, on a clock that stands still while it does what is ours, or waits for us."""
+        if not self._marks:
+            return []
+        passed = [round(_elapsed(self._marks[0].event, mark.event) * _MILLISECOND) for mark in self._marks]
+        behind = [device - mark.host for device, mark in zip(passed, self._marks, strict=True)]
+        least = min(behind)
+        at = [0]
+        for number, ((mark, following), (start, end)) in enumerate(zip(pairwise(self._marks), pairwise(passed), strict=True)):
+            has_waited = behind[number + 1] - least <= _AT_ONCE
+            looked = max(0, following.looked - mark.looked - (behind[number] - least)) if has_waited else 0
+            took = 0 if number in self._ours else max(0, end - start - looked)
+            self.waiting += took if has_waited else 0
+            at.append(at[-1] + took)
+        return at
+
+
+def _elapsed(first: torch.cuda.Event, last: torch.cuda.Event) -> float:
+    """Milliseconds; 0 between two devices, whose clocks nobody can compare."""
+    return first.elapsed_time(last) if first.device == last.device else 0.0
