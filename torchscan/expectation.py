@@ -13,7 +13,9 @@ from torch import nn
 from torchscan.analyses.module_costs import call_costs
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import TorchscanError
+from torchscan.hardware.devices import cpu_name
 from torchscan.ops import OpCost
+from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.call_tree import Given
 from torchscan.recording.precision import Precision
 from torchscan.recording.state import original_of
@@ -59,11 +61,12 @@ def _costs(model: nn.Module, asked: dict[str, Any]) -> Mapping[_Key, OpCost]:
 
 
 def _roofline(model: nn.Module, asked: dict[str, Any], device: str | None) -> Roofline | None:
-    """On this machine's device, unless another is named; None: nothing is known of it."""
+    """On the device that it has run on, unless another is named; None: nothing is known of it."""
+    named = cpu_name() if device == "auto" and not is_on_cuda(model) else device
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it does not fit, say: it has run
-            return None if device is None else Scan(model, device=device, **asked).roofline
+            return None if named is None else Scan(model, device=named, **asked).roofline
     except TorchscanError:
         if device != "auto":
             raise

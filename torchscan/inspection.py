@@ -172,8 +172,8 @@ def inspect(
             :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
         checks: functions of a path, a kind ("output", "output_gradient", "parameter", "parameter_gradient") and a tensor. What
             they return is noted: a number, or an :class:`Alarm`; None is not.
-        device: whose roofline says what each call should take. "auto" is this machine's card, or its CPU once that was measured
-            (``torchscan devices --measure``); None: nothing is expected.
+        device: whose roofline says what each call should take. "auto" is the card that the model is on, or the CPU once that
+            was measured (``torchscan devices --measure``); None: nothing is expected.
     """
     require_module(model)
     for name, number, least in (("warm_up", warm_up, 0), ("steps", steps, 1)):

@@ -321,6 +321,10 @@ NO_BACKWARD_PASS = -1
 backward_pass: Callable[[], int] = _C._current_graph_task_id
 
 
+#: of many tensors by one kernel, where they are alike and dense
+norms_of: Callable[[list[Tensor], float], tuple[Tensor, ...]] = torch._foreach_norm
+
+
 def at_end_of_backward_pass(call: Callable[[], object]) -> None:
     """Have something called when the backward pass that goes on is over; its graph may be kept."""
     engine: Any = torch.autograd.Variable._execution_engine

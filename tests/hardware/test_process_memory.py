@@ -128,6 +128,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
         monkeypatch.setitem(sys.modules, "pynvml", built[-1])
         return built[-1]
 
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     yield build
     assert all(nvml.started == nvml.ended for nvml in built)
 

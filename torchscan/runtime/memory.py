@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from torchscan.recording.bookkeeping.inventory import is_on_cuda
 from torchscan.recording.call_tree import Call
 from torchscan.torch_versions import TELLS_UNPACKING
 
@@ -88,11 +89,9 @@ class Allocator(NamedTuple):
     most: int
 
     @classmethod
-    def read(cls) -> Allocator | None:
-        """None: nothing is on CUDA."""
-        if not torch.cuda.is_initialized():
-            return None
-        allocated = torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]
+    def read(cls) -> Allocator:
+        """That of the current device."""
+        allocated = torch.cuda.memory_stats_as_nested_dict(torch.cuda.current_device())["allocated_bytes"]["all"]
         return cls(allocated["current"], allocated["peak"])
 
     def peak_since(self, before: Allocator) -> int:
@@ -103,9 +102,10 @@ class Allocator(NamedTuple):
 class _Unread:
     """A call whose memory is not known yet."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, start: Allocator | None) -> None:
         self.call = call
-        self.start = Allocator.read()
+        #: None: what it works on is not on CUDA
+        self.start = start
         self.end: Allocator | None = None
         self.given: Blocks = {}
         self.returned: Blocks = {}
@@ -118,6 +118,7 @@ class MemoryWatch:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
+        self._is_on_cuda = is_on_cuda(model)
         self._known: dict[Key, CallMemory] = {}
         self._own: Blocks = {}
         self._begin()
@@ -128,6 +129,9 @@ class MemoryWatch:
         #: by identity of a parameter
         self._gradients: dict[int, int] = {}
 
+    def _allocated(self) -> Allocator | None:
+        return Allocator.read() if self._is_on_cuda else None
+
     @property
     def is_reading(self) -> bool:
         """Whether there are calls in this step whose memory is read."""
@@ -137,13 +141,13 @@ class MemoryWatch:
         """A call has started."""
         key = self._keys[call.index] = (call.path, call.invocation, shapes, torch.is_grad_enabled())
         if key not in self._known:
-            self._unread[call.index] = _Unread(call)
+            self._unread[call.index] = _Unread(call, self._allocated())
 
     def note_end(self, call: Call, given: Sequence[Tensor], returned: Sequence[Tensor]) -> None:
         """A call has ended."""
         unread = self._unread.get(call.index)
         if unread is not None:
-            unread.end = Allocator.read()
+            unread.end = self._allocated()
             unread.given, unread.returned = blocks_of(given), blocks_of(returned)
 
     def note_made(self, owner: Call | None, node: Node) -> None:
@@ -154,13 +158,11 @@ class MemoryWatch:
 
     def follows(self, owner: Call | None) -> bool:
         """Whether the allocator is to be read before and after the nodes of this call."""
-        return owner is not None and owner.index in self._unread and torch.cuda.is_initialized()
+        return owner is not None and owner.index in self._unread and self._is_on_cuda
 
     def note_node(self, owner: Call, before: Allocator) -> None:
         """A node of this call has run."""
         unread, after = self._unread[owner.index], Allocator.read()
-        if after is None:
-            return
         unread.delta_bwd += after.now - before.now
         unread.peak_bwd = max(unread.peak_bwd, after.peak_since(before))
 

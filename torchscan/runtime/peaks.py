@@ -17,7 +17,7 @@ from torch import Tensor
 
 from torchscan.runtime.finiteness import is_plain, values_of, version_of
 from torchscan.runtime.streams import current_stream
-from torchscan.torch_versions import unseen, without_dispatch, without_torch_function
+from torchscan.torch_versions import norms_of, unseen, without_dispatch, without_torch_function
 
 #: bytes of tensors that are kept until others have come
 _MOST_WAITING = 2**25
@@ -96,7 +96,7 @@ class Peaks:
 
     def _look_at(self, group: Sequence[_Waiting]) -> None:
         with unseen(), without_torch_function():
-            peaks = torch._foreach_norm([each.values for each in group], math.inf)
+            peaks = norms_of([each.values for each in group], math.inf)
             self._room_for(len(group)).copy_(torch.stack(list(peaks)), non_blocking=True)
         self._places += [each.place for each in group]
 
