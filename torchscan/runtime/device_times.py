@@ -1,13 +1,14 @@
 """How long calls and nodes take on a CUDA device, by events in the streams they run in, which nobody waits for.
 
-Between two events the device may also have waited for the host, and what the host did then was partly ours: looking at values.
-That part is taken off. An event that the device passes long after the host put it there says that the device was busy until
-then, and that our looking cost it nothing; one that it passes at once, that it had nothing left to do.
+Between two events the device may also have waited for the host, which may have been looking at values for us. So it is worked
+out when the device would have passed each event without that. One that it passes long after the host put it there says that the
+device was busy until then, and that our looking cost it nothing; one that it passes at once, that it had nothing left to do.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from itertools import pairwise
 from time import perf_counter_ns
 from typing import NamedTuple
@@ -17,9 +18,6 @@ import torch
 from torchscan.runtime.streams import current_stream
 
 _MILLISECOND = 1_000_000
-#: nanoseconds between the host's putting an event and the device's passing it, within which it had nothing else to do: what the
-#: launch of a kernel takes, and a short kernel
-_AT_ONCE = 25_000
 
 
 class EventPool:
@@ -124,20 +122,32 @@ class DeviceTimes:
         self._marks, self._spans = [], []
 
     def _clock(self) -> list[int]:
-        """When the device passed each mark, on a clock that stands still while it does what is ours, or waits for us."""
+        """When the device would have passed each mark without us.
+
+        It passes one when the host has put it there, and the work before it is done:
+        ``at[i] = max(host[i], at[i - 1] + work[i])``, where the host's clock stands still while it looks.
+        """
         if not self._marks:
             return []
+        host = [mark.host - mark.looked for mark in self._marks]
+        at = [host[0]]
+        for start, work in zip(host[1:], self._works(), strict=True):
+            at.append(max(start, at[-1] + work))
+            self.waiting += at[-1] - at[-2] if at[-1] == start else 0
+        return at
+
+    def _works(self) -> Iterator[int]:
+        """What the device did between each mark and the next: all of the time if everything was there when it began.
+
+        Else it may have waited for the host: it was busy at least from when the host put the second mark until it passed that.
+        """
         passed = [round(_elapsed(self._marks[0].event, mark.event) * _MILLISECOND) for mark in self._marks]
         behind = [device - mark.host for device, mark in zip(passed, self._marks, strict=True)]
-        least = min(behind)
-        at = [0]
-        for number, ((mark, following), (start, end)) in enumerate(zip(pairwise(self._marks), pairwise(passed), strict=True)):
-            has_waited = behind[number + 1] - least <= _AT_ONCE
-            looked = max(0, following.looked - mark.looked - (behind[number] - least)) if has_waited else 0
-            took = 0 if number in self._ours else max(0, end - start - looked)
-            self.waiting += took if has_waited else 0
-            at.append(at[-1] + took)
-        return at
+        least = min(behind)  # it passes a mark at once
+        for number, (mark, following) in enumerate(pairwise(self._marks)):
+            took = passed[number + 1] - passed[number]
+            was_there = behind[number] - least >= following.host - mark.host
+            yield 0 if number in self._ours else max(0, took if was_there else min(took, behind[number + 1] - least))
 
 
 def _elapsed(first: torch.cuda.Event, last: torch.cuda.Event) -> float:
