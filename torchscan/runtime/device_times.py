@@ -8,7 +8,7 @@ device was busy until then, and that our looking cost it nothing; one that it pa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from itertools import pairwise
 from time import perf_counter_ns
 from typing import NamedTuple
@@ -46,6 +46,17 @@ class _Mark(NamedTuple):
     event: torch.cuda.Event
     host: int
     looked: int
+
+
+class Moment(NamedTuple):
+    """A mark in nanoseconds: when the host put it there, how long it had looked until then, and when the device passed it.
+
+    The two clocks need not start at the same time.
+    """
+
+    host: int
+    looked: int
+    device: int
 
 
 class _Span(NamedTuple):
@@ -122,32 +133,37 @@ class DeviceTimes:
         self._marks, self._spans = [], []
 
     def _clock(self) -> list[int]:
-        """When the device would have passed each mark without us.
-
-        It passes one when the host has put it there, and the work before it is done:
-        ``at[i] = max(host[i], at[i - 1] + work[i])``, where the host's clock stands still while it looks.
-        """
-        if not self._marks:
-            return []
-        host = [mark.host - mark.looked for mark in self._marks]
-        at = [host[0]]
-        for start, work in zip(host[1:], self._works(), strict=True):
-            at.append(max(start, at[-1] + work))
-            self.waiting += at[-1] - at[-2] if at[-1] == start else 0
+        first = self._marks[0].event if self._marks else None
+        passed = [round(_elapsed(first, mark.event) * _MILLISECOND) for mark in self._marks if first is not None]
+        moments = [Moment(mark.host, mark.looked, device) for mark, device in zip(self._marks, passed, strict=True)]
+        at = undisturbed(moments, self._ours)
+        own = [moment.host - moment.looked for moment in moments]
+        self.waiting = sum(two - one for (one, two), host in zip(pairwise(at), own[1:], strict=True) if two == host)
         return at
 
-    def _works(self) -> Iterator[int]:
-        """What the device did between each mark and the next: all of the time if everything was there when it began.
 
-        Else it may have waited for the host: it was busy at least from when the host put the second mark until it passed that.
-        """
-        passed = [round(_elapsed(self._marks[0].event, mark.event) * _MILLISECOND) for mark in self._marks]
-        behind = [device - mark.host for device, mark in zip(passed, self._marks, strict=True)]
-        least = min(behind)  # it passes a mark at once
-        for number, (mark, following) in enumerate(pairwise(self._marks)):
-            took = passed[number + 1] - passed[number]
-            was_there = behind[number] - least >= following.host - mark.host
-            yield 0 if number in self._ours else max(0, took if was_there else min(took, behind[number + 1] - least))
+def undisturbed(moments: Sequence[Moment], ours: Container[int] = ()) -> list[int]:
+    """When the device would have passed each mark if nobody had looked at anything.
+
+    It passes one when the host has put it there, and the work before it is done: ``at[i] = max(host[i], at[i - 1] + work[i])``,
+    where the host's clock stands still while it looks. What follows the marks numbered in ``ours`` is no work.
+    """
+    at = [moment.host - moment.looked for moment in moments[:1]]
+    for moment, work in zip(moments[1:], _works(moments, ours), strict=True):
+        at.append(max(moment.host - moment.looked, at[-1] + work))
+    return at
+
+
+def _works(moments: Sequence[Moment], ours: Container[int]) -> Iterator[int]:
+    """What the device did between each mark and the next: all of the time if everything was there when it began.
+
+    Else it may have waited for the host: it was busy at least from when the host put the second mark until it passed that.
+    """
+    least = min((moment.device - moment.host for moment in moments), default=0)  # it passes a mark at once
+    for number, (one, two) in enumerate(pairwise(moments)):
+        was_there = one.device - least >= two.host
+        busy = two.device - (one.device if was_there else max(one.device, two.host + least))
+        yield 0 if number in ours else max(0, busy)
 
 
 def _elapsed(first: torch.cuda.Event, last: torch.cuda.Event) -> float:
