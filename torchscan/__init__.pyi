@@ -231,6 +231,7 @@ from torchscan.runtime.facts import InspectedCall as InspectedCall
 from torchscan.runtime.findings import NonFinite as NonFinite
 from torchscan.runtime.provenance import RunProvenance as RunProvenance
 from torchscan.runtime.run import CallRun as CallRun
+from torchscan.runtime.run import DeviceRun as DeviceRun
 from torchscan.runtime.run import Latency as Latency
 from torchscan.runtime.run import RunFacts as RunFacts
 from torchscan.runtime.timeline import Slice as Slice
