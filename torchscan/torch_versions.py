@@ -321,6 +321,13 @@ NO_BACKWARD_PASS = -1
 backward_pass: Callable[[], int] = _C._current_graph_task_id
 
 
+def accumulator_of(parameter: Tensor) -> Any:
+    """The node that stores its gradient, as long as somebody has it; None: there is none."""
+    with torch.enable_grad(), torch.inference_mode(False):
+        node = parameter.view_as(parameter).grad_fn
+    return None if node is None else node.next_functions[0][0]
+
+
 #: of many tensors by one kernel, where they are alike and dense
 norms_of: Callable[[list[Tensor], float], tuple[Tensor, ...]] = torch._foreach_norm
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from tests.recording.test_record import Calls
 from tests.runtime.faults import FAULTS, Attention
 from torchscan.runtime.deferred import DeferredValues
 from torchscan.runtime.findings import NonFinite
@@ -78,3 +80,118 @@ def test_a_mask_is_no_fault() -> None:
     fine, bad = (torch.rand(2, 3, 4), mask), (torch.full((2, 3, 4), math.nan), mask)
     assert not found_in(Attention(), *[fine] * 4)
     assert [each.step for each in found_in(Attention(), *[fine] * 4, bad)] == [4]
+
+
+class Good(nn.Module):
+    """Returns what it is given, and NaN in the fourth step: the values of the others have waited for each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * math.nan if self.calls == 4 else x * 1.0
+
+
+class Residual(nn.Module):
+    """What a norm returns is written to by its caller."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.bad, self.last = nn.Linear(4, 4), Good(), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.bad(self.first(x))
+        out += x
+        return self.last(torch.relu_(out))
+
+
+def _in_fourth_step(model: nn.Module, *, after: object = None, trains: bool = True) -> list[tuple[int, str, str]]:
+    found: list[NonFinite] = []
+    inspector = Inspector(model, found.append)
+    inspector.start()
+    for _ in range(4):
+        with torch.set_grad_enabled(trains):
+            result = model(torch.rand(2, 4))
+        if trains:
+            result.square().mean().backward()
+        elif after == "written":
+            result.fill_(0.0)
+    inspector.finish()
+    return [(each.step, each.path, each.phase) for each in found]
+
+
+@pytest.mark.usefixtures("later")
+@pytest.mark.parametrize("trains", [True, False])
+def test_many_tensors_that_wait_are_looked_at_each(trains: bool) -> None:
+    """Python gives the identity of one that is gone to the next."""
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)), Good(), Calls(lambda _, x: x.nan_to_num()), nn.Linear(4, 4))
+    assert _in_fourth_step(model, trains=trains) == [(3, "3", "forward")]
+
+
+@pytest.mark.usefixtures("later")
+@pytest.mark.parametrize("trains", [True, False])
+def test_what_its_caller_writes_to_is_looked_at_before(trains: bool) -> None:
+    assert _in_fourth_step(Residual(), trains=trains) == [(3, "bad", "forward")]
+
+
+@pytest.mark.usefixtures("later")
+def test_what_is_written_to_after_the_call_is_looked_at_before() -> None:
+    assert _in_fourth_step(nn.Sequential(nn.Linear(4, 4), Good()), after="written", trains=False) == [(3, "1", "forward")]
+
+
+@pytest.mark.usefixtures("later")
+def test_the_end_of_a_backward_pass_is_awaited_after_one_that_was_left() -> None:
+    """The gradient is NaN when the second pass ends, and zero when the step does."""
+    found: list[NonFinite] = []
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    inspector = Inspector(model, found.append)
+    inspector.start()
+    for step in range(4):
+        loss = model(torch.rand(2, 4)).sum()
+        if step == 3:
+            handle = loss.grad_fn.next_functions[0][0].register_hook(lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                loss.backward(retain_graph=True)
+            handle.remove()
+        (loss * (math.nan if step == 3 else 1.0)).backward()
+        model.zero_grad(set_to_none=False)
+    inspector.finish()
+    assert [each.step for each in found] == [3]
+
+
+@pytest.mark.usefixtures("later")
+def test_a_check_may_end_the_inspection() -> None:
+    model = nn.Linear(4, 1)
+    inspector = Inspector(model, lambda _: None, [lambda path, kind, tensor: inspector.finish() if "grad" in kind else None])
+    inspector.start()
+    model(torch.rand(2, 4)).sum().backward()
+    assert model.weight.grad is not None
+
+
+class Sees(torch.utils._python_dispatch.TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.usefixtures("later")
+def test_modes_of_the_users_see_nothing_of_it() -> None:
+    def seen(watches: bool) -> list[str]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+        inspector = Inspector(model, lambda _: None)
+        with Sees() as mode:
+            if watches:
+                inspector.start()
+            for _ in range(3):
+                model(torch.rand(2, 4)).sum().backward()
+            inspector.finish()
+        return mode.seen
+
+    assert seen(True) == seen(False)

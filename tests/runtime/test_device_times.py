@@ -46,3 +46,8 @@ def test_what_is_ours_is_no_work() -> None:
 
 def test_no_marks() -> None:
     assert undisturbed([]) == []
+
+
+def test_what_other_streams_did_before_counts_once() -> None:
+    """The third mark is in another stream, which passed it long before: no time goes back."""
+    assert took((0, 0, 0), (10, 0, 1000), (20, 0, 200), (30, 0, 1100)) == [990, 0, 100]

@@ -152,6 +152,11 @@ def _owner_in(thread: _Thread, node: Node | None) -> Call | None:
     return None if number >= _NUMBER_OF_LEAVES else thread.owner_of(number)
 
 
+def is_open(module: nn.Module) -> bool:
+    """Whether a call of the module goes on in this thread, other than the one that is about to begin."""
+    return _calls_of(module) > 1
+
+
 class CallTree:
     """The calls of the modules that ``path_of`` has a path for, while :meth:`watched`."""
 

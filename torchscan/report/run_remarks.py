@@ -123,7 +123,7 @@ def _measured(run: RunFacts) -> list[str]:
 def _waiting(run: RunFacts) -> list[str]:
     if run.device is None or run.device.waiting < _WORTH_SAYING:
         return []
-    return [f"In {100 * run.device.waiting:.0f} % of the time the device had nothing left to do: the host set the pace."]
+    return [f"In {100 * run.device.waiting:.0f} % of the time the host set the pace, as the device was done by then."]
 
 
 def _left_out(run: RunFacts) -> str:

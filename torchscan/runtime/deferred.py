@@ -20,12 +20,14 @@ from torchscan.recording.call_tree import Call, Given
 from torchscan.runtime.findings import NonFinite, Phase
 from torchscan.runtime.finiteness import FINE, is_readable
 from torchscan.runtime.memory import MemoryWatch
-from torchscan.runtime.peaks import Peaks
+from torchscan.runtime.peaks import Peak, Peaks
 from torchscan.runtime.timing import StepTimes
 from torchscan.runtime.values import Gradients, Leaf, Listener, Memory, Source, Values, makes_none
 
 _LATER = "values were looked at after the step; from now on they are where they are made"
 _MASK = "these may be a mask, which is seen where it is made"
+_LATE = "it was written to before it was looked at"
+_KEYWORD = "what is given by keyword is looked at after the call"
 
 
 class _Check(NamedTuple):
@@ -35,6 +37,7 @@ class _Check(NamedTuple):
     path: str
     type_name: str
     invocation: int
+    unsure: str | None = None
 
 
 class DeferredValues(Values):
@@ -54,28 +57,27 @@ class DeferredValues(Values):
     ) -> None:
         """What is ``allocated`` must not be kept from being freed while it is read."""
         super().__init__(step, memory, listener)
-        self._checks: list[_Check] = []
-        self._peaks = Peaks(device, times.ours)
+        self._peaks: Peaks[_Check] = Peaks(device, times.ours)
         self._allocated = allocated
 
     def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:  # noqa: ARG002
         """What it is given, and nobody has returned, its caller made."""
-        self._note_given(call, tensors)
-
-    def _note_given(self, call: Call, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
-            self._note(_check("input", call) if call.parent is None else _check("forward", call.parent), tensor)
+            self._note(_given(call), tensor)
 
     def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
         """What it returns. What it was given by keyword is not known before."""
-        if given[1]:
-            self._note_given(call, tensors_in(given[1]))
+        for tensor in tensors_in(given[1]) if given[1] else ():
+            self._note(_given(call)._replace(unsure=_KEYWORD), tensor)
         for tensor in tensors:
-            if makes_none(call.module):
-                self._known.note(tensor, FINE)
-                self._peaks.note_harmless(tensor)
-            else:
+            if not makes_none(call.module):
                 self._note(_check("forward", call), tensor)
+            else:
+                self._known.note(tensor, FINE)
+                if any(tensor is each for each in given[0]):
+                    self._peaks.note_harmless(tensor)
+        if call.parent is None:  # its caller may write to them
+            self._peaks.look()
 
     def note_loss(self, owner: Call | None, gradients: Gradients) -> None:
         """What comes from the loss."""
@@ -116,18 +118,23 @@ class DeferredValues(Values):
 
     def settle(self) -> None:
         """Read them."""
-        found = sorted(self._peaks.read().items())
-        bad = [(self._checks[place], peak) for place, peak in found if not math.isfinite(peak)]
-        suspects = [each for each in bad if not (self._memory.has_masks and _may_be_mask(*each))]
+        peaks = self._peaks.read()
+        self._memory.written_to |= {peak.what.path for peak in peaks if peak.is_late}
+        bad = [peak for peak in peaks if not math.isfinite(peak.value)]
+        suspects = [peak for peak in bad if not (self._memory.has_masks and _may_be_mask(peak))]
         self._memory.is_alarmed |= bool(suspects)
-        if not all(_may_be_mask(*each) for each in suspects):
-            self._tell(*suspects[0])
-        self._checks = []
+        if not all(map(_may_be_mask, suspects)):
+            self._tell(suspects[0])
 
-    def _tell(self, check: _Check, peak: float) -> None:
-        nan = int(math.isnan(peak))
-        doubt = _MASK if _may_be_mask(check, peak) else None
-        self.first = NonFinite(step=self._step, **check._asdict(), nan=nan, inf=1 - nan, numel=0, unknown=_LATER, unsure=doubt)
+    def let_go(self) -> None:
+        """Keep no memory any longer."""
+        self._peaks.look()
+
+    def _tell(self, peak: Peak[_Check]) -> None:
+        nan = int(math.isnan(peak.value))
+        doubt = _MASK if _may_be_mask(peak) else _LATE if peak.is_late else peak.what.unsure
+        check = peak.what._replace(unsure=doubt)
+        self.first = NonFinite(step=self._step, **check._asdict(), nan=nan, inf=1 - nan, numel=0, unknown=_LATER)
         self._listener(self.first)
 
     def _note_gradients(self, phase: Phase, owner: Call | None, gradients: Gradients) -> None:
@@ -139,13 +146,17 @@ class DeferredValues(Values):
         if not is_readable(tensor) or self._known.get(tensor) is not None:
             return
         self._known.note(tensor, FINE)
-        if self._peaks.add(tensor, waits=not self._allocated.is_reading):
-            self._checks.append(check)
+        self._peaks.add(check, tensor, waits=not self._allocated.is_reading and check.path not in self._memory.written_to)
 
 
-def _may_be_mask(check: _Check, peak: float) -> bool:
+def _may_be_mask(peak: Peak[_Check]) -> bool:
     """Whether infinities of a forward pass are masks is seen where they are made, in the next step."""
-    return math.isinf(peak) and check.phase in ("forward", "input")
+    return math.isinf(peak.value) and peak.what.phase in ("forward", "input")
+
+
+def _given(call: Call) -> _Check:
+    """What a call is given its caller made, or the model's."""
+    return _check("input", call) if call.parent is None else _check("forward", call.parent)
 
 
 def _check(phase: Phase, call: Call) -> _Check:

@@ -7,9 +7,10 @@ device was busy until then, and that our looking cost it nothing; one that it pa
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -27,9 +28,9 @@ class EventPool:
         #: an event belongs to the device in which it was recorded first
         self._free: dict[torch.device, list[torch.cuda.Event]] = defaultdict(list)
 
-    def record(self) -> torch.cuda.Event:
-        """One in the current stream."""
-        stream = current_stream()
+    def record(self, device: torch.device) -> torch.cuda.Event:
+        """One in the current stream of a device."""
+        stream = current_stream(device.index)
         free = self._free[stream.device]
         event = free.pop() if free else torch.cuda.Event(enable_timing=True)
         event.record(stream)
@@ -71,8 +72,11 @@ class _Span(NamedTuple):
 class DeviceTimes:
     """The times of one step on the device, in nanoseconds."""
 
-    def __init__(self, pool: EventPool) -> None:
+    def __init__(self, pool: EventPool, device: torch.device) -> None:
         self._pool = pool
+        self.device = device
+        #: autograd has threads of its own
+        self._lock = threading.Lock()
         self._marks: list[_Mark] = []
         self._open: dict[tuple[int, bool], int] = {}
         self._spans: list[_Span] = []
@@ -105,17 +109,18 @@ class DeviceTimes:
         self._mark(looked)
 
     def _mark(self, looked: int) -> int:
-        self._marks.append(_Mark(self._pool.record(), perf_counter_ns(), looked))
-        return len(self._marks) - 1
+        with self._lock:
+            self._marks.append(_Mark(self._pool.record(self.device), perf_counter_ns(), looked))
+            return len(self._marks) - 1
 
     @property
     def is_over(self) -> bool:
         """Whether the device has passed all marks."""
-        return all(mark.event.query() for mark in reversed(self._marks))
+        return not self._marks or self._marks[-1].event.query()
 
     def read(self) -> None:
         """What the device took. It is waited for if it is not over."""
-        for mark in self._marks:
+        for mark in self._marks[-1:]:
             mark.event.synchronize()
         at = self._clock()
         for span in self._spans:
@@ -127,18 +132,19 @@ class DeviceTimes:
         backward = [span for span in self._spans if not span.is_forward]
         if backward:
             self.backward_span = max(at[span.last] for span in backward) - min(at[span.first] for span in backward)
-        self.whole = at[-1] - at[0] if at else 0
         for mark in self._marks:
             self._pool.give_back(mark.event)
         self._marks, self._spans = [], []
 
     def _clock(self) -> list[int]:
         first = self._marks[0].event if self._marks else None
-        passed = [round(_elapsed(first, mark.event) * _MILLISECOND) for mark in self._marks if first is not None]
+        passed = [round(first.elapsed_time(mark.event) * _MILLISECOND) for mark in self._marks if first is not None]
         moments = [Moment(mark.host, mark.looked, device) for mark, device in zip(self._marks, passed, strict=True)]
         at = undisturbed(moments, self._ours)
         own = [moment.host - moment.looked for moment in moments]
-        self.waiting = sum(two - one for (one, two), host in zip(pairwise(at), own[1:], strict=True) if two == host)
+        last = max((span.last for span in self._spans), default=0)
+        waiting = [two - one if two == host else 0 for (one, two), host in zip(pairwise(at), own[1:], strict=True)]
+        self.waiting, self.whole = sum(waiting[:last]), at[last] - at[0] if at else 0
         return at
 
 
@@ -148,6 +154,8 @@ def undisturbed(moments: Sequence[Moment], ours: Container[int] = ()) -> list[in
     It passes one when the host has put it there, and the work before it is done: ``at[i] = max(host[i], at[i - 1] + work[i])``,
     where the host's clock stands still while it looks. What follows the marks numbered in ``ours`` is no work.
     """
+    device = accumulate((moment.device for moment in moments), max)  # other streams may be ahead of this one
+    moments = [moment._replace(device=passed) for moment, passed in zip(moments, device, strict=True)]
     at = [moment.host - moment.looked for moment in moments[:1]]
     for moment, work in zip(moments[1:], _works(moments, ours), strict=True):
         at.append(max(moment.host - moment.looked, at[-1] + work))
@@ -164,8 +172,3 @@ def _works(moments: Sequence[Moment], ours: Container[int]) -> Iterator[int]:
         was_there = one.device - least >= two.host
         busy = two.device - (one.device if was_there else max(one.device, two.host + least))
         yield 0 if number in ours else max(0, busy)
-
-
-def _elapsed(first: torch.cuda.Event, last: torch.cuda.Event) -> float:
-    """Milliseconds; 0 between two devices, whose clocks nobody can compare."""
-    return first.elapsed_time(last) if first.device == last.device else 0.0

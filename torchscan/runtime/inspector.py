@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchscan.errors import InputError, TorchscanError, warn_user
 from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
-from torchscan.recording.bookkeeping.inventory import is_on_cuda, modules_of, tensors_of
+from torchscan.recording.bookkeeping.inventory import device_of, is_on_cuda, modules_of
 from torchscan.recording.bookkeeping.tensors import own_copy, shape_of
 from torchscan.recording.call_tree import Begun, Call, CallTree, Given, with_autograd_threads
 from torchscan.recording.undo import is_recording
@@ -30,7 +30,7 @@ from torchscan.runtime.run import Watched
 from torchscan.runtime.step import Step
 from torchscan.runtime.timing import StepTimes
 from torchscan.runtime.values import Listener, Memory, Values, masks_in
-from torchscan.torch_versions import compiled_from, has_compiled_parts, has_compiler
+from torchscan.torch_versions import compiled_from, has_compiled_parts, has_compiler, unseen
 
 #: shapes of inputs that are remembered
 _MOST_EXAMPLES = 64
@@ -104,7 +104,7 @@ class Inspector:
             hook.remove()
         try:
             if not self._has_failed:
-                self._close_step(is_followed=False)
+                self._close_last()
         finally:  # whoever is told may raise
             self._settle(waits=True)
             self._compilation = self._compiler.compiled(self._paths.values())
@@ -152,8 +152,8 @@ class Inspector:
 
     def _begin(self) -> None:
         self._tree.reset()
-        on_cuda = is_on_cuda(self.model)
-        times = StepTimes(DeviceTimes(self._pool) if on_cuda else None)
+        device = device_of(self.model)
+        times = StepTimes(DeviceTimes(self._pool, device) if device is not None and device.type == "cuda" else None)
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         checks = StepChecks(self._number, self._checks, names, self._alarmed, times)
         self._step = Step(NodeWatch(self._tree, self._leaves, times, self._values(times), self._memory, checks))
@@ -167,8 +167,8 @@ class Inspector:
         """On a device everything is looked at after the step, until something is found."""
         number = self._number
         if times.device is not None and not self._found.is_alarmed:
-            device = next(tensors_of(self.model)).device
-            return DeferredValues(number, self._found, self._listener, device=device, allocated=self._memory, times=times)
+            place = times.device.device
+            return DeferredValues(number, self._found, self._listener, device=place, allocated=self._memory, times=times)
         return ImmediateValues(number, self._tree, self._found, self._listener)
 
     def _begin_pass(self) -> None:
@@ -212,6 +212,14 @@ class Inspector:
             finally:  # whoever is told may raise
                 self._begin()
 
+    def _close_last(self) -> None:
+        try:
+            self._close_step(is_followed=False)
+        except TorchscanError:  # what was asked for
+            raise
+        except Exception as error:
+            self._give_up(error)
+
     def _settle(self, *, waits: bool) -> None:
         while self._closed and (waits or self._closed[0].is_known):
             step = self._closed.popleft()
@@ -245,7 +253,8 @@ class Inspector:
         shapes = tuple(shape_of(tensor) for tensor in tensors_in(given))
         if shapes not in self._examples and len(self._examples) < _MOST_EXAMPLES:
             is_own = what_is_shared(given) is None
-            self._examples[shapes] = copy_arguments(given, lambda each: own_copy(each, on_meta=True)) if is_own else None
+            with unseen():
+                self._examples[shapes] = copy_arguments(given, lambda each: own_copy(each, on_meta=True)) if is_own else None
             kind = "cuda" if is_on_cuda(self.model) else "cpu"
             self.autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 

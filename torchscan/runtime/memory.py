@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from torchscan.recording.bookkeeping.inventory import is_on_cuda
+from torchscan.recording.bookkeeping.inventory import device_of
 from torchscan.recording.call_tree import Call
 from torchscan.torch_versions import TELLS_UNPACKING
 
@@ -89,9 +89,9 @@ class Allocator(NamedTuple):
     most: int
 
     @classmethod
-    def read(cls) -> Allocator:
-        """That of the current device."""
-        allocated = torch.cuda.memory_stats_as_nested_dict(torch.cuda.current_device())["allocated_bytes"]["all"]
+    def read(cls, device: torch.device) -> Allocator:
+        """That of a device."""
+        allocated = torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]
         return cls(allocated["current"], allocated["peak"])
 
     def peak_since(self, before: Allocator) -> int:
@@ -118,19 +118,24 @@ class MemoryWatch:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._is_on_cuda = is_on_cuda(model)
         self._known: dict[Key, CallMemory] = {}
         self._own: Blocks = {}
         self._begin()
 
     def _begin(self) -> None:
         self._unread: dict[int, _Unread] = {}
+        self._device = device_of(self._model)
         self._keys: dict[int, Key] = {}
         #: by identity of a parameter
         self._gradients: dict[int, int] = {}
 
-    def _allocated(self) -> Allocator | None:
-        return Allocator.read() if self._is_on_cuda else None
+    def allocated(self) -> Allocator | None:
+        """What there is on the device that the model is on now; None: it is on none."""
+        return Allocator.read(self._device) if self._device is not None and self._device.type == "cuda" else None
+
+    def is_new(self, call: Call, shapes: Shapes) -> bool:
+        """Whether its memory is to be read."""
+        return _key(call, shapes) not in self._known
 
     @property
     def is_reading(self) -> bool:
@@ -139,15 +144,15 @@ class MemoryWatch:
 
     def note_start(self, call: Call, shapes: Shapes) -> None:
         """A call has started."""
-        key = self._keys[call.index] = (call.path, call.invocation, shapes, torch.is_grad_enabled())
+        key = self._keys[call.index] = _key(call, shapes)
         if key not in self._known:
-            self._unread[call.index] = _Unread(call, self._allocated())
+            self._unread[call.index] = _Unread(call, self.allocated())
 
     def note_end(self, call: Call, given: Sequence[Tensor], returned: Sequence[Tensor]) -> None:
         """A call has ended."""
         unread = self._unread.get(call.index)
         if unread is not None:
-            unread.end = self._allocated()
+            unread.end = self.allocated()
             unread.given, unread.returned = blocks_of(given), blocks_of(returned)
 
     def note_made(self, owner: Call | None, node: Node) -> None:
@@ -158,11 +163,13 @@ class MemoryWatch:
 
     def follows(self, owner: Call | None) -> bool:
         """Whether the allocator is to be read before and after the nodes of this call."""
-        return owner is not None and owner.index in self._unread and self._is_on_cuda
+        return owner is not None and owner.index in self._unread and self.allocated() is not None
 
     def note_node(self, owner: Call, before: Allocator) -> None:
         """A node of this call has run."""
-        unread, after = self._unread[owner.index], Allocator.read()
+        unread, after = self._unread[owner.index], self.allocated()
+        if after is None:
+            return
         unread.delta_bwd += after.now - before.now
         unread.peak_bwd = max(unread.peak_bwd, after.peak_since(before))
 
@@ -216,6 +223,10 @@ class MemoryWatch:
             memory_peak_fwd=None if start is None or end is None else end.peak_since(start),
             memory_peak_bwd=None if start is None else unread.peak_bwd,
         )
+
+
+def _key(call: Call, shapes: Shapes) -> Key:
+    return call.path, call.invocation, shapes, torch.is_grad_enabled()
 
 
 def _saved_by(node: Any) -> Iterator[Tensor]:

@@ -24,7 +24,7 @@ from torchscan.runtime.checks import StepChecks
 from torchscan.runtime.memory import Allocator, MemoryWatch
 from torchscan.runtime.timing import LEAVES, StepTimes
 from torchscan.runtime.values import Gradients, Leaf, Source, Values, moves, reveals
-from torchscan.torch_versions import at_end_of_backward_pass
+from torchscan.torch_versions import NO_BACKWARD_PASS, at_end_of_backward_pass, backward_pass
 
 
 class _Origin(NamedTuple):
@@ -88,8 +88,13 @@ class HeldLeaves:
 
     def _before(self, *_: Any) -> None:
         if self.watch is not None and not self.watch.times.is_captured:
-            looking = self.watch.times.begin_looking()
-            self._start = self.watch.note_node_start(LEAVES, looking)
+            times = self.watch.times
+            looking = times.begin_looking()
+            try:
+                self._start = self.watch.note_node_start(LEAVES, looking)
+            except Exception as error:
+                times.end_looking(looking)
+                self.give_up(error)
 
     def _after(self, variable: Tensor, leaf: Leaf, _: Gradients, given: Gradients) -> None:
         if self.watch is not None and self._start:
@@ -116,7 +121,8 @@ class NodeWatch:
         self.memory = memory
         self.checks = checks
         self._calls = tree.calls
-        self._awaits_end = values.awaits_end_of_backward
+        #: the backward pass whose end is awaited
+        self._awaited = NO_BACKWARD_PASS
         leaves.watch = self
         leaves.watches.add(self)
 
@@ -176,8 +182,8 @@ class NodeWatch:
 
     def note_node_start(self, index: int, looking: int) -> int:
         """A node of a call starts, after what has been looked at since then. The time."""
-        if self._awaits_end:
-            self._awaits_end = False
+        if self.values.awaits_end_of_backward and self._awaited != (going_on := backward_pass()):
+            self._awaited = going_on  # not that of an earlier one, which may have been left by an exception
             at_end_of_backward_pass(self._note_end)
         self.times.end_looking(looking)
         return self.times.note_node_start(index)
@@ -186,14 +192,15 @@ class NodeWatch:
         """A backward pass is over; another may follow, or go on around it."""
         if self.is_over:
             return
-        self._awaits_end = True
+        self._awaited = NO_BACKWARD_PASS
         with self._looking():
             self.values.note_end_of_backward()
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
         """Time that is nobody's. A mistake of ours ends the watching, not the run."""
-        start = self.times.begin_looking()
+        times = self.times  # whoever is told may end the inspection
+        start = times.begin_looking()
         try:
             yield
         except TorchscanError:
@@ -201,7 +208,7 @@ class NodeWatch:
         except Exception as error:
             self.give_up(error)
         finally:  # whoever is told may raise
-            self.times.end_looking(start)
+            times.end_looking(start)
 
     def note_stored(self, variable: Tensor, leaf: Leaf, given: Gradients, start: int) -> None:
         """A gradient was stored."""
@@ -230,20 +237,26 @@ class _Followed:
         """The node starts."""
         if self._watch.is_over:
             return
-        looking = self._watch.times.begin_looking()
-        if self._reads:
-            self._allocated = Allocator.read()
-        self._before = self._watch.times.in_nodes
-        self._start = self._watch.note_node_start(self._index, looking)
+        times = self._watch.times
+        looking = times.begin_looking()
+        try:
+            if self._reads:
+                self._allocated = self._watch.memory.allocated()
+            self._before = times.in_nodes
+            self._start = self._watch.note_node_start(self._index, looking)
+        except Exception as error:
+            times.end_looking(looking)
+            self._watch.give_up(error)
 
     def after(self, made: Gradients, given: Gradients) -> None:
         """The node has ended."""
         watch = self._watch
         if watch.is_over or not self._start:
             return
-        looking = watch.times.begin_looking()
+        times = watch.times  # whoever is told may end the inspection
+        looking = times.begin_looking()
         try:
-            watch.times.note_node(self._index, self._start, watch.times.in_nodes - self._before)
+            times.note_node(self._index, self._start, times.in_nodes - self._before)
             owner = watch.call_at(self._index)
             if self._allocated is not None and owner is not None:
                 watch.memory.note_node(owner, self._allocated)
@@ -256,7 +269,7 @@ class _Followed:
         except Exception as error:
             watch.give_up(error)
         finally:  # whoever is told may raise
-            watch.times.end_looking(looking)
+            times.end_looking(looking)
 
 
 def _follow(node: Node, followed: _Followed) -> None:

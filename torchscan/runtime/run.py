@@ -115,7 +115,7 @@ class DeviceRun:
     backward: Latency
     storing: Latency
     unowned: Latency
-    #: the share of the time in which the device had done all that it was given, and the host set the pace
+    #: the share of the time in which the host set the pace: the device was done with all that it was given when it came
     waiting: float
 
 
@@ -140,7 +140,7 @@ class RunFacts(Result, Inspected):
     period: Latency
     between: Latency
     #: forward and backward on the device; None: there is none, and nothing but the host
-    device: DeviceRun | None
+    device: DeviceRun | None = None
     #: steps that are not like most: with other calls, or one with and the other without a backward pass
     differing: int
     provenance: RunProvenance

@@ -76,7 +76,10 @@ class Step:
             if call.outer is None and call.parent is not None:
                 self._run_again[call.index] = next_node()
             tensors = tensors_in(args)
-            self._memory.note_start(call, tuple(_sizes(tensors)))
+            sizes = tuple(_sizes(tensors))
+            if self._memory.is_new(call, sizes):
+                self._values.let_go()
+            self._memory.note_start(call, sizes)
             self._values.note_start(call, args, tensors)
         finally:  # whoever is told may raise
             self._times.end_looking(start)

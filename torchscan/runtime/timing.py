@@ -66,8 +66,10 @@ class StepTimes:
             yield
             return
         self.device.begin_ours(self._looked)
-        yield
-        self.device.end_ours(self._looked)
+        try:
+            yield
+        finally:
+            self.device.end_ours(self._looked)
 
     @property
     def _looked(self) -> int:

@@ -66,6 +66,8 @@ class Memory:
         self.spoilt: set[Leaf] = set()
         #: whether anything was found
         self.has_found = False
+        #: modules whose results were written to by others, who may not be waited for
+        self.written_to: set[str] = set()
         #: whether infinities were seen that were none's fault
         self.has_masks = False
 
@@ -116,6 +118,9 @@ class Values(ABC):
     @abstractmethod
     def note_update(self, modules: Iterable[tuple[str, nn.Module]], *, is_followed: bool) -> None:
         """The step is over: whoever wrote to parameters and buffers has done so. In one that follows, parameters are read."""
+
+    def let_go(self) -> None:  # noqa: B027 - most keep none
+        """Memory is read next: keep none that its owner does not."""
 
     def note_end_of_backward(self) -> None:  # noqa: B027 - most do not await it
         """A backward pass is over."""

@@ -100,10 +100,16 @@ def tensors_of(module: nn.Module) -> Iterator[Tensor]:
         yield from (tensor for tensor in each._buffers.values() if tensor is not None)
 
 
+def device_of(module: nn.Module) -> torch.device | None:
+    """That of the first tensor of a model, if it has any."""
+    first = next(tensors_of(module), None)
+    return None if first is None else first.device
+
+
 def is_on_cuda(module: nn.Module) -> bool:
     """Whether the first tensor of a model is there."""
-    first = next(tensors_of(module), None)
-    return first is not None and first.is_cuda
+    device = device_of(module)
+    return device is not None and device.type == "cuda"
 
 
 class Inventory:
