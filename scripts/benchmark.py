@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--truth", action="store_true", help="compare everything, and write docs/how-true.md")
     parser.add_argument("--field", action="store_true", help="measure the default call on models that people have")
     parser.add_argument("--inspect", action="store_true", help="what inspecting real steps costs, and how much it attributes")
+    parser.add_argument("--watch", action="store_true", help="what watching training costs")
     parser.add_argument("--growth", action="store_true", help="time chains of 100 to 30,000 operators")
     parser.add_argument("--picture", type=Path, help="with --growth: where to draw it, as SVG")
     parser.add_argument("--only", default="", help="models whose name contains this")
@@ -83,6 +84,11 @@ def main() -> None:
         from benchmark_inspection import measure_inspection
 
         measure_inspection(options.only)
+        return
+    if options.watch:
+        from benchmark_watching import measure_watching
+
+        measure_watching(options.only)
         return
     if options.growth:
         from benchmark_growth import measure_growth

@@ -36,7 +36,10 @@ SNIPPETS = [
 @pytest.mark.filterwarnings("ignore:the GPU memory of this process cannot be measured")
 @pytest.mark.filterwarnings("ignore:this does not fit NVIDIA GeForce GTX 1650 Ti")
 @pytest.mark.parametrize(("code", "printed"), SNIPPETS)
-def test_a_snippet_runs_and_prints_what_is_shown(code: str, printed: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_snippet_runs_and_prints_what_is_shown(
+    code: str, printed: str | None, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # some write files
     exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})  # noqa: S102
     if printed is not None:
         skip_before(*AS_SHOWN)

@@ -33,7 +33,8 @@ ROOMS = [
     {"crawler", "estimator", "inspection", "targets"},
     {"metrics"},
     {"budgets", "tables"},
-    {"live", "cli", "pytest_plugin"},
+    {"live"},
+    {"cli", "pytest_plugin"},
     {"__main__"},
 ]
 
@@ -149,6 +150,15 @@ def test_importing_does_not_wait_for_torch() -> None:
 
 
 @pytest.mark.slow
+def test_who_writes_and_reads_runs_knows_nothing_of_models() -> None:
+    """The worker of a run that is watched, its store, and those who read that."""
+    code = "import sys, torchscan.live.worker, torchscan.live.history; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    loaded = done.stdout.split()
+    ours = {name.split(".")[1] for name in loaded if name.startswith("torchscan.")}
+    assert ours <= {"live", "errors", "results", "garbage"}
+
+
 def test_using_loads_nothing_heavy_beside_torch() -> None:
     loaded = _loaded("import torchscan; [getattr(torchscan, name) for name in torchscan.__all__]", beside="torch")
     foreign = {name.split(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {"torchscan", "tabulate", "wcwidth"}

@@ -118,6 +118,14 @@ from torchscan.hardware.devices import (
 from torchscan.hardware.process_memory import get_process_gpu_ram as get_process_gpu_ram
 from torchscan.inspection import Run as Run
 from torchscan.inspection import inspect as inspect
+from torchscan.live.history import History as History
+from torchscan.live.history import WatchedRun as WatchedRun
+from torchscan.live.opening import open_run as open_run
+from torchscan.live.schema import Distribution as Distribution
+from torchscan.live.schema import Series as Series
+from torchscan.live.watcher import Watcher as Watcher
+from torchscan.live.watcher import attach as attach
+from torchscan.live.watcher import watch as watch
 from torchscan.ops import (
     OpCost as OpCost,
 )
@@ -206,7 +214,6 @@ from torchscan.report.roofline import (
 from torchscan.report.roofline import (
     roofline_table as roofline_table,
 )
-from torchscan.report.run_data import open_run as open_run
 from torchscan.report.run_data import run_schema as run_schema
 from torchscan.report.select import select_layers as select_layers
 from torchscan.report.table import (

@@ -328,6 +328,8 @@ def accumulator_of(parameter: Tensor) -> Any:
     return None if node is None else node.next_functions[0][0]
 
 
+#: into many tensors from as many others
+copy_all: Callable[[list[Tensor], list[Tensor]], None] = torch._foreach_copy_
 #: of many tensors by one kernel, where they are alike and dense
 norms_of: Callable[[list[Tensor], float], tuple[Tensor, ...]] = torch._foreach_norm
 

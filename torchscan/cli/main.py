@@ -25,6 +25,7 @@ from torchscan.cli import (
     receptive_field,
     report,
     roofline,
+    runs,
     summary,
     table,
 )
@@ -33,7 +34,21 @@ from torchscan.errors import TorchscanError
 
 INTERRUPTED, UNREAD = 130, 141  # as shells report these signals
 
-_COMMANDS = (summary, flops, roofline, memory, receptive_field, inspect, table, report, compare, check, devices, completion)
+_COMMANDS = (
+    summary,
+    flops,
+    roofline,
+    memory,
+    receptive_field,
+    inspect,
+    runs,
+    table,
+    report,
+    compare,
+    check,
+    devices,
+    completion,
+)
 _EPILOG = """\
 examples
   torchscan summary torchvision:resnet50

@@ -1,0 +1,70 @@
+"""Samples of tensors: how they are spread, and that they are values of the tensor."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchscan.live.rows import Rows
+
+
+def sample(tensor: Tensor, width: int = 64) -> Tensor | None:
+    rows = Rows(width, torch.device("cpu"))
+    row = rows.add(tensor, is_exact=True)
+    return None if row is None else rows.samples()[row][: rows.sizes[row]]
+
+
+@pytest.mark.parametrize("shape", [(8, 64, 16, 16), (128, 256), (7, 13, 5), (100_000,), (2, 3, 224, 224)])
+def test_no_channel_is_left_out(shape: tuple[int, ...]) -> None:
+    """Places at equal distances would be in step with a dimension, and see one place of it, or a few."""
+    for dim, size in enumerate(shape):
+        places = torch.arange(size).view([-1 if each == dim else 1 for each in range(len(shape))]).expand(shape).contiguous()
+        found = sample(places.float())
+        assert found is not None
+        assert len(found.unique()) > min(size, 64) // 3, dim
+
+
+ODD = {
+    "channels last": torch.randn(4, 8, 6, 6).contiguous(memory_format=torch.channels_last),
+    "transposed": torch.randn(40, 50).t(),
+    "every other column": torch.randn(40, 50)[:, ::2],
+    "expanded": torch.randn(40, 1).expand(40, 50),
+    "part of another": torch.randn(10, 40, 50)[3],
+    "integers": torch.randint(0, 9, (40, 50)),
+    "half": torch.randn(40, 50).half(),
+    "double": torch.randn(40, 50).double(),
+    "bool": torch.rand(40, 50) > 0.5,
+    "small": torch.randn(3, 4),
+    "a number": torch.tensor(2.0),
+    "asked for a gradient": torch.randn(40, 50, requires_grad=True),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_samples_are_values_of_the_tensor(name: str) -> None:
+    tensor = ODD[name]
+    found = sample(tensor)
+    assert found is not None
+    assert len(found) == min(64, tensor.numel())
+    assert torch.isin(found, tensor.detach().float()).all()
+
+
+def test_of_complex_numbers_the_sizes() -> None:
+    assert sample(torch.tensor([3 + 4j, 0j, -2j])).tolist() == [5, 0, 2]  # type: ignore[union-attr]
+
+
+def test_what_has_no_values_has_no_sample() -> None:
+    assert sample(torch.empty(0)) is None
+    assert sample(torch.empty(4, device="meta")) is None
+
+
+def test_the_least_and_the_greatest_of_all_values() -> None:
+    rows = Rows(16, torch.device("cpu"))
+    values = torch.zeros(100_000)
+    values[77_777], values[3] = 9.0, -4.0
+    for is_exact in (True, False):
+        rows.add(values, is_exact=is_exact)
+    (least, most), (one, other) = rows.extremes().tolist()
+    assert (least, most) == (-4.0, 9.0)
+    assert one > other, "not looked for"

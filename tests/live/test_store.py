@@ -1,0 +1,121 @@
+"""The file of a run."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.live.test_bins import of
+from torchscan.live.schema import Phase, Series, Watched
+from torchscan.live.store import KEPT, Reader, Store, StoreError, thinned_out
+
+ONE = Series(path="a", type_name="Linear", kind="output", name="0")
+OTHER = Series(path="a", type_name="Linear", kind="param", name="weight")
+
+
+def watched(step: int, phase: Phase = "train") -> Watched:
+    return Watched(step=step, phase=phase, number=step, time=1.5, distributions={1: of(torch.tensor([float(step)]))})
+
+
+def steps(path: Path, phase: Phase = "train") -> list[int]:
+    reader = Reader(path)
+    found = [each.step for each in reader.steps(phase)]
+    reader.close()
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "rank0.sqlite"
+
+
+def test_what_was_written_is_read(path: Path) -> None:
+    store = Store(path, {"model": "Net"})
+    assert (store.number_of(ONE), store.number_of(OTHER), store.number_of(ONE)) == (1, 2, 1)
+    for each in (watched(3), watched(5), watched(5, "eval")):
+        store.write(each)
+    store.note("something")
+    reader = Reader(path)  # while it is written
+    assert (reader.about(), reader.series()) == ({"model": "Net"}, {1: ONE, 2: OTHER})
+    assert repr(list(reader.steps("train"))) == repr([watched(3), watched(5)])
+    assert (reader.last("train"), reader.last("eval")) == ((5, 5), (5, 5))
+    assert [what for _, what in reader.events()] == ["something"]
+    reader.close()
+    store.close()
+
+
+def test_it_goes_on_where_it_was(path: Path) -> None:
+    store = Store(path, {})
+    store.number_of(ONE)
+    store.write(watched(0))
+    store.close()
+    again = Store(path, {})
+    assert (again.number_of(OTHER), again.number_of(ONE)) == (2, 1)
+    again.write(watched(1))
+    again.close()
+    assert steps(path) == [0, 1]
+
+
+def test_from_a_checkpoint_on_steps_come_again(path: Path) -> None:
+    store = Store(path, {})
+    for step in range(10):
+        store.write(watched(step))
+    store.forget_from(6)
+    for step in range(6, 9):
+        store.write(watched(step))
+    store.close()
+    assert steps(path) == list(range(9))
+
+
+def test_old_steps_are_thinned_out() -> None:
+    """The newest stay; of older ones the fewer the older they are, and none that is gone is needed again."""
+    rows, count = set[int](), 64 * KEPT
+    for written in range(count):
+        rows.add(written)
+        gone = set(thinned_out(written))
+        assert gone <= rows
+        rows -= gone
+    assert set(range(count - KEPT, count)) <= rows
+    for age in (KEPT, 4 * KEPT, 32 * KEPT - 1):
+        gaps = [one - other for one, other in zip(sorted(rows)[1:], sorted(rows), strict=False) if count - one > age]
+        assert max(gaps, default=0) <= 2 * count / KEPT
+    assert len(rows) <= KEPT * 5
+    assert min(rows) == 0
+
+
+def test_the_thinning_is_done(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchscan.live.store.KEPT", 8)
+    store = Store(path, {})
+    for step in range(40):
+        store.write(watched(step))
+    store.close()
+    found = steps(path)
+    assert found[-8:] == list(range(32, 40))
+    assert len(found) < 24
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("not a database, by any means " * 100)
+    with pytest.raises(StoreError, match="not a database"):
+        Reader(tmp_path / "text")
+    with sqlite3.connect(tmp_path / "other") as other:
+        other.execute("CREATE TABLE mine (x)")
+    with pytest.raises(StoreError, match="not a run that was watched"):
+        Store(tmp_path / "other", {})
+    with sqlite3.connect(tmp_path / "newer") as newer:
+        newer.execute("PRAGMA user_version = 7")
+    with pytest.raises(StoreError, match="schema 7, and this torchscan reads up to 1"):
+        Reader(tmp_path / "newer")
+    with pytest.raises(StoreError, match="not there"):
+        Reader(tmp_path / "nothing")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises((StoreError, OSError)):
+        Store(tmp_path / "run" / "rank0.sqlite", {})

@@ -1,0 +1,50 @@
+"""Bins whose edges nobody chooses: the upper ten bits of a float32.
+
+One bit is the sign, eight are the exponent and one is half of the octave: 1,024 bins, each half an octave wide. Counts of any
+two steps, ranks or runs can be added up.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+
+#: bins from 0 up, and as many from 0 down
+_HALF = 512
+BINS = 2 * _HALF
+#: bits of a float32 below those of a bin
+SHIFT = 22
+_INFINITE, _NOT_A_NUMBER = 510, 511
+
+
+def bounds(number: int) -> tuple[float, float]:
+    """The least and the greatest value of a bin; NaN for what is no number, and zero belongs to the first bins."""
+    low, high = _edge(number % _HALF), _edge(number % _HALF + 1)
+    return (low, high) if number < _HALF else (-high, -low)
+
+
+def is_finite(number: int) -> bool:
+    """Whether the values of a bin are."""
+    return number % _HALF < _INFINITE
+
+
+def quantiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float]:
+    """Of the finite values: each in the right bin, by its place among the others there, so wrong by a bin's width at most."""
+    ordered = sorted((*bounds(number), count) for number, count in counts.items() if is_finite(number))
+    ends = list(accumulate(count for *_, count in ordered))
+    return [_at(share * ends[-1], ordered, ends) if ends else float("nan") for share in shares]
+
+
+def _at(place: float, ordered: list[tuple[float, float, int]], ends: list[int]) -> float:
+    number = next((number for number, end in enumerate(ends) if place <= end), len(ends) - 1)
+    low, high, count = ordered[number]
+    return low + (high - low) * (place - (ends[number] - count)) / count
+
+
+def _edge(number: int) -> float:
+    """Where a bin of positive values begins."""
+    if number > _INFINITE:
+        return float("nan")
+    value: float = struct.unpack("<f", struct.pack("<I", number << SHIFT))[0]
+    return value

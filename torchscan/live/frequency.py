@@ -1,0 +1,52 @@
+"""How often a step is looked at."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from typing import Literal
+
+#: of every so many rows one has its least and greatest value looked for, if each step is looked at
+_IN_TURN = 8
+#: what looking costs besides the time spent in it: caches are cold afterwards
+_BESIDES = 1.5
+_MOST = 10_000
+
+
+class Frequency:
+    """Of the passes of one phase."""
+
+    def __init__(self, every: int | Literal["auto"], budget: float) -> None:
+        self._is_auto = every == "auto"
+        self._every = 1 if every == "auto" else every
+        self._budget = budget
+        #: seconds from one pass to the next, of those that nobody looked at
+        self._periods: deque[float] = deque(maxlen=32)
+        self._before: float | None = None
+        self._was_due = True
+        self._turn = 0
+        self._next = 0
+
+    def is_due(self, number: int) -> bool:
+        """Whether to look at this pass."""
+        now = time.perf_counter()
+        if self._before is not None and not self._was_due:
+            self._periods.append(now - self._before)
+        self._before = now
+        self._was_due = number >= self._next if self._is_auto else number % self._every == 0
+        if self._was_due:
+            self._turn += 1
+            self._next = number + max(2, self._every)
+        return self._was_due
+
+    def turn(self, row: int) -> bool:
+        """Whether the least and the greatest value of a row are looked for in this pass."""
+        return (row + self._turn) % max(1, _IN_TURN // self._every) == 0
+
+    def note_cost(self, nanoseconds: int) -> None:
+        """What looking at the last one took."""
+        if self._is_auto and self._periods:
+            share = _BESIDES * nanoseconds * 1e-9 / statistics.median(self._periods)
+            self._every = min(_MOST, max(1, round(share / self._budget)))
+            self._next += max(2, self._every) - 2

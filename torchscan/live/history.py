@@ -1,0 +1,194 @@
+"""A run that was watched, or still is, as those see it who read it."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torchscan.errors import InputError
+from torchscan.live.bins import quantiles
+from torchscan.live.schema import Distribution, Kind, Phase, Series
+from torchscan.live.store import Reader, StoreError
+
+T = TypeVar("T")
+_FIGURES = ("numel", "sampled", "nan", "inf", "zero", "mean", "std", "least", "most", "is_exact", "update")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """One series over the steps that were kept."""
+
+    series: Series
+    phase: Phase
+    steps: tuple[int, ...]
+    distributions: tuple[Distribution, ...]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def figure(self, name: str) -> list[float]:
+        """One figure of a :class:`Distribution` in each step, by its name: ``"mean"``, ``"least"``, ``"update"``."""
+        if name not in _FIGURES:
+            raise InputError(f"{name!r} is no figure: there are {', '.join(_FIGURES)}")
+        return [getattr(each, name) for each in self.distributions]
+
+    def quantiles(self, *shares: float) -> list[list[float]]:
+        """Of the finite values of each step, for each share: ``quantiles(0.05, 0.5, 0.95)``."""
+        return [list(each) for each in zip(*(quantiles(each.counts, shares) for each in self.distributions), strict=True)]
+
+
+class WatchedRun:
+    """What was recorded of a run. It reads what is there when it is asked, also while the run goes on."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """``path``: the folder of a run, or the file of one of its processes."""
+        self.path = Path(path)
+        self._files = ranks_in(self.path)
+        if not self._files:
+            raise InputError(f"{str(self.path)!r} has no run that was watched: watch(model, {str(self.path)!r}) makes one")
+
+    def __repr__(self) -> str:
+        return f"<WatchedRun {str(self.path)!r}: {len(self.steps())} steps, {len(self.series)} series>"
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The model and what wrote the run."""
+        return next(self._read(lambda reader: reader.about()))
+
+    @property
+    def ranks(self) -> int:
+        """How many processes have trained."""
+        return len(self._files)
+
+    @property
+    def series(self) -> tuple[Series, ...]:
+        """Everything that was recorded."""
+        return tuple(dict.fromkeys(each for found in self._read(lambda reader: reader.series()) for each in found.values()))
+
+    @property
+    def events(self) -> tuple[tuple[float, str], ...]:
+        """What happened to the run, and when, in seconds since 1970."""
+        return tuple(sorted(each for found in self._read(lambda reader: reader.events()) for each in found))
+
+    @property
+    def written(self) -> float | None:
+        """When the last step was written, in seconds since 1970; None: there is none."""
+        times = self._read(lambda reader: [*reader.times("train"), *reader.times("eval")])
+        return max((when for found in times for _, when in found), default=None)
+
+    def find(self, path: str = "*", kind: Kind | None = None) -> list[Series]:
+        """Series of modules whose paths match a pattern: ``find("layer4.*", "output_grad")``."""
+        return [each for each in self.series if fnmatch.fnmatchcase(each.path, path) and kind in (None, each.kind)]
+
+    def steps(self, phase: Phase = "train") -> list[int]:
+        """The training steps that are kept; of evaluations, those after which they ran."""
+        return sorted({step for found in self._read(lambda reader: reader.times(phase)) for step, _ in found})
+
+    def history(self, series: Series | str, phase: Phase = "train") -> History:
+        """One series over time, of all ranks together. A text is what :attr:`Series.said` says: ``"fc.weight gradient"``."""
+        wanted = self._named(series) if isinstance(series, str) else series
+        found: dict[tuple[int, int], list[Distribution]] = defaultdict(list)
+        for reader in self._readers():
+            number = next((number for number, each in reader.series().items() if each == wanted), None)
+            for watched in reader.steps(phase):
+                if number is not None and number in watched.distributions:
+                    found[watched.step, watched.number].append(watched.distributions[number])
+        keys = sorted(found)
+        distributions = tuple(together(found[key]) for key in keys)
+        return History(series=wanted, phase=phase, steps=tuple(step for step, _ in keys), distributions=distributions)
+
+    def frame(self, phase: Phase = "train") -> Any:
+        """All figures as a pandas DataFrame, with a row for each series and step."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise InputError("frame() needs pandas: pip install torchscan[pandas]") from error
+        return pd.DataFrame(list(self._rows(phase)))
+
+    def _rows(self, phase: Phase) -> Iterator[dict[str, Any]]:
+        found: dict[tuple[int, int, Series], list[Distribution]] = defaultdict(list)
+        for reader in self._readers():
+            series = reader.series()
+            for watched in reader.steps(phase):
+                for number, distribution in watched.distributions.items():
+                    found[watched.step, watched.number, series[number]].append(distribution)
+        for (step, _, each), distributions in sorted(found.items(), key=lambda pair: pair[0][:2]):
+            place = {"step": step, "path": each.path, "kind": each.kind, "name": each.name, "invocation": each.invocation}
+            whole = together(distributions)
+            yield {**place, **{name: getattr(whole, name) for name in _FIGURES}}
+
+    def _named(self, said: str) -> Series:
+        found = next((each for each in self.series if each.said == said), None)
+        if found is None:
+            some = ", ".join(repr(each.said) for each in self.series[:3])
+            raise InputError(f"no series is called {said!r}: there are {some}, …; find() has all")
+        return found
+
+    def _readers(self) -> Iterator[Reader]:
+        for file in self._files:
+            try:
+                reader = Reader(file)
+                try:
+                    yield reader
+                finally:
+                    reader.close()
+            except StoreError as error:
+                raise InputError(str(error)) from error
+
+    def _read(self, ask: Callable[[Reader], T]) -> Iterator[T]:
+        for reader in self._readers():
+            yield ask(reader)
+
+
+def ranks_in(path: Path) -> list[Path]:
+    """The files of a run's processes, in their order."""
+    if path.is_file():
+        return [path]
+    return sorted(path.glob("rank*.sqlite"), key=lambda file: (len(file.name), file.name))
+
+
+def runs_in(folder: Path) -> list[WatchedRun]:
+    """All runs in a folder and in those in it."""
+    return [WatchedRun(each) for each in sorted({file.parent for file in folder.rglob("rank*.sqlite")})]
+
+
+def together(parts: Sequence[Distribution]) -> Distribution:
+    """What several processes have seen of one series: counts add up, and so do sums."""
+    if len(parts) == 1:
+        return parts[0]
+    mean, spread = _moments(parts)
+    counts: Counter[int] = Counter()
+    for part in parts:
+        counts.update(part.counts)
+    return Distribution(
+        **{name: sum(getattr(part, name) for part in parts) for name in ("numel", "sampled", "nan", "inf", "zero")},
+        mean=mean,
+        std=spread,
+        least=min(part.least for part in parts),
+        most=max(part.most for part in parts),
+        is_exact=all(part.is_exact for part in parts),
+        update=_mean(part.update for part in parts),
+        counts=dict(counts),
+    )
+
+
+def _moments(parts: Sequence[Distribution]) -> tuple[float, float]:
+    """``mean = Σ nᵢ mᵢ / Σ nᵢ`` and ``std² = Σ nᵢ (sᵢ² + (mᵢ − mean)²) / Σ nᵢ``, of the finite values."""
+    sizes = [part.sampled - part.nan - part.inf for part in parts]
+    known = [(size, part) for size, part in zip(sizes, parts, strict=True) if size > 0]
+    whole = sum(size for size, _ in known)
+    if not whole:
+        return math.nan, math.nan
+    mean = sum(size * part.mean for size, part in known) / whole
+    return mean, math.sqrt(sum(size * (part.std**2 + (part.mean - mean) ** 2) for size, part in known) / whole)
+
+
+def _mean(values: Iterable[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

@@ -1,0 +1,102 @@
+"""The worker as the training process sees it: started, spoken to, and let go of."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torchscan.errors import InputError, warn_user
+from torchscan.live.channel import Line, Message, Outlet
+from torchscan.live.lock import Lock
+from torchscan.live.probe import Numbers
+from torchscan.live.sampled import Sampled
+from torchscan.live.schema import Phase
+from torchscan.live.store import Reader, StoreError
+
+#: seconds to wait for the worker when everything is over
+_PATIENCE = 20.0
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from torchscan.live.worker import main; main()"
+
+
+class Process:
+    """Writes what it is given by way of a process of its own."""
+
+    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
+        self._path = folder / f"rank{os.environ.get('RANK', '0')}.sqlite"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = Lock(self._path.with_suffix(".lock"))
+        except OSError as error:
+            raise InputError(f"the run {str(folder)!r} cannot be written: {error}") from error
+        #: of each phase the last step that is there, and its number
+        self.last = self._last()
+        self.dropped = 0
+        ours, theirs = socket.socketpair()
+        config = {"path": str(self._path), "about": about, "parent": os.getpid()}
+        program = _PROGRAM.format(path=sys.path)
+        with theirs:
+            call = [sys.executable, "-c", program, str(theirs.fileno()), json.dumps(config)]
+            self._worker = subprocess.Popen(call, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)  # noqa: S603
+        self._outlet = Outlet(Line(ours))
+        self._is_gone = False
+
+    def _last(self) -> dict[Phase, tuple[int, int]]:
+        if not self._path.exists():
+            return {}
+        try:
+            reader = Reader(self._path)
+            phases: tuple[Phase, ...] = ("train", "eval")
+            found = {phase: reader.last(phase) for phase in phases}
+            reader.close()
+        except StoreError as error:
+            self._lock.release()
+            raise InputError(f"the run cannot go on: {error}") from error
+        return {phase: last for phase, last in found.items() if last is not None}
+
+    def say(self, message: Message) -> None:
+        """Tell the worker."""
+        self._outlet.line.say(message)
+
+    def put(self, sampled: Sampled, numbers: Numbers) -> None:
+        """Hand over a step, or count it as dropped. Nobody waits."""
+        self._hear()
+        if self._is_gone:
+            return
+        if numbers.new:
+            self.say({"is": "series", "series": [asdict(each) for each in numbers.new]})
+            numbers.new.clear()
+        self.dropped += not self._outlet.put(sampled)
+
+    def _hear(self) -> None:
+        for message in self._outlet.line.heard():
+            if message["is"] == "read":
+                self._outlet.note_read()
+            elif message["is"] == "failed":
+                warn_user(f"the run is not written: {message['why']}. Training goes on")
+        self._outlet.line.flush()
+        if not self._outlet.line.is_open and not self._is_gone:
+            self._is_gone = True
+            warn_user("nothing is watched any more: the process that writes the run has ended. Training goes on")
+
+    def close(self) -> None:
+        """Wait until everything is written, but not for ever."""
+        if self.dropped:
+            self.say({"is": "note", "what": f"{self.dropped} steps were dropped"})
+        until = time.monotonic() + _PATIENCE
+        while not self._is_gone and time.monotonic() < until and not (self._outlet.is_empty and self._outlet.line.has_said_all):
+            self._hear()
+            time.sleep(0.005)
+        with contextlib.suppress(OSError):
+            self._outlet.line.socket.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._worker.wait(max(0.1, until - time.monotonic()))
+        self._outlet.line.close()
+        self._lock.release()

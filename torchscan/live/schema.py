@@ -1,0 +1,71 @@
+"""What the training process and the worker tell each other, and what the store keeps: neither models nor records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["input", "output", "input_grad", "output_grad", "param", "param_grad", "attached", "attached_grad"]
+Phase = Literal["train", "eval"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One tensor of one call of a module, or one parameter, over time."""
+
+    path: str
+    type_name: str
+    kind: Kind
+    #: of a parameter or an attached tensor; else its number among the tensors of the call
+    name: str
+    #: 0 for the first call of the module in a step, 1 for the second, …
+    invocation: int = 0
+
+    @property
+    def said(self) -> str:
+        """As people write it."""
+        call = f" ({self.invocation + 1})" if self.invocation else ""
+        place = f"{self.path or self.type_name}{call}"
+        if self.kind in ("param", "attached"):
+            return f"{place}.{self.name}"
+        if self.kind in ("param_grad", "attached_grad"):
+            return f"{place}.{self.name} gradient"
+        return f"{place} {self.kind.replace('_grad', ' gradient')}{f' {self.name}' if self.name != '0' else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """What is known of one series in one step."""
+
+    #: values in all, and those that the rest is worked out from
+    numel: int
+    sampled: int
+    #: among these
+    nan: int
+    inf: int
+    zero: int
+    #: of those that are finite
+    mean: float
+    std: float
+    #: the least and the greatest: of all values if ``is_exact``, else of the sampled
+    least: float
+    most: float
+    is_exact: bool
+    #: of a parameter: how much the step has changed it, as a share of it; NaN: not known
+    update: float
+    #: how many sampled values are in which bin: the number of a bin is the upper ten bits of its values as 32-bit floats
+    counts: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """A step that was watched, by the number of each series."""
+
+    step: int
+    phase: Phase
+    #: 0 for the first pass of its kind, counted over the run
+    number: int
+    #: seconds since 1970
+    time: float
+    distributions: Mapping[int, Distribution]

@@ -1,0 +1,215 @@
+"""A run that is watched, in one SQLite file per process that trains: what was written stays when processes are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torchscan.live.packing import packed, unpacked
+from torchscan.live.schema import Phase, Series, Watched
+
+#: of the tables; it grows where a reader of the one before would misread them
+VERSION = 1
+#: file systems over a network, on which SQLite's log in shared memory does not work
+_REMOTE = ("nfs", "cifs", "smb", "9p", "fuse.", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "ncpfs", "davfs")
+#: the newest steps of a phase, which are all kept; twice as old ones are thinned out to half, and so on
+KEPT = 1024
+
+_TABLES = f"""
+CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS series (
+    number INTEGER PRIMARY KEY, path TEXT NOT NULL, type_name TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
+    invocation INTEGER NOT NULL, UNIQUE (path, kind, name, invocation)
+);
+CREATE TABLE IF NOT EXISTS steps (
+    phase TEXT NOT NULL, written INTEGER NOT NULL, step INTEGER NOT NULL, number INTEGER NOT NULL, time REAL NOT NULL,
+    data BLOB NOT NULL, PRIMARY KEY (phase, written)
+);
+CREATE TABLE IF NOT EXISTS events (time REAL NOT NULL, what TEXT NOT NULL);
+PRAGMA user_version = {VERSION};
+"""
+
+
+class StoreError(Exception):
+    """A file that is no store, or one that cannot be written to. The text says which, and why."""
+
+
+class Store:
+    """Writes a run. Each step is written whole or not at all."""
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._database = _connected(path)
+        with _told(path):
+            _require_version(self._database, path)
+            self._database.execute(f"PRAGMA journal_mode = {'DELETE' if is_remote(path) else 'WAL'}")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            self._database.executescript(_TABLES)
+            with self._database:
+                self._database.executemany(
+                    "INSERT OR REPLACE INTO about VALUES (?, ?)", [(name, json.dumps(each)) for name, each in about.items()]
+                )
+        self._numbers = {each: number for number, each in self._known().items()}
+
+    def number_of(self, series: Series) -> int:
+        """Of a series, which may be new: then it is written with the next step."""
+        if series not in self._numbers:
+            values = (series.path, series.type_name, series.kind, series.name, series.invocation)
+            insert = "INSERT OR IGNORE INTO series (path, type_name, kind, name, invocation) VALUES (?, ?, ?, ?, ?)"
+            select = "SELECT number FROM series WHERE path = ? AND kind = ? AND name = ? AND invocation = ?"
+            with _told(self._path):
+                self._database.execute(insert, values)
+                found = self._database.execute(select, (series.path, *values[2:])).fetchone()
+            self._numbers[series] = int(found[0])
+        return self._numbers[series]
+
+    def write(self, watched: Watched) -> None:
+        """One step; old ones are thinned out."""
+        try:
+            with _told(self._path), self._database:
+                self._write(watched)
+        except StoreError:
+            with contextlib.suppress(StoreError):
+                self._numbers = {each: number for number, each in self._known().items()}
+            raise
+
+    def _known(self) -> dict[int, Series]:
+        with _told(self._path):
+            return _series(self._database)
+
+    def _write(self, watched: Watched) -> None:
+        phase = watched.phase
+        row = self._database.execute("SELECT max(written) FROM steps WHERE phase = ?", (phase,)).fetchone()
+        written = 0 if row[0] is None else row[0] + 1
+        values = (phase, written, watched.step, watched.number, watched.time, packed(watched.distributions))
+        self._database.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", values)
+        for old in thinned_out(written):
+            self._database.execute("DELETE FROM steps WHERE phase = ? AND written = ?", (phase, old))
+
+    def forget_from(self, step: int) -> None:
+        """Training goes on from a checkpoint of an earlier step: what came after it comes again."""
+        with _told(self._path), self._database:
+            self._database.execute("DELETE FROM steps WHERE step >= ?", (step,))
+
+    def note(self, what: str) -> None:
+        """Something that happened to the run."""
+        with _told(self._path), self._database:
+            self._database.execute("INSERT INTO events VALUES (?, ?)", (time.time(), what))
+
+    def close(self) -> None:
+        """What is in the log goes into the file."""
+        with contextlib.suppress(sqlite3.Error):
+            self._database.commit()
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._database.close()
+
+
+class Reader:
+    """Reads a run, also while it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        if not path.is_file():
+            raise StoreError(f"{str(path)!r} is not there")
+        self._database = _connected(path, mode="ro")
+        with _told(path):
+            _require_version(self._database, path)
+
+    def about(self) -> dict[str, Any]:
+        """What was said of the run when it began."""
+        return {name: json.loads(value) for name, value in self._all("SELECT name, value FROM about")}
+
+    def series(self) -> dict[int, Series]:
+        """By their numbers."""
+        with _told(self._path):
+            return _series(self._database)
+
+    def steps(self, phase: Phase) -> Iterator[Watched]:
+        """Those that are kept, in the order in which they were written."""
+        rows = "SELECT step, number, time, data FROM steps WHERE phase = ? ORDER BY written"
+        for step, number, when, data in self._all(rows, phase):
+            yield Watched(step=step, phase=phase, number=number, time=when, distributions=unpacked(data))
+
+    def times(self, phase: Phase) -> list[tuple[int, float]]:
+        """The steps that are kept, and when each was written, without what is in them."""
+        rows = self._all("SELECT step, time FROM steps WHERE phase = ? ORDER BY written", phase)
+        return [(int(step), float(when)) for step, when in rows]
+
+    def last(self, phase: Phase) -> tuple[int, int] | None:
+        """The last step that was written, and which of its phase it was; None: there is none."""
+        rows = self._all("SELECT step, number FROM steps WHERE phase = ? ORDER BY written DESC LIMIT 1", phase)
+        return (int(rows[0][0]), int(rows[0][1])) if rows else None
+
+    def events(self) -> list[tuple[float, str]]:
+        """What happened to the run, and when."""
+        return [(float(when), str(what)) for when, what in self._all("SELECT time, what FROM events ORDER BY rowid")]
+
+    def close(self) -> None:
+        """Read no more."""
+        self._database.close()
+
+    def _all(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        with _told(self._path):
+            return self._database.execute(statement, values).fetchall()
+
+
+def thinned_out(written: int) -> Iterator[int]:
+    """Which of the rows before this one are not needed any more: the older they are, the fewer.
+
+    Of rows older than ``KEPT · 2^k`` those stay whose number is divisible by ``2^(k + 1)``: of ``n`` rows some
+    ``KEPT · (1 + log2(n / KEPT) / 2)`` in all.
+    """
+    span, spacing = KEPT, 1
+    while span <= written:
+        row = written - span
+        if row % spacing == 0 and row % (2 * spacing):
+            yield row
+        span, spacing = 2 * span, 2 * spacing
+
+
+def is_remote(path: Path) -> bool:
+    """Whether a file is on another machine, as far as this one tells."""
+    try:
+        mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    except OSError:
+        return False
+    place = path.resolve()
+    around = [(len(each[1]), each[2]) for each in mounts if place.is_relative_to(each[1].replace("\\040", " "))]
+    return max(around, default=(0, ""))[1].startswith(_REMOTE)
+
+
+def _series(database: sqlite3.Connection) -> dict[int, Series]:
+    rows = database.execute("SELECT number, path, type_name, kind, name, invocation FROM series").fetchall()
+    return {
+        number: Series(path=path, type_name=type_name, kind=kind, name=name, invocation=invocation)
+        for number, path, type_name, kind, name, invocation in rows
+    }
+
+
+def _connected(path: Path, mode: str = "rwc") -> sqlite3.Connection:
+    with _told(path):
+        return sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=5.0)
+
+
+def _require_version(database: sqlite3.Connection, path: Path) -> None:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if version > VERSION:
+        known = f"and this torchscan reads up to {VERSION}"
+        raise StoreError(f"{str(path)!r} follows schema {version}, {known}: a newer one wrote it")
+    if version == 0 and tables:
+        raise StoreError(f"{str(path)!r} is a database, but not a run that was watched")
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(f"{str(path)!r}: {error}") from error
