@@ -9,8 +9,9 @@ from typing import Literal
 
 #: of every so many rows one has its least and greatest value looked for, if each step is looked at
 _IN_TURN = 8
-#: what looking costs besides the time spent in it: caches are cold afterwards
-_BESIDES = 1.5
+#: what a step that is looked at takes longer, as a multiple of the time that is spent on looking: hooks that torch calls, caches
+#: that are cold afterwards, and the worker, which has a core that training may want. Of a ResNet-18 on two cores: 16 ms for 5 ms
+_BESIDES = 3.0
 _MOST = 10_000
 
 
@@ -26,7 +27,8 @@ class Frequency:
         self._before: float | None = None
         self._was_due = True
         self._turn = 0
-        self._next = 0
+        #: when it was last looked
+        self._last = -_MOST
 
     def is_due(self, number: int) -> bool:
         """Whether to look at this pass."""
@@ -34,10 +36,10 @@ class Frequency:
         if self._before is not None and not self._was_due:
             self._periods.append(now - self._before)
         self._before = now
-        self._was_due = number >= self._next if self._is_auto else number % self._every == 0
+        self._was_due = number >= self._last + max(2, self._every) if self._is_auto else number % self._every == 0
         if self._was_due:
             self._turn += 1
-            self._next = number + max(2, self._every)
+            self._last = number
         return self._was_due
 
     def turn(self, row: int) -> bool:
@@ -49,4 +51,3 @@ class Frequency:
         if self._is_auto and self._periods:
             share = _BESIDES * nanoseconds * 1e-9 / statistics.median(self._periods)
             self._every = min(_MOST, max(1, round(share / self._budget)))
-            self._next += max(2, self._every) - 2

@@ -1,0 +1,57 @@
+"""How often a step is looked at, on a clock that stands still unless it is set."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import pytest
+
+from torchscan.live.frequency import Frequency
+
+
+def looked_at(
+    monkeypatch: pytest.MonkeyPatch, every: int | Literal["auto"], *, budget: float, cost: float, steps: int
+) -> list[int]:
+    """Which steps, if each takes 10 ms, and looking at one ``cost`` ms more."""
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    frequency, found = Frequency(every, budget), []
+    for step in range(steps):
+        is_due = frequency.is_due(step)
+        now[0] += 0.010
+        if is_due:
+            found.append(step)
+            now[0] += cost / 1000
+            frequency.note_cost(round(cost * 1e6))
+    return found
+
+
+def test_every_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert looked_at(monkeypatch, 4, budget=0.01, cost=1, steps=13) == [0, 4, 8, 12]
+    assert looked_at(monkeypatch, 1, budget=0.01, cost=1, steps=3) == [0, 1, 2]
+
+
+def test_as_often_as_the_budget_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1 ms spent on looking is 3 ms in all, which is 1 % of 30 steps of 10 ms."""
+    found = looked_at(monkeypatch, "auto", budget=0.01, cost=1, steps=200)
+    assert found[:2] == [0, 2], "what a step takes is known after one that nobody looked at"
+    assert {two - one for one, two in pairwise(found[1:])} == {30}
+
+
+def test_a_larger_budget_and_a_smaller_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = looked_at(monkeypatch, "auto", budget=0.1, cost=0.1, steps=40)
+    assert found == list(range(0, 40, 2)), "every other step, since the others tell what a step takes"
+
+
+def test_whose_least_and_greatest_values_are_looked_for() -> None:
+    """Of all rows if seven of eight steps are left out, else of each in turn."""
+    seldom, often = Frequency(8, 0.01), Frequency(1, 0.01)
+    assert all(seldom.turn(row) for row in range(20))
+    seen: set[int] = set()
+    for step in range(8):
+        often.is_due(step)
+        rows = {row for row in range(16) if often.turn(row)}
+        assert len(rows) == 2
+        seen |= rows
+    assert seen == set(range(16))
