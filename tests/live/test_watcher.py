@@ -372,6 +372,74 @@ def test_a_trainer_that_is_killed(after: float, tmp_path: Path) -> None:
     assert after == 0 or len(steps) > 30
 
 
+DISTRIBUTED = """
+    import sys, torch, torchscan
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    folder, watches = sys.argv[1], sys.argv[2] == "watched"
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    watcher = torchscan.watch(model, folder + "/run", every=1) if watches else None
+    parallel = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(dist.get_rank())
+    for step in range(20):
+        optimizer.zero_grad()
+        parallel(torch.rand(8, 4)).square().mean().backward()
+        optimizer.step()
+    if watcher is not None:
+        watcher.close()
+    torch.save(model.state_dict(), f"{folder}/{sys.argv[2]}{dist.get_rank()}.pt")
+    dist.destroy_process_group()
+"""
+
+
+def test_two_processes_that_train_together(tmp_path: Path) -> None:
+    """Results are the same with and without; each writes its own file, and they are read as one."""
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(DISTRIBUTED))
+    for number, how in enumerate(("plain", "watched")):
+        rendezvous = {
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(29_400 + os.getpid() % 200 * 2 + number),
+        }
+        call = [sys.executable, str(script), str(tmp_path), how]
+        trainers = [
+            subprocess.Popen(call, cwd=HERE, env={**os.environ, **rendezvous, "RANK": str(rank)})  # noqa: S603
+            for rank in range(2)
+        ]
+        assert [trainer.wait() for trainer in trainers] == [0, 0]
+    for rank in range(2):
+        plain, watched = (torch.load(tmp_path / f"{how}{rank}.pt") for how in ("plain", "watched"))
+        assert all(torch.equal(plain[name], watched[name]) for name in plain)
+    run = torchscan.open_run(tmp_path / "run")
+    assert (run.ranks, run.steps()) == (2, list(range(20)))
+    assert {each.sampled for each in run.history("0 output").distributions} == {2 * 64}
+
+
+def test_processes_that_are_forked_watch_nothing(tmp_path: Path) -> None:
+    """Workers of a data loader have the model, and its hooks, but not the run."""
+    model = net()
+
+    class Computed(torch.utils.data.Dataset[Tensor]):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Tensor:
+            with torch.no_grad():
+                return model(torch.full((4,), float(index)))
+
+    with watch(model, tmp_path / "run", every=1, log=("outputs",)):
+        loader = torch.utils.data.DataLoader(Computed(), num_workers=1, multiprocessing_context="fork")
+        assert len(list(loader)) == 4
+        train(model, 2)
+    run = torchscan.open_run(tmp_path / "run")
+    assert (run.steps(), run.steps("eval")) == ([0, 1], [])
+
+
 def test_a_worker_that_is_killed(tmp_path: Path) -> None:
     model = net()
     with warnings.catch_warnings(record=True) as said:
