@@ -9,8 +9,8 @@ from typing import Literal
 
 #: of every so many rows one has its least and greatest value looked for, if each step is looked at
 _IN_TURN = 8
-#: what a step that is looked at takes longer, as a multiple of the time that is spent on looking: hooks that torch calls, caches
-#: that are cold afterwards, and the worker, which has a core that training may want. Of a ResNet-18 on two cores: 16 ms for 5 ms
+#: what a step that is looked at takes longer, as a multiple of the time that is spent on looking: torch calls hooks, caches are
+#: cold afterwards, and the worker has a core that training may want. Of a ResNet-18 on two cores it was 16 ms for 5
 _BESIDES = 3.0
 _MOST = 10_000
 

@@ -66,7 +66,7 @@ class Watcher:
         self._step = last["train"][0] + 1 if step is None and "train" in last else (step or 0)
         if step is not None:
             self._process.say({"is": "from", "step": step})
-        self._is_told = False
+        self._is_told = self._is_closed = False
         self._probe: Probe | None = None
         self._under_way: tuple[int, Phase, int] = (0, "train", 0)
         self._has_begun_backward = False
@@ -85,7 +85,7 @@ class Watcher:
         self._gate = self._gate_of(self._model)
         self._handles: list[RemovableHandle] = []
         self._is_following = False
-        self._leaf = self._followed_leaf()
+        self._leaves = self._followed_leaves()
         self._optimizers = register_optimizer_step_post_hook(lambda *_: self._note_backward())
         self._go_on()
 
@@ -108,27 +108,36 @@ class Watcher:
             self._compiler.ignore_hooks()
             self._compiler.listen()
             self._gate = self._gate_of(self._model)
-        if not self._handles:
-            self._handles = [register_module_forward_pre_hook(self._gate)]
+        self._open_gate()
         if self._is_following:
             self._tree.go_on()
 
     def _pause(self) -> None:
+        self._close_gate()
+        self._tree.pause()
+
+    def _open_gate(self) -> None:
+        if not self._handles:
+            self._handles = [register_module_forward_pre_hook(self._gate)]
+
+    def _close_gate(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._tree.pause()
 
-    def _followed_leaf(self) -> object:
-        """The node that stores a gradient, which tells of backward passes in steps that nobody looks at."""
-        parameter = next((each for each in self._model.parameters() if each.requires_grad), None)
-        node = None if parameter is None else accumulator_of(parameter)
-        if node is not None:
+    def _followed_leaves(self) -> list[object]:
+        """Nodes that store gradients of the first and the last parameter: they tell of backward passes that nobody sees."""
+        parameters = [each for each in self._model.parameters() if each.requires_grad and not nn.parameter.is_lazy(each)]
+        nodes = [node for each in {*parameters[:1], *parameters[-1:]} if (node := accumulator_of(each)) is not None]
+        for node in nodes:
             node.register_prehook(lambda *_: self._note_backward())
-        return node
+        return nodes
 
     def _note_backward(self) -> None:
+        """Gradients come, or an optimizer makes its step: the next forward pass may be one to be looked at."""
         self._has_begun_backward = True
+        if not self._is_closed:
+            self._open_gate()
 
     def _path_of(self, module: nn.Module) -> str | None:
         return None if is_recording() else self._paths.get(id(module))
@@ -157,6 +166,8 @@ class Watcher:
             self._step += 1
         if self._frequencies[phase].is_due(self._under_way[0] if self._is_told else number):
             self._arm(module, args)
+        elif phase == "train" and not self._is_told:
+            self._close_gate()  # until gradients come: no module need know
 
     @property
     def _goes_on(self) -> bool:
@@ -206,6 +217,7 @@ class Watcher:
     def step(self, number: int | None = None) -> None:
         """A training step is over: from now on you say so, and nobody looks for it. ``number`` is that of the next one."""
         self._is_told = True
+        self._open_gate()
         self._finish()
         self._step = self._step + 1 if number is None else number
 
@@ -246,7 +258,8 @@ class Watcher:
         self._is_following = False
         self._compiler.close()
         self._optimizers.remove()
-        self._leaf = None
+        self._leaves = []
+        self._is_closed = True
         _watchers.discard(self)
         atexit.unregister(self.close)
 
