@@ -48,6 +48,7 @@ def _compared(model: nn.Module, x: Tensor, every: int) -> tuple[float, float, fl
         for _ in range(3):
             _seconds(model, x, optimizer)
         for number in range(rounds):
+            time.sleep(_STARTS)  # as below: a machine that has rested is slower at first
             times["plain"].append(_block(model, x, optimizer, block))
             watcher = watch(model, folder / "run", every=every, step=number * block)
             time.sleep(_STARTS)
@@ -63,6 +64,8 @@ def _compared(model: nn.Module, x: Tensor, every: int) -> tuple[float, float, fl
 
 def _block(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, steps: int) -> tuple[float, float]:
     """The mean of the steps: in wall time the median of ten parts, and in CPU time."""
+    for _ in range(5):
+        _seconds(model, x, optimizer)
     cpu = time.process_time()
     wall = [_seconds(model, x, optimizer) for _ in range(steps)]
     mean = statistics.median(wall) if steps <= _BLOCK else sum(wall) / steps
