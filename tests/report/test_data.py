@@ -274,7 +274,7 @@ def mutations(draw: st.DrawFn) -> Any:
             if draw(st.booleans()):
                 del target[path[-1]]
             else:
-                target[path[-1]] = draw(VALUES)
+                target[path[-1]] = copy.deepcopy(draw(VALUES))  # the next mutation may change it
         except (KeyError, IndexError, TypeError):  # the first mutation took it away
             continue
     return report
