@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -102,11 +103,11 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not a database, by any means " * 100)
     with pytest.raises(StoreError, match="not a database"):
         Reader(tmp_path / "text")
-    with sqlite3.connect(tmp_path / "other") as other:
+    with closing(sqlite3.connect(tmp_path / "other")) as other:
         other.execute("CREATE TABLE mine (x)")
     with pytest.raises(StoreError, match="not a run that was watched"):
         Store(tmp_path / "other", {})
-    with sqlite3.connect(tmp_path / "newer") as newer:
+    with closing(sqlite3.connect(tmp_path / "newer")) as newer:
         newer.execute("PRAGMA user_version = 7")
     with pytest.raises(StoreError, match="schema 7, and this torchscan reads up to 1"):
         Reader(tmp_path / "newer")

@@ -46,7 +46,7 @@ class Store:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._database = _connected(path)
-        with _told(path):
+        with _closed_if_refused(self._database, path):
             _require_version(self._database, path)
             self._database.execute(f"PRAGMA journal_mode = {'DELETE' if is_remote(path) else 'WAL'}")
             self._database.execute("PRAGMA synchronous = NORMAL")
@@ -118,7 +118,7 @@ class Reader:
         if not path.is_file():
             raise StoreError(f"{str(path)!r} is not there")
         self._database = _connected(path, mode="ro")
-        with _told(path):
+        with _closed_if_refused(self._database, path):
             _require_version(self._database, path)
 
     def about(self) -> dict[str, Any]:
@@ -213,3 +213,13 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise StoreError(f"{str(path)!r}: {error}") from error
+
+
+@contextlib.contextmanager
+def _closed_if_refused(database: sqlite3.Connection, path: Path) -> Iterator[None]:
+    try:
+        with _told(path):
+            yield
+    except StoreError:
+        database.close()
+        raise
