@@ -270,6 +270,7 @@ def test_copies_files_and_compilation_go_on(tmp_path: Path) -> None:
     assert torchscan.open_run(tmp_path / "run").steps() == [0, 1]
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower")
 def test_what_is_compiled_is_the_same(tmp_path: Path) -> None:
     def frames(watches: bool) -> tuple[int, int]:
         torch._dynamo.reset()

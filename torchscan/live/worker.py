@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from torchscan.live.store import Store, StoreError
 
 #: seconds after which it looks whether its parent is still there
 _LOOKS = 0.5
+#: and for how long it goes on if it is not
+_AFTERWARDS = 1.0
 #: how much less important than training it is to the machine
 _NICE = 10
 
@@ -39,6 +42,7 @@ class Worker:
         self._series: list[Series] = []
         self._has_failed = False
         self._parent = parent
+        self._until = 0.0
         self._answers: dict[str, Callable[[Message], None]] = {
             "memory": self._take_memory,
             "series": self._take_series,
@@ -48,13 +52,22 @@ class Worker:
         }
 
     def work(self) -> None:
-        """Until nobody is there any more. What was said before is done."""
-        while self._line.is_open and os.getppid() == self._parent:
+        """Until nobody is there any more. What was said before is done, as far as there is time."""
+        while self._line.is_open and not self._has_no_time:
             select.select([self._line.socket], [] if self._line.has_said_all else [self._line.socket], [], _LOOKS)
             self._line.flush()
             for message in self._line.heard():
-                self._answer(message)
+                if not self._has_no_time:
+                    self._answer(message)
         self._store.close()
+
+    @property
+    def _has_no_time(self) -> bool:
+        """Whether the parent was killed, and some time ago."""
+        if os.getppid() == self._parent:
+            return False
+        self._until = self._until or time.monotonic() + _AFTERWARDS
+        return time.monotonic() > self._until
 
     def _answer(self, message: Message) -> None:
         try:
