@@ -479,6 +479,8 @@ def test_a_file_that_is_another_s(tmp_path: Path) -> None:
 def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="log has 'weights': there are inputs"):
         watch(net(), tmp_path / "run", log=("weights",))
+    with pytest.raises(InputError, match=r"log is a text: give a list, log=\['outputs'\]"):
+        watch(net(), tmp_path / "run", log="outputs")
     with pytest.raises(InputError, match="every is 0"):
         watch(net(), tmp_path / "run", every=0)
     with pytest.raises(InputError, match="has no run that was watched"):

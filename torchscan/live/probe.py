@@ -110,8 +110,7 @@ class Probe:
         """A call starts: what it is given may be written to in it."""
         if self._wants("input") and self._follows(call.path):
             start = time.perf_counter_ns()
-            for number, tensor in enumerate(tensors_in(args)):
-                self._note(call.path, "input", str(number), call.invocation, call.module, tensor)
+            self._note_all(call, "input", tensors_in(args))
             self.took += time.perf_counter_ns() - start
 
     def note_end(self, call: Call, given: Given, result: object) -> None:
@@ -120,12 +119,9 @@ class Probe:
         outputs = tensors_in(result)
         if self._follows(call.path):
             if given[1] and self._wants("input"):
-                before = len(tensors_in(given[0]))
-                for number, tensor in enumerate(tensors_in(given[1]), before):
-                    self._note(call.path, "input", str(number), call.invocation, call.module, tensor)
+                self._note_all(call, "input", tensors_in(given[1]), first=len(tensors_in(given[0])))
             if self._wants("output"):
-                for number, tensor in enumerate(outputs):
-                    self._note(call.path, "output", str(number), call.invocation, call.module, tensor)
+                self._note_all(call, "output", outputs)
         if call.parent is None:
             for tensor in outputs:
                 if tensor.grad_fn is not None:
@@ -138,6 +134,10 @@ class Probe:
         """A tensor that the user has named."""
         if self._follows(path):
             self._note(path, "attached", name, invocation, module, tensor)
+
+    def _note_all(self, call: Call, kind: Kind, tensors: Sequence[Tensor], first: int = 0) -> None:
+        for number, tensor in enumerate(tensors, first):
+            self._note(call.path, kind, str(number), call.invocation, call.module, tensor)
 
     def _wants(self, kind: Kind) -> bool:
         return kind in self._kinds or _GRADIENT_OF[kind] in self._kinds

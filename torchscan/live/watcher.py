@@ -301,6 +301,8 @@ def watch(
         step: the number of the first step. What an earlier process has recorded from there on is recorded anew. None: the one
             after the last that was recorded.
     """
+    if isinstance(log, str):
+        raise InputError(f"log is a text: give a list, log=[{log!r}]")
     unknown = [name for name in log if name not in LOGGED]
     if unknown:
         raise InputError(f"log has {unknown[0]!r}: there are {', '.join(LOGGED)}")
