@@ -222,6 +222,8 @@ def is_transforming() -> bool:
 without_torch_function: Any = _C.DisableTorchFunction
 #: how many modes that take the place of torch's functions are active
 count_function_modes: Callable[[], int] = _C._len_torch_function_stack
+#: how many modes that take the place of operators are
+count_dispatch_modes: Callable[[], int] = _C._len_torch_dispatch_stack
 #: whether it is what vmap and grad wrap around a tensor
 is_functorch_wrapped: Callable[[Tensor], bool] = _C._functorch.is_functorch_wrapped_tensor
 #: whether two tensors look into the same memory block
@@ -328,8 +330,6 @@ def accumulator_of(parameter: Tensor) -> Any:
     return None if node is None else node.next_functions[0][0]
 
 
-#: into many tensors from as many others
-copy_all: Callable[[list[Tensor], list[Tensor]], None] = torch._foreach_copy_
 #: of many tensors by one kernel, where they are alike and dense
 norms_of: Callable[[list[Tensor], float], tuple[Tensor, ...]] = torch._foreach_norm
 

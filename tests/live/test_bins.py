@@ -36,11 +36,11 @@ def of(values: Tensor) -> Distribution:
         series=torch.tensor([[7, 0]]),
         numels=torch.tensor([rows.numel()]),
         sizes=torch.tensor([rows.numel()]),
-        extremes=torch.tensor([[math.inf, -math.inf]]),
+        exact=torch.tensor([[math.inf, -math.inf, math.nan, math.nan]]),
         pairs=torch.empty(0, 2, dtype=torch.int64),
         samples=rows,
     )
-    return distributions_of(sampled)[7]
+    return distributions_of(sampled)[0]
 
 
 KNOWN: dict[str, Callable[[], Tensor]] = {

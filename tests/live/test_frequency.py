@@ -45,13 +45,13 @@ def test_a_larger_budget_and_a_smaller_cost(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_whose_least_and_greatest_values_are_looked_for() -> None:
-    """Of all rows if seven of eight steps are left out, else of each in turn."""
-    seldom, often = Frequency(8, 0.01), Frequency(1, 0.01)
+    """Of all rows if fifteen of sixteen steps are left out, else of each in turn."""
+    seldom, often = Frequency(16, 0.01), Frequency(1, 0.01)
     assert all(seldom.turn(row) for row in range(20))
     seen: set[int] = set()
-    for step in range(8):
+    for step in range(16):
         often.is_due(step)
-        rows = {row for row in range(16) if often.turn(row)}
+        rows = {row for row in range(32) if often.turn(row)}
         assert len(rows) == 2
         seen |= rows
-    assert seen == set(range(16))
+    assert seen == set(range(32))

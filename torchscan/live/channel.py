@@ -58,7 +58,7 @@ class Line:
     def flush(self) -> None:
         """Send what waits, as far as there is room."""
         with self._closed_by_other():
-            while self._waiting and self.is_open:
+            while self._waiting:
                 sent = self.socket.send(self._waiting[:_CHUNK])
                 del self._waiting[:sent]
 

@@ -9,24 +9,32 @@ from torch import Tensor
 
 from torchscan.live.bins import BINS, SHIFT
 from torchscan.live.sampled import Sampled
-from torchscan.live.schema import Distribution
+from torchscan.live.schema import Distribution, Series
+
+#: between which bounds the results of modules of these types are
+_BOUNDS = {
+    "Sigmoid": (0.0, 1.0),
+    "Hardsigmoid": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+    "Hardtanh": (-1.0, 1.0),
+    "Softsign": (-1.0, 1.0),
+    "ReLU6": (0.0, 6.0),
+}
+_NEAR = 0.01
 
 
-def distributions_of(sampled: Sampled) -> dict[int, Distribution]:
-    """By the numbers of the series."""
-    rows = _rows(sampled)
-    return {number: rows[row] for number, row in sampled.series.tolist()}
-
-
-def _rows(sampled: Sampled) -> list[Distribution]:
+def distributions_of(sampled: Sampled) -> list[Distribution]:
+    """Of its rows."""
     is_valid = torch.arange(sampled.samples.shape[1]) < sampled.sizes[:, None]
-    least, most = sampled.extremes[:, 0].double(), sampled.extremes[:, 1].double()
+    least, most, dead, sample_norm = sampled.exact.double().unbind(1)
     is_exact = ~(least > most)
     columns = {
         **_of_sample(sampled.samples, is_valid),
         "numel": sampled.numels,
         "is_exact": is_exact & least.isfinite() & most.isfinite(),
         "update": _updates(sampled, is_valid),
+        "dead": dead,
+        "sample_norm": sample_norm,
     }
     # values that a sample has missed show in the extremes
     columns["nan"] = columns["nan"].clamp(min=(is_exact & least.isnan()).long())
@@ -34,18 +42,29 @@ def _rows(sampled: Sampled) -> list[Distribution]:
     columns["least"] = least.where(columns["is_exact"], columns["least"])
     columns["most"] = most.where(columns["is_exact"], columns["most"])
     figures = zip(*(column.tolist() for column in columns.values()), strict=True)
-    counts = _counts(sampled.samples, is_valid)
     return [
-        Distribution(**dict(zip(columns, row, strict=True)), counts=each) for row, each in zip(figures, counts, strict=True)
+        Distribution(**dict(zip(columns, row, strict=True)), saturated=math.nan, custom={}, counts=counts)
+        for row, counts in zip(figures, _counts(sampled.samples, is_valid), strict=True)
     ]
+
+
+def bounds_of(series: Series) -> tuple[float, float] | None:
+    """Between which values a series is because a module of its type returns it; None: there are no such bounds."""
+    return _BOUNDS.get(series.type_name) if series.kind == "output" else None
+
+
+def saturated(values: Tensor, low: float, high: float) -> float:
+    """The share of the values that are within a hundredth of the range from a bound."""
+    near = _NEAR * (high - low)
+    return ((values < low + near) | (values > high - near)).float().mean().item()
 
 
 def _updates(sampled: Sampled, is_valid: Tensor) -> Tensor:
     """How much a parameter has changed: ``‖after − before‖ / ‖before‖``; NaN where it was zero, and for what is none."""
     before, after = sampled.pairs.unbind(1)
-    values = sampled.samples.double().where(is_valid, 0.0)
-    found = torch.full((len(values),), math.nan, dtype=torch.float64)
-    found[after] = (values[after] - values[before]).norm(dim=1) / values[before].norm(dim=1)
+    old, new = (sampled.samples[rows].double().where(is_valid[rows], 0.0) for rows in (before, after))
+    found = torch.full((len(is_valid),), math.nan, dtype=torch.float64)
+    found[after] = (new - old).norm(dim=1) / old.norm(dim=1)
     return found
 
 

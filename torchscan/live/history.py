@@ -17,7 +17,8 @@ from torchscan.live.schema import Distribution, Kind, Phase, Series
 from torchscan.live.store import Reader, StoreError
 
 T = TypeVar("T")
-_FIGURES = ("numel", "sampled", "nan", "inf", "zero", "mean", "std", "least", "most", "is_exact", "update")
+_MEANS = ("update", "saturated", "dead", "sample_norm")
+_FIGURES = ("numel", "sampled", "nan", "inf", "zero", "mean", "std", "least", "most", "is_exact", *_MEANS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +34,13 @@ class History:
         return len(self.steps)
 
     def figure(self, name: str) -> list[float]:
-        """One figure of a :class:`Distribution` in each step, by its name: ``"mean"``, ``"least"``, ``"update"``."""
-        if name not in _FIGURES:
-            raise InputError(f"{name!r} is no figure: there are {', '.join(_FIGURES)}")
-        return [getattr(each, name) for each in self.distributions]
+        """One figure of a :class:`Distribution` in each step, by its name: ``"mean"``, ``"least"``, or a statistic of yours."""
+        if name in _FIGURES:
+            return [getattr(each, name) for each in self.distributions]
+        custom = dict.fromkeys(known for each in self.distributions for known in each.custom)
+        if name not in custom:
+            raise InputError(f"{name!r} is no figure: there are {', '.join([*_FIGURES, *custom])}")
+        return [each.custom.get(name, math.nan) for each in self.distributions]
 
     def quantiles(self, *shares: float) -> list[list[float]]:
         """Of the finite values of each step, for each share: ``quantiles(0.05, 0.5, 0.95)``."""
@@ -96,7 +100,7 @@ class WatchedRun:
         found: dict[tuple[int, int], list[Distribution]] = defaultdict(list)
         for reader in self._readers():
             number = next((number for number, each in reader.series().items() if each == wanted), None)
-            for watched in reader.steps(phase):
+            for watched in reader.steps(phase, () if number is None else (number,)):
                 if number is not None and number in watched.distributions:
                     found[watched.step, watched.number].append(watched.distributions[number])
         keys = sorted(found)
@@ -121,7 +125,7 @@ class WatchedRun:
         for (step, _, each), distributions in sorted(found.items(), key=lambda pair: pair[0][:2]):
             place = {"step": step, "path": each.path, "kind": each.kind, "name": each.name, "invocation": each.invocation}
             whole = together(distributions)
-            yield {**place, **{name: getattr(whole, name) for name in _FIGURES}}
+            yield {**place, **{name: getattr(whole, name) for name in _FIGURES}, **whole.custom}
 
     def _named(self, said: str) -> Series:
         found = next((each for each in self.series if each.said == said), None)
@@ -163,6 +167,7 @@ def together(parts: Sequence[Distribution]) -> Distribution:
     if len(parts) == 1:
         return parts[0]
     mean, spread = _moments(parts)
+    means: dict[str, Any] = {name: _mean(getattr(part, name) for part in parts) for name in _MEANS}
     counts: Counter[int] = Counter()
     for part in parts:
         counts.update(part.counts)
@@ -173,7 +178,8 @@ def together(parts: Sequence[Distribution]) -> Distribution:
         least=min(part.least for part in parts),
         most=max(part.most for part in parts),
         is_exact=all(part.is_exact for part in parts),
-        update=_mean(part.update for part in parts),
+        **means,
+        custom={name: _mean(part.custom.get(name, math.nan) for part in parts) for part in parts for name in part.custom},
         counts=dict(counts),
     )
 

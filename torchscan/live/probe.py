@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from torchscan.live.layers import Units
 from torchscan.live.rows import Rows
 from torchscan.live.sampled import Sampled
 from torchscan.live.schema import Kind, Phase, Series
@@ -53,9 +55,13 @@ def parameters_of(modules: Iterable[tuple[str, nn.Module]]) -> list[Parameter]:
 class Numbers:
     """Series by the numbers that they have on the line, and those that were not announced yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, whole: Sequence[str] = ()) -> None:
+        """``whole``: patterns of series of which all values are taken."""
         self._numbers: dict[tuple[str, Kind, str, int], int] = {}
+        self._whole = whole
         self.new: list[Series] = []
+        #: those of which all values are taken
+        self.wholes: set[int] = set()
 
     def of(self, path: str, kind: Kind, name: str, invocation: int, module: nn.Module) -> int:
         """The number of a series, which may be new."""
@@ -63,8 +69,34 @@ class Numbers:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._numbers)
-            self.new.append(Series(path=path, type_name=type_name_of(module), kind=kind, name=name, invocation=invocation))
+            series = Series(path=path, type_name=type_name_of(module), kind=kind, name=name, invocation=invocation)
+            self.new.append(series)
+            if any(fnmatch.fnmatchcase(series.said, pattern) for pattern in self._whole):
+                self.wholes.add(number)
         return number
+
+
+class Before:
+    """Rows of parameters after a step: the same as those before the next one, unless somebody has written to them."""
+
+    def __init__(self) -> None:
+        self._rows: list[int] = []
+        self._versions: list[tuple[int, int]] = []
+
+    def note(self, parameters: Sequence[Parameter], rows: Sequence[int | None]) -> None:
+        """After a step."""
+        self._rows = [row for row in rows if row is not None]
+        self._versions = _versions(parameters) if len(self._rows) == len(rows) else []
+
+    def taken(self, parameters: Sequence[Parameter]) -> list[int]:
+        """Before the next one; none if they have to be looked at again."""
+        found = self._rows if parameters and _versions(parameters) == self._versions else []
+        self._rows, self._versions = [], []
+        return found
+
+
+def _versions(parameters: Iterable[Parameter]) -> list[tuple[int, int]]:
+    return [(id(each.tensor), -1 if each.tensor.is_inference() else each.tensor._version) for each in parameters]
 
 
 class Probe:
@@ -75,22 +107,30 @@ class Probe:
         rows: Rows,
         numbers: Numbers,
         parameters: Sequence[Parameter],
+        before: Before,
         *,
         kinds: Collection[Kind],
         follows: Callable[[str], bool],
         is_exact: Callable[[int], bool],
+        sample_norms: bool,
     ) -> None:
         """``is_exact`` says of which rows the least and the greatest value are looked for, ``follows`` of which modules any."""
-        rows.clear()
+        kept = before.taken(parameters)
+        rows.clear(kept)
+        self._remembered = before
         self._rows, self._numbers, self._parameters = rows, numbers, parameters
         self._kinds, self._follows, self._is_exact = {*kinds, "attached", "attached_grad"}, follows, is_exact
+        self._sample_norms = sample_norms
         #: series, and their rows
         self._found: dict[int, int] = {}
+        self._units = Units()
         #: rows of tensors that were looked at, until they are written to
         self._known: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
         #: rows of gradients of such tensors, by the row of the tensor
         self._gradients: dict[int, list[int]] = {}
-        self._before = self._look_at_parameters(lambda _: False) if "param" in kinds else []
+        self._before: list[int | None] = [*range(len(kept))]
+        if "param" in kinds and not kept:
+            self._before = self._look_at_parameters(lambda _: False)
         #: of its passes, what lives as long as the nodes of their results
         self._graphs: list[weakref.ref[object]] = []
         self._awaits_end = True
@@ -136,22 +176,32 @@ class Probe:
             self._note(path, "attached", name, invocation, module, tensor)
 
     def _note_all(self, call: Call, kind: Kind, tensors: Sequence[Tensor], first: int = 0) -> None:
+        unit_dim = self._units.dim_of(call.module, tensors) if kind == "output" else None
         for number, tensor in enumerate(tensors, first):
-            self._note(call.path, kind, str(number), call.invocation, call.module, tensor)
+            self._note(call.path, kind, str(number), call.invocation, call.module, tensor, unit_dim)
 
     def _wants(self, kind: Kind) -> bool:
         return kind in self._kinds or _GRADIENT_OF[kind] in self._kinds
 
-    def _note(self, path: str, kind: Kind, name: str, invocation: int, module: nn.Module, tensor: Tensor) -> None:
+    def _note(
+        self,
+        path: str,
+        kind: Kind,
+        name: str,
+        invocation: int,
+        module: nn.Module,
+        tensor: Tensor,
+        unit_dim: int | None = None,
+    ) -> None:
         row = self._known_row(tensor)
         if row is None:
-            row = self._look(tensor)
+            row = self._look(tensor, unit_dim)
             if row is None:
                 return
             if not tensor.is_inference():
                 self._known[id(tensor)] = weakref.ref(tensor), tensor._version, row
         if kind in self._kinds:
-            self._found[self._numbers.of(path, kind, name, invocation, module)] = row
+            self._keep(self._numbers.of(path, kind, name, invocation, module), row, tensor)
         gradient = _GRADIENT_OF[kind]
         if gradient in self._kinds and tensor.grad_fn is not None:
             self._await_gradient(row, self._numbers.of(path, gradient, name, invocation, module), tensor)
@@ -162,8 +212,13 @@ class Probe:
             return None
         return known[2]
 
-    def _look(self, tensor: Tensor) -> int | None:
-        return self._rows.add(tensor, is_exact=self._is_exact(len(self._rows)))
+    def _look(self, tensor: Tensor, unit_dim: int | None = None) -> int | None:
+        return self._rows.add(tensor, is_exact=self._is_exact(len(self._rows)), unit_dim=unit_dim)
+
+    def _keep(self, number: int, row: int, tensor: Tensor) -> None:
+        self._found[number] = row
+        if number in self._numbers.wholes:
+            self._rows.add_whole(number, tensor)
 
     # -- the backward pass ---------------------------------------------------------------------------------------------
 
@@ -184,8 +239,11 @@ class Probe:
         start = time.perf_counter_ns()
         gradient = gradients[number]
         found = None if gradient is None else self._look(gradient)
-        if found is not None:
-            self._found |= dict.fromkeys(self._gradients[row], found)
+        if gradient is not None and found is not None:
+            if self._sample_norms:
+                self._rows.note_sample_norm(found, gradient)
+            for series in self._gradients[row]:
+                self._keep(series, found, gradient)
         self.took += time.perf_counter_ns() - start
 
     def _note_backward(self, _: tuple[Tensor | None, ...]) -> None:
@@ -202,16 +260,18 @@ class Probe:
         start = time.perf_counter_ns()
         parameters = [each for each in self._parameters if each.tensor.grad is not None]
         gradients = [each.tensor.grad for each in parameters if each.tensor.grad is not None]
-        self._note_parameters(parameters, "param_grad", self._rows.add_all(gradients, self._is_exact))
+        self._note_parameters(parameters, "param_grad", gradients, self._rows.add_all(gradients, self._is_exact))
         self.took += time.perf_counter_ns() - start
 
     def _look_at_parameters(self, is_exact: Callable[[int], bool]) -> list[int | None]:
         return self._rows.add_all((each.tensor for each in self._parameters), is_exact)
 
-    def _note_parameters(self, parameters: Sequence[Parameter], kind: Kind, rows: Sequence[int | None]) -> None:
-        for each, row in zip(parameters, rows, strict=True):
+    def _note_parameters(
+        self, parameters: Sequence[Parameter], kind: Kind, tensors: Iterable[Tensor], rows: Sequence[int | None]
+    ) -> None:
+        for each, tensor, row in zip(parameters, tensors, rows, strict=True):
             if row is not None:
-                self._found[self._numbers.of(each.path, kind, each.name, 0, each.module)] = row
+                self._keep(self._numbers.of(each.path, kind, each.name, 0, each.module), row, tensor)
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
@@ -220,7 +280,9 @@ class Probe:
         start = time.perf_counter_ns()
         self.is_over = True
         after = self._look_at_parameters(self._is_exact) if self._before else []
-        self._note_parameters(self._parameters if after else [], "param", after)
+        if after:
+            self._note_parameters(self._parameters, "param", [each.tensor for each in self._parameters], after)
+            self._remembered.note(self._parameters, after)
         pairs = [(one, two) for one, two in zip(self._before, after, strict=True) if one is not None and two is not None]
         with without_dispatch(), torch.inference_mode(False):
             sampled = Sampled(
@@ -231,9 +293,10 @@ class Probe:
                 series=torch.tensor(list(self._found.items()), dtype=torch.int64).view(-1, 2),
                 numels=torch.tensor(self._rows.numels, dtype=torch.int64),
                 sizes=torch.tensor(self._rows.sizes, dtype=torch.int64),
-                extremes=self._rows.extremes(),
+                exact=self._rows.exact(),
                 pairs=torch.tensor(pairs, dtype=torch.int64).view(-1, 2),
                 samples=self._rows.samples(),
+                wholes=tuple(self._rows.wholes),
             )
         self._known.clear()
         self._gradients.clear()

@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
-import subprocess
-import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torchscan.errors import InputError, warn_user
 from torchscan.live.channel import Line, Message, Outlet
+from torchscan.live.guests import Statistic
 from torchscan.live.lock import Lock
 from torchscan.live.probe import Numbers
 from torchscan.live.sampled import Sampled
 from torchscan.live.schema import Phase
+from torchscan.live.sinks.sink import Sink
+from torchscan.live.starting import StartMethod, start_worker
 from torchscan.live.store import Reader, StoreError
+from torchscan.live.worker import Task
 
 #: seconds to wait for the worker when everything is over
 _PATIENCE = 20.0
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from torchscan.live.worker import main; main()"
 
 
 class Process:
     """Writes what it is given by way of a process of its own."""
 
-    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        about: dict[str, Any],
+        *,
+        sinks: Sequence[Sink],
+        custom: Mapping[str, Statistic],
+        start: StartMethod,
+    ) -> None:
         self._path = folder / f"rank{os.environ.get('RANK', '0')}.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -37,28 +46,36 @@ class Process:
         except OSError as error:
             raise InputError(f"the run {str(folder)!r} cannot be written: {error}") from error
         #: of each phase the last step that is there, and its number
-        self.last = self._last()
+        self.last = self._last(about)
         self.dropped = 0
         ours, theirs = socket.socketpair()
-        config = {"path": str(self._path), "about": about, "parent": os.getpid()}
-        program = _PROGRAM.format(path=sys.path)
-        with theirs:
-            call = [sys.executable, "-c", program, str(theirs.fileno()), json.dumps(config)]
-            self._worker = subprocess.Popen(call, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)  # noqa: S603
+        task = Task(path=self._path, about=about, parent=os.getpid(), sinks=sinks, custom=custom)
+        try:
+            with theirs:
+                self.number, self._wait = start_worker(start, ours, theirs, task)
+        except BaseException:
+            ours.close()
+            self._lock.release()
+            raise
         self._outlet = Outlet(Line(ours))
         self._is_gone = False
 
-    def _last(self) -> dict[Phase, tuple[int, int]]:
+    def _last(self, about: Mapping[str, Any]) -> dict[Phase, tuple[int, int]]:
         if not self._path.exists():
             return {}
         try:
             reader = Reader(self._path)
             phases: tuple[Phase, ...] = ("train", "eval")
             found = {phase: reader.last(phase) for phase in phases}
+            of = reader.about()
             reader.close()
         except StoreError as error:
             self._lock.release()
             raise InputError(f"the run cannot go on: {error}") from error
+        if None not in (of.get("fingerprint"), about["fingerprint"]) and of["fingerprint"] != about["fingerprint"]:
+            self._lock.release()
+            said = f"{str(self._path.parent)!r} is the run of a {of['model']} with other parameters"
+            raise InputError(f"{said}: give this model a folder of its own")
         return {phase: last for phase, last in found.items() if last is not None}
 
     def say(self, message: Message) -> None:
@@ -76,15 +93,20 @@ class Process:
         self.dropped += not self._outlet.put(sampled)
 
     def _hear(self) -> None:
+        self._take_messages()
+        self._outlet.line.flush()
+        if not self._outlet.line.is_open and not self._is_gone:
+            self._is_gone = True
+            warn_user("nothing is watched any more: the process that writes the run has ended. Training goes on")
+
+    def _take_messages(self) -> None:
         for message in self._outlet.line.heard():
             if message["is"] == "read":
                 self._outlet.note_read()
             elif message["is"] == "failed":
                 warn_user(f"the run is not written: {message['why']}. Training goes on")
-        self._outlet.line.flush()
-        if not self._outlet.line.is_open and not self._is_gone:
-            self._is_gone = True
-            warn_user("nothing is watched any more: the process that writes the run has ended. Training goes on")
+            elif message["is"] == "told":
+                warn_user(message["what"])
 
     def close(self) -> None:
         """Wait until everything is written, but not for ever."""
@@ -96,7 +118,7 @@ class Process:
             time.sleep(0.005)
         with contextlib.suppress(OSError):
             self._outlet.line.socket.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._worker.wait(max(0.1, until - time.monotonic()))
+        self._wait(max(0.1, until - time.monotonic()))
+        self._take_messages()
         self._outlet.line.close()
         self._lock.release()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from torchscan.live.sampling import sample_of, values_of
-from torchscan.torch_versions import copy_all, without_dispatch, without_torch_function
+from torchscan.live.sampled import EXACT, Whole
+from torchscan.live.sampling import places_in, values_of
+from torchscan.torch_versions import count_dispatch_modes, count_function_modes, without_dispatch, without_torch_function
 
 _FIRST = 256
+_BARE = frozenset({Tensor, torch.nn.Parameter})
 
 
 class Rows:
@@ -24,72 +26,114 @@ class Rows:
         self._blocks: list[Tensor] = []
         #: views of all rows that there are
         self._slots: list[Tensor] = []
-        self.clear()
-
-    def clear(self) -> None:
-        """A new step."""
         self.numels: list[int] = []
         self.sizes: list[int] = []
-        #: of rows whose least and greatest value were looked for, both
-        self._extremes: dict[int, tuple[Tensor, Tensor]] = {}
+        self.clear()
+
+    def clear(self, kept: Sequence[int] = ()) -> None:
+        """A new step, of which these rows of the one before are the first."""
+        samples = self._whole()[list(kept)] if kept else None
+        numels, sizes = ([figures[row] for row in kept] for figures in (self.numels, self.sizes))
+        if len(self._blocks) > 1:  # so that nothing need be put together the next time
+            size, self._blocks, self._slots = len(self._slots), [], []
+            self._grow(size)
+        if samples is not None:
+            self._blocks[0][: len(kept)] = samples
+        self.numels, self.sizes = numels, sizes
+        #: what was worked out from all values of a row, by its place in ``EXACT``
+        self._exact: list[tuple[int, int, Tensor]] = []
+        self.wholes: list[Whole] = []
 
     def __len__(self) -> int:
         return len(self.numels)
 
-    def add(self, tensor: Tensor, *, is_exact: bool) -> int | None:
-        """The row of a tensor; None: it has no values."""
+    def add(self, tensor: Tensor, *, is_exact: bool, unit_dim: int | None = None) -> int | None:
+        """The row of a tensor; None: it has no values. ``unit_dim``: along which its units lie, if dead ones are counted."""
+        if type(tensor) in _BARE and not (count_dispatch_modes() or count_function_modes()):
+            return self._add(tensor, is_exact=is_exact, unit_dim=unit_dim)  # three microseconds less
         with without_dispatch(), without_torch_function():
-            found = self._place(tensor, is_exact=is_exact)
-            if found is None:
-                return None
-            row, slot, sample = found
-            slot.copy_(sample, non_blocking=True)
-        return row
+            return self._add(tensor, is_exact=is_exact, unit_dim=unit_dim)
 
     def add_all(self, tensors: Iterable[Tensor], is_exact: Callable[[int], bool]) -> list[int | None]:
-        """The rows of many tensors, which are there already."""
-        with without_dispatch(), without_torch_function():
-            found = [self._place(tensor, is_exact=is_exact(len(self.numels))) for tensor in tensors]
-            slots, samples = [each[1] for each in found if each], [each[2] for each in found if each]
-            if slots:
-                copy_all(slots, samples)
-        return [each and each[0] for each in found]
+        """The rows of many tensors."""
+        return [self.add(tensor, is_exact=is_exact(len(self.numels))) for tensor in tensors]
 
-    def _place(self, tensor: Tensor, *, is_exact: bool) -> tuple[int, Tensor, Tensor] | None:
-        """A row, its memory, and what is to be copied there."""
+    def _add(self, tensor: Tensor, *, is_exact: bool, unit_dim: int | None) -> int | None:
         values = values_of(tensor)
         numel = 0 if values is None else values.numel()
         if values is None or not numel:
             return None
-        sample = sample_of(values, numel, self.width)
         row = len(self.numels)
-        size = self.width if numel >= self.width else numel
         self.numels.append(numel)
-        self.sizes.append(size)
+        self.sizes.append(self._sample(values, numel, self._slot(row)))
         if is_exact:
-            with contextlib.suppress(RuntimeError):  # eight-bit floats have no kernel for it
-                self._extremes[row] = torch.aminmax(values)
-        slot = self._slot(row)
-        return row, slot if size == self.width else slot[:size], sample
+            with contextlib.suppress(RuntimeError):  # eight-bit floats have no kernels for it
+                self._look_at_all(row, values, unit_dim)
+        return row
+
+    def _sample(self, values: Tensor, numel: int, slot: Tensor) -> int:
+        """Copy some of the values into a row."""
+        if numel <= self.width:
+            slot[:numel].copy_(values.reshape(-1), non_blocking=True)
+            return numel
+        places = places_in(numel, self.width, values.device)
+        if values.dtype is torch.float32 and values.device == self._device:
+            torch.take(values, places, out=slot)
+        else:
+            slot.copy_(torch.take(values, places), non_blocking=True)
+        return self.width
+
+    def _look_at_all(self, row: int, values: Tensor, unit_dim: int | None) -> None:
+        if unit_dim is None:
+            least, most = torch.aminmax(values)
+        else:
+            others = [dim for dim in range(values.dim()) if dim != unit_dim % values.dim()]
+            lows, highs = values.amin(others), values.amax(others)
+            self._exact.append((row, EXACT.index("dead"), ((lows == 0) & (highs == 0)).float().mean()))
+            least, most = lows.amin(), highs.amax()
+        self._exact += (row, 0, least), (row, 1, most)
+
+    def note_sample_norm(self, row: int, tensor: Tensor) -> None:
+        """The mean over a batch of what its elements' values are long."""
+        with without_dispatch(), without_torch_function():
+            values = values_of(tensor)
+            if values is not None and values.is_floating_point() and values.dim():
+                norms = values.float().flatten(1).norm(dim=1) if values.dim() > 1 else values.float().abs()
+                self._exact.append((row, EXACT.index("sample_norm"), norms.mean()))
+
+    def add_whole(self, number: int, tensor: Tensor) -> None:
+        """All values of a tensor, for a series."""
+        with without_dispatch(), without_torch_function(), torch.inference_mode(False):
+            values = values_of(tensor)
+            if values is not None:
+                self.wholes.append(Whole(number, values.to("cpu", torch.float32, copy=True).contiguous()))
 
     def _slot(self, row: int) -> Tensor:
         if row >= len(self._slots):
-            with torch.inference_mode(False):  # else it could not be written to outside
-                block = torch.zeros(max(_FIRST, len(self._slots)), self.width, device=self._device)
-            self._blocks.append(block)
-            self._slots += block.unbind()
+            self._grow(max(_FIRST, len(self._slots)))
         return self._slots[row]
 
-    def samples(self) -> Tensor:
-        """All rows, on the host."""
-        with without_dispatch(), without_torch_function():
-            return torch.cat(self._blocks)[: len(self)].cpu() if self._blocks else torch.zeros(0, self.width)
+    def _grow(self, more: int) -> None:
+        with torch.inference_mode(False):  # else it could not be written to outside
+            block = torch.zeros(more, self.width, device=self._device)
+        self._blocks.append(block)
+        self._slots += block.unbind()
 
-    def extremes(self) -> Tensor:
-        """The least and the greatest value of each row, on the host; where they were not looked for, the greater one first."""
+    def samples(self) -> Tensor:
+        """All rows, on the host. They stay as they are until the next step."""
         with without_dispatch(), without_torch_function():
-            found = torch.tensor([math.inf, -math.inf]).repeat(len(self), 1)
-            if self._extremes:
-                pairs = [each.float() for pair in self._extremes.values() for each in pair]
-                found[list(self._extremes)] = torch.stack(pairs).view(-1, 2).cpu()
+            return self._whole()[: len(self)].cpu()
+
+    def _whole(self) -> Tensor:
+        if not self._blocks:
+            return torch.zeros(0, self.width)
+        return self._blocks[0] if len(self._blocks) == 1 else torch.cat(self._blocks)
+
+    def exact(self) -> Tensor:
+        """What was worked out from all values of each row, on the host; the least above the greatest: it was not looked for."""
+        with without_dispatch(), without_torch_function():
+            found = torch.tensor([math.inf, -math.inf, math.nan, math.nan]).repeat(len(self), 1)
+            if self._exact:
+                rows, columns, figures = zip(*self._exact, strict=True)
+                found[rows, columns] = torch.stack([each.float() for each in figures]).cpu()
             return found

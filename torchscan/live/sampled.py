@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchscan.live.schema import Phase
+from torchscan.live.schema import Phase, Series
 
 _ALIGNED = 8
+#: what is worked out from all values of a tensor
+EXACT = ("least", "most", "dead", "sample_norm")
+
+
+class Whole(NamedTuple):
+    """All values of a tensor, for the series with this number."""
+
+    number: int
+    values: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +38,20 @@ class Sampled:
     #: how many values there are, and how many of them were sampled
     numels: Tensor
     sizes: Tensor
-    #: the least and the greatest of all; the least above the greatest: not looked for
-    extremes: Tensor
+    #: a column for each of ``EXACT``. The least above the greatest: they were not looked for; NaN: the others were not
+    exact: Tensor
     #: rows of parameters before the step and after it
     pairs: Tensor
     samples: Tensor
+    wholes: tuple[Whole, ...] = ()
 
     @property
     def header(self) -> dict[str, Any]:
         """All but the tensors, and their sizes."""
         times = {"step": self.step, "phase": self.phase, "number": self.number, "time": self.time}
         sizes = {"series": len(self.series), "pairs": len(self.pairs), "rows": len(self.samples)}
-        return {**times, **sizes, "width": self.samples.shape[1]}
+        wholes = [(each.number, tuple(each.values.shape)) for each in self.wholes]
+        return {**times, **sizes, "width": self.samples.shape[1], "wholes": wholes}
 
     @property
     def nbytes(self) -> int:
@@ -55,7 +66,8 @@ class Sampled:
             at += _aligned(tensor.numel() * tensor.element_size())
 
     def _tensors(self) -> tuple[Tensor, ...]:
-        return (self.series, self.numels, self.sizes, self.extremes, self.pairs, self.samples)
+        fixed = (self.series, self.numels, self.sizes, self.exact, self.pairs, self.samples)
+        return (*fixed, *(each.values for each in self.wholes))
 
     @classmethod
     def read(cls, memory: mmap.mmap, at: int, header: dict[str, Any]) -> Sampled:
@@ -65,17 +77,41 @@ class Sampled:
             "series": ((header["series"], 2), torch.int64),
             "numels": ((rows,), torch.int64),
             "sizes": ((rows,), torch.int64),
-            "extremes": ((rows, 2), torch.float32),
+            "exact": ((rows, len(EXACT)), torch.float32),
             "pairs": ((header["pairs"], 2), torch.int64),
             "samples": ((rows, width), torch.float32),
         }
-        tensors: dict[str, Any] = dict(_views(memory, at, shapes))
-        return cls(**{name: header[name] for name in ("step", "phase", "number", "time")}, **tensors)
+        wholes = [(tuple(shape), torch.float32) for _, shape in header["wholes"]]
+        tensors = list(_views(memory, at, [*shapes.values(), *wholes]))
+        fixed: Any = dict(zip(shapes, tensors, strict=False))
+        rest = zip(header["wholes"], tensors[len(shapes) :], strict=True)
+        times = {name: header[name] for name in ("step", "phase", "number", "time")}
+        return cls(**times, **fixed, wholes=tuple(Whole(number, values) for (number, _), values in rest))
 
 
-def _views(memory: mmap.mmap, at: int, shapes: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> Iterator[tuple[str, Tensor]]:
-    for name, (shape, dtype) in shapes.items():
-        yield name, _view(memory, at, shape, dtype)
+class SampledValues(Mapping[Series, Tensor]):
+    """The values of each series: all of them, in their shape, if it is taken whole; else the sampled ones. They are copies."""
+
+    def __init__(self, sampled: Sampled, found: Mapping[Series, tuple[int, int]]) -> None:
+        """``found``: the number of each series, and its row."""
+        self._sampled, self._found = sampled, found
+        self._wholes = {each.number: each.values for each in sampled.wholes}
+
+    def __getitem__(self, series: Series) -> Tensor:
+        number, row = self._found[series]
+        whole = self._wholes.get(number)
+        return (self._sampled.samples[row][: int(self._sampled.sizes[row])] if whole is None else whole).clone()
+
+    def __iter__(self) -> Iterator[Series]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+def _views(memory: mmap.mmap, at: int, shapes: Iterable[tuple[tuple[int, ...], torch.dtype]]) -> Iterator[Tensor]:
+    for shape, dtype in shapes:
+        yield _view(memory, at, shape, dtype)
         at += _aligned(prod(shape) * dtype.itemsize)
 
 

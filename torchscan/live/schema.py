@@ -54,6 +54,14 @@ class Distribution:
     is_exact: bool
     #: of a parameter: how much the step has changed it, as a share of it; NaN: not known
     update: float
+    #: of what an activation such as a sigmoid returns: the share within a hundredth of its range from an end; NaN: it has none
+    saturated: float
+    #: of what a ReLU returns: the share of units that are zero in the whole batch; NaN: not looked for
+    dead: float
+    #: of gradients of inputs and outputs: the mean over the batch of an element's L2 norm; NaN: not looked for
+    sample_norm: float
+    #: statistics of the user's
+    custom: Mapping[str, float]
     #: how many sampled values are in which bin: the number of a bin is the upper ten bits of its values as 32-bit floats
     counts: Mapping[int, int]
 

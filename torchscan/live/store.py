@@ -6,7 +6,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torchscan.live.packing import packed, unpacked
 from torchscan.live.schema import Phase, Series, Watched
 
 #: of the tables; it grows where a reader of the one before would misread them
-VERSION = 1
+VERSION = 2
 #: file systems over a network, on which SQLite's log in shared memory does not work
 _REMOTE = ("nfs", "cifs", "smb", "9p", "fuse.", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "ncpfs", "davfs")
 #: the newest steps of a phase, which are all kept; twice as old ones are thinned out to half, and so on
@@ -130,11 +130,11 @@ class Reader:
         with _told(self._path):
             return _series(self._database)
 
-    def steps(self, phase: Phase) -> Iterator[Watched]:
-        """Those that are kept, in the order in which they were written."""
+    def steps(self, phase: Phase, only: Collection[int] | None = None) -> Iterator[Watched]:
+        """Those that are kept, in the order in which they were written, with all series or with some."""
         rows = "SELECT step, number, time, data FROM steps WHERE phase = ? ORDER BY written"
         for step, number, when, data in self._all(rows, phase):
-            yield Watched(step=step, phase=phase, number=number, time=when, distributions=unpacked(data))
+            yield Watched(step=step, phase=phase, number=number, time=when, distributions=unpacked(data, only))
 
     def times(self, phase: Phase) -> list[tuple[int, float]]:
         """The steps that are kept, and when each was written, without what is in them."""
@@ -203,6 +203,8 @@ def _require_version(database: sqlite3.Connection, path: Path) -> None:
     if version > VERSION:
         known = f"and this torchscan reads up to {VERSION}"
         raise StoreError(f"{str(path)!r} follows schema {version}, {known}: a newer one wrote it")
+    if 0 < version < VERSION:
+        raise StoreError(f"{str(path)!r} follows schema {version}, which only earlier versions of torchscan read")
     if version == 0 and tables:
         raise StoreError(f"{str(path)!r} is a database, but not a run that was watched")
 

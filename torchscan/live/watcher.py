@@ -7,29 +7,31 @@ import fnmatch
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.hooks import RemovableHandle
 
-from torchscan._version import __version__
 from torchscan.errors import InputError, warn_user
+from torchscan.live.about import about_of
 from torchscan.live.frequency import Frequency
-from torchscan.live.probe import LOGGED, Numbers, Probe, parameters_of
+from torchscan.live.gate import Gate
+from torchscan.live.guests import Statistic
+from torchscan.live.probe import LOGGED, Before, Numbers, Probe, parameters_of
 from torchscan.live.process import Process
 from torchscan.live.rows import Rows
-from torchscan.live.schema import Phase
-from torchscan.recording.bookkeeping.inventory import modules_of, tensors_of, type_name_of
-from torchscan.recording.call_tree import CallTree, is_in_backward_pass, is_open, with_autograd_threads
+from torchscan.live.schema import Kind, Phase
+from torchscan.live.sinks.sink import Sink
+from torchscan.live.starting import START_METHODS, StartMethod
+from torchscan.recording.bookkeeping.inventory import modules_of, tensors_of
+from torchscan.recording.call_tree import Call, CallTree, is_in_backward_pass, is_open, with_autograd_threads
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
-from torchscan.torch_versions import accumulator_of, compiled_from, has_compiler, not_compiled
+from torchscan.torch_versions import has_compiler
 
 Chosen = str | nn.Module | Callable[[str, nn.Module], bool]
 
@@ -37,107 +39,75 @@ Chosen = str | nn.Module | Callable[[str, nn.Module], bool]
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is looked at, and how often."""
+
+    every: int | Literal["auto"]
+    overhead_budget: float
+    kinds: frozenset[Kind]
+    #: patterns, modules and functions that choose modules; None: all
+    modules: Sequence[Chosen] | None
+    #: patterns of the series of which all values are taken
+    whole: Sequence[str]
+    sample_n: int
+    sample_norms: bool
+
+
 class Watcher:
     """Records what a model does while it trains. It puts nothing on the model, and changes nothing that it computes."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        folder: Path,
-        *,
-        every: int | Literal["auto"],
-        log: Sequence[str],
-        modules: Iterable[Chosen] | None,
-        sample_n: int,
-        overhead_budget: float,
-        step: int | None,
-    ) -> None:
-        self._model = model
-        self._kinds = {LOGGED[name] for name in log}
-        self._chosen = None if modules is None else list(modules)
-        self._frequencies: dict[Phase, Frequency] = {phase: Frequency(every, overhead_budget) for phase in ("train", "eval")}
-        self._device = next((tensor.device for tensor in tensors_of(model)), torch.device("cpu"))
-        self._rows = Rows(sample_n, self._device)
-        self._numbers = Numbers()
-        self._process = Process(folder, _about(model, log))
-        last = self._process.last
+    def __init__(self, model: nn.Module, process: Process, wanted: Wanted, step: int | None) -> None:
+        self._model, self._process, self._wanted = model, process, wanted
+        self._frequencies: dict[Phase, Frequency] = {
+            phase: Frequency(wanted.every, wanted.overhead_budget) for phase in ("train", "eval")
+        }
+        self._rows = Rows(wanted.sample_n, next((tensor.device for tensor in tensors_of(model)), torch.device("cpu")))
+        self._numbers, self._before = Numbers(wanted.whole), Before()
+        last = process.last
         #: passes of each phase so far, and training steps
         self._passes: dict[Phase, int] = {phase: last[phase][1] + 1 if phase in last else 0 for phase in ("train", "eval")}
         self._step = last["train"][0] + 1 if step is None and "train" in last else (step or 0)
         if step is not None:
-            self._process.say({"is": "from", "step": step})
+            process.say({"is": "from", "step": step})
         self._is_told = self._is_closed = False
         self._probe: Probe | None = None
         self._under_way: tuple[int, Phase, int] = (0, "train", 0)
-        self._has_begun_backward = False
+        #: parts of the model that were called in the pass that is under way
+        self._called: set[int] = set()
+        self._has_begun_backward = self._has_begun = False
         self._pid = os.getpid()
-        self._follow()
+        self._tree = CallTree(self._path_of, with_autograd_threads())
+        self._is_following = False
+        self._gate = Gate(model, self._begin, self._note_backward)
+        self._knows_compiler = False
+        self._compiler = CompileWatch(self._pause, self._go_on)
+        self._compiler.listen()
+        self._go_on()
         _watchers.add(self)
         atexit.register(self.close)
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
-
-    def _follow(self) -> None:
-        self._tree = CallTree(self._path_of, with_autograd_threads())
-        self._compiler = CompileWatch(self._pause, self._go_on)
-        self._compiler.listen()
-        self._knows_compiler = False
-        self._gate = self._gate_of(self._model)
-        self._handles: list[RemovableHandle] = []
-        self._is_following = False
-        self._leaves = self._followed_leaves()
-        self._optimizers = register_optimizer_step_post_hook(lambda *_: self._note_backward())
-        self._go_on()
-
-    def _gate_of(self, model: nn.Module) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        """Called before each module of the process: it must cost nothing but a comparison."""
-
-        def gate(module: nn.Module, args: tuple[Any, ...]) -> None:
-            if module is model:
-                self._begin(module, args)
-
-        def gate_of_compiled(module: nn.Module, args: tuple[Any, ...]) -> None:
-            if module is model or compiled_from(module) is model:
-                self._begin(module, args)
-
-        return not_compiled(gate_of_compiled) if has_compiler() else gate
 
     def _go_on(self) -> None:
         if self._knows_compiler != has_compiler():
             self._knows_compiler = True
             self._compiler.ignore_hooks()
             self._compiler.listen()
-            self._gate = self._gate_of(self._model)
-        self._open_gate()
+            self._gate.keep_compiler_out()
+        self._gate.open()
         if self._is_following:
             self._tree.go_on()
 
     def _pause(self) -> None:
-        self._close_gate()
+        self._gate.close()
         self._tree.pause()
-
-    def _open_gate(self) -> None:
-        if not self._handles:
-            self._handles = [register_module_forward_pre_hook(self._gate)]
-
-    def _close_gate(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-    def _followed_leaves(self) -> list[object]:
-        """Nodes that store gradients of the first and the last parameter: they tell of backward passes that nobody sees."""
-        parameters = [each for each in self._model.parameters() if each.requires_grad and not nn.parameter.is_lazy(each)]
-        nodes = [node for each in {*parameters[:1], *parameters[-1:]} if (node := accumulator_of(each)) is not None]
-        for node in nodes:
-            node.register_prehook(lambda *_: self._note_backward())
-        return nodes
 
     def _note_backward(self) -> None:
         """Gradients come, or an optimizer makes its step: the next forward pass may be one to be looked at."""
         self._has_begun_backward = True
         if not self._is_closed:
-            self._open_gate()
+            self._gate.open()
 
     def _path_of(self, module: nn.Module) -> str | None:
         return None if is_recording() else self._paths.get(id(module))
@@ -145,18 +115,26 @@ class Watcher:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        """The model is called."""
-        if os.getpid() != self._pid or is_in_backward_pass() or is_recording() or is_open(module):
+        """The model is called, or a part of it."""
+        if os.getpid() != self._pid or is_in_backward_pass() or is_recording() or self._is_inside(module):
             return
         try:
+            self._gate.note_entry(module, is_first=not self._has_begun)
+            self._has_begun = True
             self._begin_pass(module, args)
         except Exception as error:
             self._give_up(error)
 
+    def _is_inside(self, module: nn.Module) -> bool:
+        """Whether it is the model that calls it."""
+        return is_open(module) or (self._tree.current is not None and not self._gate.is_model(module))
+
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         phase: Phase = "train" if module.training and torch.is_grad_enabled() else "eval"
-        if phase == "train" == self._under_way[1] and self._goes_on:
-            return  # another forward pass of the same step
+        goes_on = phase == self._under_way[1] and self._goes_on(module)
+        self._called = {id(module), *(self._called if goes_on else ())}
+        if goes_on:
+            return
         self._finish()
         self._has_begun_backward = False
         number = self._passes[phase]
@@ -167,11 +145,12 @@ class Watcher:
         if self._frequencies[phase].is_due(self._under_way[0] if self._is_told else number):
             self._arm(module, args)
         elif phase == "train" and not self._is_told:
-            self._close_gate()  # until gradients come: no module need know
+            self._gate.close()  # until gradients come: no module need know
 
-    @property
-    def _goes_on(self) -> bool:
-        """Whether a forward pass that begins now is of the step that is under way."""
+    def _goes_on(self, module: nn.Module) -> bool:
+        """Whether a call that begins now is of the pass that is under way."""
+        if self._under_way[1] == "eval":
+            return not self._gate.is_model(module) and id(module) not in self._called
         if self._is_told:
             return self._probe is not None
         return self._probe is not None and not self._has_begun_backward and self._probe.can_go_on
@@ -179,27 +158,36 @@ class Watcher:
     def _arm(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         start = time.perf_counter_ns()
         modules = list(modules_of(self._model))
-        self._paths = {id(each): path for path, each in modules} | {id(module): ""}  # which may be a compiled one around it
+        self._paths = {id(each): path for path, each in modules}
+        self._paths.setdefault(id(module), "")  # which may be a compiled one around it
         chosen = {path for path, each in modules if self._is_chosen(path, each)}
-        turn = self._frequencies[self._under_way[1]].turn
+        is_training = self._under_way[1] == "train"
         self._probe = Probe(
             self._rows,
             self._numbers,
-            parameters_of((path, each) for path, each in modules if path in chosen) if self._under_way[1] == "train" else [],
-            kinds=self._kinds,
+            parameters_of((path, each) for path, each in modules if path in chosen) if is_training else [],
+            self._before,
+            kinds=self._wanted.kinds,
             follows=chosen.__contains__,
-            is_exact=turn,
+            is_exact=self._frequencies[self._under_way[1]].turn,
+            sample_norms=self._wanted.sample_norms,
         )
         self._tree = CallTree(self._path_of, with_autograd_threads())  # torch may still come to the hooks of the one before
-        self._tree.start(self._probe.note_end, at_start=self._probe.note_start)
+        self._tree.start(self._probe.note_end, at_start=self._note_start)
         if self._knows_compiler:
             self._tree.keep_compiler_out()
         self._is_following = True
         self._probe.took += time.perf_counter_ns() - start
         self._tree.join(module, args)
 
+    def _note_start(self, call: Call, args: tuple[Any, ...]) -> None:
+        if call.parent is None:
+            self._gate.note_entry(call.module, is_first=False)
+        if self._probe is not None:
+            self._probe.note_start(call, args)
+
     def _is_chosen(self, path: str, module: nn.Module) -> bool:
-        return self._chosen is None or any(_matches(each, path, module) for each in self._chosen)
+        return self._wanted.modules is None or any(_matches(each, path, module) for each in self._wanted.modules)
 
     def _finish(self) -> None:
         """The step that was looked at is over."""
@@ -217,7 +205,7 @@ class Watcher:
     def step(self, number: int | None = None) -> None:
         """A training step is over: from now on you say so, and nobody looks for it. ``number`` is that of the next one."""
         self._is_told = True
-        self._open_gate()
+        self._gate.open()
         self._finish()
         self._step = self._step + 1 if number is None else number
 
@@ -243,7 +231,7 @@ class Watcher:
 
     def close(self) -> None:
         """Watch no longer. What was seen is written."""
-        if self._compiler is None or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
         try:
             self._finish()
@@ -257,8 +245,7 @@ class Watcher:
         self._pause()
         self._is_following = False
         self._compiler.close()
-        self._optimizers.remove()
-        self._leaves = []
+        self._gate.remove()
         self._is_closed = True
         _watchers.discard(self)
         atexit.unregister(self.close)
@@ -285,8 +272,13 @@ def watch(
     log: Sequence[str] = ("inputs", "outputs", "output_grads", "params", "param_grads"),
     modules: Iterable[Chosen] | None = None,
     sample_n: int = 512,
+    sample_norms: bool = False,
+    whole: Iterable[str] = (),
+    custom: Mapping[str, Statistic] | None = None,
+    sinks: Iterable[Sink] = (),
     overhead_budget: float = 0.01,
     step: int | None = None,
+    start: StartMethod = "spawn",
 ) -> Watcher:
     """Record the distributions of a model's tensors while it trains, into the folder ``run``.
 
@@ -297,10 +289,30 @@ def watch(
         log: what is looked at: "inputs", "outputs", "input_grads", "output_grads", "params", "param_grads".
         modules: which modules: patterns of paths such as ``"layer*.conv?"``, modules, or functions of a path and a module.
         sample_n: values that are taken of a tensor in a step.
+        sample_norms: of gradients of inputs and outputs, also the mean over the batch of an element's L2 norm.
+        whole: series of which all values go to ``custom`` and ``sinks``, as patterns of what :attr:`Series.said` says.
+        custom: statistics of yours, by their names: functions of a series' values, which run in the worker.
+        sinks: where each step goes besides the run's own file.
         overhead_budget: the share of the time of training that watching may take, with ``every="auto"``.
         step: the number of the first step. What an earlier process has recorded from there on is recorded anew. None: the one
             after the last that was recorded.
+        start: how the worker is started: "spawn", as a program of its own; or "fork", "forkserver", as Python does.
     """
+    _check(log, every, start)
+    wanted = Wanted(
+        every=every,
+        overhead_budget=overhead_budget,
+        kinds=frozenset(LOGGED[name] for name in log),
+        modules=None if modules is None else list(modules),
+        whole=list(whole),
+        sample_n=sample_n,
+        sample_norms=sample_norms,
+    )
+    process = Process(Path(run), about_of(model, log), sinks=list(sinks), custom=dict(custom or {}), start=start)
+    return Watcher(model, process, wanted, step)
+
+
+def _check(log: Sequence[str], every: int | str, start: str) -> None:
     if isinstance(log, str):
         raise InputError(f"log is a text: give a list, log=[{log!r}]")
     unknown = [name for name in log if name not in LOGGED]
@@ -308,16 +320,8 @@ def watch(
         raise InputError(f"log has {unknown[0]!r}: there are {', '.join(LOGGED)}")
     if every != "auto" and (not isinstance(every, int) or every < 1):
         raise InputError(f"every is {every!r}: a number of steps from 1 on, or 'auto'")
-    return Watcher(
-        model,
-        Path(run),
-        every=every,
-        log=log,
-        modules=modules,
-        sample_n=sample_n,
-        overhead_budget=overhead_budget,
-        step=step,
-    )
+    if start not in START_METHODS:
+        raise InputError(f"start is {start!r}: there are {', '.join(START_METHODS)}")
 
 
 def attach(tensor: Tensor, module: nn.Module, name: str) -> Tensor:
@@ -331,14 +335,3 @@ def _matches(chosen: Chosen, path: str, module: nn.Module) -> bool:
     if isinstance(chosen, str):
         return fnmatch.fnmatchcase(path, chosen)
     return chosen is module if isinstance(chosen, nn.Module) else bool(chosen(path, module))
-
-
-def _about(model: nn.Module, log: Sequence[str]) -> dict[str, Any]:
-    whole = compiled_from(model) or model
-    return {
-        "model": type_name_of(whole),
-        "parameters": sum(each.numel() for each in whole.parameters() if not nn.parameter.is_lazy(each)),
-        "log": list(log),
-        "torchscan": __version__,
-        "torch": torch.__version__,
-    }

@@ -3,46 +3,61 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import select
 import signal
 import socket
-import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from torchscan.live.channel import Line, Message, mapped
-from torchscan.live.distributions import distributions_of
-from torchscan.live.sampled import Sampled
-from torchscan.live.schema import Series, Watched
+from torchscan.live.distributions import bounds_of, distributions_of, saturated
+from torchscan.live.guests import Guests, Statistic
+from torchscan.live.parent import Parent
+from torchscan.live.sampled import Sampled, SampledValues
+from torchscan.live.schema import Distribution, Series, Watched
+from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Store, StoreError
 
 #: seconds after which it looks whether its parent is still there
-_LOOKS = 0.5
-#: and for how long it goes on if it is not
-_AFTERWARDS = 1.0
+_LOOKS = 0.25
+#: how long it goes on if it is not, and when it ends whatever it is doing
+_AFTERWARDS, _AT_LAST = 0.75, 1.25
 #: how much less important than training it is to the machine
 _NICE = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a worker is to do."""
+
+    path: Path
+    about: Mapping[str, Any]
+    #: who trains
+    parent: int
+    sinks: Sequence[Sink]
+    custom: Mapping[str, Statistic]
 
 
 class Worker:
     """Does what it is told over the line, until the line is closed."""
 
-    def __init__(self, line: Line, store: Store, parent: int) -> None:
+    def __init__(self, line: Line, store: Store, parent: Parent, task: Task) -> None:
         self._line = line
         self._store = store
         self._memory: mmap.mmap | None = None
         #: by their numbers on the line
         self._series: list[Series] = []
         self._has_failed = False
+        self._guests = Guests(task.sinks, task.custom, self._tell)
         self._parent = parent
-        self._until = 0.0
         self._answers: dict[str, Callable[[Message], None]] = {
             "memory": self._take_memory,
             "series": self._take_series,
@@ -53,21 +68,15 @@ class Worker:
 
     def work(self) -> None:
         """Until nobody is there any more. What was said before is done, as far as there is time."""
-        while self._line.is_open and not self._has_no_time:
+        while self._line.is_open and not self._parent.was_gone(_AFTERWARDS):
             select.select([self._line.socket], [] if self._line.has_said_all else [self._line.socket], [], _LOOKS)
             self._line.flush()
             for message in self._line.heard():
-                if not self._has_no_time:
+                if not self._parent.was_gone(_AFTERWARDS):
                     self._answer(message)
+        self._guests.close()
         self._store.close()
-
-    @property
-    def _has_no_time(self) -> bool:
-        """Whether the parent was killed, and some time ago."""
-        if os.getppid() == self._parent:
-            return False
-        self._until = self._until or time.monotonic() + _AFTERWARDS
-        return time.monotonic() > self._until
+        self._line.flush()
 
     def _answer(self, message: Message) -> None:
         try:
@@ -81,6 +90,11 @@ class Worker:
             if message["is"] == "step":
                 self._line.say({"is": "read"})
 
+    def _tell(self, what: str) -> None:
+        self._line.say({"is": "told", "what": what})
+        with contextlib.suppress(StoreError):
+            self._store.note(what)
+
     def _take_memory(self, message: Message) -> None:
         """Its file is needed no more: the memory stays as long as somebody has it."""
         path = Path(message["path"])
@@ -93,23 +107,47 @@ class Worker:
     def _take_step(self, message: Message) -> None:
         assert self._memory is not None  # noqa: S101 - it came before
         sampled = Sampled.read(self._memory, message["at"], message)
-        found = {self._store.number_of(self._series[number]): each for number, each in distributions_of(sampled).items()}
+        rows = sampled.series.tolist()
+        values = SampledValues(sampled, {self._series[number]: (number, row) for number, row in rows})
+        known = distributions_of(sampled)
+        found = {self._series[number]: known[row] for number, row in rows}
+        found = {series: self._completed(series, each, values) for series, each in found.items()}
         times: Any = {name: message[name] for name in ("step", "phase", "number", "time")}
-        self._store.write(Watched(**times, distributions=found))
+        try:
+            numbered = {self._store.number_of(series): each for series, each in found.items()}
+            self._store.write(Watched(**times, distributions=numbered))
+        finally:
+            self._guests.show(Seen(**times, distributions=found, values=values))
+
+    def _completed(self, series: Series, known: Distribution, values: SampledValues) -> Distribution:
+        """With what is worked out from the values of one series alone."""
+        bounds = bounds_of(series)
+        if bounds is not None:
+            known = replace(known, saturated=saturated(values[series], *bounds))
+        return replace(known, custom=self._guests.figures(values[series])) if self._guests.has_statistics else known
 
 
-def main() -> None:
-    """``python -c … LINE CONFIG``: the number of the line's file, and what else there is to know."""
+def serve(end: socket.socket, task: Task, *others: socket.socket) -> None:
+    """Work, as a process of its own. ``others`` are ends that it has from its parent and that are none of its business."""
+    for other in others:
+        other.close()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever trains decides when it is over
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     torch.set_num_threads(1)
-    number, config = int(sys.argv[1]), json.loads(sys.argv[2])
-    line = Line(socket.socket(fileno=number))
+    line, parent = Line(end), Parent(task.parent)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
-        store = Store(Path(config["path"]), config["about"])
+        store = Store(task.path, task.about)
     except StoreError as error:
         line.say({"is": "failed", "why": str(error)})
         return
     line.say({"is": "ready"})
-    Worker(line, store, config["parent"]).work()
+    Worker(line, store, parent, task).work()
+
+
+def _end_with(parent: Parent) -> None:
+    """Whatever is going on then: a sink may wait for something."""
+    while not parent.was_gone(_AT_LAST):
+        time.sleep(_LOOKS)
+    os._exit(1)

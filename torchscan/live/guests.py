@@ -1,0 +1,91 @@
+"""What users have run in the worker: their sinks and statistics. A mistake of theirs ends nothing but themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from torchscan.live.sinks.sink import Seen, Sink
+
+Statistic = Callable[[Tensor], float]
+#: seconds that a statistic may take
+_PATIENCE = 10.0
+
+
+class Guests:
+    """``tell`` takes what the user is to know, once for each that has failed."""
+
+    def __init__(self, sinks: Sequence[Sink], custom: Mapping[str, Statistic], tell: Callable[[str], None]) -> None:
+        #: and when each was last shown a step
+        self._sinks = dict.fromkeys(sinks, -math.inf)
+        self._custom = dict(custom)
+        self._tell = tell
+        self._failed: set[str] = set()
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether there are any."""
+        return bool(self._custom)
+
+    def figures(self, values: Tensor) -> dict[str, float]:
+        """What the statistics say of these values; NaN from those that fail."""
+        return {name: self._figure(name, statistic, values) for name, statistic in self._custom.items()}
+
+    def show(self, seen: Seen) -> None:
+        """To each sink for which it is time."""
+        now = time.monotonic()
+        for sink, last in list(self._sinks.items()):
+            if not sink.frequency or now >= last + 1 / sink.frequency:
+                self._sinks[sink] = now
+                self._call(sink, sink.on_data, seen)
+
+    def close(self) -> None:
+        """The run is over."""
+        for sink in list(self._sinks):
+            self._call(sink, sink.on_close)
+        self._sinks = {}
+
+    def _call(self, sink: Sink, method: Callable[..., None], *args: Any) -> None:
+        try:
+            with _limited(sink.timeout):
+                method(*args)
+        except Exception as error:
+            del self._sinks[sink]
+            self._tell(f"{type(sink).__name__} is shown nothing any more: {method.__name__} raised {_said(error)}")
+
+    def _figure(self, name: str, statistic: Statistic, values: Tensor) -> float:
+        if name in self._failed:
+            return math.nan
+        try:
+            with _limited(_PATIENCE):
+                return float(statistic(values))
+        except Exception as error:
+            self._failed.add(name)
+            self._tell(f"the statistic {name!r} is not worked out any more: it raised {_said(error)}")
+            return math.nan
+
+
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Interrupt what takes longer."""
+
+    def interrupt(*_: object) -> None:
+        raise TimeoutError(f"it took longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:300]

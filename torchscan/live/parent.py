@@ -1,0 +1,34 @@
+"""The process that trains, as the worker sees it, which need not be its child."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+
+
+class Parent:
+    """A process, by its number."""
+
+    def __init__(self, number: int) -> None:
+        self._is_gone = _whether_gone(number)
+        self._since: float | None = None
+
+    def was_gone(self, seconds: float) -> bool:
+        """Whether it ended so many seconds ago, or earlier."""
+        if self._since is None and self._is_gone():
+            self._since = time.monotonic()
+        return self._since is not None and time.monotonic() >= self._since + seconds
+
+
+def _whether_gone(number: int) -> Callable[[], bool]:
+    if not hasattr(os, "pidfd_open"):  # only Linux has it
+        return lambda: os.getppid() != number
+    try:
+        file = os.pidfd_open(number)
+    except ProcessLookupError:
+        return lambda: True
+    except OSError:
+        return lambda: os.getppid() != number
+    return lambda: bool(select.select([file], [], [], 0)[0])

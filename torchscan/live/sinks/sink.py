@@ -1,0 +1,44 @@
+"""What a sink is: something of the user's that is shown each step, in the process that writes the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from torchscan.live.schema import Distribution, Phase, Series
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One step, as sinks are shown it."""
+
+    step: int
+    phase: Phase
+    #: 0 for the first pass of its kind, counted over the run
+    number: int
+    #: seconds since 1970
+    time: float
+    distributions: Mapping[Series, Distribution]
+    #: as float32 on the CPU: all of a series that is taken whole, in their shape; else the sampled ones. None from a file
+    values: Mapping[Series, Tensor] = field(default_factory=dict)
+
+
+class Sink:
+    """Shown each step that is looked at. Derive from it, and give ``watch(model, run, sinks=[…])`` one of yours.
+
+    It runs in the process that writes the run, so training does not wait for it. If it raises or takes longer than ``timeout``,
+    a warning says so, and it is left alone from then on.
+    """
+
+    #: how often it is shown a step, in times a second; None: each step
+    frequency: float | None = None
+    #: seconds that a call may take
+    timeout: float = 10.0
+
+    def on_data(self, seen: Seen) -> None:
+        """A step was looked at."""
+
+    def on_close(self) -> None:
+        """The run is over."""
