@@ -127,7 +127,8 @@ class Watcher:
 
     def _is_inside(self, module: nn.Module) -> bool:
         """Whether it is the model that calls it."""
-        return is_open(module) or (self._tree.current is not None and not self._gate.is_model(module))
+        current = self._tree.current if self._is_following else None
+        return is_open(module) or (current is not None and current.module is not module and not self._gate.is_model(module))
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         phase: Phase = "train" if module.training and torch.is_grad_enabled() else "eval"
