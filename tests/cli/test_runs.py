@@ -56,3 +56,36 @@ def test_several_ranks_are_one_run(folder: Path) -> None:
     assert history.figure("mean") == [float(step) for step in range(5)]
     assert history.figure("std") == [0.0] * 5
     assert torch.tensor(history.quantiles(0.5)[0]).isfinite().all()
+
+
+def test_several_files_are_merged_into_one(folder: Path, tmp_path: Path) -> None:
+    """More steps than are kept without thinning, one more in one process, and the eval phase."""
+    for rank in range(2):
+        store = Store(folder / "second" / f"rank{rank}.sqlite", {"model": "Net"})
+        store.number_of(ONE)
+        store.note("some steps were dropped", 1.0 + rank)
+        for step in range(5, 1500 + rank):
+            store.write(watched(step))
+        store.close()
+    run = torchscan.open_run(folder / "second")
+    assert main(["merge", str(folder / "second"), str(tmp_path / "one.sqlite")]) == 0
+    one = torchscan.open_run(tmp_path / "one.sqlite")
+    assert (one.ranks, one.steps(), one.series) == (2, run.steps(), run.series)
+    assert repr(one.history("a output")) == repr(run.history("a output")), "as text: nothing equals NaN"
+    assert one.events == ((1.0, "process 0: some steps were dropped"), (2.0, "process 1: some steps were dropped"))
+    assert one.about["model"] == "Net"
+    assert [file.name for file in tmp_path.iterdir() if "one" in file.name] == ["one.sqlite"]
+
+
+def test_nothing_is_written_over(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").write_text("mine")
+    assert main(["merge", str(folder / "second"), str(tmp_path / "mine")]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert main(["merge", str(tmp_path / "nowhere"), str(tmp_path / "one")]) == 2
+    assert "has no run that was watched" in capsys.readouterr().err
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/rank0.sqlite").write_text("no database" * 100)
+    assert main(["merge", str(tmp_path / "broken"), str(tmp_path / "one")]) == 2
+    assert "the run cannot be merged" in capsys.readouterr().err
+    assert not (tmp_path / "one").exists()

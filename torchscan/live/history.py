@@ -68,7 +68,7 @@ class WatchedRun:
     @property
     def ranks(self) -> int:
         """How many processes have trained."""
-        return len(self._files)
+        return int(self.about.get("ranks", len(self._files)))
 
     @property
     def series(self) -> tuple[Series, ...]:

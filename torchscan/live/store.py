@@ -69,11 +69,13 @@ class Store:
             self._numbers[series] = int(found[0])
         return self._numbers[series]
 
-    def write(self, watched: Watched) -> None:
+    def write(self, watched: Watched, *, thins_out: bool = True) -> None:
         """One step; old ones are thinned out."""
         try:
             with _told(self._path), self._database:
-                self._write(watched)
+                written = self._write(watched)
+                if thins_out:
+                    self._thin_out(watched.phase, written)
         except StoreError:
             with contextlib.suppress(StoreError):
                 self._numbers = {each: number for number, each in self._known().items()}
@@ -83,12 +85,15 @@ class Store:
         with _told(self._path):
             return _series(self._database)
 
-    def _write(self, watched: Watched) -> None:
+    def _write(self, watched: Watched) -> int:
         phase = watched.phase
         row = self._database.execute("SELECT max(written) FROM steps WHERE phase = ?", (phase,)).fetchone()
         written = 0 if row[0] is None else row[0] + 1
         values = (phase, written, watched.step, watched.number, watched.time, packed(watched.distributions))
         self._database.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", values)
+        return written
+
+    def _thin_out(self, phase: Phase, written: int) -> None:
         for old in thinned_out(written):
             self._database.execute("DELETE FROM steps WHERE phase = ? AND written = ?", (phase, old))
 
@@ -97,10 +102,10 @@ class Store:
         with _told(self._path), self._database:
             self._database.execute("DELETE FROM steps WHERE step >= ?", (step,))
 
-    def note(self, what: str) -> None:
-        """Something that happened to the run."""
+    def note(self, what: str, when: float | None = None) -> None:
+        """Something that happened to the run, now or then."""
         with _told(self._path), self._database:
-            self._database.execute("INSERT INTO events VALUES (?, ?)", (time.time(), what))
+            self._database.execute("INSERT INTO events VALUES (?, ?)", (time.time() if when is None else when, what))
 
     def close(self) -> None:
         """What is in the log goes into the file."""

@@ -1,0 +1,91 @@
+"""The files of a run's processes, as one."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from torchscan.errors import InputError
+from torchscan.live.history import ranks_in, together
+from torchscan.live.schema import Distribution, Phase, Series, Watched
+from torchscan.live.store import Reader, Store, StoreError
+
+
+class _Part(NamedTuple):
+    """A step of one process."""
+
+    watched: Watched
+    series: dict[int, Series]
+
+
+def merge(run: Path, output: Path) -> None:
+    """Write what all processes of a run have seen to one file, each step and series once. Counts and sums add up."""
+    files = ranks_in(run)
+    if not files:
+        raise InputError(f"{str(run)!r} has no run that was watched")
+    if output.exists():
+        raise InputError(f"{str(output)!r} is there already: give another name")
+    beside = output.with_name(f".{output.name}.part")
+    with _removed_unless_renamed(beside), contextlib.ExitStack() as stack:
+        readers = [Reader(file) for file in files]
+        for reader in readers:
+            stack.callback(reader.close)
+        _write(readers, beside)
+        os.replace(beside, output)
+
+
+def _write(readers: list[Reader], path: Path) -> None:
+    store = Store(path, {**readers[0].about(), "ranks": len(readers)})
+    try:
+        for phase in ("train", "eval"):
+            for watched in _united(readers, phase, store):
+                store.write(watched, thins_out=False)
+        for number, reader in enumerate(readers):
+            for when, what in reader.events():
+                store.note(f"process {number}: {what}", when)
+    finally:
+        store.close()
+
+
+def _united(readers: Iterable[Reader], phase: Phase, store: Store) -> Iterator[Watched]:
+    """Steps in their order, those of the same number together."""
+    parts = [_parts(reader, phase) for reader in readers]
+    for _, same in groupby(heapq.merge(*parts, key=_place), key=_place):
+        yield _one(list(same), store)
+
+
+def _parts(reader: Reader, phase: Phase) -> Iterator[_Part]:
+    series = reader.series()
+    for watched in reader.steps(phase):
+        yield _Part(watched, series)
+
+
+def _place(part: _Part) -> tuple[int, int]:
+    return part.watched.step, part.watched.number
+
+
+def _one(parts: list[_Part], store: Store) -> Watched:
+    found: dict[Series, list[Distribution]] = defaultdict(list)
+    for watched, series in parts:
+        for number, distribution in watched.distributions.items():
+            found[series[number]].append(distribution)
+    first = parts[0].watched
+    distributions = {store.number_of(series): together(each) for series, each in found.items()}
+    return Watched(step=first.step, phase=first.phase, number=first.number, time=first.time, distributions=distributions)
+
+
+@contextlib.contextmanager
+def _removed_unless_renamed(path: Path) -> Iterator[None]:
+    path.unlink(missing_ok=True)
+    try:
+        yield
+    except (StoreError, OSError) as error:
+        raise InputError(f"the run cannot be merged: {error}") from error
+    finally:
+        path.unlink(missing_ok=True)
