@@ -108,10 +108,11 @@ class Store:
             self._database.execute("INSERT INTO events VALUES (?, ?)", (time.time() if when is None else when, what))
 
     def close(self) -> None:
-        """What is in the log goes into the file."""
+        """What is in the log goes into the file, which needs none then: it can be read where nobody may write."""
         with contextlib.suppress(sqlite3.Error):
             self._database.commit()
             self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._database.execute("PRAGMA journal_mode = DELETE")  # not if somebody reads it now
         self._database.close()
 
 
