@@ -37,6 +37,9 @@ def main() -> None:
     parser.add_argument("--field", action="store_true", help="measure the default call on models that people have")
     parser.add_argument("--inspect", action="store_true", help="what inspecting real steps costs, and how much it attributes")
     parser.add_argument("--watch", action="store_true", help="what watching training costs")
+    parser.add_argument("--watch-others", action="store_true", help="what it costs beside other tools, which log every step")
+    parser.add_argument("--watch-long", action="store_true", help="what a step costs after 10,000, in time, memory and disk")
+    parser.add_argument("--watch-killed", action="store_true", help="what is left of a run whose trainer is killed 20 times")
     parser.add_argument("--growth", action="store_true", help="time chains of 100 to 30,000 operators")
     parser.add_argument("--picture", type=Path, help="with --growth: where to draw it, as SVG")
     parser.add_argument("--only", default="", help="models whose name contains this")
@@ -89,6 +92,21 @@ def main() -> None:
         from benchmark_watching import measure_watching
 
         measure_watching(options.only)
+        return
+    if options.watch_others:
+        from benchmark_watching_others import compare_with_others
+
+        compare_with_others(options.only)
+        return
+    if options.watch_long:
+        from benchmark_watching_long import measure_over_time
+
+        measure_over_time()
+        return
+    if options.watch_killed:
+        from benchmark_watching_long import kill_trainers
+
+        kill_trainers()
         return
     if options.growth:
         from benchmark_growth import measure_growth

@@ -18,7 +18,7 @@ from torchscan.live.watcher import watch
 
 _ROUNDS, _BLOCK = 20, 10
 #: seconds that a worker takes to start
-_STARTS = 4.0
+STARTS = 4.0
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "ResNet-18": (lambda: torchvision.models.resnet18(), (8, 3, 64, 64)),
     "transformer": (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(128, 4, 512, batch_first=True), 4), (8, 64, 128)),
@@ -46,12 +46,12 @@ def _compared(model: nn.Module, x: Tensor, every: int) -> tuple[float, float, fl
     dropped = 0
     with _folder() as folder:
         for _ in range(3):
-            _seconds(model, x, optimizer)
+            seconds_of_step(model, x, optimizer)
         for number in range(rounds):
-            time.sleep(_STARTS)  # as below: a machine that has rested is slower at first
+            time.sleep(STARTS)  # as below: a machine that has rested is slower at first
             times["plain"].append(_block(model, x, optimizer, block))
             watcher = watch(model, folder / "run", every=every, step=number * block)
-            time.sleep(_STARTS)
+            time.sleep(STARTS)
             times["watched"].append(_block(model, x, optimizer, block))
             dropped += watcher.dropped
             watcher.close()
@@ -65,14 +65,15 @@ def _compared(model: nn.Module, x: Tensor, every: int) -> tuple[float, float, fl
 def _block(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, steps: int) -> tuple[float, float]:
     """The mean of the steps: in wall time the median of ten parts, and in CPU time."""
     for _ in range(5):
-        _seconds(model, x, optimizer)
+        seconds_of_step(model, x, optimizer)
     cpu = time.process_time()
-    wall = [_seconds(model, x, optimizer) for _ in range(steps)]
+    wall = [seconds_of_step(model, x, optimizer) for _ in range(steps)]
     mean = statistics.median(wall) if steps <= _BLOCK else sum(wall) / steps
     return mean, (time.process_time() - cpu) / steps
 
 
-def _seconds(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer) -> float:
+def seconds_of_step(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer) -> float:
+    """Of one training step."""
     start = time.perf_counter()
     optimizer.zero_grad()
     model(x).square().mean().backward()
