@@ -76,13 +76,14 @@ def measure_over_time() -> None:
 def _watched(model: nn.Module, x: Tensor, watcher: Watcher, folder: Path) -> tuple[list[float], dict[int, Sizes]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     took, sizes = [], {}
-    print(f"{'steps':>7}{'trainer':>12}{'worker':>12}{'store':>12}")
+    print(f"{'steps':>7}{'trainer':>12}{'worker':>12}{'store':>12}{'step':>12}")
     for step in range(1, _STEPS + _AROUND + 1):
         took.append(seconds_of_step(model, x, optimizer))
         time.sleep(_PAUSE)
         if step % 1000 == 0:
             sizes[step] = _sizes(watcher._process._worker.pid, folder)
-            print(f"{step:7,}" + "".join(f"{each:9.2f} MB" for each in sizes[step]), flush=True)
+            figures = "".join(f"{each:9.2f} MB" for each in sizes[step])
+            print(f"{step:7,}{figures}{_said(statistics.median(took[-2 * _AROUND :])):>12}", flush=True)
     return took, sizes
 
 
