@@ -129,7 +129,6 @@ def test_lightning_without_the_sanity_check() -> None:
     assert recorded().steps("eval") == [4, 8]
 
 
-@pytest.mark.xfail(strict=False, reason="parts")
 def test_lightning_of_a_module_that_calls_only_its_parts() -> None:
     plain, watched = lightning_module(calls_itself=False), lightning_module(calls_itself=False)
     fit(plain, watches=False)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -52,6 +55,33 @@ def test_samples_are_values_of_the_tensor(name: str) -> None:
 
 def test_of_complex_numbers_the_sizes() -> None:
     assert sample(torch.tensor([3 + 4j, 0j, -2j])).tolist() == [5, 0, 2]  # type: ignore[union-attr]
+
+
+class _Wrapper(Tensor):
+    """As quantized weights are: it looks like a tensor and has no memory of its own. Reading that ends the process."""
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> _Wrapper:
+        return Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise NotImplementedError
+
+
+def test_what_only_looks_like_a_tensor_is_left_alone() -> None:
+    assert sample(_Wrapper(torch.ones(100))) is None
+
+
+def test_nested_tensors() -> None:
+    for layout in (torch.strided, torch.jagged):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            nested = torch.nested.nested_tensor([torch.ones(3), torch.ones(4)], layout=layout)
+        assert sample(nested) in (None, pytest.approx([1.0] * 7)), layout
 
 
 def test_what_has_no_values_has_no_sample() -> None:

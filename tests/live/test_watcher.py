@@ -379,13 +379,18 @@ DISTRIBUTED = """
     import sys, torch, torchscan
     import torch.distributed as dist
     from torch import nn
+    from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
-    folder, watches = sys.argv[1], sys.argv[2] == "watched"
+    folder, watches, shards = sys.argv[1], sys.argv[2] == "watched", sys.argv[3] == "sharded"
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    if shards:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+        for part in (model[0], model[2], model):
+            fully_shard(part, mesh=mesh)
     watcher = torchscan.watch(model, folder + "/run", every=1) if watches else None
-    parallel = DistributedDataParallel(model)
+    parallel = model if shards else DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(dist.get_rank())
     for step in range(20):
@@ -394,12 +399,14 @@ DISTRIBUTED = """
         optimizer.step()
     if watcher is not None:
         watcher.close()
-    torch.save(model.state_dict(), f"{folder}/{sys.argv[2]}{dist.get_rank()}.pt")
+    state = {name: each.to_local() if shards else each for name, each in model.state_dict().items()}
+    torch.save(state, f"{folder}/{sys.argv[2]}{dist.get_rank()}.pt")
     dist.destroy_process_group()
 """
 
 
-def test_two_processes_that_train_together(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("way", "weights"), [("copied", 2 * 32), ("sharded", 32)])
+def test_two_processes_that_train_together(way: str, weights: int, tmp_path: Path) -> None:
     """Results are the same with and without; each writes its own file, and they are read as one."""
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(DISTRIBUTED))
@@ -409,7 +416,7 @@ def test_two_processes_that_train_together(tmp_path: Path) -> None:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(29_400 + os.getpid() % 200 * 2 + number),
         }
-        call = [sys.executable, str(script), str(tmp_path), how]
+        call = [sys.executable, str(script), str(tmp_path), how, way]
         trainers = [
             subprocess.Popen(call, cwd=HERE, env={**os.environ, **rendezvous, "RANK": str(rank)})  # noqa: S603
             for rank in range(2)
@@ -421,6 +428,9 @@ def test_two_processes_that_train_together(tmp_path: Path) -> None:
     run = torchscan.open_run(tmp_path / "run")
     assert (run.ranks, run.steps()) == (2, list(range(20)))
     assert {each.sampled for each in run.history("0 output").distributions} == {2 * 64}
+    assert {each.numel for each in run.history("0.weight").distributions} == {weights}
+    assert {each.numel for each in run.history("0.weight gradient").distributions} == {weights}
+    assert all(update > 0 for update in run.history("0.weight").figure("update"))
 
 
 def test_processes_that_are_forked_watch_nothing(tmp_path: Path) -> None:
@@ -477,6 +487,17 @@ def test_a_file_that_is_another_s(tmp_path: Path) -> None:
     (tmp_path / "rank0.sqlite").write_text("not a database, by any means " * 100)
     with pytest.raises(InputError, match="the run cannot go on"):
         watch(net(), tmp_path)
+
+
+def test_a_clock_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps stay in their order."""
+    times = iter(range(10_000, 0, -100))
+    monkeypatch.setattr("torchscan.live.probe.time.time", lambda: float(next(times)))
+    with watch(model := net(), tmp_path / "run", every=1, log=("outputs",)):
+        train(model, 4)
+    run = torchscan.open_run(tmp_path / "run")
+    assert (run.steps(), run.written) == ([0, 1, 2, 3], 10_000.0)
+    assert run.history("0 output").steps == (0, 1, 2, 3)
 
 
 def test_wrong_arguments(tmp_path: Path) -> None:

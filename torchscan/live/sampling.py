@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from torchscan.runtime.finiteness import is_plain
+from torchscan.runtime.finiteness import is_plain, keeps_values
 from torchscan.torch_versions import is_functorch_wrapped, local_part
 
 #: sizes of tensors whose places are remembered
@@ -20,9 +20,10 @@ def values_of(tensor: Tensor) -> Tensor | None:
     """Those of this process, the sizes of complex ones; None: it has none that can be read."""
     if is_plain(tensor) and not tensor.is_meta:
         return tensor.detach()
-    if tensor.is_meta or is_functorch_wrapped(tensor):
+    part = local_part(tensor)
+    if part.is_meta or is_functorch_wrapped(part) or not keeps_values(type(part)):
         return None
-    values = local_part(tensor.detach())
+    values = part.detach()
     return values if is_plain(values) else _dense(values)
 
 

@@ -52,10 +52,10 @@ def is_readable(tensor: Tensor) -> bool:
     """Whether it has values that may be other than finite, and lets them be read."""
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta or is_functorch_wrapped(tensor):
         return False
-    return type(tensor) in _PLAIN or _keeps_values(type(tensor))
+    return type(tensor) in _PLAIN or keeps_values(type(tensor))
 
 
-def _keeps_values(kind: type) -> bool:
+def keeps_values(kind: type) -> bool:
     """Whether tensors of this type are what they look like. Others may have no memory at all: reading it ends the process."""
     is_usual = kind.__torch_dispatch__ is Tensor.__torch_dispatch__ and kind.__torch_function__ == Tensor.__torch_function__  # type: ignore[attr-defined]
     return is_spread_type(kind) or is_usual
