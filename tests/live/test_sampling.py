@@ -65,7 +65,6 @@ class _Wrapper(Tensor):
         return Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
 
     def __init__(self, inner: Tensor) -> None:
-        self.inner = inner
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
