@@ -35,7 +35,7 @@ _SCRIPT = """
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
     watcher = torchscan.watch(model, sys.argv[1], every=1)
-    print(watcher._process._worker.pid, flush=True)
+    print(watcher._process.number, flush=True)
     last = int(sys.argv[2])
     while last < 0 or watcher.state_dict()["step"] <= last:
         model(torch.rand(8, 4)).square().mean().backward()
@@ -81,7 +81,7 @@ def _watched(model: nn.Module, x: Tensor, watcher: Watcher, folder: Path) -> tup
         took.append(seconds_of_step(model, x, optimizer))
         time.sleep(_PAUSE)
         if step % 1000 == 0:
-            sizes[step] = _sizes(watcher._process._worker.pid, folder)
+            sizes[step] = _sizes(watcher._process.number, folder)
             figures = "".join(f"{each:9.2f} MB" for each in sizes[step])
             print(f"{step:7,}{figures}{_said(statistics.median(took[-2 * _AROUND :])):>12}", flush=True)
     return took, sizes

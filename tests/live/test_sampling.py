@@ -64,8 +64,6 @@ class _Wrapper(Tensor):
     def __new__(cls, inner: Tensor) -> _Wrapper:
         return Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
 
-    def __init__(self, inner: Tensor) -> None:
-
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise NotImplementedError
