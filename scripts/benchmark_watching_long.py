@@ -66,7 +66,7 @@ def measure_over_time() -> None:
             took, sizes = _watched(model, x, watcher, Path(folder))
         plain.append(_median_of_steps(model, x))
     early, late = (_median_around(took, step) for step in (_EARLY, _STEPS))
-    print(f"\nplain steps before and after: {_said(plain[0])} and {_said(plain[1])}")
+    print(f"\nplain steps before and after, in CPU time: {_said(plain[0])} and {_said(plain[1])}")
     print(f"watched steps around step {_EARLY:,} and {_STEPS:,}: {_said(early)} and {_said(late)}: {late / early:.3f} times")
     slopes = [_slope([(step, getattr(each, name)) for step, each in sizes.items() if step >= 2000]) for name in Sizes._fields]
     said = ", ".join(f"{name} {slope:+.3f} MB" for name, slope in zip(Sizes._fields, slopes, strict=True))
@@ -78,8 +78,7 @@ def _watched(model: nn.Module, x: Tensor, watcher: Watcher, folder: Path) -> tup
     took, sizes = [], {}
     print(f"{'steps':>7}{'trainer':>12}{'worker':>12}{'store':>12}{'step':>12}")
     for step in range(1, _STEPS + _AROUND + 1):
-        took.append(seconds_of_step(model, x, optimizer))
-        time.sleep(_PAUSE)
+        took.append(_step(model, x, optimizer))
         if step % 1000 == 0:
             sizes[step] = _sizes(watcher._process.number, folder)
             figures = "".join(f"{each:9.2f} MB" for each in sizes[step])
@@ -99,11 +98,16 @@ def _resident(process: int) -> float:
 
 def _median_of_steps(model: nn.Module, x: Tensor) -> float:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    took = []
-    for _ in range(2 * _AROUND):
-        took.append(seconds_of_step(model, x, optimizer))
-        time.sleep(_PAUSE)
-    return statistics.median(took)
+    return statistics.median(_step(model, x, optimizer) for _ in range(2 * _AROUND))
+
+
+def _step(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer) -> float:
+    """In CPU time of this process: that of the clock depends on what else the machine does."""
+    start = time.process_time()
+    seconds_of_step(model, x, optimizer)
+    took = time.process_time() - start
+    time.sleep(_PAUSE)
+    return took
 
 
 def _median_around(took: Sequence[float], step: int) -> float:

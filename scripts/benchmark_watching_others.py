@@ -175,7 +175,7 @@ def _torchexplorer_to_wandb(model: nn.Module, folder: Path) -> Iterator[Note]:
 
 
 def _explore(model: nn.Module, backend: str) -> None:
-    """Its hooks forbid writing to results: activations are told not to, and gradients around batch normalization are left out."""
+    """Its hooks forbid writing to results: activations are told not to, and batch normalization has no gradients logged."""
     import torchexplorer
 
     torchexplorer.watch(model, log_freq=1, disable_inplace=True, ignore_io_grad_classes=[nn.BatchNorm2d], backend=backend)
