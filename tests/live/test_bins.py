@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from torchscan.live.bins import BINS, bounds, is_finite, quantiles
-from torchscan.live.distributions import distributions_of
-from torchscan.live.packing import packed, unpacked
+from torchscan.live.distributions import columns_of
+from torchscan.live.packing import Distributions, packed, unpacked
 from torchscan.live.sampled import Sampled
 from torchscan.live.schema import Distribution
 
@@ -40,7 +40,8 @@ def of(values: Tensor) -> Distribution:
         pairs=torch.empty(0, 2, dtype=torch.int64),
         samples=rows,
     )
-    return distributions_of(sampled)[0]
+    found = Distributions(columns=columns_of(sampled), numbers=[7], rows=[0], saturated=[math.nan])
+    return found[7]
 
 
 KNOWN: dict[str, Callable[[], Tensor]] = {
@@ -101,5 +102,5 @@ def test_nothing_but_nan() -> None:
 
 def test_a_round_trip() -> None:
     found = {number: of(make()) for number, make in enumerate(KNOWN.values())}
-    assert repr(unpacked(packed(found))) == repr(found)
-    assert unpacked(packed({})) == {}
+    assert repr(dict(unpacked(packed(found)))) == repr(found)
+    assert dict(unpacked(packed({}))) == {}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from array import array
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchscan.live.bins import BINS, SHIFT
+from torchscan.live.packing import Columns
 from torchscan.live.sampled import Sampled
-from torchscan.live.schema import Distribution, Series
+from torchscan.live.schema import Series
 
 #: between which bounds the results of modules of these types are
 _BOUNDS = {
@@ -21,42 +25,56 @@ _BOUNDS = {
     "ReLU6": (0.0, 6.0),
 }
 _NEAR = 0.01
+_TYPES = {"Q": torch.int64, "d": torch.float64, "B": torch.uint8, "H": torch.int16, "I": torch.int32}
 
 
-def distributions_of(sampled: Sampled) -> list[Distribution]:
-    """Of its rows."""
+def columns_of(sampled: Sampled) -> Columns:
+    """What is known of its rows."""
     is_valid = torch.arange(sampled.samples.shape[1]) < sampled.sizes[:, None]
     least, most, dead, sample_norm = sampled.exact.double().unbind(1)
-    is_exact = ~(least > most)
-    columns = {
+    is_looked_for = ~(least > most)
+    is_exact = is_looked_for & least.isfinite() & most.isfinite()
+    figures = {
         **_of_sample(sampled.samples, is_valid),
         "numel": sampled.numels,
-        "is_exact": is_exact & least.isfinite() & most.isfinite(),
         "update": _updates(sampled, is_valid),
         "dead": dead,
         "sample_norm": sample_norm,
     }
     # values that a sample has missed show in the extremes
-    columns["nan"] = columns["nan"].clamp(min=(is_exact & least.isnan()).long())
-    columns["inf"] = columns["inf"].clamp(min=(is_exact & (least.isinf() | most.isinf())).long())
-    columns["least"] = least.where(columns["is_exact"], columns["least"])
-    columns["most"] = most.where(columns["is_exact"], columns["most"])
-    figures = zip(*(column.tolist() for column in columns.values()), strict=True)
-    return [
-        Distribution(**dict(zip(columns, row, strict=True)), saturated=math.nan, custom={}, counts=counts)
-        for row, counts in zip(figures, _counts(sampled.samples, is_valid), strict=True)
-    ]
+    figures["nan"] = figures["nan"].clamp(min=(is_looked_for & least.isnan()).long())
+    figures["inf"] = figures["inf"].clamp(min=(is_looked_for & (least.isinf() | most.isinf())).long())
+    figures["least"] = least.where(is_exact, figures["least"])
+    figures["most"] = most.where(is_exact, figures["most"])
+    sizes, bins, counts = _counts(sampled.samples, is_valid)
+    return Columns(
+        figures={name: _array("d" if column.is_floating_point() else "Q", column) for name, column in figures.items()},
+        is_exact=_array("B", is_exact),
+        sizes=_array("H", sizes),
+        bins=_array("H", bins),
+        counts=_array("I", counts),
+    )
 
 
-def bounds_of(series: Series) -> tuple[float, float] | None:
-    """Between which values a series is because a module of its type returns it; None: there are no such bounds."""
-    return _BOUNDS.get(series.type_name) if series.kind == "output" else None
+def _array(kind: str, column: Tensor) -> array[Any]:
+    """Whose memory is the tensor's as it was."""
+    values = column.to(_TYPES[kind]).contiguous()
+    memory = bytearray(values.numel() * values.element_size())
+    if memory:
+        torch.frombuffer(memory, dtype=values.dtype).copy_(values)
+    found = array(kind)
+    found.frombytes(memory)
+    return found
 
 
-def saturated(values: Tensor, low: float, high: float) -> float:
-    """The share of the values that are within a hundredth of the range from a bound."""
+def saturated_of(series: Series, values: Mapping[Series, Tensor]) -> float:
+    """The share of its values within a hundredth of the range from a bound; NaN: what returns it has no bounds."""
+    if series.kind != "output" or series.type_name not in _BOUNDS:
+        return math.nan
+    low, high = _BOUNDS[series.type_name]
     near = _NEAR * (high - low)
-    return ((values < low + near) | (values > high - near)).float().mean().item()
+    here = values[series]
+    return ((here < low + near) | (here > high - near)).float().mean().item()
 
 
 def _updates(sampled: Sampled, is_valid: Tensor) -> Tensor:
@@ -87,13 +105,10 @@ def _of_sample(samples: Tensor, is_valid: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _counts(samples: Tensor, is_valid: Tensor) -> list[dict[int, int]]:
-    """How many values are in which bin. What is not valid goes into one bin more."""
+def _counts(samples: Tensor, is_valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """How many bins of each row have values, which, and how many values each has. What is not valid goes into one bin more."""
     numbers = ((samples.view(torch.int32) >> SHIFT) & (BINS - 1)).where(is_valid, BINS).long()
     places = numbers + (BINS + 1) * torch.arange(len(samples))[:, None]
     found = torch.bincount(places.flatten(), minlength=len(samples) * (BINS + 1)).view(len(samples), BINS + 1)[:, :BINS]
-    counts: list[dict[int, int]] = [{} for _ in range(len(samples))]
     rows, bins = found.nonzero(as_tuple=True)
-    for row, number, count in zip(rows.tolist(), bins.tolist(), found[rows, bins].tolist(), strict=True):
-        counts[row][number] = count
-    return counts
+    return torch.bincount(rows, minlength=len(samples)), bins, found[rows, bins]

@@ -33,9 +33,14 @@ class Guests:
         """Whether there are any."""
         return bool(self._custom)
 
-    def figures(self, values: Tensor) -> dict[str, float]:
-        """What the statistics say of these values; NaN from those that fail."""
-        return {name: self._figure(name, statistic, values) for name, statistic in self._custom.items()}
+    @property
+    def has_sinks(self) -> bool:
+        """Whether there are any."""
+        return bool(self._sinks)
+
+    def figures(self, values: Sequence[Tensor]) -> dict[str, list[float]]:
+        """What each statistic says of these values; NaN if it fails."""
+        return {name: [self._figure(name, statistic, each) for each in values] for name, statistic in self._custom.items()}
 
     def show(self, seen: Seen) -> None:
         """To each sink for which it is time."""

@@ -100,7 +100,7 @@ class WatchedRun:
         found: dict[tuple[int, int], list[Distribution]] = defaultdict(list)
         for reader in self._readers():
             number = next((number for number, each in reader.series().items() if each == wanted), None)
-            for watched in reader.steps(phase, () if number is None else (number,)):
+            for watched in reader.steps(phase):
                 if number is not None and number in watched.distributions:
                     found[watched.step, watched.number].append(watched.distributions[number])
         keys = sorted(found)

@@ -1,4 +1,4 @@
-"""Distributions of a step as bytes: columns of numbers, compressed."""
+"""Distributions of a step side by side, as columns of numbers; and those as bytes, compressed."""
 
 from __future__ import annotations
 
@@ -7,66 +7,139 @@ import struct
 import sys
 import zlib
 from array import array
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 from torchscan.live.schema import Distribution
 
-_WHOLE = ("numel", "sampled", "nan", "inf", "zero")
-_REAL = ("mean", "std", "least", "most", "update", "saturated", "dead", "sample_norm")
+#: figures that are whole numbers and those that are not, of each row
+WHOLE = ("numel", "sampled", "nan", "inf", "zero")
+REAL = ("mean", "std", "least", "most", "update", "dead", "sample_norm")
 _NAN = float("nan")
 #: how much time is spent on making it small
 _LEVEL = 1
 
+Column = Sequence[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Rows of figures. ``counts`` of all rows lie one behind the other, ``sizes`` says how many each has."""
+
+    figures: Mapping[str, Column]
+    is_exact: Column
+    sizes: Column
+    bins: Column
+    counts: Column
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(self.sizes))
+
+    def figures_of(self, row: int) -> dict[str, Any]:
+        """By their names in :class:`Distribution`."""
+        here = slice(self._ends[row] - self.sizes[row], self._ends[row])
+        counts = dict(zip(self.bins[here], self.counts[here], strict=True))
+        figures = {name: column[row] for name, column in self.figures.items()}
+        return {**figures, "is_exact": bool(self.is_exact[row]), "counts": counts}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distributions(Mapping[int, Distribution]):
+    """By the numbers of their series, of which several may have the same row. Each is put together when it is asked for."""
+
+    columns: Columns
+    numbers: Sequence[int]
+    rows: Sequence[int]
+    #: what depends on the series
+    saturated: Sequence[float]
+    custom: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        return {number: place for place, number in enumerate(self.numbers)}
+
+    def __getitem__(self, number: int) -> Distribution:
+        place = self._places[number]
+        custom = {name: column[place] for name, column in self.custom.items()}
+        return Distribution(**self.columns.figures_of(self.rows[place]), saturated=self.saturated[place], custom=custom)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def side_by_side(distributions: Mapping[int, Distribution]) -> Distributions:
+    """The same as columns."""
+    if isinstance(distributions, Distributions):
+        return distributions
+    every = list(distributions.values())
+    columns = Columns(
+        figures={name: [getattr(each, name) for each in every] for name in WHOLE + REAL},
+        is_exact=[each.is_exact for each in every],
+        sizes=[len(each.counts) for each in every],
+        bins=[number for each in every for number in each.counts],
+        counts=[count for each in every for count in each.counts.values()],
+    )
+    names = dict.fromkeys(name for each in every for name in each.custom)
+    return Distributions(
+        columns=columns,
+        numbers=list(distributions),
+        rows=range(len(every)),
+        saturated=[each.saturated for each in every],
+        custom={name: [each.custom.get(name, _NAN) for each in every] for name in names},
+    )
+
 
 def packed(distributions: Mapping[int, Distribution]) -> bytes:
-    """By the numbers of their series."""
-    every = list(distributions.values())
-    custom = list(dict.fromkeys(name for each in every for name in each.custom))
-    header = json.dumps({"rows": len(every), "bins": sum(len(each.counts) for each in every), "custom": custom}).encode()
-    columns = [
-        array("Q", distributions),
-        *(array("Q", [getattr(each, name) for each in every]) for name in _WHOLE),
-        *(array("d", [getattr(each, name) for each in every]) for name in _REAL),
-        *(array("d", [each.custom.get(name, _NAN) for each in every]) for name in custom),
-        array("B", [each.is_exact for each in every]),
-        array("H", [len(each.counts) for each in every]),
-        array("H", [number for each in every for number in each.counts]),
-        array("I", [count for each in every for count in each.counts.values()]),
+    """As bytes."""
+    found = side_by_side(distributions)
+    columns = found.columns
+    sizes = {"series": len(found), "rows": len(columns.sizes), "bins": len(columns.bins)}
+    header = json.dumps({**sizes, "custom": list(found.custom)}).encode()
+    parts = [
+        _bytes("Q", found.numbers),
+        _bytes("I", found.rows),
+        *(_bytes("d", column) for column in (found.saturated, *found.custom.values())),
+        *(_bytes("Q", columns.figures[name]) for name in WHOLE),
+        *(_bytes("d", columns.figures[name]) for name in REAL),
+        _bytes("B", columns.is_exact),
+        _bytes("H", columns.sizes),
+        _bytes("H", columns.bins),
+        _bytes("I", columns.counts),
     ]
-    return zlib.compress(b"".join([struct.pack("<I", len(header)), header, *map(_bytes, columns)]), _LEVEL)
+    return zlib.compress(b"".join([struct.pack("<I", len(header)), header, *parts]), _LEVEL)
 
 
-def unpacked(data: bytes, only: Collection[int] | None = None) -> dict[int, Distribution]:
-    """The same again, or those of some series."""
-    columns = _Columns(zlib.decompress(data))
-    header = columns.header
-    count, bins = header["rows"], header["bins"]
-    numbers = columns.take("Q", count)
-    figures = {name: columns.take("Q", count) for name in _WHOLE} | {name: columns.take("d", count) for name in _REAL}
-    custom = {name: columns.take("d", count) for name in header["custom"]}
-    is_exact, sizes = columns.take("B", count), columns.take("H", count)
-    places, counts = columns.take("H", bins), columns.take("I", bins)
-    ends = list(accumulate(sizes))
-    return {
-        number: Distribution(
-            **{name: values[row] for name, values in figures.items()},
-            is_exact=bool(is_exact[row]),
-            custom={name: values[row] for name, values in custom.items()},
-            counts=dict(zip(places[end - size : end], counts[end - size : end], strict=True)),
-        )
-        for row, (number, size, end) in enumerate(zip(numbers, sizes, ends, strict=True))
-        if only is None or number in only
-    }
+def unpacked(data: bytes) -> Distributions:
+    """The same again."""
+    reader = _Reader(zlib.decompress(data))
+    series, rows, bins = (reader.header[name] for name in ("series", "rows", "bins"))
+    numbers, places, saturated = reader.take("Q", series), reader.take("I", series), reader.take("d", series)
+    custom = {name: reader.take("d", series) for name in reader.header["custom"]}
+    figures = {name: reader.take("Q", rows) for name in WHOLE} | {name: reader.take("d", rows) for name in REAL}
+    columns = Columns(
+        figures=figures,
+        is_exact=reader.take("B", rows),
+        sizes=reader.take("H", rows),
+        bins=reader.take("H", bins),
+        counts=reader.take("I", bins),
+    )
+    return Distributions(columns=columns, numbers=numbers, rows=places, saturated=saturated, custom=custom)
 
 
-class _Columns:
+class _Reader:
     def __init__(self, data: bytes) -> None:
         (size,) = struct.unpack_from("<I", data)
         self.header = json.loads(data[4 : 4 + size])
         self._data = memoryview(data)[4 + size :]
 
-    def take(self, kind: str, count: int) -> array[int]:
+    def take(self, kind: str, count: int) -> array[Any]:
         """The next numbers."""
         column = array(kind)
         size = count * column.itemsize
@@ -75,12 +148,14 @@ class _Columns:
         return _in_this_order(column)
 
 
-def _bytes(column: array[int]) -> bytes:
-    return _in_this_order(column).tobytes()
+def _bytes(kind: str, column: Column) -> bytes:
+    same = column if isinstance(column, array) and column.typecode == kind else array(kind, column)
+    return _in_this_order(same).tobytes()
 
 
-def _in_this_order(column: array[int]) -> array[int]:
+def _in_this_order(column: array[Any]) -> array[Any]:
     """Files have the lowest byte first."""
     if sys.byteorder == "big":
+        column = array(column.typecode, column)
         column.byteswap()
     return column

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +136,11 @@ class Reader:
         with _told(self._path):
             return _series(self._database)
 
-    def steps(self, phase: Phase, only: Collection[int] | None = None) -> Iterator[Watched]:
-        """Those that are kept, in the order in which they were written, with all series or with some."""
+    def steps(self, phase: Phase) -> Iterator[Watched]:
+        """Those that are kept, in the order in which they were written."""
         rows = "SELECT step, number, time, data FROM steps WHERE phase = ? ORDER BY written"
         for step, number, when, data in self._all(rows, phase):
-            yield Watched(step=step, phase=phase, number=number, time=when, distributions=unpacked(data, only))
+            yield Watched(step=step, phase=phase, number=number, time=when, distributions=unpacked(data))
 
     def times(self, phase: Phase) -> list[tuple[int, float]]:
         """The steps that are kept, and when each was written, without what is in them."""

@@ -18,11 +18,12 @@ from typing import Any
 import torch
 
 from torchscan.live.channel import Line, Message, mapped
-from torchscan.live.distributions import bounds_of, distributions_of, saturated
+from torchscan.live.distributions import columns_of, saturated_of
 from torchscan.live.guests import Guests, Statistic
+from torchscan.live.packing import Distributions
 from torchscan.live.parent import Parent
 from torchscan.live.sampled import Sampled, SampledValues
-from torchscan.live.schema import Distribution, Series, Watched
+from torchscan.live.schema import Series, Watched
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Store, StoreError
 
@@ -107,24 +108,24 @@ class Worker:
     def _take_step(self, message: Message) -> None:
         assert self._memory is not None  # noqa: S101 - it came before
         sampled = Sampled.read(self._memory, message["at"], message)
-        rows = sampled.series.tolist()
-        values = SampledValues(sampled, {self._series[number]: (number, row) for number, row in rows})
-        known = distributions_of(sampled)
-        found = {self._series[number]: known[row] for number, row in rows}
-        found = {series: self._completed(series, each, values) for series, each in found.items()}
+        numbers, rows = (column.tolist() for column in sampled.series.unbind(1))
+        series = [self._series[number] for number in numbers]
+        values = SampledValues(sampled, dict(zip(series, zip(numbers, rows, strict=True), strict=True)))
+        found = Distributions(
+            columns=columns_of(sampled),
+            numbers=range(len(series)),
+            rows=rows,
+            saturated=[saturated_of(each, values) for each in series],
+            custom=self._guests.figures([values[each] for each in series]) if self._guests.has_statistics else {},
+        )
         times: Any = {name: message[name] for name in ("step", "phase", "number", "time")}
         try:
-            numbered = {self._store.number_of(series): each for series, each in found.items()}
+            numbered = replace(found, numbers=[self._store.number_of(each) for each in series])
             self._store.write(Watched(**times, distributions=numbered))
         finally:
-            self._guests.show(Seen(**times, distributions=found, values=values))
-
-    def _completed(self, series: Series, known: Distribution, values: SampledValues) -> Distribution:
-        """With what is worked out from the values of one series alone."""
-        bounds = bounds_of(series)
-        if bounds is not None:
-            known = replace(known, saturated=saturated(values[series], *bounds))
-        return replace(known, custom=self._guests.figures(values[series])) if self._guests.has_statistics else known
+            if self._guests.has_sinks:
+                named = {each: found[place] for place, each in enumerate(series)}
+                self._guests.show(Seen(**times, distributions=named, values=values))
 
 
 def serve(end: socket.socket, task: Task, *others: socket.socket) -> None:
