@@ -184,6 +184,27 @@ def test_steps_that_are_told(tmp_path: Path) -> None:
     assert len(run.history("0 (2) output")) == 3
 
 
+def test_steps_are_told_from_the_first_on(tmp_path: Path) -> None:
+    """Nobody knew that when it began. What is told after the end is not heard."""
+    model = net()
+    with watch(model, tmp_path / "run", every=1, log=("outputs",)) as watcher:
+        for _ in range(3):
+            model(X).sum().backward()
+            watcher.step()
+    watcher.step()
+    model(X)
+    assert torchscan.open_run(tmp_path / "run").steps() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("variables", [{"RANK": "3"}, {"LOCAL_RANK": "3"}, {"RANK": "3", "LOCAL_RANK": "1"}])
+def test_each_process_writes_its_own_file(variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with watch(net(), tmp_path / "run"):
+        pass
+    assert [file.name for file in tmp_path.glob("run/*.sqlite")] == ["rank3.sqlite"]
+
+
 class Attaches(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -5,7 +5,6 @@ Nobody waits: where there is no room, a step is dropped and counted. The socket 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import mmap
 import os
@@ -13,7 +12,6 @@ import socket
 import tempfile
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from torchscan.live.sampled import Sampled
@@ -21,23 +19,25 @@ from torchscan.live.sampled import Sampled
 #: bytes of memory, at least, and how many steps there must be room for. It takes none of the machine's until it is used
 _LEAST, _STEPS = 2**26, 8
 _CHUNK = 2**16
-_IN_MEMORY = "/dev/shm"  # noqa: S108 - the names in it are new ones
 
 Message = dict[str, Any]
 
 
-def shared_file(size: int) -> Path:
-    """A new file in memory, where the machine has such a place. Whoever opens it removes its name."""
-    number, name = tempfile.mkstemp(prefix="torchscan-", dir=_IN_MEMORY if os.path.isdir(_IN_MEMORY) else None)
-    os.ftruncate(number, size)
-    os.close(number)
-    return Path(name)
+def shared_memory() -> int:
+    """A new file in memory, where the machine has such a place. It has no name, so it goes when nobody has it any more."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("torchscan", os.MFD_CLOEXEC)
+    number, name = tempfile.mkstemp(prefix="torchscan-")
+    os.unlink(name)
+    return number
 
 
-def mapped(path: Path) -> mmap.mmap:
-    """The memory of such a file."""
-    with path.open("r+b") as file:
-        return mmap.mmap(file.fileno(), 0)
+def take_memory(end: socket.socket) -> int:
+    """What an outlet has sent over a new line before all else."""
+    _, numbers, _, _ = socket.recv_fds(end, 1, 1)
+    if not numbers:
+        raise EOFError("whoever trains has gone")
+    return numbers[0]
 
 
 class Line:
@@ -57,10 +57,14 @@ class Line:
 
     def flush(self) -> None:
         """Send what waits, as far as there is room."""
-        with self._closed_by_other():
+        try:
             while self._waiting:
                 sent = self.socket.send(self._waiting[:_CHUNK])
                 del self._waiting[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:  # nobody listens, but what was said before is still to be heard
+            self._waiting.clear()
 
     @property
     def has_said_all(self) -> bool:
@@ -69,23 +73,18 @@ class Line:
 
     def heard(self) -> Iterator[Message]:
         """What has come since."""
-        with self._closed_by_other():
+        try:
             while self.is_open:
                 data = self.socket.recv(_CHUNK)
                 self.is_open = bool(data)
                 self._received += data
+        except BlockingIOError:
+            pass
+        except OSError:  # a connection that was reset
+            self.is_open = False
         *lines, self._received = self._received.split(b"\n")
         for line in lines:
             yield json.loads(line)
-
-    @contextlib.contextmanager
-    def _closed_by_other(self) -> Iterator[None]:
-        try:
-            yield
-        except BlockingIOError:
-            pass
-        except OSError:  # a broken pipe, or a connection that was reset
-            self.is_open = False
 
     def close(self) -> None:
         """Say and hear no more."""
@@ -96,29 +95,27 @@ class Line:
 class Outlet:
     """The end of the training process. Steps lie in the memory one behind the other, around and around."""
 
-    def __init__(self, line: Line) -> None:
-        self.line = line
+    def __init__(self, end: socket.socket) -> None:
+        self._file = shared_memory()
+        socket.send_fds(end, [b"m"], [self._file])
+        self.line = Line(end)
         self._memory: mmap.mmap | None = None
         self._size = 0
         #: where the next step goes, and the sizes of those that were not read yet
         self._at = 0
         self._unread: deque[tuple[int, int]] = deque()
-        #: how many are still to be read of the memory before
-        self._left_over = 0
 
-    def make_room(self, sampled: Sampled) -> None:
-        """For steps of this size. What lies in the memory that there was is still read."""
-        if sampled.nbytes > self._size:
-            path = shared_file(max(_LEAST, _STEPS * sampled.nbytes))
-            self._memory = mapped(path)
-            self._size, self._at = len(self._memory), 0
-            self._left_over += len(self._unread)
-            self._unread.clear()
-            self.line.say({"is": "memory", "path": str(path)})
+    def make_room(self, size: int) -> None:
+        """For steps of this size. What lies in the memory stays where it is."""
+        if size > self._size:
+            self._size = max(_LEAST, _STEPS * size)
+            os.ftruncate(self._file, self._size)
+            self._memory = mmap.mmap(self._file, self._size)
+            self.line.say({"is": "memory", "size": self._size})
 
     def put(self, sampled: Sampled) -> bool:
         """Whether there was room for it."""
-        self.make_room(sampled)
+        self.make_room(sampled.nbytes)
         at = self._place(sampled.nbytes)
         if at is None or self._memory is None:
             return False
@@ -130,15 +127,18 @@ class Outlet:
 
     def note_read(self) -> None:
         """The oldest was read: there is room again."""
-        if self._left_over:
-            self._left_over -= 1
-        elif self._unread:
+        if self._unread:
             self._unread.popleft()
 
     @property
     def is_empty(self) -> bool:
         """Whether all was read."""
-        return not self._unread and not self._left_over
+        return not self._unread
+
+    def close(self) -> None:
+        """Nothing is put any more."""
+        self.line.close()
+        os.close(self._file)
 
     def _place(self, size: int) -> int | None:
         """From where on so much is free."""

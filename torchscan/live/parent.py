@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import select
+import threading
 import time
 from collections.abc import Callable
+
+#: seconds after which it is looked whether it is still there, and after which nothing goes on if it is not
+_LOOKS, _AT_LAST = 0.25, 1.25
 
 
 class Parent:
@@ -20,6 +24,15 @@ class Parent:
         if self._since is None and self._is_gone():
             self._since = time.monotonic()
         return self._since is not None and time.monotonic() >= self._since + seconds
+
+    def end_with_it(self) -> None:
+        """From now on this process ends soon after it, whatever is going on here: a sink may wait for something."""
+        threading.Thread(target=self._await_end, daemon=True).start()
+
+    def _await_end(self) -> None:
+        while not self.was_gone(_AT_LAST):
+            time.sleep(_LOOKS)
+        os._exit(1)
 
 
 def _whether_gone(number: int) -> Callable[[], bool]:

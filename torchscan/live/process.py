@@ -11,8 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from torchscan.errors import InputError, warn_user
-from torchscan.live.channel import Line, Message, Outlet
+from torchscan.live.channel import Message, Outlet
 from torchscan.live.guests import Statistic
 from torchscan.live.lock import Lock
 from torchscan.live.probe import Numbers
@@ -39,7 +41,7 @@ class Process:
         custom: Mapping[str, Statistic],
         start: StartMethod,
     ) -> None:
-        self._path = folder / f"rank{os.environ.get('RANK', '0')}.sqlite"
+        self._path = folder / f"rank{_rank()}.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self._path.with_suffix(".lock"))
@@ -49,15 +51,15 @@ class Process:
         self.last = self._last(about)
         self.dropped = 0
         ours, theirs = socket.socketpair()
+        self._outlet = Outlet(ours)
         task = Task(path=self._path, about=about, parent=os.getpid(), sinks=sinks, custom=custom)
         try:
             with theirs:
                 self.number, self._wait = start_worker(start, ours, theirs, task)
         except BaseException:
-            ours.close()
+            self._outlet.close()
             self._lock.release()
             raise
-        self._outlet = Outlet(Line(ours))
         self._is_gone = False
 
     def _last(self, about: Mapping[str, Any]) -> dict[Phase, tuple[int, int]]:
@@ -120,5 +122,14 @@ class Process:
             self._outlet.line.socket.shutdown(socket.SHUT_WR)
         self._wait(max(0.1, until - time.monotonic()))
         self._take_messages()
-        self._outlet.line.close()
+        self._outlet.close()
         self._lock.release()
+
+
+def _rank() -> int:
+    """Of this process among those that train together. Some launchers set no ``RANK``, and some only that of the machine."""
+    if "RANK" in os.environ:
+        return int(os.environ["RANK"])
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return int(os.environ.get("LOCAL_RANK", "0"))

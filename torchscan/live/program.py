@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import pickle
 import runpy
+import signal
 import socket
 import sys
 import types
 
-from torchscan.live.worker import serve
+from torchscan.live.parent import Parent
 
 
 def main() -> None:
-    """``python -c …``, with the number of the line's file, the path of the user's program or None, and the task."""
-    number, path = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that has started it
+    """``python -c …``, with the number of the line's file, who trains, the path of the user's program or None, and the task."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    number, trainer, path = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that has started it
+    parent = Parent(trainer)
+    parent.end_with_it()  # the rest takes a second or two, and nobody may be there any more
+    from torchscan.live.worker import serve
+
     if path is not None:
         _load(path)
     task = pickle.load(sys.stdin.buffer)  # noqa: S301
-    serve(socket.socket(fileno=number), task)
+    serve(socket.socket(fileno=number), task, parent)
 
 
 def _load(path: str) -> None:

@@ -13,6 +13,7 @@ from multiprocessing.context import BaseContext
 from typing import Any, Literal, cast, get_args
 
 from torchscan.errors import InputError
+from torchscan.live.parent import Parent
 from torchscan.live.worker import Task, serve
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
@@ -29,7 +30,8 @@ def start_worker(method: StartMethod, ours: socket.socket, theirs: socket.socket
 
 def _program(theirs: socket.socket, task: Task) -> tuple[int, Wait]:
     """A new interpreter. Unlike Python's own way to spawn, the user's program needs no ``if __name__ == "__main__"`` for it."""
-    told = pickle.dumps((theirs.fileno(), _path_of_main(packed := _pickled(task)))) + packed
+    packed = _pickled(task)
+    told = pickle.dumps((theirs.fileno(), task.parent, _path_of_main(packed))) + packed
     call = [sys.executable, "-c", _PROGRAM.format(path=sys.path)]
     worker = subprocess.Popen(call, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE)  # noqa: S603
     with contextlib.suppress(BrokenPipeError), cast("Any", worker.stdin) as stdin:
@@ -45,12 +47,21 @@ def _program(theirs: socket.socket, task: Task) -> tuple[int, Wait]:
 def _process(method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task) -> tuple[int, Wait]:
     context: BaseContext = multiprocessing.get_context(method)
     others = (ours,) if method == "fork" else ()
-    worker = context.Process(target=serve, args=(theirs, task, *others), daemon=True)  # type: ignore[attr-defined]
+    worker = context.Process(target=_serve, args=(theirs, task, *others), daemon=True)  # type: ignore[attr-defined]
     try:
         worker.start()
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise _not_handed_over(error) from error
     return int(worker.pid), worker.join
+
+
+def _serve(end: socket.socket, task: Task, *others: socket.socket) -> None:
+    """``others`` are ends that it has from its parent and that are none of its business."""
+    for other in others:
+        other.close()
+    parent = Parent(task.parent)
+    parent.end_with_it()
+    serve(end, task, parent)
 
 
 def _pickled(task: Task) -> bytes:

@@ -70,7 +70,7 @@ class Watcher:
         self._step = last["train"][0] + 1 if step is None and "train" in last else (step or 0)
         if step is not None:
             process.say({"is": "from", "step": step})
-        self._is_told = self._is_closed = False
+        self._is_told = self._is_counted = self._is_closed = False
         self._probe: Probe | None = None
         self._under_way: tuple[int, Phase, int] = (0, "train", 0)
         #: parts of the model that were called in the pass that is under way
@@ -142,6 +142,7 @@ class Watcher:
         self._passes[phase] += 1
         self._under_way = self._step, phase, number
         if phase == "train" and not self._is_told:
+            self._is_counted = True
             self._step += 1
         if self._frequencies[phase].is_due(self._under_way[0] if self._is_told else number):
             self._arm(module, args)
@@ -205,10 +206,12 @@ class Watcher:
 
     def step(self, number: int | None = None) -> None:
         """A training step is over: from now on you say so, and nobody looks for it. ``number`` is that of the next one."""
-        self._is_told = True
+        if self._is_closed:
+            return
+        is_counted, self._is_told = self._is_counted and not self._is_told, True  # nobody knew yet that steps are told
         self._gate.open()
         self._finish()
-        self._step = self._step + 1 if number is None else number
+        self._step = self._step + (not is_counted) if number is None else number
 
     # -- the user's ----------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,6 @@ import os
 import select
 import signal
 import socket
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchscan.live.channel import Line, Message, mapped
+from torchscan.live.channel import Line, Message, take_memory
 from torchscan.live.distributions import columns_of, saturated_of
 from torchscan.live.guests import Guests, Statistic
 from torchscan.live.packing import Distributions
@@ -27,10 +25,8 @@ from torchscan.live.schema import Series, Watched
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Store, StoreError
 
-#: seconds after which it looks whether its parent is still there
-_LOOKS = 0.25
-#: how long it goes on if it is not, and when it ends whatever it is doing
-_AFTERWARDS, _AT_LAST = 0.75, 1.25
+#: seconds after which it looks whether its parent is still there, and for how long it goes on if it is not
+_LOOKS, _AFTERWARDS = 0.25, 0.75
 #: how much less important than training it is to the machine
 _NICE = 10
 
@@ -50,8 +46,9 @@ class Task:
 class Worker:
     """Does what it is told over the line, until the line is closed."""
 
-    def __init__(self, line: Line, store: Store, parent: Parent, task: Task) -> None:
-        self._line = line
+    def __init__(self, line: Line, file: int, store: Store, parent: Parent, task: Task) -> None:
+        """``file``: of the memory in which the steps lie."""
+        self._line, self._file = line, file
         self._store = store
         self._memory: mmap.mmap | None = None
         #: by their numbers on the line
@@ -97,10 +94,7 @@ class Worker:
             self._store.note(what)
 
     def _take_memory(self, message: Message) -> None:
-        """Its file is needed no more: the memory stays as long as somebody has it."""
-        path = Path(message["path"])
-        self._memory = mapped(path)
-        path.unlink()
+        self._memory = mmap.mmap(self._file, message["size"])
 
     def _take_series(self, message: Message) -> None:
         self._series += [Series(**each) for each in message["series"]]
@@ -128,27 +122,20 @@ class Worker:
                 self._guests.show(Seen(**times, distributions=named, values=values))
 
 
-def serve(end: socket.socket, task: Task, *others: socket.socket) -> None:
-    """Work, as a process of its own. ``others`` are ends that it has from its parent and that are none of its business."""
-    for other in others:
-        other.close()
+def serve(end: socket.socket, task: Task, parent: Parent) -> None:
+    """Work, as a process of its own, with this end of the line."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever trains decides when it is over
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     torch.set_num_threads(1)
-    line, parent = Line(end), Parent(task.parent)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    try:
+        file = take_memory(end)
+    except (EOFError, OSError):
+        return
+    line = Line(end)
     try:
         store = Store(task.path, task.about)
     except StoreError as error:
         line.say({"is": "failed", "why": str(error)})
         return
-    line.say({"is": "ready"})
-    Worker(line, store, parent, task).work()
-
-
-def _end_with(parent: Parent) -> None:
-    """Whatever is going on then: a sink may wait for something."""
-    while not parent.was_gone(_AT_LAST):
-        time.sleep(_LOOKS)
-    os._exit(1)
+    Worker(line, file, store, parent, task).work()
