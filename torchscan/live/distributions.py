@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -25,28 +25,22 @@ _BOUNDS = {
     "ReLU6": (0.0, 6.0),
 }
 _NEAR = 0.01
+_AT_A_TIME = 64
 _TYPES = {"Q": torch.int64, "d": torch.float64, "B": torch.uint8, "H": torch.int16, "I": torch.int32}
 
 
 def columns_of(sampled: Sampled) -> Columns:
     """What is known of its rows."""
-    is_valid = torch.arange(sampled.samples.shape[1]) < sampled.sizes[:, None]
     least, most, dead, sample_norm = sampled.exact.double().unbind(1)
     is_looked_for = ~(least > most)
     is_exact = is_looked_for & least.isfinite() & most.isfinite()
-    figures = {
-        **_of_sample(sampled.samples, is_valid),
-        "numel": sampled.numels,
-        "update": _updates(sampled, is_valid),
-        "dead": dead,
-        "sample_norm": sample_norm,
-    }
+    figures, (sizes, bins, counts) = _of_samples(sampled.samples, sampled.sizes)
+    figures |= {"numel": sampled.numels, "update": _updates(sampled), "dead": dead, "sample_norm": sample_norm}
     # values that a sample has missed show in the extremes
     figures["nan"] = figures["nan"].clamp(min=(is_looked_for & least.isnan()).long())
     figures["inf"] = figures["inf"].clamp(min=(is_looked_for & (least.isinf() | most.isinf())).long())
-    figures["least"] = least.where(is_exact, figures["least"])
-    figures["most"] = most.where(is_exact, figures["most"])
-    sizes, bins, counts = _counts(sampled.samples, is_valid)
+    figures["least"] = least.where(is_exact, figures["least"].double())
+    figures["most"] = most.where(is_exact, figures["most"].double())
     return Columns(
         figures={name: _array("d" if column.is_floating_point() else "Q", column) for name, column in figures.items()},
         is_exact=_array("B", is_exact),
@@ -77,38 +71,54 @@ def saturated_of(series: Series, values: Mapping[Series, Tensor]) -> float:
     return ((here < low + near) | (here > high - near)).float().mean().item()
 
 
-def _updates(sampled: Sampled, is_valid: Tensor) -> Tensor:
+def _updates(sampled: Sampled) -> Tensor:
     """How much a parameter has changed: ``‖after − before‖ / ‖before‖``; NaN where it was zero, and for what is none."""
     before, after = sampled.pairs.unbind(1)
-    old, new = (sampled.samples[rows].double().where(is_valid[rows], 0.0) for rows in (before, after))
-    found = torch.full((len(is_valid),), math.nan, dtype=torch.float64)
+    is_valid = torch.arange(sampled.samples.shape[1]) < sampled.sizes[before, None]
+    old, new = (sampled.samples[rows].double().where(is_valid, 0.0) for rows in (before, after))
+    found = torch.full((len(sampled.samples),), math.nan, dtype=torch.float64)
     found[after] = (new - old).norm(dim=1) / old.norm(dim=1)
     return found
 
 
-def _of_sample(samples: Tensor, is_valid: Tensor) -> dict[str, Tensor]:
-    is_nan, is_inf = samples.isnan() & is_valid, samples.isinf() & is_valid
-    is_finite = is_valid & ~is_nan & ~is_inf
-    values = samples.double().where(is_finite, 0.0)
-    number = is_finite.sum(1)
-    mean = values.sum(1) / number
-    variance = ((values - mean[:, None]) ** 2).where(is_finite, 0.0).sum(1) / number
+def _of_samples(samples: Tensor, sizes: Tensor) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """Figures and counts of rows, some at a time: memory is not asked for again and again then, and caches have it."""
+    parts = [(each, torch.arange(samples.shape[1]) < size[:, None]) for each, size in _pairs(samples, sizes)]
+    figures = [_figures(*part) for part in parts]
+    counts = [_counts(*part) for part in parts]
+    joined = {name: torch.cat([each[name] for each in figures]) for name in figures[0]}
+    return joined, [torch.cat(each) for each in zip(*counts, strict=True)]
+
+
+def _pairs(samples: Tensor, sizes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(samples.split(_AT_A_TIME), sizes.split(_AT_A_TIME), strict=True)
+
+
+def _figures(samples: Tensor, is_valid: Tensor) -> dict[str, Tensor]:
+    is_finite = samples.isfinite() & is_valid
+    number, sampled = is_finite.sum(1), is_valid.sum(1)
+    nan = inf = torch.zeros_like(number)
+    if not torch.equal(number, sampled):
+        nan, inf = ((each & is_valid).sum(1) for each in (samples.isnan(), samples.isinf()))
+    values = samples.where(is_finite, 0.0)
+    mean = values.sum(1, dtype=torch.float64) / number
+    variance = (values - mean[:, None]).square_().where(is_finite, 0.0).sum(1) / number
     return {
-        "sampled": is_valid.sum(1),
-        "nan": is_nan.sum(1),
-        "inf": is_inf.sum(1),
-        "zero": ((values == 0) & is_finite).sum(1),
+        "sampled": sampled,
+        "nan": nan,
+        "inf": inf,
+        "zero": (values == 0).sum(1) - (samples.shape[1] - number),
         "mean": mean,
         "std": variance.sqrt(),
-        "least": values.where(is_finite, math.inf).amin(1),
-        "most": values.where(is_finite, -math.inf).amax(1),
+        "least": samples.where(is_finite, math.inf).amin(1),
+        "most": samples.where(is_finite, -math.inf).amax(1),
     }
 
 
 def _counts(samples: Tensor, is_valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """How many bins of each row have values, which, and how many values each has. What is not valid goes into one bin more."""
-    numbers = ((samples.view(torch.int32) >> SHIFT) & (BINS - 1)).where(is_valid, BINS).long()
-    places = numbers + (BINS + 1) * torch.arange(len(samples))[:, None]
+    numbers = ((samples.view(torch.int32) >> SHIFT) & (BINS - 1)).where(is_valid, BINS)
+    places = numbers + (BINS + 1) * torch.arange(len(samples), dtype=torch.int32)[:, None]
     found = torch.bincount(places.flatten(), minlength=len(samples) * (BINS + 1)).view(len(samples), BINS + 1)[:, :BINS]
     rows, bins = found.nonzero(as_tuple=True)
     return torch.bincount(rows, minlength=len(samples)), bins, found[rows, bins]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
@@ -92,21 +93,25 @@ class Sampled:
 class SampledValues(Mapping[Series, Tensor]):
     """The values of each series: all of them, in their shape, if it is taken whole; else the sampled ones. They are copies."""
 
-    def __init__(self, sampled: Sampled, found: Mapping[Series, tuple[int, int]]) -> None:
-        """``found``: the number of each series, and its row."""
-        self._sampled, self._found = sampled, found
+    def __init__(self, sampled: Sampled, series: Sequence[Series]) -> None:
+        """``series``: in the order in which the step has them."""
+        self._sampled, self._series = sampled, series
         self._wholes = {each.number: each.values for each in sampled.wholes}
 
+    @cached_property
+    def _places(self) -> dict[Series, tuple[int, int]]:
+        return dict(zip(self._series, map(tuple, self._sampled.series.tolist()), strict=True))
+
     def __getitem__(self, series: Series) -> Tensor:
-        number, row = self._found[series]
+        number, row = self._places[series]
         whole = self._wholes.get(number)
         return (self._sampled.samples[row][: int(self._sampled.sizes[row])] if whole is None else whole).clone()
 
     def __iter__(self) -> Iterator[Series]:
-        return iter(self._found)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._series)
 
 
 def _views(memory: mmap.mmap, at: int, shapes: Iterable[tuple[tuple[int, ...], torch.dtype]]) -> Iterator[Tensor]:

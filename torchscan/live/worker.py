@@ -53,6 +53,8 @@ class Worker:
         self._memory: mmap.mmap | None = None
         #: by their numbers on the line
         self._series: list[Series] = []
+        #: their numbers in the file
+        self._known: dict[int, int] = {}
         self._has_failed = False
         self._guests = Guests(task.sinks, task.custom, self._tell)
         self._parent = parent
@@ -104,7 +106,7 @@ class Worker:
         sampled = Sampled.read(self._memory, message["at"], message)
         numbers, rows = (column.tolist() for column in sampled.series.unbind(1))
         series = [self._series[number] for number in numbers]
-        values = SampledValues(sampled, dict(zip(series, zip(numbers, rows, strict=True), strict=True)))
+        values = SampledValues(sampled, series)
         found = Distributions(
             columns=columns_of(sampled),
             numbers=range(len(series)),
@@ -114,12 +116,21 @@ class Worker:
         )
         times: Any = {name: message[name] for name in ("step", "phase", "number", "time")}
         try:
-            numbered = replace(found, numbers=[self._store.number_of(each) for each in series])
-            self._store.write(Watched(**times, distributions=numbered))
+            self._store.write(Watched(**times, distributions=replace(found, numbers=self._stored(numbers))))
+        except StoreError:
+            self._known.clear()  # what was new may not be there
+            raise
         finally:
             if self._guests.has_sinks:
                 named = {each: found[place] for place, each in enumerate(series)}
                 self._guests.show(Seen(**times, distributions=named, values=values))
+
+    def _stored(self, numbers: Sequence[int]) -> list[int]:
+        """The numbers that series have in the file."""
+        for number in numbers:
+            if number not in self._known:
+                self._known[number] = self._store.number_of(self._series[number])
+        return [self._known[number] for number in numbers]
 
 
 def serve(end: socket.socket, task: Task, parent: Parent) -> None:
