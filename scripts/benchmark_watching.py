@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from tests.torchvision_cpu import torchvision
 from torchscan.live.watcher import watch
 
 _ROUNDS, _BLOCK = 20, 10
+EVERY: tuple[int | Literal["auto"], ...] = (1, 100, "auto")
 #: seconds that a worker takes to start
 STARTS = 4.0
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -31,16 +33,16 @@ def measure_watching(only: str) -> None:
     for name, (build, shape) in MODELS.items():
         if only.lower() not in name.lower():
             continue
-        for every in (1, 100):
+        for every in EVERY:
             plain, wall, cpu, dropped = _compared(build().train(), torch.randn(shape), every)
-            print(f"{name:14}{every:7}{1000 * plain:8.1f} ms{wall:8.3f}{cpu:8.3f}{dropped:9}", flush=True)
+            print(f"{name:14}{every!s:>7}{1000 * plain:8.1f} ms{wall:8.3f}{cpu:8.3f}{dropped:9}", flush=True)
     print(f"\na module call in a step that nobody looks at: {1e6 * _module_call():.2f} µs")
 
 
-def _compared(model: nn.Module, x: Tensor, every: int) -> tuple[float, float, float, int]:
-    """Blocks of plain and of watched steps take turns; with ``every=100`` a block is as long as that."""
+def _compared(model: nn.Module, x: Tensor, every: int | Literal["auto"]) -> tuple[float, float, float, int]:
+    """Blocks of plain and of watched steps take turns: of 10, 100 or 200 steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9)
-    block = max(_BLOCK, every)
+    block = 200 if every == "auto" else max(_BLOCK, every)
     rounds = _ROUNDS if every == 1 else 3
     times: dict[str, list[tuple[float, float]]] = {"plain": [], "watched": []}
     dropped = 0
