@@ -55,13 +55,13 @@ def parameters_of(modules: Iterable[tuple[str, nn.Module]]) -> list[Parameter]:
 class Numbers:
     """Series by the numbers that they have on the line, and those that were not announced yet."""
 
-    def __init__(self, whole: Sequence[str] = ()) -> None:
-        """``whole``: patterns of series of which all values are taken."""
+    def __init__(self, whole: Sequence[tuple[str, int]] = ()) -> None:
+        """``whole``: patterns of series of which all values are taken, each with how many these may be."""
         self._numbers: dict[tuple[str, Kind, str, int], int] = {}
         self._whole = whole
         self.new: list[Series] = []
-        #: those of which all values are taken
-        self.wholes: set[int] = set()
+        #: those of which all values are taken, if there are no more than so many
+        self.wholes: dict[int, int] = {}
 
     def of(self, path: str, kind: Kind, name: str, invocation: int, module: nn.Module) -> int:
         """The number of a series, which may be new."""
@@ -71,8 +71,9 @@ class Numbers:
             number = self._numbers[key] = len(self._numbers)
             series = Series(path=path, type_name=type_name_of(module), kind=kind, name=name, invocation=invocation)
             self.new.append(series)
-            if any(fnmatch.fnmatchcase(series.said, pattern) for pattern in self._whole):
-                self.wholes.add(number)
+            limits = [most for pattern, most in self._whole if fnmatch.fnmatchcase(series.said, pattern)]
+            if limits:
+                self.wholes[number] = max(limits)
         return number
 
 
@@ -217,7 +218,7 @@ class Probe:
 
     def _keep(self, number: int, row: int, tensor: Tensor) -> None:
         self._found[number] = row
-        if number in self._numbers.wholes:
+        if tensor.numel() <= self._numbers.wholes.get(number, -1):
             self._rows.add_whole(number, tensor)
 
     # -- the backward pass ---------------------------------------------------------------------------------------------

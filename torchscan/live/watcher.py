@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import fnmatch
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,8 +49,8 @@ class Wanted:
     kinds: frozenset[Kind]
     #: patterns, modules and functions that choose modules; None: all
     modules: Sequence[Chosen] | None
-    #: patterns of the series of which all values are taken
-    whole: Sequence[str]
+    #: patterns of the series of which all values are taken, each with how many these may be
+    whole: Sequence[tuple[str, int]]
     sample_n: int
     sample_norms: bool
 
@@ -303,16 +304,17 @@ def watch(
         start: how the worker is started: "spawn", as a program of its own; or "fork", "forkserver", as Python does.
     """
     _check(log, every, start)
+    sinks = list(sinks)
     wanted = Wanted(
         every=every,
         overhead_budget=overhead_budget,
         kinds=frozenset(LOGGED[name] for name in log),
         modules=None if modules is None else list(modules),
-        whole=list(whole),
+        whole=[*((each, sys.maxsize) for each in whole), *((each, sink.max_elements) for sink in sinks for each in sink.whole)],
         sample_n=sample_n,
         sample_norms=sample_norms,
     )
-    process = Process(Path(run), about_of(model, log), sinks=list(sinks), custom=dict(custom or {}), start=start)
+    process = Process(Path(run), about_of(model, log), sinks=sinks, custom=dict(custom or {}), start=start)
     return Watcher(model, process, wanted, step)
 
 

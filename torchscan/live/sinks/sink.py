@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -36,6 +37,10 @@ class Sink:
     frequency: float | None = None
     #: seconds that a call may take
     timeout: float = 10.0
+    #: series of which it needs all values, as patterns of what :attr:`Series.said` says
+    whole: Sequence[str] = ()
+    #: of tensors that have more values it is given the sampled ones
+    max_elements: int = sys.maxsize
 
     def on_data(self, seen: Seen) -> None:
         """A step was looked at."""

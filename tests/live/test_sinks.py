@@ -1,0 +1,314 @@
+"""Where steps go besides the run's own file: each is written by training that is watched, and read by its own reader."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchscan
+from tests.live.test_watcher import HERE, is_alive, net, train
+from torchscan import Distribution, InputError, Seen, Sink, TensorBoard, WatchedRun, watch
+from torchscan.live.sinks import figures
+
+pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
+
+
+def watched(folder: Path, *sinks: Sink, steps: int = 3, model: nn.Module | None = None, **asked: Any) -> WatchedRun:
+    """A run with an evaluation after each step."""
+    model = net() if model is None else model
+
+    def evaluate(_: int) -> None:
+        with torch.no_grad():
+            model(torch.rand(8, 4))
+
+    with watch(model, folder / "run", **{"every": 1, **asked}, sinks=sinks):
+        train(model, steps, each=evaluate)
+    run = torchscan.open_run(folder / "run")
+    assert isinstance(run, WatchedRun)
+    assert [what for _, what in run.events] == []
+    return run
+
+
+def each_step(run: WatchedRun, phase: Any) -> Iterator[tuple[str, int, Distribution]]:
+    """What a series is called, the step, and what the run itself knows."""
+    for series in run.series:
+        history = run.history(series, phase)
+        for step, found in zip(history.steps, history.distributions, strict=True):
+            yield series.said, step, found
+
+
+@contextmanager
+def told() -> Iterator[list[str]]:
+    """What the user is warned of."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        yield texts
+    texts += [str(each.message) for each in said]
+
+
+def until(is_so: Callable[[], object], seconds: float = 20.0) -> float:
+    """How long it took, on a machine that may be busy."""
+    start = time.monotonic()
+    while not is_so() and time.monotonic() < start + seconds:
+        time.sleep(0.02)
+    assert is_so()
+    return time.monotonic() - start
+
+
+KILLED = """
+    import sys, time, torch, torchscan
+    from torch import nn
+    {before}
+    if __name__ == "__main__":
+        model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
+        watcher = torchscan.watch(model, sys.argv[1] + "/run", every=1, sinks=[{sink}])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        print(watcher._process.number, flush=True)
+        for step in range(100_000):
+            optimizer.zero_grad()
+            model(torch.rand(8, 4)).square().mean().backward()
+            optimizer.step()
+            time.sleep(0.02)
+"""
+
+
+def killed(folder: Path, sink: str, is_there: Callable[[], object], before: str = "") -> tuple[int, float]:
+    """A trainer that is killed once something is there: the number of its worker, and how long that lived on."""
+    script = folder / "train.py"
+    script.write_text(textwrap.dedent(KILLED).format(sink=sink, before=textwrap.dedent(before)))
+    call = [sys.executable, str(script), str(folder)]
+    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True, cwd=HERE) as trainer:  # noqa: S603
+        assert trainer.stdout is not None
+        worker = int(trainer.stdout.readline())
+        try:
+            until(is_there, 30)
+        finally:
+            trainer.send_signal(signal.SIGKILL)
+    return worker, until(lambda: not is_alive(worker))
+
+
+# -- what all have in common ---------------------------------------------------------------------------------------------
+
+
+def distribution(counts: dict[int, int], **figures: Any) -> Distribution:
+    number = sum(counts.values())
+    known = dict.fromkeys(("nan", "inf", "zero"), 0) | dict.fromkeys(
+        ("update", "saturated", "dead", "sample_norm"), float("nan")
+    )
+    rest = {"numel": number, "sampled": number, "mean": 0.0, "std": 1.0, "is_exact": True, "custom": {}}
+    return Distribution(**{**known, **rest, "least": -9.0, "most": 9.0, **figures}, counts=counts)
+
+
+def test_histograms_have_edges_that_grow_and_all_counts() -> None:
+    """1 and 1.5 begin bins 254 and 255; 4 begins bin 258."""
+    edges, counts = figures.histogram(distribution({254: 3, 258: 2, 254 + 512: 1}))
+    assert (edges, counts) == ([-1.5, -1.0, 1.0, 1.5, 4.0, 6.0], [1, 0, 3, 0, 2])
+    edges, _ = figures.histogram(distribution({254: 3, 258: 2}, least=1.25, most=5.0))
+    assert edges == [1.25, 1.5, 4.0, 5.0]
+    assert figures.histogram(distribution({510: 1, 511: 2})) == ([], [])
+    assert figures.merged([0.0, 1.0, 1.25, 1.5, 3.0, 3.25], [1, 2, 3, 4, 5], 0.5) == ([0.0, 1.0, 1.5, 3.0, 3.25], [1, 5, 4, 5])
+
+
+def test_only_figures_that_say_something() -> None:
+    found = figures.figures_of(distribution({254: 1}, nan=2, update=0.5, custom={"mine": 3.0, "none": float("nan")}))
+    assert found == {"mean": 0.0, "std": 1.0, "least": -9.0, "most": 9.0, "update": 0.5, "mine": 3.0, "nan": 2.0}
+
+
+def test_a_package_that_is_missing_is_told_of_where_the_user_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "find_spec", lambda name: None if name == "tensorboard" else util.find_spec(name))
+    with pytest.raises(InputError, match=r"TensorBoard needs tensorboard: pip install torchscan\[tensorboard\]"):
+        TensorBoard("folder")
+
+
+# -- TensorBoard ---------------------------------------------------------------------------------------------------------
+
+
+def events_in(folder: Path) -> Any:
+    """TensorBoard's own reader."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    read = accumulator.EventAccumulator(str(folder), size_guidance={"histograms": 0, "scalars": 0})
+    read.Reload()
+    return read
+
+
+def test_tensorboard_has_what_the_run_has(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    run = watched(tmp_path, TensorBoard(tmp_path / "board"), custom={"largest": largest})
+    read = events_in(tmp_path / "board")
+    for phase in ("train", "eval"):
+        for said, step, found in each_step(run, phase):
+            (event,) = (each for each in read.Histograms(f"{phase}/{said}") if each.step == step)
+            value = event.histogram_value
+            assert (value.num, sum(value.bucket)) == (found.sampled, found.sampled)
+            assert (value.min, value.max) == (found.least, found.most)
+            assert [count for count in value.bucket if count] == [count for *_, count in sorted(bars(found))]
+            assert value.bucket_limit == sorted(set(value.bucket_limit)), "they grow"
+            assert value.sum == pytest.approx(found.mean * found.sampled, abs=1e-6)
+            for name, figure in figures.figures_of(found).items():
+                (scalar,) = (each for each in read.Scalars(f"{phase}/{said}/{name}") if each.step == step)
+                assert scalar.value == pytest.approx(figure, rel=1e-6), name
+    assert len(read.Histograms("train/0.weight")) == 3
+    assert {"train/0.weight/update", "eval/1 output/largest"} <= set(read.Tags()["scalars"])
+
+
+def bars(found: Distribution) -> list[tuple[float, int]]:
+    from torchscan.live.bins import bounds
+
+    return [(bounds(number)[0], count) for number, count in found.counts.items()]
+
+
+def largest(values: Tensor) -> float:
+    return values.max().item()
+
+
+def test_tensorboard_s_file_of_a_trainer_that_was_killed(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    board = tmp_path / "board"
+
+    def has_some() -> bool:
+        return any(file.stat().st_size > 100_000 for file in board.glob("events*"))
+
+    killed(tmp_path, f"torchscan.TensorBoard({str(board)!r})", has_some)
+    assert len(events_in(board).Histograms("train/0.weight")) > 5
+
+
+# -- sinks of the user's -------------------------------------------------------------------------------------------------
+
+
+class Writes(Sink):
+    """A line for each step."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_data(self, seen: Seen) -> None:
+        with self.path.open("a") as file:
+            file.write(f"{seen.phase} {seen.step}\n")
+
+    def on_close(self) -> None:
+        with self.path.open("a") as file:
+            file.write("closed\n")
+
+
+class Raises(Sink):
+    def on_data(self, seen: Seen) -> None:
+        raise OSError("no room")
+
+
+class Sleeps(Sink):
+    timeout = 0.2
+
+    def on_data(self, seen: Seen) -> None:
+        time.sleep(60)
+
+
+def test_a_sink_that_raises_and_one_that_hangs_stop_nobody_but_themselves(tmp_path: Path) -> None:
+    model = net()
+    sinks = [Raises(), Sleeps(), Writes(tmp_path / "lines")]
+    with told() as texts, watch(model, tmp_path / "run", every=1, sinks=sinks):
+        train(model, 5)
+    said = "is shown nothing any more: on_data raised"
+    assert sorted(texts) == [f"Raises {said} OSError: no room", f"Sleeps {said} TimeoutError: it took longer than 0.2 s"]
+    run = torchscan.open_run(tmp_path / "run")
+    assert isinstance(run, WatchedRun)
+    assert run.steps() == [0, 1, 2, 3, 4]
+    assert sorted(what for _, what in run.events) == sorted(texts)
+    assert (tmp_path / "lines").read_text().split("\n") == [*(f"train {step}" for step in range(5)), "closed", ""]
+
+
+def test_a_sink_that_is_shown_a_step_now_and_then(tmp_path: Path) -> None:
+    seldom = Writes(tmp_path / "lines")
+    seldom.frequency = 0.001
+    watched(tmp_path, seldom, steps=5)
+    assert (tmp_path / "lines").read_text().split("\n") == ["train 0", "closed", ""]
+
+
+class Norms(Sink):
+    whole = ("*.weight",)
+    max_elements = 40
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_data(self, seen: Seen) -> None:
+        shapes = {series.said: tuple(values.shape) for series, values in seen.values.items() if series.kind == "param"}
+        self.path.write_text(str(shapes))
+
+
+def test_a_sink_that_asks_for_all_values(tmp_path: Path) -> None:
+    """Those of ``0.weight`` are 64."""
+    model = net()
+    with watch(model, tmp_path / "run", every=1, sinks=[Norms(tmp_path / "shapes")], sample_n=50):
+        train(model, 2)
+    expected = {"0.weight": (50,), "0.bias": (16,), "2.weight": (2, 16), "2.bias": (2,)}
+    assert (tmp_path / "shapes").read_text() == str(expected)
+
+
+SCRIPT = """
+    import sys, torch, torchscan
+    from torch import nn
+
+    class Mine(torchscan.Sink):
+        def __init__(self, path):
+            self.path = path
+        def on_data(self, seen):
+            found = next(each for series, each in seen.distributions.items() if series.said == "0.weight")
+            with open(self.path, "a") as file:
+                file.write(f"{seen.step} {found.custom['largest']}\\n")
+
+    def largest(values):
+        return values.max().item()
+
+    if __name__ == "__main__":
+        folder, start = sys.argv[1:]
+        model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
+        statistic = (lambda values: values.max().item()) if start == "fork" else largest
+        mine, custom = Mine(folder + "/lines"), {"largest": statistic}
+        with torchscan.watch(model, folder + "/run", every=1, sinks=[mine], custom=custom, start=start):
+            for step in range(3):
+                model(torch.rand(8, 4)).square().mean().backward()
+        print(max(step for step in torchscan.open_run(folder + "/run").history("0.weight").figure("largest")))
+"""
+
+
+@pytest.mark.parametrize("start", ["spawn", "fork", "forkserver"])
+def test_what_is_defined_in_the_user_s_program(start: str, tmp_path: Path) -> None:
+    """Lambdas, too, where processes are forked."""
+    (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
+    call = [sys.executable, "-W", "error", str(tmp_path / "train.py"), str(tmp_path), start]
+    done = subprocess.run(call, capture_output=True, text=True, check=False, cwd=HERE)  # noqa: S603
+    assert done.stderr == ""
+    lines = [line.split() for line in (tmp_path / "lines").read_text().splitlines()]
+    assert [step for step, _ in lines] == ["0", "1", "2"]
+    assert max(float(value) for _, value in lines) == float(done.stdout)
+
+
+HANGS = """
+    class Hangs(torchscan.Sink):
+        timeout = 1000.0
+        def __init__(self, path):
+            self.path = path
+        def on_data(self, seen):
+            open(self.path, "w").close()
+            time.sleep(1000)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="asks the kernel for processes")
+def test_the_worker_ends_while_a_sink_hangs(tmp_path: Path) -> None:
+    path = tmp_path / "hangs"
+    killed(tmp_path, f"Hangs({str(path)!r})", path.exists, before=HANGS)

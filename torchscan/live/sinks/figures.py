@@ -1,0 +1,68 @@
+"""What sinks for other tools have in common: which figures they are given, and histograms as these tools have them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from torchscan.errors import InputError
+from torchscan.live.bins import bounds, is_finite
+from torchscan.live.schema import Distribution
+
+_ALWAYS = ("mean", "std", "least", "most")
+_IF_KNOWN = ("update", "saturated", "dead", "sample_norm")
+_IF_ANY = ("nan", "inf")
+
+
+def require(package: str, what: str, extra: str) -> None:
+    """Where the user is: a worker that lacks it could not say so in time."""
+    if find_spec(package) is None:
+        raise InputError(f"{what} needs {package}: pip install torchscan[{extra}]")
+
+
+def figures_of(found: Distribution) -> dict[str, float]:
+    """Those that say something: NaN is what is not known, and no NaN nor infinity need be told."""
+    known = {name: float(getattr(found, name)) for name in (*_ALWAYS, *_IF_KNOWN)} | dict(found.custom)
+    there = {name: float(getattr(found, name)) for name in _IF_ANY if getattr(found, name)}
+    return {name: value for name, value in known.items() if math.isfinite(value)} | there
+
+
+def number_of_finite(found: Distribution) -> int:
+    """How many of the sampled values."""
+    return found.sampled - found.nan - found.inf
+
+
+def histogram(found: Distribution) -> tuple[list[float], list[int]]:
+    """Edges that grow, and how many finite values are between each two; none: there are no finite values."""
+    bars = list(_bars(found))
+    if not bars:
+        return [], []
+    edges = [bars[0][0], *(high for _, high, _ in bars)]
+    first, last = max(edges[0], found.least), min(edges[-1], found.most)
+    edges[0] = first if first < edges[1] else edges[0]
+    edges[-1] = last if last > edges[-2] else edges[-1]
+    return edges, [count for *_, count in bars]
+
+
+def merged(edges: list[float], counts: list[int], width: float) -> tuple[list[float], list[int]]:
+    """The same with bars that are at least so wide, but for the last one: neighbours are put together."""
+    kept, sums = edges[:1], [0]
+    for high, count in zip(edges[1:], counts, strict=True):
+        sums[-1] += count
+        if high - kept[-1] >= width:
+            kept.append(high)
+            sums.append(0)
+    if kept[-1] == edges[-1]:
+        return kept, sums[:-1]
+    return [*kept, edges[-1]], sums
+
+
+def _bars(found: Distribution) -> Iterator[tuple[float, float, int]]:
+    """Without gaps."""
+    end = math.nan
+    for low, high, count in sorted((*bounds(number), count) for number, count in found.counts.items() if is_finite(number)):
+        if end < low:
+            yield end, low, 0
+        yield low, high, count
+        end = high
