@@ -123,9 +123,11 @@ from torchscan.live.history import WatchedRun as WatchedRun
 from torchscan.live.opening import open_run as open_run
 from torchscan.live.schema import Distribution as Distribution
 from torchscan.live.schema import Series as Series
+from torchscan.live.sinks.mlflow import MLflow as MLflow
 from torchscan.live.sinks.sink import Seen as Seen
 from torchscan.live.sinks.sink import Sink as Sink
 from torchscan.live.sinks.tensorboard import TensorBoard as TensorBoard
+from torchscan.live.sinks.weights_and_biases import WandB as WandB
 from torchscan.live.watcher import Watcher as Watcher
 from torchscan.live.watcher import attach as attach
 from torchscan.live.watcher import watch as watch

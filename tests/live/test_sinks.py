@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import signal
 import subprocess
 import sys
@@ -20,8 +22,9 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.live.test_watcher import HERE, is_alive, net, train
-from torchscan import Distribution, InputError, Seen, Sink, TensorBoard, WatchedRun, watch
-from torchscan.live.sinks import figures
+from torchscan import Distribution, InputError, MLflow, Seen, Sink, TensorBoard, WandB, WatchedRun, watch
+from torchscan.live.bins import bounds, quantiles
+from torchscan.live.sinks import figures, weights_and_biases
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
 
@@ -166,8 +169,6 @@ def test_tensorboard_has_what_the_run_has(tmp_path: Path) -> None:
 
 
 def bars(found: Distribution) -> list[tuple[float, int]]:
-    from torchscan.live.bins import bounds
-
     return [(bounds(number)[0], count) for number, count in found.counts.items()]
 
 
@@ -184,6 +185,204 @@ def test_tensorboard_s_file_of_a_trainer_that_was_killed(tmp_path: Path) -> None
 
     killed(tmp_path, f"torchscan.TensorBoard({str(board)!r})", has_some)
     assert len(events_in(board).Histograms("train/0.weight")) > 5
+
+
+# -- Weights & Biases ----------------------------------------------------------------------------------------------------
+
+
+def records_in(path: Path) -> Iterator[Any]:
+    """Of the file of a run that is offline: after seven bytes blocks of 32 KiB with pieces of records."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, record = path.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        if kind == 0:  # the rest of a block has no room for another piece
+            at = -(-at // 32768) * 32768
+            continue
+        record += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if at % 32768 > 32768 - 7:
+            at = -(-at // 32768) * 32768
+        if kind in (1, 4):  # all of it, or the last piece
+            yield Record.FromString(record)
+            record = b""
+
+
+def rows_in(folder: Path) -> dict[int, dict[str, Any]]:
+    """What was logged at each step."""
+    (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    rows = [_row(each.history) for each in records_in(path) if each.HasField("history")]
+    return {row["_step"]: row for row in rows}
+
+
+def _row(history: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for item in history.item:
+        *outer, name = item.nested_key or [item.key]
+        place = row
+        for each in outer:
+            place = place.setdefault(each, {})
+        place[name] = json.loads(item.value_json)
+    return row
+
+
+def test_weights_and_biases_has_what_the_run_has(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    run = watched(tmp_path, WandB("project", mode="offline", dir=str(tmp_path)))
+    rows = rows_in(tmp_path)
+    assert sorted(rows) == [0, 1, 2, 3]
+    for phase in ("train", "eval"):
+        for said, step, found in each_step(run, phase):
+            row, name = rows[step], f"{phase}/{said}"
+            edges, counts = figures.histogram(found)
+            assert row[name]["_type"] == "histogram"
+            assert row[name]["values"] == counts
+            assert row[name]["bins"] == pytest.approx(edges)
+            for figure, value in figures.figures_of(found).items():
+                assert row[f"{name}/{figure}"] == pytest.approx(value)
+    until(lambda: not processes_with(str(tmp_path)), 10)
+
+
+def processes_with(text: str) -> list[str]:
+    """Those that were started with it."""
+    if not Path("/proc").is_dir():
+        return []
+    found = []
+    for file in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            found += [file.parent.name] if text.encode() in file.read_bytes() else []
+    return found
+
+
+def test_weights_and_biases_takes_no_step_twice(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    model = net()
+    with told() as texts, watch(model, tmp_path / "run", every=1, sinks=[WandB(mode="offline", dir=str(tmp_path))]) as watcher:
+        watcher.step(5)
+        train(model, 1)
+        watcher.step(2)
+        train(model, 1)
+    assert len(texts) == 1
+    assert "ValueError: step 2 comes after step 5: there steps grow, so it takes a new run" in texts[0]
+
+
+def test_histograms_with_more_bars_than_there_may_be() -> None:
+    counts = dict.fromkeys(range(508), 1) | dict.fromkeys(range(512, 512 + 508), 2)
+    edges, few = weights_and_biases._few_bars(distribution(counts, least=-3e38, most=3e38))
+    assert len(edges) - 1 == len(few) == 512
+    assert sum(few) == 3 * 508
+    assert few[-3:] == [1, 1, 1]
+    assert few[:3] == [2, 2, 2]
+
+
+# -- MLflow --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No reports of use."""
+    monkeypatch.setenv("DO_NOT_TRACK", "true")
+
+
+@pytest.mark.usefixtures("quiet")
+def test_mlflow_has_what_the_run_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    uri = (tmp_path / "mlruns").as_uri()
+    run = watched(tmp_path, MLflow(uri, "first", tags={"mine": "yes"}), model=Twice())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    client = mlflow.MlflowClient(uri)
+    (written,) = client.search_runs([client.get_experiment_by_name("first").experiment_id])
+    assert (written.info.status, written.data.tags["mine"]) == ("FINISHED", "yes")
+    folder = Path(client.download_artifacts(written.info.run_id, "histograms"))
+    for phase in ("train", "eval"):
+        for said, step, found in each_step(run, phase):
+            name = f"{phase}/{said}".replace("(", "_").replace(")", "_")
+            known = figures.figures_of(found) | {"median": quantiles(found.counts, [0.5])[0]}
+            for figure, value in known.items():
+                metrics = client.get_metric_history(written.info.run_id, f"{name}/{figure}")
+                (metric,) = (each for each in metrics if each.step == step)
+                assert metric.value == pytest.approx(value), figure
+            (file,) = (folder / phase).glob(f"{step}-*.json")
+            edges, counts = figures.histogram(found)
+            assert json.loads(file.read_text())[said] == {"edges": edges, "counts": counts}
+    assert any("(2)" in each.said for each in run.series)
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.layer(x))
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+@pytest.mark.parametrize("scheme", ["file", "sqlite"])
+def test_mlflow_run_of_the_user_s(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on after us."""
+    mlflow = pytest.importorskip("mlflow")
+    if scheme == "sqlite":
+        pytest.importorskip("sqlalchemy")
+        pytest.importorskip("alembic")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "mlruns").as_uri() if scheme == "file" else f"sqlite:///{tmp_path / 'runs.db'}"
+    client = mlflow.MlflowClient(uri)
+    experiment = client.create_experiment("mine", artifact_location=(tmp_path / "files").as_uri())
+    number = client.create_run(experiment).info.run_id
+    watched(tmp_path, MLflow(uri, run_id=number, histograms=False))
+    assert client.get_run(number).info.status == "RUNNING"
+    assert [each.step for each in client.get_metric_history(number, "train/0.weight/mean")] == [0, 1, 2]
+    assert client.list_artifacts(number) == []
+
+
+# -- runs that are there already -----------------------------------------------------------------------------------------
+
+
+class Remembers(Sink):
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+        self.is_closed = False
+
+    def on_data(self, seen: Seen) -> None:
+        self.seen.append(seen)
+
+    def on_close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_run_that_is_there_is_shown_in_the_order_of_time(tmp_path: Path) -> None:
+    run = watched(tmp_path)
+    run.export(sink := Remembers())
+    assert sink.is_closed
+    phases = [("train", 0), ("eval", 1), ("train", 1), ("eval", 2), ("train", 2), ("eval", 3)]
+    assert [(each.phase, each.step) for each in sink.seen] == phases
+    for seen in sink.seen:
+        known = {said: found for said, step, found in each_step(run, seen.phase) if step == seen.step}
+        assert {series.said: found.counts for series, found in seen.distributions.items()} == {
+            said: found.counts for said, found in known.items()
+        }
+
+
+def test_all_ranks_of_a_run_are_shown_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        run = watched(tmp_path, steps=2)
+    run.export(sink := Remembers())
+    assert [(each.phase, each.step) for each in sink.seen].count(("train", 1)) == 1
+    sizes = {series.said: found.sampled for series, found in sink.seen[0].distributions.items()}
+    assert (run.ranks, sizes["0 output"]) == (2, 2 * 8 * 16)
+
+
+def test_a_run_that_is_there_for_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    run = watched(tmp_path, TensorBoard(tmp_path / "live"))
+    run.export(TensorBoard(tmp_path / "later"))
+    live, later = events_in(tmp_path / "live"), events_in(tmp_path / "later")
+    assert live.Tags() == later.Tags()
+    assert live.Histograms("eval/0 output") == later.Histograms("eval/0 output")
 
 
 # -- sinks of the user's -------------------------------------------------------------------------------------------------

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import heapq
 import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torchscan.errors import InputError
 from torchscan.live.bins import quantiles
 from torchscan.live.schema import Distribution, Kind, Phase, Series
+from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Reader, StoreError
 
 T = TypeVar("T")
@@ -115,6 +119,23 @@ class WatchedRun:
             raise InputError("frame() needs pandas: pip install torchscan[pandas]") from error
         return pd.DataFrame(list(self._rows(phase)))
 
+    def export(self, sink: Sink) -> None:
+        """Show a sink what is there, in the order of time, in this process: ``run.export(TensorBoard("board"))``.
+
+        It sees no values, which are not kept, and all ranks together; its ``frequency`` and ``timeout`` don't count.
+        """
+        with contextlib.ExitStack() as last:
+            last.callback(sink.on_close)
+            for seen in heapq.merge(self._seen("train"), self._seen("eval"), key=lambda seen: seen.time):
+                sink.on_data(seen)
+
+    def _seen(self, phase: Phase) -> Iterator[Seen]:
+        """Steps one by one, as each rank has written them in this order."""
+        ranks = [_seen_by(file, phase) for file in self._files]
+        ordered = heapq.merge(*ranks, key=lambda seen: (seen.step, seen.number))
+        for _, parts in groupby(ordered, key=lambda seen: (seen.step, seen.number)):
+            yield _joined(list(parts))
+
     def _rows(self, phase: Phase) -> Iterator[dict[str, Any]]:
         found: dict[tuple[int, int, Series], list[Distribution]] = defaultdict(list)
         for reader in self._readers():
@@ -136,18 +157,43 @@ class WatchedRun:
 
     def _readers(self) -> Iterator[Reader]:
         for file in self._files:
-            try:
-                reader = Reader(file)
-                try:
-                    yield reader
-                finally:
-                    reader.close()
-            except StoreError as error:
-                raise InputError(str(error)) from error
+            with _read(file) as reader:
+                yield reader
 
     def _read(self, ask: Callable[[Reader], T]) -> Iterator[T]:
         for reader in self._readers():
             yield ask(reader)
+
+
+@contextlib.contextmanager
+def _read(file: Path) -> Iterator[Reader]:
+    try:
+        with contextlib.closing(Reader(file)) as reader:
+            yield reader
+    except StoreError as error:
+        raise InputError(str(error)) from error
+
+
+def _seen_by(file: Path, phase: Phase) -> Iterator[Seen]:
+    """What one rank has seen."""
+    with _read(file) as reader:
+        series = reader.series()
+        for each in reader.steps(phase):
+            # a run that is written meanwhile may have series that were not there before
+            found = {series[number]: known for number, known in each.distributions.items() if number in series}
+            yield Seen(step=each.step, phase=phase, number=each.number, time=each.time, distributions=found)
+
+
+def _joined(parts: Sequence[Seen]) -> Seen:
+    """What all ranks have seen of one pass, at the time of the first of them."""
+    if len(parts) == 1:
+        return parts[0]
+    found: dict[Series, list[Distribution]] = defaultdict(list)
+    for part in parts:
+        for series, distribution in part.distributions.items():
+            found[series].append(distribution)
+    distributions = {series: together(each) for series, each in found.items()}
+    return replace(parts[0], time=min(part.time for part in parts), distributions=distributions)
 
 
 def ranks_in(path: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from importlib.util import find_spec
 
 from torchscan.errors import InputError
@@ -46,16 +46,22 @@ def histogram(found: Distribution) -> tuple[list[float], list[int]]:
 
 
 def merged(edges: list[float], counts: list[int], width: float) -> tuple[list[float], list[int]]:
-    """The same with bars that are at least so wide, but for the last one: neighbours are put together."""
-    kept, sums = edges[:1], [0]
-    for high, count in zip(edges[1:], counts, strict=True):
+    """The same with bars that are at least so wide, but for the last one."""
+    kept = edges[:1]
+    for edge in edges[1:]:
+        if edge - kept[-1] >= width:
+            kept.append(edge)
+    return regrouped(edges, counts, {*kept, *edges[-1:]})
+
+
+def regrouped(edges: list[float], counts: list[int], kept: Collection[float]) -> tuple[list[float], list[int]]:
+    """The same with some of the edges, which have the first and the last among them: bars are put together."""
+    sums = [0]
+    for edge, count in zip(edges[1:], counts, strict=True):
         sums[-1] += count
-        if high - kept[-1] >= width:
-            kept.append(high)
+        if edge in kept:
             sums.append(0)
-    if kept[-1] == edges[-1]:
-        return kept, sums[:-1]
-    return [*kept, edges[-1]], sums
+    return [edge for edge in edges if edge in kept], sums[:-1]
 
 
 def _bars(found: Distribution) -> Iterator[tuple[float, float, int]]:

@@ -1,0 +1,114 @@
+"""MLflow: metrics, and histograms as files beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torchscan.live.bins import quantiles
+from torchscan.live.schema import Distribution
+from torchscan.live.sinks.figures import figures_of, histogram, number_of_finite, require
+from torchscan.live.sinks.sink import Seen, Sink
+
+#: metrics that MLflow takes at once
+_BATCH = 1000
+_SHARES = {"q05": 0.05, "median": 0.5, "q95": 0.95}
+_NOT_IN_NAMES = re.compile(r"[^\w\-. /]")
+_ALLOWS_FILES = "MLFLOW_ALLOW_FILE_STORE"
+
+
+class MLflow(Sink):
+    """Figures and quantiles as MLflow's metrics, under ``train/…`` and ``eval/…``; histograms as a JSON file for each step.
+
+    Args:
+        tracking_uri: a server (``http:…``), a database (``sqlite:///mlflow.db``) or a folder (``file:/…/mlruns``).
+        experiment: its name. It is made if it is not there.
+        run_id: an MLflow run that is there, which is whoever made it to end. None: one of its own.
+        tags: of its own run.
+        histograms: whether they are written.
+    """
+
+    timeout = 60.0
+
+    def __init__(
+        self,
+        tracking_uri: str,
+        experiment: str = "torchscan",
+        *,
+        run_id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        histograms: bool = True,
+    ) -> None:
+        require("mlflow", "MLflow", "mlflow")
+        self.tracking_uri, self.experiment, self.run_id = tracking_uri, experiment, run_id
+        self.tags, self.histograms = dict(tags or {}), histograms
+        self._is_ours = run_id is None
+        self._client: Any = None
+
+    def on_data(self, seen: Seen) -> None:
+        """Log the step."""
+        if self._client is None:
+            self._open()
+        metrics = list(_metrics(seen))
+        for first in range(0, len(metrics), _BATCH):
+            self._client.log_batch(self.run_id, metrics[first : first + _BATCH])
+        if self.histograms:
+            self._client.log_dict(self.run_id, _histograms(seen), f"histograms/{seen.phase}/{seen.step}-{seen.number}.json")
+
+    def on_close(self) -> None:
+        """End the run, if it is ours."""
+        if self._client is not None and self._is_ours:
+            self._client.set_terminated(self.run_id)
+            self.run_id = None
+        self._client = None
+
+    def _open(self) -> None:
+        from mlflow import MlflowClient
+
+        with _folders_allowed(self.tracking_uri):
+            client = MlflowClient(self.tracking_uri)
+            if self.run_id is None:
+                there = client.get_experiment_by_name(self.experiment)
+                experiment = client.create_experiment(self.experiment) if there is None else there.experiment_id
+                self.run_id = client.create_run(experiment, tags=self.tags).info.run_id
+        self._client = client
+
+
+@contextlib.contextmanager
+def _folders_allowed(uri: str) -> Iterator[None]:
+    """MLflow advises against folders and wants to be told that they are meant: whoever gives one means it."""
+    is_ours = uri.startswith("file:") and _ALLOWS_FILES not in os.environ
+    if is_ours:
+        os.environ[_ALLOWS_FILES] = "true"
+    try:
+        yield
+    finally:
+        if is_ours:
+            del os.environ[_ALLOWS_FILES]
+
+
+def _metrics(seen: Seen) -> Iterator[Any]:
+    from mlflow.entities import Metric
+
+    for series, found in seen.distributions.items():
+        for name, value in (figures_of(found) | _quantiles(found)).items():
+            yield Metric(_named(f"{seen.phase}/{series.said}/{name}"), value, int(seen.time * 1000), seen.step)
+
+
+def _quantiles(found: Distribution) -> dict[str, float]:
+    if not number_of_finite(found):
+        return {}
+    return dict(zip(_SHARES, quantiles(found.counts, _SHARES.values()), strict=True))
+
+
+def _histograms(seen: Seen) -> dict[str, Any]:
+    found = {series.said: histogram(each) for series, each in seen.distributions.items()}
+    return {said: {"edges": edges, "counts": counts} for said, (edges, counts) in found.items()}
+
+
+def _named(said: str) -> str:
+    """MLflow has no parentheses in names: ``0 (2) output`` is ``0 _2_ output``."""
+    return _NOT_IN_NAMES.sub("_", said)
