@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -22,9 +23,9 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.live.test_watcher import HERE, is_alive, net, train
-from torchscan import Distribution, InputError, MLflow, Seen, Sink, TensorBoard, WandB, WatchedRun, watch
+from torchscan import Distribution, InputError, MLflow, Seen, Series, Sink, TensorBoard, Video, WandB, WatchedRun, watch
 from torchscan.live.bins import bounds, quantiles
-from torchscan.live.sinks import figures, weights_and_biases
+from torchscan.live.sinks import colours, figures, frames, weights_and_biases
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
 
@@ -123,7 +124,7 @@ def test_histograms_have_edges_that_grow_and_all_counts() -> None:
     edges, _ = figures.histogram(distribution({254: 3, 258: 2}, least=1.25, most=5.0))
     assert edges == [1.25, 1.5, 4.0, 5.0]
     assert figures.histogram(distribution({510: 1, 511: 2})) == ([], [])
-    assert figures.merged([0.0, 1.0, 1.25, 1.5, 3.0, 3.25], [1, 2, 3, 4, 5], 0.5) == ([0.0, 1.0, 1.5, 3.0, 3.25], [1, 5, 4, 5])
+    assert figures.merged([0.0, 1.0, 1.25, 1.5, 3.0, 3.25], [1, 2, 3, 4, 5], 0.5) == ([0.0, 1.0, 1.5, 3.25], [1, 5, 9])
 
 
 def test_only_figures_that_say_something() -> None:
@@ -336,6 +337,122 @@ def test_mlflow_run_of_the_user_s(scheme: str, tmp_path: Path, monkeypatch: pyte
     assert client.get_run(number).info.status == "RUNNING"
     assert [each.step for each in client.get_metric_history(number, "train/0.weight/mean")] == [0, 1, 2]
     assert client.list_artifacts(number) == []
+
+
+# -- video ---------------------------------------------------------------------------------------------------------------
+
+
+class Draws(nn.Module):
+    """Of all that a video shows, one each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.table = nn.Linear(4, 32), nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torchscan.attach(self.layer(x).relu(), self, "hidden")
+        torchscan.attach(torch.stack([hidden.detach().flatten().sin(), hidden.detach().flatten().cos()], 1), self, "curve")
+        torchscan.attach(hidden.detach()[:1].reshape(1, 4, 8), self, "map")
+        return self.table(hidden)
+
+
+def frames_in(path: Path) -> list[Any]:
+    """As pictures."""
+    av = pytest.importorskip("av")
+    with av.open(str(path)) as file:
+        return [frame.to_image() for frame in file.decode(video=0)]
+
+
+@pytest.mark.parametrize(("name", "codec"), [("run.mp4", "h264"), ("run.webm", "vp9")])
+def test_a_video_has_a_frame_for_each_step(name: str, codec: str, tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    (tmp_path / name).write_text("from another day")
+    video = Video(tmp_path / name, ["Draws.*", "table.*", "* output"], size=(320, 240), codec=codec)
+    run = watched(tmp_path, video, steps=6, model=Draws())
+    frames = frames_in((tmp_path / name).with_stem("run-2"))
+    assert (len(frames), frames[0].size) == (len(run.steps()), (320, 240))
+    light = [sum(frame.convert("L").histogram()[100:]) / (320 * 240) for frame in frames]
+    assert min(light) > 0.02, "something is drawn"
+    assert (tmp_path / name).read_text() == "from another day"
+
+
+def test_a_run_that_is_there_as_a_video(tmp_path: Path) -> None:
+    run = watched(tmp_path)
+    pytest.importorskip("av")
+    run.export(Video(tmp_path / "eval.mp4", "* output", phase="eval"))
+    assert len(frames_in(tmp_path / "eval.mp4")) == 3
+
+
+def test_a_video_of_a_trainer_that_was_killed_plays_to_its_end(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    path = tmp_path / "run.mp4"
+    sink = f"torchscan.Video({str(path)!r}, ['0.weight', '2 output'])"
+
+    def has_some() -> bool:
+        return path.exists() and path.stat().st_size > 50_000
+
+    killed(tmp_path, sink, has_some)
+    run = torchscan.open_run(tmp_path / "run")
+    assert isinstance(run, WatchedRun)
+    assert len(frames_in(path)) >= len(run.steps()) - 1
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="asks the kernel for processes")
+def test_a_video_whose_worker_was_killed_plays_to_its_last_fragment(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    model, path = net(), tmp_path / "run.mp4"
+    with told(), watch(model, tmp_path / "run", every=1, sinks=[Video(path, "0.weight")]) as watcher:
+        train(model, 10, each=lambda _: time.sleep(0.05))
+        until(lambda: playing(path) >= 5)
+        os.kill(watcher._process.number, signal.SIGKILL)
+    assert playing(path) >= 5
+
+
+def playing(path: Path) -> int:
+    """How many frames there are so far."""
+    try:
+        return len(frames_in(path))
+    except OSError:  # its header is not there yet
+        return 0
+
+
+SHAPES = {
+    "lines": [(5,), (20, 2), (20, 8)],
+    "picture": [(20, 9), (8, 8), (1, 8, 9), (1, 20, 2), (400, 300)],
+    "histogram": [(3, 8, 9), (), (1,), (0, 3)],
+}
+
+
+@pytest.mark.parametrize(("shape", "drawn"), [(shape, drawn) for drawn, shapes in SHAPES.items() for shape in shapes])
+def test_how_a_tensor_is_drawn(shape: tuple[int, ...], drawn: str) -> None:
+    assert frames.shape_of(torch.zeros(shape)) == drawn
+    shown = frames.Shown(Series(path="a", type_name="A", kind="output", name="0"), distribution({254: 3}), torch.zeros(shape))
+    pytest.importorskip("PIL")
+    for values in (shown.values, torch.full(shape, float("nan")), torch.full(shape, float("inf")), None):
+        for number in (1, 4, 16):
+            picture = frames.Frames((320, 240)).draw("step 1", "train", [shown._replace(values=values)] * number)
+            assert picture.size == (320, 240)
+
+
+def test_colours_grow_by_steps_that_look_equal() -> None:
+    """Of what is left once it is bytes."""
+    steps = lightness(colours.growing()).diff()
+    assert steps.min() > 0.8 * steps.mean()
+    assert steps.max() < 1.2 * steps.mean()
+    around = lightness(colours.around_zero()).diff()
+    assert around[:8].max() < 0 < around[8:].min()
+
+
+def lightness(scale: Tensor) -> Tensor:
+    """In OKLab."""
+    light = [colours._light(f"#{bytes(each).hex()}") for each in scale[::15].tolist()]
+    return colours._to_lab(torch.stack(light))[:, 0]
+
+
+def test_wrong_arguments_of_a_video() -> None:
+    pytest.importorskip("av")
+    with pytest.raises(InputError, match=r"size is \(641, 480\): two even numbers of pixels, from 128 on"):
+        Video("run.mp4", "*", size=(641, 480))
 
 
 # -- runs that are there already -----------------------------------------------------------------------------------------

@@ -46,11 +46,13 @@ def histogram(found: Distribution) -> tuple[list[float], list[int]]:
 
 
 def merged(edges: list[float], counts: list[int], width: float) -> tuple[list[float], list[int]]:
-    """The same with bars that are at least so wide, but for the last one."""
+    """The same with bars that are at least so wide."""
     kept = edges[:1]
     for edge in edges[1:]:
         if edge - kept[-1] >= width:
             kept.append(edge)
+    if kept[1:]:
+        kept[-1] = edges[-1]
     return regrouped(edges, counts, {*kept, *edges[-1:]})
 
 

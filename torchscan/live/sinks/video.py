@@ -1,0 +1,110 @@
+"""A video of tensors while a model trains."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+from torchscan.errors import InputError
+from torchscan.live.schema import Phase
+from torchscan.live.sinks.figures import require
+from torchscan.live.sinks.frames import Frames, Shown
+from torchscan.live.sinks.sink import Seen, Sink
+
+#: series that there is room for
+_MOST = 16
+#: seconds from one picture that stands alone to the next: players jump to these
+_APART = 5
+_FRAGMENTED = {"movflags": "frag_every_frame+empty_moov+default_base_moof"}
+#: what is a codec's own: nothing waits in the encoder, so that what was shown is in the file
+_OPTIONS = {"libx264": {"tune": "zerolatency", "preset": "veryfast", "crf": "20"}}
+_ENCODERS = {"h264": "libx264", "h265": "libx265", "hevc": "libx265", "vp9": "libvpx-vp9", "av1": "libsvtav1"}
+
+
+class Video(Sink):
+    """A frame for each step: maps as pictures, few columns as lines, all else as histograms, each with its range.
+
+    What was shown is in the file: if training is killed, it plays to its end. A file that is there is kept, and the next is
+    called ``first-2.mp4``.
+
+    Args:
+        path: the file: .mp4, .mkv or .webm.
+        series: which, as patterns of what :attr:`Series.said` says: ``["conv1.weight", "layer?.* output"]``. 16 at most.
+        size: width and height in pixels, which are even.
+        fps: frames in a second.
+        codec: "h264", "vp9", "av1" or whatever encoder of FFmpeg's PyAV has.
+        max_elements: tensors that have more values are histograms.
+        phase: the steps that are shown: "train" or "eval".
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        series: Sequence[str] | str,
+        *,
+        size: tuple[int, int] = (640, 480),
+        fps: int = 10,
+        codec: str = "h264",
+        max_elements: int = 65_536,
+        phase: Phase = "train",
+    ) -> None:
+        require("av", "Video", "video")
+        require("PIL", "Video", "video")
+        if any(side < 128 or side % 2 for side in size):
+            raise InputError(f"size is {size}: two even numbers of pixels, from 128 on")
+        self.path = Path(path).absolute()
+        self.whole = [series] if isinstance(series, str) else list(series)
+        self.size, self.fps, self.codec, self.max_elements, self.phase = size, fps, codec, max_elements, phase
+        self._frames = Frames(size)
+        self._file: Any = None
+        self._stream: Any = None
+
+    def on_data(self, seen: Seen) -> None:
+        """Draw a frame."""
+        shown = list(islice(self._chosen(seen), _MOST + 1))
+        if seen.phase != self.phase or not shown:
+            return
+        more = f"the first {_MOST} series" if len(shown) > _MOST else ""
+        self._write(self._frames.draw(f"step {seen.step:,}", f"{more}   {seen.phase}".strip(), shown[:_MOST]))
+
+    def on_close(self) -> None:
+        """Finish the file."""
+        if self._file is not None:
+            self._file.mux(self._stream.encode(None))
+            self._file.close()
+            self._file = None
+
+    def _chosen(self, seen: Seen) -> Iterator[Shown]:
+        for series, found in seen.distributions.items():
+            if any(fnmatch.fnmatchcase(series.said, pattern) for pattern in self.whole):
+                values = seen.values[series] if series in seen.values and found.numel <= self.max_elements else None
+                yield Shown(series, found, values)
+
+    def _write(self, picture: Any) -> None:
+        import av
+
+        if self._file is None:
+            self._open()
+        self._file.mux(self._stream.encode(av.VideoFrame.from_image(picture)))
+
+    def _open(self) -> None:
+        import av
+
+        path = _free(self.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        name = _ENCODERS.get(self.codec, self.codec)
+        fragmented = _FRAGMENTED if path.suffix in (".mp4", ".m4v", ".mov") else {}
+        self._file = av.open(str(path), "w", options={"flush_packets": "1", **fragmented})
+        stream = self._stream = self._file.add_stream(name, rate=self.fps, options=_OPTIONS.get(name, {}))
+        stream.width, stream.height = self.size
+        stream.pix_fmt, stream.gop_size, stream.thread_count = "yuv420p", _APART * self.fps, 1
+
+
+def _free(path: Path) -> Path:
+    """A name that is not taken."""
+    others = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
+    return path if not path.exists() else next(other for other in others if not other.exists())
