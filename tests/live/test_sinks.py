@@ -242,17 +242,35 @@ def test_weights_and_biases_has_what_the_run_has(tmp_path: Path) -> None:
             assert row[name]["bins"] == pytest.approx(edges)
             for figure, value in figures.figures_of(found).items():
                 assert row[f"{name}/{figure}"] == pytest.approx(value)
-    until(lambda: not processes_with(str(tmp_path)), 10)
 
 
-def processes_with(text: str) -> list[str]:
-    """Those that were started with it."""
-    if not Path("/proc").is_dir():
-        return []
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="asks the kernel for processes")
+def test_weights_and_biases_own_process_ends_with_training(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    model = net()
+    with watch(model, tmp_path / "run", every=1, sinks=[WandB(mode="offline", dir=str(tmp_path))]) as watcher:
+        train(model, 3)
+        until(lambda: services_of(watcher._process.number))
+    until(lambda: not services_of(watcher._process.number))
+
+    def has_some() -> bool:
+        return any(file.stat().st_size > 100_000 for file in (tmp_path / "killed").glob("wandb/offline-run-*/run-*.wandb"))
+
+    (tmp_path / "killed").mkdir()
+    worker, _ = killed(tmp_path / "killed", f"torchscan.WandB(mode='offline', dir={str(tmp_path / 'killed')!r})", has_some)
+    until(lambda: not services_of(worker))
+    assert len(rows_in(tmp_path / "killed")) > 5
+
+
+def services_of(worker: int) -> list[str]:
+    """Processes that Weights & Biases has started for it."""
     found = []
-    for file in Path("/proc").glob("[0-9]*/environ"):
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            found += [file.parent.name] if text.encode() in file.read_bytes() else []
+            call = file.read_bytes().split(b"\0")
+            found += (
+                [file.parent.name] if {b"--pid", str(worker).encode()} <= {*call} and is_alive(int(file.parent.name)) else []
+            )
     return found
 
 

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlparse
 
 from torchscan.live.bins import quantiles
 from torchscan.live.schema import Distribution
@@ -80,7 +81,7 @@ class MLflow(Sink):
 @contextlib.contextmanager
 def _folders_allowed(uri: str) -> Iterator[None]:
     """MLflow advises against folders and wants to be told that they are meant: whoever gives one means it."""
-    is_ours = uri.startswith("file:") and _ALLOWS_FILES not in os.environ
+    is_ours = urlparse(uri).scheme in ("", "file") and _ALLOWS_FILES not in os.environ
     if is_ours:
         os.environ[_ALLOWS_FILES] = "true"
     try:
