@@ -592,6 +592,13 @@ def test_a_sink_that_asks_for_all_values(tmp_path: Path) -> None:
     assert (tmp_path / "shapes").read_text() == str(expected)
 
 
+def test_sinks_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"sinks has <class .*Writes'>: each is a torchscan\.Sink"):
+        watch(net(), tmp_path / "run", sinks=[Writes])  # type: ignore[list-item]
+    with pytest.raises(InputError, match=r"whole is a text: give a list, whole=\['0.weight'\]"):
+        watch(net(), tmp_path / "run", whole="0.weight")
+
+
 SCRIPT = """
     import sys, torch, torchscan
     from torch import nn

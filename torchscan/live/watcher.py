@@ -304,7 +304,8 @@ def watch(
         start: how the worker is started: "spawn", as a program of its own; or "fork", "forkserver", as Python does.
     """
     _check(log, every, start)
-    sinks = list(sinks)
+    _require_list("whole", whole)
+    sinks = _sinks_of(sinks)
     wanted = Wanted(
         every=every,
         overhead_budget=overhead_budget,
@@ -319,8 +320,7 @@ def watch(
 
 
 def _check(log: Sequence[str], every: int | str, start: str) -> None:
-    if isinstance(log, str):
-        raise InputError(f"log is a text: give a list, log=[{log!r}]")
+    _require_list("log", log)
     unknown = [name for name in log if name not in LOGGED]
     if unknown:
         raise InputError(f"log has {unknown[0]!r}: there are {', '.join(LOGGED)}")
@@ -328,6 +328,19 @@ def _check(log: Sequence[str], every: int | str, start: str) -> None:
         raise InputError(f"every is {every!r}: a number of steps from 1 on, or 'auto'")
     if start not in START_METHODS:
         raise InputError(f"start is {start!r}: there are {', '.join(START_METHODS)}")
+
+
+def _require_list(name: str, given: object) -> None:
+    if isinstance(given, str):
+        raise InputError(f"{name} is a text: give a list, {name}=[{given!r}]")
+
+
+def _sinks_of(given: Iterable[Sink]) -> list[Sink]:
+    sinks: list[Any] = [given] if isinstance(given, Sink) else list(given)
+    wrong = next((each for each in sinks if not isinstance(each, Sink)), None)
+    if wrong is not None:
+        raise InputError(f'sinks has {wrong!r}: each is a torchscan.Sink, such as TensorBoard("runs/board")')
+    return sinks
 
 
 def attach(tensor: Tensor, module: nn.Module, name: str) -> Tensor:
