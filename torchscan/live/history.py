@@ -137,16 +137,16 @@ class WatchedRun:
             yield _joined(list(parts))
 
     def _rows(self, phase: Phase) -> Iterator[dict[str, Any]]:
-        found: dict[tuple[int, int, Series], list[Distribution]] = defaultdict(list)
-        for reader in self._readers():
-            series = reader.series()
-            for watched in reader.steps(phase):
-                for number, distribution in watched.distributions.items():
-                    found[watched.step, watched.number, series[number]].append(distribution)
-        for (step, _, each), distributions in sorted(found.items(), key=lambda pair: pair[0][:2]):
-            place = {"step": step, "path": each.path, "kind": each.kind, "name": each.name, "invocation": each.invocation}
-            whole = together(distributions)
-            yield {**place, **{name: getattr(whole, name) for name in _FIGURES}, **whole.custom}
+        for seen in self._seen(phase):
+            for each, found in seen.distributions.items():
+                place = {
+                    "step": seen.step,
+                    "path": each.path,
+                    "kind": each.kind,
+                    "name": each.name,
+                    "invocation": each.invocation,
+                }
+                yield {**place, **{name: getattr(found, name) for name in _FIGURES}, **found.custom}
 
     def _named(self, said: str) -> Series:
         found = next((each for each in self.series if each.said == said), None)
