@@ -211,6 +211,10 @@ def unseen() -> Iterator[None]:
 without_dispatch: Any = _C._DisableTorchDispatch
 
 
+#: whether torch.jit.trace is at work
+is_tracing: Callable[[], bool] = _C._is_tracing
+
+
 def is_transforming() -> bool:
     """Whether vmap or grad is at work in this thread."""
     return _C._functorch.peek_interpreter_stack() is not None

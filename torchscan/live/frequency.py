@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import deque
@@ -12,7 +13,8 @@ _IN_TURN = 16
 #: what a step that is looked at takes longer, as a multiple of the time that is spent on looking: torch calls hooks, caches are
 #: cold afterwards, and the worker has a core that training may want. Of a ResNet-18 on two cores it was 16 ms for 5
 _BESIDES = 3.0
-_MOST = 10_000
+#: the power of two that is the longest way from one to the next
+_MOST = 13
 
 
 class Frequency:
@@ -20,15 +22,14 @@ class Frequency:
 
     def __init__(self, every: int | Literal["auto"], budget: float) -> None:
         self._is_auto = every == "auto"
-        self._every = 1 if every == "auto" else every
+        #: at least every other one, if it is to be found out how long those take that nobody looks at
+        self._every = 2 if every == "auto" else every
         self._budget = budget
         #: seconds from one pass to the next, of those that nobody looked at
         self._periods: deque[float] = deque(maxlen=32)
         self._before: float | None = None
         self._was_due = True
         self._turn = 0
-        #: when it was last looked
-        self._last = -_MOST
 
     def is_due(self, number: int) -> bool:
         """Whether to look at this pass."""
@@ -36,10 +37,8 @@ class Frequency:
         if self._before is not None and not self._was_due:
             self._periods.append(now - self._before)
         self._before = now
-        self._was_due = number >= self._last + max(2, self._every) if self._is_auto else number % self._every == 0
-        if self._was_due:
-            self._turn += 1
-            self._last = number
+        self._was_due = number % self._every == 0
+        self._turn += self._was_due
         return self._was_due
 
     def turn(self, row: int) -> bool:
@@ -47,7 +46,7 @@ class Frequency:
         return (row + self._turn) % max(1, _IN_TURN // self._every) == 0
 
     def note_cost(self, nanoseconds: int) -> None:
-        """What looking at the last one took."""
+        """What looking at the last one took. Powers of two: processes that train together look at the same steps."""
         if self._is_auto and self._periods:
             share = _BESIDES * nanoseconds * 1e-9 / statistics.median(self._periods)
-            self._every = min(_MOST, max(1, round(share / self._budget)))
+            self._every = 2 ** min(_MOST, max(1, math.ceil(math.log2(share / self._budget))))

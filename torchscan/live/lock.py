@@ -1,4 +1,4 @@
-"""One process at a time writes a run. The lock goes with its process, however that ends."""
+"""One process at a time writes a run, and once. The lock goes with its process, however that ends."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from pathlib import Path
 
 from torchscan.errors import InputError
 
+#: files that this process has locked: the system lets it lock them again
+_held: set[Path] = set()
+
 
 class Lock:
     """Of a file, for this process alone: not for those that it forks."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path.resolve()
+        if self._path in _held:
+            raise InputError(f"{str(path.parent)!r}: this process is writing this run already: close() its watcher first")
         self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -21,7 +26,10 @@ class Lock:
             os.close(self._number)
             said = "another process is writing this run: give each its own folder, or end the other"
             raise InputError(f"{str(path.parent)!r}: {said}") from error
+        _held.add(self._path)
 
     def release(self) -> None:
         """Others may write it now."""
-        os.close(self._number)
+        if self._path in _held:
+            _held.remove(self._path)
+            os.close(self._number)

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Concatenate, NamedTuple, ParamSpec
 
 import torch
 from torch import Tensor, nn
 
 from torchscan.live.layers import Units
 from torchscan.live.rows import Rows
-from torchscan.live.sampled import Sampled
-from torchscan.live.schema import Kind, Phase, Series
+from torchscan.live.sampled import Sampled, Whole
+from torchscan.live.schema import Kind, Series
+from torchscan.live.steps import Pass
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.recording.call_tree import Call, Given
-from torchscan.torch_versions import at_end_of_backward_pass, without_dispatch
+from torchscan.recording.call_tree import Call, Given, is_in_backward_pass
+from torchscan.torch_versions import (
+    NO_BACKWARD_PASS,
+    at_end_of_backward_pass,
+    backward_pass,
+    count_function_modes,
+    is_tracing,
+    is_transforming,
+    without_dispatch,
+    without_torch_function,
+)
 
 #: what can be looked at, in the plural that users write
 LOGGED: dict[str, Kind] = {
@@ -30,6 +41,8 @@ LOGGED: dict[str, Kind] = {
     "params": "param",
     "param_grads": "param_grad",
 }
+#: in a step: whoever calls a model for ever, and asks for no gradients, is seen so often
+_MOST_ROWS = 20_000
 _GRADIENT_OF: dict[Kind, Kind] = {"input": "input_grad", "output": "output_grad", "attached": "attached_grad"}
 
 
@@ -83,15 +96,18 @@ class Before:
     def __init__(self) -> None:
         self._rows: list[int] = []
         self._versions: list[tuple[int, int]] = []
+        self._number = -1
 
-    def note(self, parameters: Sequence[Parameter], rows: Sequence[int | None]) -> None:
-        """After a step."""
+    def note(self, number: int, parameters: Sequence[Parameter], rows: Sequence[int | None]) -> None:
+        """After the step with this number."""
+        self._number = number
         self._rows = [row for row in rows if row is not None]
         self._versions = _versions(parameters) if len(self._rows) == len(rows) else []
 
-    def taken(self, parameters: Sequence[Parameter]) -> list[int]:
-        """Before the next one; none if they have to be looked at again."""
-        found = self._rows if parameters and _versions(parameters) == self._versions else []
+    def taken(self, number: int, parameters: Sequence[Parameter]) -> list[int]:
+        """Before this one; none if they have to be looked at again: some write without a trace."""
+        follows = number == self._number + 1 and bool(parameters)
+        found = self._rows if follows and _versions(parameters) == self._versions else []
         self._rows, self._versions = [], []
         return found
 
@@ -100,11 +116,41 @@ def _versions(parameters: Iterable[Parameter]) -> list[tuple[int, int]]:
     return [(id(each.tensor), -1 if each.tensor.is_inference() else each.tensor._version) for each in parameters]
 
 
+def is_transformed() -> bool:
+    """Whether what runs now is a program's making, not a pass: it is traced, or a function's transform is at work."""
+    return is_tracing() or is_transforming()
+
+
+P = ParamSpec("P")
+
+
+def _guarded(method: Callable[Concatenate[Probe, P], None]) -> Callable[Concatenate[Probe, P], None]:
+    """Torch and users call it, and need not know of our mistakes. What it takes is noted."""
+
+    @functools.wraps(method)
+    def guarded(probe: Probe, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if probe.is_over or is_transformed():
+            return
+        start = time.perf_counter_ns()
+        try:
+            if count_function_modes():
+                with without_torch_function():
+                    method(probe, *args, **kwargs)
+            else:
+                method(probe, *args, **kwargs)
+        except Exception as error:
+            probe.fail(error)
+        probe.took += time.perf_counter_ns() - start
+
+    return guarded
+
+
 class Probe:
     """Looks at one step, and has what it saw when the step is over."""
 
     def __init__(
         self,
+        of: Pass,
         rows: Rows,
         numbers: Numbers,
         parameters: Sequence[Parameter],
@@ -114,11 +160,14 @@ class Probe:
         follows: Callable[[str], bool],
         is_exact: Callable[[int], bool],
         sample_norms: bool,
+        begin_backward: Callable[[], None],
+        fail: Callable[[Exception], None],
     ) -> None:
         """``is_exact`` says of which rows the least and the greatest value are looked for, ``follows`` of which modules any."""
-        kept = before.taken(parameters)
+        kept = before.taken(of.number, parameters)
         rows.clear(kept)
-        self._remembered = before
+        self._pass, self._remembered = of, before
+        self._begin_backward, self.fail = begin_backward, fail
         self._rows, self._numbers, self._parameters = rows, numbers, parameters
         self._kinds, self._follows, self._is_exact = {*kinds, "attached", "attached_grad"}, follows, is_exact
         self._sample_norms = sample_norms
@@ -132,48 +181,46 @@ class Probe:
         self._before: list[int | None] = [*range(len(kept))]
         if "param" in kinds and not kept:
             self._before = self._look_at_parameters(lambda _: False)
-        #: of its passes, what lives as long as the nodes of their results
-        self._graphs: list[weakref.ref[object]] = []
-        self._awaits_end = True
+        self._after: list[int | None] = []
+        #: the backward pass whose end is awaited
+        self._awaited = NO_BACKWARD_PASS
+        #: whether the call that goes on is of another pass
+        self.is_aside = False
         self.is_over = False
         #: nanoseconds that it took
         self.took = 0
-        self.has_begun_backward = False
-
-    @property
-    def can_go_on(self) -> bool:
-        """Whether gradients are still to come: another forward pass is of the same step then."""
-        return not self.has_begun_backward and any(graph() is not None for graph in self._graphs)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
+    @_guarded
     def note_start(self, call: Call, args: tuple[object, ...]) -> None:
         """A call starts: what it is given may be written to in it."""
-        if self._wants("input") and self._follows(call.path):
-            start = time.perf_counter_ns()
+        if self._looks_at(call) and self._wants("input"):
             self._note_all(call, "input", tensors_in(args))
-            self.took += time.perf_counter_ns() - start
 
+    @_guarded
     def note_end(self, call: Call, given: Given, result: object) -> None:
         """A call has ended, or was left by an exception."""
-        start = time.perf_counter_ns()
-        outputs = tensors_in(result)
-        if self._follows(call.path):
-            if given[1] and self._wants("input"):
-                self._note_all(call, "input", tensors_in(given[1]), first=len(tensors_in(given[0])))
-            if self._wants("output"):
-                self._note_all(call, "output", outputs)
+        is_looked_at = self._looks_at(call)
         if call.parent is None:
-            for tensor in outputs:
-                if tensor.grad_fn is not None:
-                    hook = partial(self._note_backward)
-                    tensor.grad_fn.register_prehook(hook)
-                    self._graphs.append(weakref.ref(hook))
-        self.took += time.perf_counter_ns() - start
+            self.is_aside = False
+        outputs = tensors_in(result)
+        if is_looked_at and given[1] and self._wants("input"):
+            self._note_all(call, "input", tensors_in(given[1]), first=len(tensors_in(given[0])))
+        if is_looked_at and self._wants("output"):
+            self._note_all(call, "output", outputs)
+        if call.parent is None:
+            for node in {tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None}:
+                node.register_prehook(lambda *_: self._note_backward())
 
+    def _looks_at(self, call: Call) -> bool:
+        """Not at what is computed again in a backward pass: it was seen."""
+        return self._follows(call.path) and not self.is_aside and not is_in_backward_pass() and len(self._rows) < _MOST_ROWS
+
+    @_guarded
     def note_attached(self, path: str, name: str, invocation: int, module: nn.Module, tensor: Tensor) -> None:
         """A tensor that the user has named."""
-        if self._follows(path):
+        if self._follows(path) and not self.is_aside and not is_in_backward_pass():
             self._note(path, "attached", name, invocation, module, tensor)
 
     def _note_all(self, call: Call, kind: Kind, tensors: Sequence[Tensor], first: int = 0) -> None:
@@ -233,36 +280,44 @@ class Probe:
         assert tensor.grad_fn is not None  # noqa: S101 - asked before
         tensor.grad_fn.register_prehook(partial(self._note_gradient, row, tensor.output_nr))
 
+    @_guarded
     def _note_gradient(self, row: int, number: int, gradients: tuple[Tensor | None, ...]) -> None:
-        self._note_backward(gradients)
-        if self.is_over or number >= len(gradients):
-            return
-        start = time.perf_counter_ns()
-        gradient = gradients[number]
+        self._await_end()
+        gradient = gradients[number] if number < len(gradients) else None
         found = None if gradient is None else self._look(gradient)
-        if gradient is not None and found is not None:
-            if self._sample_norms:
-                self._rows.note_sample_norm(found, gradient)
-            for series in self._gradients[row]:
-                self._keep(series, found, gradient)
-        self.took += time.perf_counter_ns() - start
-
-    def _note_backward(self, _: tuple[Tensor | None, ...]) -> None:
-        self.has_begun_backward = True
-        if self._awaits_end and not self.is_over:
-            self._awaits_end = False
-            at_end_of_backward_pass(self._note_end_of_backward)
-
-    def _note_end_of_backward(self) -> None:
-        """Gradients of parameters are there, and may be scaled, clipped or cleared next."""
-        self._awaits_end = True
-        if self.is_over or "param_grad" not in self._kinds:
+        if gradient is None or found is None:
             return
-        start = time.perf_counter_ns()
+        if self._sample_norms:
+            self._rows.note_sample_norm(found, gradient)
+        for series in self._gradients[row]:
+            self._keep(series, found, gradient)
+
+    @_guarded
+    def _note_backward(self) -> None:
+        self._await_end()
+
+    def _await_end(self) -> None:
+        if self._awaited != backward_pass():
+            self._awaited = backward_pass()
+            self._begin_backward()
+            at_end_of_backward_pass(lambda: at_end_of_backward_pass(self._note_end_of_backward))  # after those of others
+
+    @_guarded
+    def _note_end_of_backward(self) -> None:
+        """Gradients of parameters are there, summed over processes, and may be scaled, clipped or cleared next."""
+        self._awaited = NO_BACKWARD_PASS
+        if "param_grad" not in self._kinds:
+            return
         parameters = [each for each in self._parameters if each.tensor.grad is not None]
         gradients = [each.tensor.grad for each in parameters if each.tensor.grad is not None]
         self._note_parameters(parameters, "param_grad", gradients, self._rows.add_all(gradients, self._is_exact))
-        self.took += time.perf_counter_ns() - start
+
+    @_guarded
+    def note_updated(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has made its step. What somebody does to the parameters afterwards is not the step's."""
+        ours = {id(each.tensor) for each in self._parameters}
+        if self._before and any(id(each) in ours for group in optimizer.param_groups for each in group["params"]):
+            self._after = self._look_at_parameters(self._is_exact)
 
     def _look_at_parameters(self, is_exact: Callable[[int], bool]) -> list[int | None]:
         return self._rows.add_all((each.tensor for each in self._parameters), is_exact)
@@ -276,30 +331,35 @@ class Probe:
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 
-    def finish(self, step: int, phase: Phase, number: int) -> Sampled:
-        """What was seen, with the parameters as they are now."""
+    def finish(self) -> Sampled:
+        """What was seen; with the parameters as they are now, if no optimizer has told of itself."""
         start = time.perf_counter_ns()
         self.is_over = True
-        after = self._look_at_parameters(self._is_exact) if self._before else []
-        if after:
+        if self._before:
+            after = self._after or self._look_at_parameters(self._is_exact)
             self._note_parameters(self._parameters, "param", [each.tensor for each in self._parameters], after)
-            self._remembered.note(self._parameters, after)
-        pairs = [(one, two) for one, two in zip(self._before, after, strict=True) if one is not None and two is not None]
+            self._remembered.note(self._pass.number, self._parameters, after)
+            self._after = after
+        pairs = [(one, two) for one, two in zip(self._before, self._after, strict=True) if one is not None and two is not None]
         with without_dispatch(), torch.inference_mode(False):
             sampled = Sampled(
-                step=step,
-                phase=phase,
-                number=number,
+                step=self._pass.step,
+                phase=self._pass.phase,
+                number=self._pass.number,
                 time=time.time(),
-                series=torch.tensor(list(self._found.items()), dtype=torch.int64).view(-1, 2),
-                numels=torch.tensor(self._rows.numels, dtype=torch.int64),
-                sizes=torch.tensor(self._rows.sizes, dtype=torch.int64),
+                series=_whole_numbers(list(self._found.items())).view(-1, 2),
+                numels=_whole_numbers(self._rows.numels),
+                sizes=_whole_numbers(self._rows.sizes),
                 exact=self._rows.exact(),
-                pairs=torch.tensor(pairs, dtype=torch.int64).view(-1, 2),
+                pairs=_whole_numbers(pairs).view(-1, 2),
                 samples=self._rows.samples(),
-                wholes=tuple(self._rows.wholes),
+                wholes=tuple(Whole(number, values) for number, values in self._rows.wholes.items()),
             )
         self._known.clear()
         self._gradients.clear()
         self.took += time.perf_counter_ns() - start
         return sampled
+
+
+def _whole_numbers(values: object) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64, device="cpu")

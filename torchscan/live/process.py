@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchscan.errors import InputError, warn_user
+from torchscan.errors import InputError
 from torchscan.live.channel import Message, Outlet
 from torchscan.live.guests import Statistic
 from torchscan.live.lock import Lock
@@ -23,6 +23,7 @@ from torchscan.live.schema import Phase
 from torchscan.live.sinks.sink import Sink
 from torchscan.live.starting import StartMethod, start_worker
 from torchscan.live.store import Reader, StoreError
+from torchscan.live.telling import tell
 from torchscan.live.worker import Task
 
 #: seconds to wait for the worker when everything is over
@@ -60,7 +61,7 @@ class Process:
             self._outlet.close()
             self._lock.release()
             raise
-        self._is_gone = False
+        self._is_gone = self._is_closed = False
 
     def _last(self, about: Mapping[str, Any]) -> dict[Phase, tuple[int, int]]:
         if not self._path.exists():
@@ -87,7 +88,7 @@ class Process:
     def put(self, sampled: Sampled, numbers: Numbers) -> None:
         """Hand over a step, or count it as dropped. Nobody waits."""
         self._hear()
-        if self._is_gone:
+        if self._is_gone or not len(sampled.samples):
             return
         if numbers.new:
             self.say({"is": "series", "series": [asdict(each) for each in numbers.new]})
@@ -99,19 +100,22 @@ class Process:
         self._outlet.line.flush()
         if not self._outlet.line.is_open and not self._is_gone:
             self._is_gone = True
-            warn_user("nothing is watched any more: the process that writes the run has ended. Training goes on")
+            tell("nothing is watched any more: the process that writes the run has ended. Training goes on")
 
     def _take_messages(self) -> None:
         for message in self._outlet.line.heard():
             if message["is"] == "read":
                 self._outlet.note_read()
             elif message["is"] == "failed":
-                warn_user(f"the run is not written: {message['why']}. Training goes on")
+                tell(f"the run is not written: {message['why']}. Training goes on")
             elif message["is"] == "told":
-                warn_user(message["what"])
+                tell(message["what"])
 
     def close(self) -> None:
         """Wait until everything is written, but not for ever."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         if self.dropped:
             self.say({"is": "note", "what": f"{self.dropped} steps were dropped"})
         until = time.monotonic() + _PATIENCE

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from torchscan.live.sampled import EXACT, Whole
+from torchscan.live.sampled import EXACT
 from torchscan.live.sampling import places_in, values_of
 from torchscan.torch_versions import count_dispatch_modes, count_function_modes, without_dispatch, without_torch_function
 
 _FIRST = 256
+#: the least above the greatest
+_NOT_LOOKED_FOR = (math.inf, -math.inf, math.nan, math.nan)
 _BARE = frozenset({Tensor, torch.nn.Parameter})
 
 
@@ -23,6 +26,7 @@ class Rows:
     def __init__(self, width: int, device: torch.device) -> None:
         self.width = width
         self._device = device
+        self._lock = threading.Lock()
         self._blocks: list[Tensor] = []
         #: views of all rows that there are
         self._slots: list[Tensor] = []
@@ -32,6 +36,10 @@ class Rows:
 
     def clear(self, kept: Sequence[int] = ()) -> None:
         """A new step, of which these rows of the one before are the first."""
+        with without_dispatch(), without_torch_function():
+            self._keep(kept)
+
+    def _keep(self, kept: Sequence[int]) -> None:
         samples = self._whole()[list(kept)] if kept else None
         numels, sizes = ([figures[row] for row in kept] for figures in (self.numels, self.sizes))
         if len(self._blocks) > 1:  # so that nothing need be put together the next time
@@ -42,7 +50,8 @@ class Rows:
         self.numels, self.sizes = numels, sizes
         #: what was worked out from all values of a row, by its place in ``EXACT``
         self._exact: list[tuple[int, int, Tensor]] = []
-        self.wholes: list[Whole] = []
+        #: all values of a tensor, by the number of its series
+        self.wholes: dict[int, Tensor] = {}
 
     def __len__(self) -> int:
         return len(self.numels)
@@ -59,16 +68,23 @@ class Rows:
         return [self.add(tensor, is_exact=is_exact(len(self.numels))) for tensor in tensors]
 
     def _add(self, tensor: Tensor, *, is_exact: bool, unit_dim: int | None) -> int | None:
-        values = values_of(tensor)
-        numel = 0 if values is None else values.numel()
-        if values is None or not numel:
+        try:
+            values = values_of(tensor)
+            numel = 0 if values is None else values.numel()
+            row = self._placed(values, numel) if values is not None and numel else None
+        except RuntimeError:  # values that nothing reads: quantized ones, or those of four bits
             return None
-        row = len(self.numels)
-        self.numels.append(numel)
-        self.sizes.append(self._sample(values, numel, self._slot(row)))
-        if is_exact:
+        if is_exact and values is not None and row is not None:
             with contextlib.suppress(RuntimeError):  # eight-bit floats have no kernels for it
                 self._look_at_all(row, values, unit_dim)
+        return row
+
+    def _placed(self, values: Tensor, numel: int) -> int:
+        with self._lock:  # autograd has a thread for each device
+            row = len(self.numels)
+            size = self._sample(values, numel, self._slot(row))
+            self.numels.append(numel)
+            self.sizes.append(size)
         return row
 
     def _sample(self, values: Tensor, numel: int, slot: Tensor) -> int:
@@ -106,7 +122,7 @@ class Rows:
         with without_dispatch(), without_torch_function(), torch.inference_mode(False):
             values = values_of(tensor)
             if values is not None:
-                self.wholes.append(Whole(number, values.to("cpu", torch.float32, copy=True).contiguous()))
+                self.wholes[number] = values.to("cpu", torch.float32, copy=True).contiguous()
 
     def _slot(self, row: int) -> Tensor:
         if row >= len(self._slots):
@@ -115,7 +131,7 @@ class Rows:
 
     def _grow(self, more: int) -> None:
         with torch.inference_mode(False):  # else it could not be written to outside
-            block = torch.zeros(more, self.width, device=self._device)
+            block = torch.zeros(more, self.width, dtype=torch.float32, device=self._device)
         self._blocks.append(block)
         self._slots += block.unbind()
 
@@ -126,13 +142,13 @@ class Rows:
 
     def _whole(self) -> Tensor:
         if not self._blocks:
-            return torch.zeros(0, self.width)
+            return torch.zeros(0, self.width, dtype=torch.float32, device="cpu")
         return self._blocks[0] if len(self._blocks) == 1 else torch.cat(self._blocks)
 
     def exact(self) -> Tensor:
         """What was worked out from all values of each row, on the host; the least above the greatest: it was not looked for."""
         with without_dispatch(), without_torch_function():
-            found = torch.tensor([math.inf, -math.inf, math.nan, math.nan]).repeat(len(self), 1)
+            found = torch.tensor(_NOT_LOOKED_FOR, dtype=torch.float32, device="cpu").repeat(len(self), 1)
             if self._exact:
                 rows, columns, figures = zip(*self._exact, strict=True)
                 found[rows, columns] = torch.stack([each.float() for each in figures]).cpu()

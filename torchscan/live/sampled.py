@@ -122,7 +122,7 @@ def _views(memory: mmap.mmap, at: int, shapes: Iterable[tuple[tuple[int, ...], t
 
 def _view(memory: mmap.mmap, at: int, shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> Tensor:
     if not prod(shape):
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     return torch.frombuffer(memory, dtype=dtype, count=prod(shape), offset=at).view(shape)
 
 

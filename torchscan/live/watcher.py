@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fnmatch
 import os
 import sys
+import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,27 +18,30 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from torchscan.errors import InputError, warn_user
+from torchscan.errors import InputError
 from torchscan.live.about import about_of
 from torchscan.live.frequency import Frequency
 from torchscan.live.gate import Gate
 from torchscan.live.guests import Statistic
-from torchscan.live.probe import LOGGED, Before, Numbers, Probe, parameters_of
+from torchscan.live.probe import LOGGED, Before, Numbers, Probe, is_transformed, parameters_of
 from torchscan.live.process import Process
 from torchscan.live.rows import Rows
 from torchscan.live.schema import Kind, Phase
 from torchscan.live.sinks.sink import Sink
 from torchscan.live.starting import START_METHODS, StartMethod
+from torchscan.live.steps import Steps
+from torchscan.live.telling import tell
 from torchscan.recording.bookkeeping.inventory import modules_of, tensors_of
-from torchscan.recording.call_tree import Call, CallTree, is_in_backward_pass, is_open, with_autograd_threads
+from torchscan.recording.call_tree import Call, CallTree, is_in_backward_pass, is_open, is_running, with_autograd_threads
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
-from torchscan.torch_versions import has_compiler
+from torchscan.torch_versions import has_compiler, without_torch_function
 
 Chosen = str | nn.Module | Callable[[str, nn.Module], bool]
 
-#: the watchers at work, for attach()
+#: the watchers at work, for attach() and for processes that are forked
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
 
 
@@ -65,25 +70,22 @@ class Watcher:
         }
         self._rows = Rows(wanted.sample_n, next((tensor.device for tensor in tensors_of(model)), torch.device("cpu")))
         self._numbers, self._before = Numbers(wanted.whole), Before()
-        last = process.last
-        #: passes of each phase so far, and training steps
-        self._passes: dict[Phase, int] = {phase: last[phase][1] + 1 if phase in last else 0 for phase in ("train", "eval")}
-        self._step = last["train"][0] + 1 if step is None and "train" in last else (step or 0)
-        if step is not None:
-            process.say({"is": "from", "step": step})
-        self._is_told = self._is_counted = self._is_closed = False
+        self._steps = Steps(process.last, step)
+        self._rewrite_from(step)
         self._probe: Probe | None = None
-        self._under_way: tuple[int, Phase, int] = (0, "train", 0)
-        #: parts of the model that were called in the pass that is under way
-        self._called: set[int] = set()
-        self._has_begun_backward = self._has_begun = False
+        self._paths: dict[int, str] = {}
+        self._is_closed = self._has_begun = False
         self._pid = os.getpid()
+        #: the thread that trains: the first that calls the model
+        self._thread: int | None = None
         self._tree = CallTree(self._path_of, with_autograd_threads())
         self._is_following = False
         self._gate = Gate(model, self._begin, self._note_backward)
+        self._optimizers = register_optimizer_step_post_hook(lambda optimizer, *_: self._note_optimizer(optimizer))
         self._knows_compiler = False
         self._compiler = CompileWatch(self._pause, self._go_on)
         self._compiler.listen()
+        self._gate.open()
         self._go_on()
         _watchers.add(self)
         atexit.register(self.close)
@@ -96,19 +98,30 @@ class Watcher:
             self._compiler.ignore_hooks()
             self._compiler.listen()
             self._gate.keep_compiler_out()
-        self._gate.open()
+        self._gate.go_on()
         if self._is_following:
             self._tree.go_on()
 
     def _pause(self) -> None:
-        self._gate.close()
+        self._gate.pause()
         self._tree.pause()
 
     def _note_backward(self) -> None:
-        """Gradients come, or an optimizer makes its step: the next forward pass may be one to be looked at."""
-        self._has_begun_backward = True
+        """Gradients come: the next forward pass may be one to be looked at."""
         if not self._is_closed:
+            self._steps.note_backward()
             self._gate.open()
+
+    def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has made its step: parameters are what they will be."""
+        self._note_backward()
+        if self._probe is not None and self._is_here:
+            self._probe.note_updated(optimizer)
+
+    @property
+    def _is_here(self) -> bool:
+        """Whether it is the process and the thread that train."""
+        return os.getpid() == self._pid and self._thread in (None, threading.get_ident())
 
     def _path_of(self, module: nn.Module) -> str | None:
         return None if is_recording() else self._paths.get(id(module))
@@ -117,63 +130,55 @@ class Watcher:
 
     def _begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """The model is called, or a part of it."""
-        if os.getpid() != self._pid or is_in_backward_pass() or is_recording() or self._is_inside(module):
+        if not self._is_here or is_in_backward_pass() or is_recording() or is_transformed() or self._is_inside(module):
             return
-        try:
+        with self._guarded():
+            self._thread = threading.get_ident()
             self._gate.note_entry(module, is_first=not self._has_begun)
             self._has_begun = True
             self._begin_pass(module, args)
-        except Exception as error:
-            self._give_up(error)
 
     def _is_inside(self, module: nn.Module) -> bool:
-        """Whether it is the model that calls it."""
-        current = self._tree.current if self._is_following else None
-        return is_open(module) or (current is not None and current.module is not module and not self._gate.is_model(module))
+        """Whether it is the model that calls it. A call that is said to be open may have been interrupted."""
+        if is_open(module):
+            return True
+        current = self._tree.current if self._is_following and not self._gate.is_model(module) else None
+        return current is not None and current.module is not module and is_running(current.module)
 
     def _begin_pass(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         phase: Phase = "train" if module.training and torch.is_grad_enabled() else "eval"
-        goes_on = phase == self._under_way[1] and self._goes_on(module)
-        self._called = {id(module), *(self._called if goes_on else ())}
-        if goes_on:
+        part = None if self._gate.is_model(module) else id(module)
+        place = self._steps.place_of(phase, part)
+        if self._probe is not None:
+            self._probe.is_aside = place == "aside"
+        if place != "new":
             return
         self._finish()
-        self._has_begun_backward = False
-        number = self._passes[phase]
-        self._passes[phase] += 1
-        self._under_way = self._step, phase, number
-        if phase == "train" and not self._is_told:
-            self._is_counted = True
-            self._step += 1
-        if self._frequencies[phase].is_due(self._under_way[0] if self._is_told else number):
+        begun = self._steps.begin(phase, part)
+        if self._frequencies[phase].is_due(begun.number):
             self._arm(module, args)
-        elif phase == "train" and not self._is_told:
-            self._gate.close()  # until gradients come: no module need know
-
-    def _goes_on(self, module: nn.Module) -> bool:
-        """Whether a call that begins now is of the pass that is under way."""
-        if self._under_way[1] == "eval":
-            return not self._gate.is_model(module) and id(module) not in self._called
-        if self._is_told:
-            return self._probe is not None
-        return self._probe is not None and not self._has_begun_backward and self._probe.can_go_on
+        elif phase == "train" and not self._steps.is_told:
+            self._gate.close_until_gradients(module)  # no module need know
 
     def _arm(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         start = time.perf_counter_ns()
         modules = list(modules_of(self._model))
         self._paths = {id(each): path for path, each in modules}
         self._paths.setdefault(id(module), "")  # which may be a compiled one around it
-        chosen = {path for path, each in modules if self._is_chosen(path, each)}
-        is_training = self._under_way[1] == "train"
+        chosen = {path for path, each in modules if _is_chosen(self._wanted.modules, path, each)}
+        phase = self._steps.current.phase
         self._probe = Probe(
+            self._steps.current,
             self._rows,
             self._numbers,
-            parameters_of((path, each) for path, each in modules if path in chosen) if is_training else [],
+            parameters_of((path, each) for path, each in modules if path in chosen) if phase == "train" else [],
             self._before,
             kinds=self._wanted.kinds,
             follows=chosen.__contains__,
-            is_exact=self._frequencies[self._under_way[1]].turn,
+            is_exact=self._frequencies[phase].turn,
             sample_norms=self._wanted.sample_norms,
+            begin_backward=self._note_backward,
+            fail=self._give_up,
         )
         self._tree = CallTree(self._path_of, with_autograd_threads())  # torch may still come to the hooks of the one before
         self._tree.start(self._probe.note_end, at_start=self._note_start)
@@ -189,9 +194,6 @@ class Watcher:
         if self._probe is not None:
             self._probe.note_start(call, args)
 
-    def _is_chosen(self, path: str, module: nn.Module) -> bool:
-        return self._wanted.modules is None or any(_matches(each, path, module) for each in self._wanted.modules)
-
     def _finish(self) -> None:
         """The step that was looked at is over."""
         probe, self._probe = self._probe, None
@@ -199,27 +201,57 @@ class Watcher:
             return
         self._tree.stop()
         self._is_following = False
-        step, phase, number = self._under_way
-        sampled = probe.finish(step, phase, number)
-        start = time.perf_counter_ns()
-        self._process.put(sampled, self._numbers)
-        self._frequencies[phase].note_cost(probe.took + time.perf_counter_ns() - start)
+        with without_torch_function():
+            sampled = probe.finish()
+            start = time.perf_counter_ns()
+            self._process.put(sampled, self._numbers)
+            self._rows.wholes.clear()
+        self._frequencies[sampled.phase].note_cost(probe.took + time.perf_counter_ns() - start)
 
     def step(self, number: int | None = None) -> None:
         """A training step is over: from now on you say so, and nobody looks for it. ``number`` is that of the next one."""
+        if self._is_closed or not self._is_here:
+            return
+        with self._guarded():
+            self._gate.open()
+            self._finish()
+            if number is not None and number < self._steps.next:
+                self._rewrite_from(number)
+            self._steps.end(number)
+
+    def _rewrite_from(self, step: int | None) -> None:
+        if step is not None:
+            self._process.say({"is": "from", "step": step})
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """A mistake of ours ends the watching, not the training."""
+        try:
+            yield
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
         if self._is_closed:
             return
-        is_counted, self._is_told = self._is_counted and not self._is_told, True  # nobody knew yet that steps are told
-        self._gate.open()
-        self._finish()
-        self._step = self._step + (not is_counted) if number is None else number
+        self._probe = None
+        self._unfollow()
+        said = f"{type(error).__name__}: {error}"[:300]
+        tell(f"nothing is watched any more, by a mistake of torchscan's that does not touch the run: {said}")
+
+    def forget(self) -> None:
+        """In a process that was forked: the run is the other's."""
+        self._is_closed = True
+        self._probe = None
+        self._tree.stop()
+        self._gate.close()
 
     # -- the user's ----------------------------------------------------------------------------------------------------
 
     def attach(self, tensor: Tensor, module: nn.Module, name: str) -> None:
         """See :func:`attach`."""
-        path = self._paths.get(id(module)) if self._probe is not None else None
-        if self._probe is None or path is None:
+        path = self._paths.get(id(module))
+        if self._probe is None or path is None or not self._is_here or not isinstance(tensor, Tensor):
             return
         call = self._tree.current
         invocation = call.invocation if call is not None and call.module is module else 0
@@ -232,35 +264,28 @@ class Watcher:
 
     def state_dict(self) -> dict[str, int]:
         """For a checkpoint: ``watch(model, run, step=state["step"])`` goes on from there."""
-        return {"step": self._step}
+        return {"step": self._steps.next}
 
     def close(self) -> None:
         """Watch no longer. What was seen is written."""
         if os.getpid() != self._pid:
             return
-        try:
-            self._finish()
-        except Exception as error:
-            self._give_up(error)
-        self._unfollow()
+        if not self._is_closed:
+            with self._guarded():
+                self._finish()
+        if not self._is_closed:
+            self._unfollow()
+        atexit.unregister(self.close)
         self._process.close()
 
     def _unfollow(self) -> None:
-        self._tree.stop()
-        self._pause()
-        self._is_following = False
-        self._compiler.close()
-        self._gate.remove()
         self._is_closed = True
+        self._is_following = False
+        self._tree.stop()
+        self._compiler.close()
+        self._gate.close()
+        self._optimizers.remove()
         _watchers.discard(self)
-        atexit.unregister(self.close)
-
-    def _give_up(self, error: Exception) -> None:
-        """A mistake of ours ends the watching, not the training."""
-        self._probe = None
-        self._unfollow()
-        said = f"{type(error).__name__}: {error}"[:300]
-        warn_user(f"nothing is watched any more, by a mistake of torchscan's that does not touch the run: {said}")
 
     def __enter__(self) -> Watcher:
         return self
@@ -304,13 +329,15 @@ def watch(
         start: how the worker is started: "spawn", as a program of its own; or "fork", "forkserver", as Python does.
     """
     _check(log, every, start)
+    _require_positive(sample_n=sample_n, overhead_budget=overhead_budget)
     _require_list("whole", whole)
     sinks = _sinks_of(sinks)
+    modules = None if modules is None else _chosen(modules, model)
     wanted = Wanted(
         every=every,
         overhead_budget=overhead_budget,
         kinds=frozenset(LOGGED[name] for name in log),
-        modules=None if modules is None else list(modules),
+        modules=modules,
         whole=[*((each, sys.maxsize) for each in whole), *((each, sink.max_elements) for sink in sinks for each in sink.whole)],
         sample_n=sample_n,
         sample_norms=sample_norms,
@@ -350,7 +377,36 @@ def attach(tensor: Tensor, module: nn.Module, name: str) -> Tensor:
     return tensor
 
 
+def _require_positive(**given: float) -> None:
+    wrong = next((name for name, value in given.items() if not value > 0), None)
+    if wrong is not None:
+        raise InputError(f"{wrong} is {given[wrong]!r}: it has to be more than 0")
+
+
+def _chosen(modules: Iterable[Chosen], model: nn.Module) -> list[Chosen]:
+    """What chooses modules, each of which chooses one at least: now, or when a lazy model has more of them."""
+    _require_list("modules", modules)
+    chosen = list(modules)
+    for each in chosen:
+        if not any(_matches(each, path, module) for path, module in modules_of(model)):
+            some = ", ".join(repr(path) for path, _ in modules_of(model) if path)
+            raise InputError(f"modules has {each!r}, which chooses none of the model's: there are {some[:200] or 'no parts'}")
+    return chosen
+
+
+def _is_chosen(modules: Sequence[Chosen] | None, path: str, module: nn.Module) -> bool:
+    return modules is None or any(_matches(each, path, module) for each in modules)
+
+
 def _matches(chosen: Chosen, path: str, module: nn.Module) -> bool:
     if isinstance(chosen, str):
         return fnmatch.fnmatchcase(path, chosen)
     return chosen is module if isinstance(chosen, nn.Module) else bool(chosen(path, module))
+
+
+def _forget_in_child() -> None:
+    for watcher in list(_watchers):
+        watcher.forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -157,6 +157,11 @@ def is_open(module: nn.Module) -> bool:
     return _calls_of(module) > 1
 
 
+def is_running(module: nn.Module) -> bool:
+    """Whether a call of the module goes on in this thread."""
+    return _calls_of(module) > 0
+
+
 class CallTree:
     """The calls of the modules that ``path_of`` has a path for, while :meth:`watched`."""
 
