@@ -75,12 +75,22 @@ def test_channels_come_before_positions_after_a_convolution(tmp_path: Path) -> N
     assert figure(run, "2 output", "dead") == 0.5
 
 
+def test_channels_come_last_after_a_linear_layer(tmp_path: Path) -> None:
+    linear = nn.Linear(1, 4, bias=False)
+    with torch.no_grad():
+        linear.weight.copy_(torch.tensor([1.0, -1.0, -1.0, -1.0]).view(4, 1))
+    run = watched(nn.Sequential(_Given(torch.ones(2, 3, 5, 1)), linear, nn.ReLU(), nn.Identity()), tmp_path)
+    assert figure(run, "2 output", "dead") == 0.75
+    assert math.isnan(figure(run, "3 output", "dead")), "of the same tensor, which is no activation's here"
+
+
 @pytest.mark.parametrize(
     ("module", "values", "expected"),
     [
         (nn.Sigmoid(), [-10.0, -1.0, 0.0, 4.0, 10.0], 2 / 5),  # 4 → 0.982
         (nn.Tanh(), [-10.0, -1.0, 0.0, 2.0, 10.0], 2 / 5),  # 2 → 0.964
         (nn.Hardtanh(), [-1.5, -0.5, 0.0, 0.99, 3.0], 3 / 5),
+        (nn.Hardtanh(0.0, 20.0), [-1.0, 5.0, 10.0, 15.0, 30.0], 2 / 5),
         (nn.ReLU6(), [-1.0, 0.0, 3.0, 5.0, 5.95], 3 / 5),
     ],
 )

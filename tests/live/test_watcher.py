@@ -420,6 +420,8 @@ DISTRIBUTED = """
         optimizer.step()
     if watcher is not None:
         watcher.close()
+    gradient = model[0].weight.grad
+    torch.save(gradient.to_local() if shards else gradient, f"{folder}/gradient{dist.get_rank()}.pt")
     state = {name: each.to_local() if shards else each for name, each in model.state_dict().items()}
     torch.save(state, f"{folder}/{sys.argv[2]}{dist.get_rank()}.pt")
     dist.destroy_process_group()
@@ -452,6 +454,10 @@ def test_two_processes_that_train_together(way: str, weights: int, tmp_path: Pat
     assert {each.numel for each in run.history("0.weight").distributions} == {weights}
     assert {each.numel for each in run.history("0.weight gradient").distributions} == {weights}
     assert all(update > 0 for update in run.history("0.weight").figure("update"))
+    for rank in range(2):
+        own = torchscan.open_run(tmp_path / f"run/rank{rank}.sqlite").history("0.weight gradient")
+        gradient = torch.load(tmp_path / f"gradient{rank}.pt")
+        assert own.figure("mean")[-1] == pytest.approx(gradient.mean().item(), rel=1e-5), "summed over all processes"
 
 
 def test_processes_that_are_forked_watch_nothing(tmp_path: Path) -> None:

@@ -16,11 +16,13 @@ BINS = 2 * _HALF
 #: bits of a float32 below those of a bin
 SHIFT = 22
 _INFINITE, _NOT_A_NUMBER = 510, 511
+_GREATEST = (2 - 2**-23) * 2.0**127
 
 
 def bounds(number: int) -> tuple[float, float]:
     """The least and the greatest value of a bin; NaN for what is no number, and zero belongs to the first bins."""
     low, high = _edge(number % _HALF), _edge(number % _HALF + 1)
+    high = min(high, _GREATEST) if is_finite(number) else high
     return (low, high) if number < _HALF else (-high, -low)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,17 +13,7 @@ from torch import Tensor
 from torchscan.live.bins import BINS, SHIFT
 from torchscan.live.packing import Columns
 from torchscan.live.sampled import Sampled
-from torchscan.live.schema import Series
 
-#: between which bounds the results of modules of these types are
-_BOUNDS = {
-    "Sigmoid": (0.0, 1.0),
-    "Hardsigmoid": (0.0, 1.0),
-    "Tanh": (-1.0, 1.0),
-    "Hardtanh": (-1.0, 1.0),
-    "Softsign": (-1.0, 1.0),
-    "ReLU6": (0.0, 6.0),
-}
 _NEAR = 0.01
 _AT_A_TIME = 64
 _TYPES = {"Q": torch.int64, "d": torch.float64, "B": torch.uint8, "H": torch.int16, "I": torch.int32}
@@ -61,14 +51,10 @@ def _array(kind: str, column: Tensor) -> array[Any]:
     return found
 
 
-def saturated_of(series: Series, values: Mapping[Series, Tensor]) -> float:
-    """The share of its values within a hundredth of the range from a bound; NaN: what returns it has no bounds."""
-    if series.kind != "output" or series.type_name not in _BOUNDS:
-        return math.nan
-    low, high = _BOUNDS[series.type_name]
+def saturated(values: Tensor, low: float, high: float) -> float:
+    """The share of the values within a hundredth of their range from an end of it."""
     near = _NEAR * (high - low)
-    here = values[series]
-    return ((here < low + near) | (here > high - near)).float().mean().item()
+    return ((values < low + near) | (values > high - near)).float().mean().item()
 
 
 def _updates(sampled: Sampled) -> Tensor:
@@ -77,7 +63,8 @@ def _updates(sampled: Sampled) -> Tensor:
     is_valid = torch.arange(sampled.samples.shape[1]) < sampled.sizes[before, None]
     old, new = (sampled.samples[rows].double().where(is_valid, 0.0) for rows in (before, after))
     found = torch.full((len(sampled.samples),), math.nan, dtype=torch.float64)
-    found[after] = (new - old).norm(dim=1) / old.norm(dim=1)
+    length = old.norm(dim=1)
+    found[after] = ((new - old).norm(dim=1) / length).where(length > 0, math.nan)
     return found
 
 

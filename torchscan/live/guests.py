@@ -60,7 +60,7 @@ class Guests:
         try:
             with _limited(sink.timeout):
                 method(*args)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del self._sinks[sink]
             self._tell(f"{type(sink).__name__} is shown nothing any more: {method.__name__} raised {_said(error)}")
 
@@ -70,7 +70,7 @@ class Guests:
         try:
             with _limited(_PATIENCE):
                 return float(statistic(values))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._failed.add(name)
             self._tell(f"the statistic {name!r} is not worked out any more: it raised {_said(error)}")
             return math.nan
@@ -92,5 +92,5 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:300]

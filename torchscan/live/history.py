@@ -7,7 +7,7 @@ import fnmatch
 import heapq
 import math
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -19,6 +19,7 @@ from torchscan.live.bins import quantiles
 from torchscan.live.schema import Distribution, Kind, Phase, Series
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Reader, StoreError
+from torchscan.live.uniting import together
 
 T = TypeVar("T")
 _MEANS = ("update", "saturated", "dead", "sample_norm")
@@ -48,7 +49,12 @@ class History:
 
     def quantiles(self, *shares: float) -> list[list[float]]:
         """Of the finite values of each step, for each share: ``quantiles(0.05, 0.5, 0.95)``."""
-        return [list(each) for each in zip(*(quantiles(each.counts, shares) for each in self.distributions), strict=True)]
+        return [list(each) for each in zip(*(_quantiles(each, shares) for each in self.distributions), strict=True)]
+
+
+def _quantiles(distribution: Distribution, shares: Iterable[float]) -> list[float]:
+    found = quantiles(distribution.counts, shares)
+    return [min(max(each, distribution.least), distribution.most) if math.isfinite(each) else each for each in found]
 
 
 class WatchedRun:
@@ -206,41 +212,3 @@ def ranks_in(path: Path) -> list[Path]:
 def runs_in(folder: Path) -> list[WatchedRun]:
     """All runs in a folder and in those in it."""
     return [WatchedRun(each) for each in sorted({file.parent for file in folder.rglob("rank*.sqlite")})]
-
-
-def together(parts: Sequence[Distribution]) -> Distribution:
-    """What several processes have seen of one series: counts add up, and so do sums."""
-    if len(parts) == 1:
-        return parts[0]
-    mean, spread = _moments(parts)
-    means: dict[str, Any] = {name: _mean(getattr(part, name) for part in parts) for name in _MEANS}
-    counts: Counter[int] = Counter()
-    for part in parts:
-        counts.update(part.counts)
-    return Distribution(
-        **{name: sum(getattr(part, name) for part in parts) for name in ("numel", "sampled", "nan", "inf", "zero")},
-        mean=mean,
-        std=spread,
-        least=min(part.least for part in parts),
-        most=max(part.most for part in parts),
-        is_exact=all(part.is_exact for part in parts),
-        **means,
-        custom={name: _mean(part.custom.get(name, math.nan) for part in parts) for part in parts for name in part.custom},
-        counts=dict(counts),
-    )
-
-
-def _moments(parts: Sequence[Distribution]) -> tuple[float, float]:
-    """``mean = Σ nᵢ mᵢ / Σ nᵢ`` and ``std² = Σ nᵢ (sᵢ² + (mᵢ − mean)²) / Σ nᵢ``, of the finite values."""
-    sizes = [part.sampled - part.nan - part.inf for part in parts]
-    known = [(size, part) for size, part in zip(sizes, parts, strict=True) if size > 0]
-    whole = sum(size for size, _ in known)
-    if not whole:
-        return math.nan, math.nan
-    mean = sum(size * part.mean for size, part in known) / whole
-    return mean, math.sqrt(sum(size * (part.std**2 + (part.mean - mean) ** 2) for size, part in known) / whole)
-
-
-def _mean(values: Iterable[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan

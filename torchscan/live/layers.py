@@ -1,4 +1,4 @@
-"""Along which dimension of an activation's result the units of a layer lie, of which some may be dead."""
+"""What is known of activations by their modules: which units may be dead, and between which bounds values are."""
 
 from __future__ import annotations
 
@@ -12,18 +12,34 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 #: what returns zero where a unit is not active
 _RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold, nn.Hardshrink, nn.Softshrink)
 _CHANNELS_FIRST = (_ConvNd, _BatchNorm, _InstanceNorm, nn.GroupNorm)
+_CHANNELS_LAST = (nn.Linear, nn.LayerNorm)
+#: between which bounds the results of modules are
+_BOUNDS = {(nn.Sigmoid, nn.Hardsigmoid): (0.0, 1.0), (nn.Tanh, nn.Softsign): (-1.0, 1.0)}
+
+
+def can_die(module: nn.Module) -> bool:
+    """Whether units of what it returns may be dead."""
+    return isinstance(module, _RECTIFIERS)
+
+
+def bounds_of(module: nn.Module) -> tuple[float, float] | None:
+    """Between which values what it returns is; None: there are no such bounds."""
+    if isinstance(module, nn.Hardtanh):  # ReLU6 is one
+        return float(module.min_val), float(module.max_val)
+    return next((bounds for kinds, bounds in _BOUNDS.items() if isinstance(module, kinds)), None)
 
 
 class Units:
-    """Of the layers of one step. Three dimensions may be N × C × L or N × L × C: the layer before tells."""
+    """Of the layers of one step. Channels come first or last: the layer before tells."""
 
     def __init__(self) -> None:
-        self._is_channels_first = False
+        self._is_channels_first: bool | None = None
 
     def dim_of(self, module: nn.Module, outputs: Sequence[Tensor]) -> int | None:
-        """None: what the module returns is no activation that can be dead."""
-        if isinstance(module, (*_CHANNELS_FIRST, nn.Linear, nn.LayerNorm)):
+        """Along which units lie in what the module returns; None: it is no activation that can be dead."""
+        if isinstance(module, (*_CHANNELS_FIRST, *_CHANNELS_LAST)):
             self._is_channels_first = isinstance(module, _CHANNELS_FIRST)
-        if not isinstance(module, _RECTIFIERS) or not outputs or outputs[0].dim() < 2:
+        if not can_die(module) or not outputs or outputs[0].dim() < 2:
             return None
-        return 1 if outputs[0].dim() > 3 or (outputs[0].dim() == 3 and self._is_channels_first) else -1
+        is_first = outputs[0].dim() > 3 if self._is_channels_first is None else self._is_channels_first
+        return 1 if is_first else -1

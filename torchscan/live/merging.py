@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchscan.errors import InputError
-from torchscan.live.history import ranks_in, together
+from torchscan.live.history import ranks_in
 from torchscan.live.schema import Distribution, Phase, Series, Watched
 from torchscan.live.store import Reader, Store, StoreError
+from torchscan.live.uniting import together
 
 
 class _Part(NamedTuple):

@@ -54,8 +54,9 @@ class Distributions(Mapping[int, Distribution]):
     columns: Columns
     numbers: Sequence[int]
     rows: Sequence[int]
-    #: what depends on the series
+    #: what depends on the series, not on its values alone
     saturated: Sequence[float]
+    can_die: Sequence[bool | int]
     custom: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @cached_property
@@ -65,7 +66,9 @@ class Distributions(Mapping[int, Distribution]):
     def __getitem__(self, number: int) -> Distribution:
         place = self._places[number]
         custom = {name: column[place] for name, column in self.custom.items()}
-        return Distribution(**self.columns.figures_of(self.rows[place]), saturated=self.saturated[place], custom=custom)
+        figures = self.columns.figures_of(self.rows[place])
+        figures["dead"] = figures["dead"] if self.can_die[place] else _NAN
+        return Distribution(**figures, saturated=self.saturated[place], custom=custom)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._places)
@@ -92,6 +95,7 @@ def side_by_side(distributions: Mapping[int, Distribution]) -> Distributions:
         numbers=list(distributions),
         rows=range(len(every)),
         saturated=[each.saturated for each in every],
+        can_die=[True] * len(every),
         custom={name: [each.custom.get(name, _NAN) for each in every] for name in names},
     )
 
@@ -105,6 +109,7 @@ def packed(distributions: Mapping[int, Distribution]) -> bytes:
     parts = [
         _bytes("Q", found.numbers),
         _bytes("I", found.rows),
+        _bytes("B", found.can_die),
         *(_bytes("d", column) for column in (found.saturated, *found.custom.values())),
         *(_bytes("Q", columns.figures[name]) for name in WHOLE),
         *(_bytes("d", columns.figures[name]) for name in REAL),
@@ -120,7 +125,8 @@ def unpacked(data: bytes) -> Distributions:
     """The same again."""
     reader = _Reader(zlib.decompress(data))
     series, rows, bins = (reader.header[name] for name in ("series", "rows", "bins"))
-    numbers, places, saturated = reader.take("Q", series), reader.take("I", series), reader.take("d", series)
+    numbers, places, can_die = reader.take("Q", series), reader.take("I", series), reader.take("B", series)
+    saturated = reader.take("d", series)
     custom = {name: reader.take("d", series) for name in reader.header["custom"]}
     figures = {name: reader.take("Q", rows) for name in WHOLE} | {name: reader.take("d", rows) for name in REAL}
     columns = Columns(
@@ -130,7 +136,7 @@ def unpacked(data: bytes) -> Distributions:
         bins=reader.take("H", bins),
         counts=reader.take("I", bins),
     )
-    return Distributions(columns=columns, numbers=numbers, rows=places, saturated=saturated, custom=custom)
+    return Distributions(columns=columns, numbers=numbers, rows=places, saturated=saturated, can_die=can_die, custom=custom)
 
 
 class _Reader:

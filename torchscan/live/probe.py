@@ -13,10 +13,10 @@ from typing import Concatenate, NamedTuple, ParamSpec
 import torch
 from torch import Tensor, nn
 
-from torchscan.live.layers import Units
+from torchscan.live.layers import Units, bounds_of, can_die
 from torchscan.live.rows import Rows
 from torchscan.live.sampled import Sampled, Whole
-from torchscan.live.schema import Kind, Series
+from torchscan.live.schema import Announced, Kind, Series
 from torchscan.live.steps import Pass
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
@@ -70,20 +70,21 @@ class Numbers:
 
     def __init__(self, whole: Sequence[tuple[str, int]] = ()) -> None:
         """``whole``: patterns of series of which all values are taken, each with how many these may be."""
-        self._numbers: dict[tuple[str, Kind, str, int], int] = {}
+        self._numbers: dict[tuple[str, Kind, str, int, type], int] = {}
         self._whole = whole
-        self.new: list[Series] = []
+        self.new: list[Announced] = []
         #: those of which all values are taken, if there are no more than so many
         self.wholes: dict[int, int] = {}
 
     def of(self, path: str, kind: Kind, name: str, invocation: int, module: nn.Module) -> int:
         """The number of a series, which may be new."""
-        key = path, kind, name, invocation
+        key = path, kind, name, invocation, type(module)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self._numbers)
             series = Series(path=path, type_name=type_name_of(module), kind=kind, name=name, invocation=invocation)
-            self.new.append(series)
+            is_output = kind == "output"
+            self.new.append(Announced(series, bounds_of(module) if is_output else None, is_output and can_die(module)))
             limits = [most for pattern, most in self._whole if fnmatch.fnmatchcase(series.said, pattern)]
             if limits:
                 self.wholes[number] = max(limits)

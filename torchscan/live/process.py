@@ -41,7 +41,9 @@ class Process:
         sinks: Sequence[Sink],
         custom: Mapping[str, Statistic],
         start: StartMethod,
+        step: int | None,
     ) -> None:
+        """``step``: what was recorded from there on is recorded anew."""
         self._path = folder / f"rank{_rank()}.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +51,7 @@ class Process:
         except OSError as error:
             raise InputError(f"the run {str(folder)!r} cannot be written: {error}") from error
         #: of each phase the last step that is there, and its number
-        self.last = self._last(about)
+        self.last = self._last(about, step)
         self.dropped = 0
         ours, theirs = socket.socketpair()
         self._outlet = Outlet(ours)
@@ -63,13 +65,13 @@ class Process:
             raise
         self._is_gone = self._is_closed = False
 
-    def _last(self, about: Mapping[str, Any]) -> dict[Phase, tuple[int, int]]:
+    def _last(self, about: Mapping[str, Any], step: int | None) -> dict[Phase, tuple[int, int]]:
         if not self._path.exists():
             return {}
         try:
             reader = Reader(self._path)
             phases: tuple[Phase, ...] = ("train", "eval")
-            found = {phase: reader.last(phase) for phase in phases}
+            found = {phase: reader.last(phase, step) for phase in phases}
             of = reader.about()
             reader.close()
         except StoreError as error:
@@ -91,7 +93,7 @@ class Process:
         if self._is_gone or not len(sampled.samples):
             return
         if numbers.new:
-            self.say({"is": "series", "series": [asdict(each) for each in numbers.new]})
+            self.say({"is": "series", "series": [(asdict(each.series), *each[1:]) for each in numbers.new]})
             numbers.new.clear()
         self.dropped += not self._outlet.put(sampled)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import runpy
 import signal
@@ -13,9 +14,10 @@ from torchscan.live.parent import Parent
 
 
 def main() -> None:
-    """``python -c …``, with the number of the line's file, who trains, the path of the user's program or None, and the task."""
+    """``python -c …``, with the number of the line's file, who trains, the user's program and its arguments, and the task."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    number, trainer, path = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that has started it
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    number, trainer, path, sys.argv = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that has started it
     parent = Parent(trainer)
     parent.end_with_it()  # the rest takes a second or two, and nobody may be there any more
     from torchscan.live.worker import serve
@@ -24,6 +26,8 @@ def main() -> None:
         _load(path)
     task = pickle.load(sys.stdin.buffer)  # noqa: S301
     serve(socket.socket(fileno=number), task, parent)
+    sys.stdout.flush()
+    os._exit(0)  # sinks may have left threads that do not end
 
 
 def _load(path: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["input", "output", "input_grad", "output_grad", "param", "param_grad", "attached", "attached_grad"]
 Phase = Literal["train", "eval"]
@@ -32,6 +32,16 @@ class Series:
         if self.kind in ("param_grad", "attached_grad"):
             return f"{place}.{self.name} gradient"
         return f"{place} {self.kind.replace('_grad', ' gradient')}{f' {self.name}' if self.name != '0' else ''}"
+
+
+class Announced(NamedTuple):
+    """A series that comes over the line from now on."""
+
+    series: Series
+    #: between which its values are by the making of its module, if they are
+    bounds: tuple[float, float] | None
+    #: whether units of it may be dead
+    can_die: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ def start_worker(method: StartMethod, ours: socket.socket, theirs: socket.socket
 def _program(theirs: socket.socket, task: Task) -> tuple[int, Wait]:
     """A new interpreter. Unlike Python's own way to spawn, the user's program needs no ``if __name__ == "__main__"`` for it."""
     packed = _pickled(task)
-    told = pickle.dumps((theirs.fileno(), task.parent, _path_of_main(packed))) + packed
+    told = pickle.dumps((theirs.fileno(), task.parent, _path_of_main(packed), sys.argv)) + packed
     call = [sys.executable, "-c", _PROGRAM.format(path=[each for each in sys.path if type(each) is str])]
     worker = subprocess.Popen(call, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE)  # noqa: S603
     with contextlib.suppress(BrokenPipeError), cast("Any", worker.stdin) as stdin:

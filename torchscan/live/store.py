@@ -19,6 +19,8 @@ VERSION = 2
 _REMOTE = ("nfs", "cifs", "smb", "9p", "fuse.", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "ncpfs", "davfs")
 #: the newest steps of a phase, which are all kept; twice as old ones are thinned out to half, and so on
 KEPT = 1024
+#: the greatest whole number in a table
+_MOST = 2**63 - 1
 
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -98,9 +100,12 @@ class Store:
             self._database.execute("DELETE FROM steps WHERE phase = ? AND written = ?", (phase, old))
 
     def forget_from(self, step: int) -> None:
-        """Training goes on from a checkpoint of an earlier step: what came after it comes again."""
+        """Training goes on from a checkpoint of an earlier step: what came after it comes again.
+
+        An evaluation that stands at this step ran before it, and stays.
+        """
         with _told(self._path), self._database:
-            self._database.execute("DELETE FROM steps WHERE step >= ?", (step,))
+            self._database.execute("DELETE FROM steps WHERE step >= ? AND (phase = 'train' OR step > ?)", (step, step))
 
     def note(self, what: str, when: float | None = None) -> None:
         """Something that happened to the run, now or then."""
@@ -147,9 +152,10 @@ class Reader:
         rows = self._all("SELECT step, time FROM steps WHERE phase = ? ORDER BY written", phase)
         return [(int(step), float(when)) for step, when in rows]
 
-    def last(self, phase: Phase) -> tuple[int, int] | None:
-        """The last step that was written, and which of its phase it was; None: there is none."""
-        rows = self._all("SELECT step, number FROM steps WHERE phase = ? ORDER BY written DESC LIMIT 1", phase)
+    def last(self, phase: Phase, up_to: int | None = None) -> tuple[int, int] | None:
+        """The last step that was written, of those up to this one, and which of its phase it was; None: there is none."""
+        statement = "SELECT step, number FROM steps WHERE phase = ? AND step <= ? ORDER BY written DESC LIMIT 1"
+        rows = self._all(statement, phase, _MOST if up_to is None else up_to)
         return (int(rows[0][0]), int(rows[0][1])) if rows else None
 
     def events(self) -> list[tuple[float, str]]:

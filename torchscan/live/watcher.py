@@ -34,7 +34,7 @@ from torchscan.live.starting import START_METHODS, StartMethod
 from torchscan.live.steps import Steps
 from torchscan.live.telling import tell
 from torchscan.recording.bookkeeping.inventory import modules_of, tensors_of
-from torchscan.recording.call_tree import Call, CallTree, is_in_backward_pass, is_open, is_running, with_autograd_threads
+from torchscan.recording.call_tree import Call, CallTree, Given, is_in_backward_pass, is_open, is_running, with_autograd_threads
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
 from torchscan.torch_versions import has_compiler, without_torch_function
@@ -151,6 +151,10 @@ class Watcher:
         place = self._steps.place_of(phase, part)
         if self._probe is not None:
             self._probe.is_aside = place == "aside"
+        if place == "same" and self._probe is not None:
+            self._tree.forget_interrupted()
+        elif place == "same" and phase == "train":
+            self._gate.await_result(module)
         if place != "new":
             return
         self._finish()
@@ -158,7 +162,7 @@ class Watcher:
         if self._frequencies[phase].is_due(begun.number):
             self._arm(module, args)
         elif phase == "train" and not self._steps.is_told:
-            self._gate.close_until_gradients(module)  # no module need know
+            self._gate.await_result(module)
 
     def _arm(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         start = time.perf_counter_ns()
@@ -181,7 +185,7 @@ class Watcher:
             fail=self._give_up,
         )
         self._tree = CallTree(self._path_of, with_autograd_threads())  # torch may still come to the hooks of the one before
-        self._tree.start(self._probe.note_end, at_start=self._note_start)
+        self._tree.start(self._note_end, at_start=self._note_start)
         if self._knows_compiler:
             self._tree.keep_compiler_out()
         self._is_following = True
@@ -194,6 +198,12 @@ class Watcher:
         if self._probe is not None:
             self._probe.note_start(call, args)
 
+    def _note_end(self, call: Call, given: Given, result: object) -> None:
+        if self._probe is not None:
+            self._probe.note_end(call, given, result)
+        if call.parent is None:
+            self._tree.forget_exception()  # which holds all that was computed
+
     def _finish(self) -> None:
         """The step that was looked at is over."""
         probe, self._probe = self._probe, None
@@ -201,11 +211,10 @@ class Watcher:
             return
         self._tree.stop()
         self._is_following = False
-        with without_torch_function():
-            sampled = probe.finish()
-            start = time.perf_counter_ns()
-            self._process.put(sampled, self._numbers)
-            self._rows.wholes.clear()
+        sampled = probe.finish()
+        start = time.perf_counter_ns()
+        self._process.put(sampled, self._numbers)
+        self._rows.wholes.clear()
         self._frequencies[sampled.phase].note_cost(probe.took + time.perf_counter_ns() - start)
 
     def step(self, number: int | None = None) -> None:
@@ -227,7 +236,8 @@ class Watcher:
     def _guarded(self) -> Iterator[None]:
         """A mistake of ours ends the watching, not the training."""
         try:
-            yield
+            with without_torch_function():
+                yield
         except Exception as error:
             self._give_up(error)
 
@@ -342,7 +352,7 @@ def watch(
         sample_n=sample_n,
         sample_norms=sample_norms,
     )
-    process = Process(Path(run), about_of(model, log), sinks=sinks, custom=dict(custom or {}), start=start)
+    process = Process(Path(run), about_of(model, log), sinks=sinks, custom=dict(custom or {}), start=start, step=step)
     return Watcher(model, process, wanted, step)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import select
@@ -16,12 +17,12 @@ from typing import Any
 import torch
 
 from torchscan.live.channel import Line, Message, take_memory
-from torchscan.live.distributions import columns_of, saturated_of
+from torchscan.live.distributions import columns_of, saturated
 from torchscan.live.guests import Guests, Statistic
 from torchscan.live.packing import Distributions
 from torchscan.live.parent import Parent
 from torchscan.live.sampled import Sampled, SampledValues
-from torchscan.live.schema import Series, Watched
+from torchscan.live.schema import Announced, Series, Watched
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Store, StoreError
 
@@ -52,7 +53,7 @@ class Worker:
         self._store = store
         self._memory: mmap.mmap | None = None
         #: by their numbers on the line
-        self._series: list[Series] = []
+        self._announced: list[Announced] = []
         #: their numbers in the file
         self._known: dict[int, int] = {}
         self._has_failed = False
@@ -82,9 +83,10 @@ class Worker:
         try:
             self._answers[message["is"]](message)
             self._has_failed = False
-        except StoreError as error:  # the disk may be full now, and not later
+        except Exception as error:  # the disk may be full now, and not later; or it is a mistake of ours, with this step
             if not self._has_failed:
-                self._line.say({"is": "failed", "why": str(error)})
+                said = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+                self._line.say({"is": "failed", "why": said[:300]})
             self._has_failed = True
         finally:
             if message["is"] == "step":
@@ -99,19 +101,21 @@ class Worker:
         self._memory = mmap.mmap(self._file, message["size"])
 
     def _take_series(self, message: Message) -> None:
-        self._series += [Series(**each) for each in message["series"]]
+        self._announced += [Announced(Series(**series), *rest) for series, *rest in message["series"]]
 
     def _take_step(self, message: Message) -> None:
         assert self._memory is not None  # noqa: S101 - it came before
         sampled = Sampled.read(self._memory, message["at"], message)
         numbers, rows = (column.tolist() for column in sampled.series.unbind(1))
-        series = [self._series[number] for number in numbers]
+        announced = [self._announced[number] for number in numbers]
+        series = [each.series for each in announced]
         values = SampledValues(sampled, series)
         found = Distributions(
             columns=columns_of(sampled),
             numbers=range(len(series)),
             rows=rows,
-            saturated=[saturated_of(each, values) for each in series],
+            saturated=[math.nan if each.bounds is None else saturated(values[each.series], *each.bounds) for each in announced],
+            can_die=[each.can_die for each in announced],
             custom=self._guests.figures([values[each] for each in series]) if self._guests.has_statistics else {},
         )
         times: Any = {name: message[name] for name in ("step", "phase", "number", "time")}
@@ -129,13 +133,14 @@ class Worker:
         """The numbers that series have in the file."""
         for number in numbers:
             if number not in self._known:
-                self._known[number] = self._store.number_of(self._series[number])
+                self._known[number] = self._store.number_of(self._announced[number].series)
         return [self._known[number] for number in numbers]
 
 
 def serve(end: socket.socket, task: Task, parent: Parent) -> None:
     """Work, as a process of its own, with this end of the line."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever trains decides when it is over
+    for number in (signal.SIGINT, signal.SIGTERM):  # whoever trains decides when it is over, and may have a checkpoint to write
+        signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.nice(_NICE)
     torch.set_num_threads(1)

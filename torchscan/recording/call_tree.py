@@ -336,6 +336,12 @@ class CallTree:
         if thread is not None and current is not None and _calls_of(current.module) <= (current.module is module):
             thread.current = None
 
+    def forget_interrupted(self) -> None:
+        """Let go of calls that are said to be open here and are not: torch tells nobody of those that were interrupted."""
+        thread = self._threads.get(threading.get_ident())
+        if thread is not None and thread.current is not None and not is_running(thread.current.module):
+            thread.current = None
+
     def _parent_in(self, thread: _Thread) -> Call | None:
         """A module that starts in a backward pass is run again by a checkpoint: it belongs where its gradient does."""
         if thread.current is not None or not is_in_backward_pass():

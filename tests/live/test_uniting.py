@@ -1,0 +1,54 @@
+"""Several processes' distributions as one, by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.live.test_bins import of
+from torchscan.live.uniting import together
+
+
+def test_each_weighs_as_much_as_it_has_values() -> None:
+    """512 of 100,000 ones and all of 512 zeros: the mean is 100,000 / 100,512."""
+    ones = replace(of(torch.ones(512)), numel=100_000)
+    zeros = of(torch.zeros(512))
+    found = together([ones, zeros])
+    share = 100_000 / 100_512
+    assert (found.numel, found.sampled, found.zero) == (100_512, 1024, 512)
+    assert found.mean == pytest.approx(share)
+    assert found.std == pytest.approx(math.sqrt(share * (1 - share)))
+    assert sum(count for number, count in found.counts.items() if number) / sum(found.counts.values()) == pytest.approx(share)
+
+
+def test_parts_of_the_same_size_add_up() -> None:
+    values = torch.randn(2, 300)
+    found, whole = together([of(each) for each in values]), of(values.flatten())
+    assert found.counts == whole.counts
+    assert found.mean == pytest.approx(whole.mean)
+    assert found.std == pytest.approx(whole.std)
+    assert (found.least, found.most) == (whole.least, whole.most)
+
+
+def test_what_a_step_has_changed_of_shards() -> None:
+    """A shard of length 100 that changed by a thousandth, and one of length 0.1 that doubled."""
+    large, small = replace(of(torch.full((100,), 10.0)), update=0.001), replace(of(torch.full((100,), 0.01)), update=1.0)
+    assert together([large, small]).update == pytest.approx(math.hypot(0.1, 0.1) / math.hypot(100, 0.1))
+    assert together([large, large]).update == pytest.approx(0.001)
+
+
+def test_units_are_dead_if_they_are_for_all() -> None:
+    """Of which no more can be said than that they are no more than in the part where fewest are."""
+    parts = [replace(of(torch.ones(4)), dead=dead) for dead in (0.5, 0.25, math.nan)]
+    assert together(parts).dead == 0.25
+
+
+def test_what_is_unknown_in_all_stays_unknown() -> None:
+    found = together([of(torch.ones(4))] * 2)
+    assert all(math.isnan(getattr(found, name)) for name in ("update", "dead", "saturated", "sample_norm"))
+    empty = together([of(torch.tensor([math.nan]))] * 2)
+    assert math.isnan(empty.mean)
+    assert empty.nan == 2

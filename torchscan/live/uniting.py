@@ -1,0 +1,78 @@
+"""What several processes have seen of one series, as one distribution."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from torchscan.live.schema import Distribution
+
+_SUMS = ("numel", "sampled", "nan", "inf", "zero")
+
+
+def together(parts: Sequence[Distribution]) -> Distribution:
+    """Each part weighs as much as it has values, of which as many may be sampled as of a larger one."""
+    if len(parts) == 1:
+        return parts[0]
+    mean, spread = _moments(parts)
+    sums: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in _SUMS}
+    return Distribution(
+        **sums,
+        mean=mean,
+        std=spread,
+        least=min(part.least for part in parts),
+        most=max(part.most for part in parts),
+        is_exact=all(part.is_exact for part in parts),
+        update=_update(parts),
+        saturated=_mean(parts, lambda part: part.saturated),
+        dead=min((part.dead for part in parts if not math.isnan(part.dead)), default=math.nan),
+        sample_norm=_mean(parts, lambda part: part.sample_norm),
+        custom={
+            name: _mean(parts, partial(_custom, name)) for name in dict.fromkeys(each for part in parts for each in part.custom)
+        },
+        counts=_counts(parts),
+    )
+
+
+def _moments(parts: Sequence[Distribution]) -> tuple[float, float]:
+    """``mean = Σ nᵢ mᵢ / Σ nᵢ`` and ``std² = Σ nᵢ (sᵢ² + (mᵢ − mean)²) / Σ nᵢ``, of the finite values."""
+    known = [(size, part) for part in parts if (size := _finite(part)) > 0]
+    whole = sum(size for size, _ in known)
+    if not whole:
+        return math.nan, math.nan
+    mean = sum(size * part.mean for size, part in known) / whole
+    return mean, math.sqrt(sum(size * (part.std**2 + (part.mean - mean) ** 2) for size, part in known) / whole)
+
+
+def _finite(part: Distribution) -> float:
+    """How many of all values are, by the sampled ones."""
+    return part.numel * (part.sampled - part.nan - part.inf) / part.sampled if part.sampled else 0.0
+
+
+def _update(parts: Sequence[Distribution]) -> float:
+    """``√(Σ uᵢ² ‖pᵢ‖² / Σ ‖pᵢ‖²)``, with ``‖pᵢ‖² = nᵢ (sᵢ² + mᵢ²)``."""
+    known = [(_finite(part) * (part.std**2 + part.mean**2), part.update) for part in parts if not math.isnan(part.update)]
+    whole = sum(size for size, _ in known if not math.isnan(size))
+    return math.sqrt(sum(size * update**2 for size, update in known) / whole) if whole else math.nan
+
+
+def _mean(parts: Sequence[Distribution], figure: Callable[[Distribution], float]) -> float:
+    known = [(part.numel, value) for part in parts if not math.isnan(value := figure(part))]
+    return sum(size * value for size, value in known) / sum(size for size, _ in known) if known else math.nan
+
+
+def _custom(name: str, part: Distribution) -> float:
+    return part.custom.get(name, math.nan)
+
+
+def _counts(parts: Sequence[Distribution]) -> dict[int, int]:
+    """Of values that stand for equally many each: where fewer were sampled of more, they count several times."""
+    stands_for = [part.numel / max(1, part.sampled) for part in parts]
+    counts: Counter[int] = Counter()
+    for part, each in zip(parts, stands_for, strict=True):
+        for number, count in part.counts.items():
+            counts[number] += round(count * each / min(stands_for))
+    return dict(counts)
