@@ -450,3 +450,20 @@ def test_what_an_exception_has_held_is_let_go_of(run: Path) -> None:
         with contextlib.suppress(MemoryError):
             model(X)
         assert freed[0]() is None
+
+
+def test_another_model_s_optimizer_ends_no_step(run: Path) -> None:
+    """Two models that are trained in turn, as generators and discriminators are."""
+    one, other = net(), net()
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (one, other)]
+    with watch(one, run, every=1), watch(other, run.with_name("other"), every=1):
+        for _ in range(3):
+            result = one(X)
+            other(X).sum().backward()
+            optimizers[1].step()
+            (result + one(2 * X)).sum().backward()
+            optimizers[0].step()
+    for folder in (run, run.with_name("other")):
+        assert opened(folder).steps() == [0, 1, 2]
+    assert len(opened(run).history("0 (2) output")) == 3
+    assert all(update > 0 for update in opened(run).history("0.weight").figure("update"))

@@ -314,10 +314,9 @@ class Probe:
         self._note_parameters(parameters, "param_grad", gradients, self._rows.add_all(gradients, self._is_exact))
 
     @_guarded
-    def note_updated(self, optimizer: torch.optim.Optimizer) -> None:
+    def note_updated(self) -> None:
         """An optimizer has made its step. What somebody does to the parameters afterwards is not the step's."""
-        ours = {id(each.tensor) for each in self._parameters}
-        if self._before and any(id(each) in ours for group in optimizer.param_groups for each in group["params"]):
+        if self._before:
             self._after = self._look_at_parameters(self._is_exact)
 
     def _look_at_parameters(self, is_exact: Callable[[int], bool]) -> list[int | None]:

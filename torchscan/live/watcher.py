@@ -76,6 +76,7 @@ class Watcher:
         self._paths: dict[int, str] = {}
         self._is_closed = self._has_begun = False
         self._pid = os.getpid()
+        self._parameters = {id(each) for each in model.parameters()}
         #: the thread that trains: the first that calls the model
         self._thread: int | None = None
         self._tree = CallTree(self._path_of, with_autograd_threads())
@@ -113,10 +114,12 @@ class Watcher:
             self._gate.open()
 
     def _note_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer has made its step: parameters are what they will be."""
+        """An optimizer has made its step, which may be another model's: parameters are what they will be."""
+        if not any(id(each) in self._parameters for group in optimizer.param_groups for each in group["params"]):
+            return
         self._note_backward()
         if self._probe is not None and self._is_here:
-            self._probe.note_updated(optimizer)
+            self._probe.note_updated()
 
     @property
     def _is_here(self) -> bool:
@@ -169,6 +172,7 @@ class Watcher:
         modules = list(modules_of(self._model))
         self._paths = {id(each): path for path, each in modules}
         self._paths.setdefault(id(module), "")  # which may be a compiled one around it
+        self._parameters = {id(each) for each in self._model.parameters()}
         chosen = {path for path, each in modules if _is_chosen(self._wanted.modules, path, each)}
         phase = self._steps.current.phase
         self._probe = Probe(
