@@ -467,3 +467,55 @@ def test_another_model_s_optimizer_ends_no_step(run: Path) -> None:
         assert opened(folder).steps() == [0, 1, 2]
     assert len(opened(run).history("0 (2) output")) == 3
     assert all(update > 0 for update in opened(run).history("0.weight").figure("update"))
+
+
+# -- what users see ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_goes_on_begins_with_the_step_that_was_next(run: Path) -> None:
+    """Not with the one after the last that was looked at."""
+    for _ in range(2):
+        model = net()
+        with watch(model, run, every=10) as watcher:
+            for _ in range(25):
+                model(X).sum().backward()
+    assert watcher.state_dict() == {"step": 50}
+    assert opened(run).steps() == [0, 10, 20, 30, 40]
+    assert [what for _, what in opened(run).events] == ["goes on with step 25"]
+    with watch(model, run, every=10, step=7) as watcher:
+        model(X).sum().backward()
+    assert watcher.state_dict() == {"step": 8}
+    with watch(model, run) as watcher:
+        assert watcher.state_dict() == {"step": 8}
+
+
+def test_the_first_nan_is_told(run: Path) -> None:
+    model = net()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with watch(model, run, every=1, log=("outputs",)):
+            for step in range(4):
+                model(X if step < 2 else X * float("nan")).sum().backward()
+    told = [str(each.message) for each in said if "NaN" in str(each.message)]
+    assert len(told) == 1
+    assert told[0].startswith("step 2: NaN in 0 output and 3 more.")
+    assert told == [what for _, what in opened(run).events]
+
+
+def test_what_cannot_be_read_is_refused(run: Path) -> None:
+    with watch(model := net(), run, every=1):
+        model(X).sum().backward()
+    history = opened(run).history("0.weight")
+    assert repr(history) == "<History of '0.weight', train: 1 steps, 0 … 0>"
+    with pytest.raises(InputError, match="quantiles are of shares from 0 to 1, and 50 is none"):
+        history.quantiles(50)
+    with pytest.raises(InputError, match="the phase is 'val': there are 'train' and 'eval'"):
+        opened(run).history("0.weight", "val")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"no series is called '0\.wieght': there are '0\.weight'"):
+        opened(run).history("0.wieght")
+    with pytest.raises(InputError, match="step is -1"):
+        watch(model, run, step=-1)
+    with pytest.raises(InputError, match="custom has 'std', which is a figure already"):
+        watch(model, run, custom={"std": len})
+    with pytest.raises(InputError, match="modules has the class Linear: give lambda path, module: isinstance"):
+        watch(model, run, modules=[nn.Linear])  # type: ignore[list-item]

@@ -22,8 +22,8 @@ class Frequency:
 
     def __init__(self, every: int | Literal["auto"], budget: float) -> None:
         self._is_auto = every == "auto"
-        #: at least every other one, if it is to be found out how long those take that nobody looks at
-        self._every = 2 if every == "auto" else every
+        #: from one that is looked at to the next: two at least, if it is to be found out how long the others take
+        self.every = 2 if every == "auto" else every
         self._budget = budget
         #: seconds from one pass to the next, of those that nobody looked at
         self._periods: deque[float] = deque(maxlen=32)
@@ -37,16 +37,16 @@ class Frequency:
         if self._before is not None and not self._was_due:
             self._periods.append(now - self._before)
         self._before = now
-        self._was_due = number % self._every == 0
+        self._was_due = number % self.every == 0
         self._turn += self._was_due
         return self._was_due
 
     def turn(self, row: int) -> bool:
         """Whether the least and the greatest value of a row are looked for in this pass."""
-        return (row + self._turn) % max(1, _IN_TURN // self._every) == 0
+        return (row + self._turn) % max(1, _IN_TURN // self.every) == 0
 
     def note_cost(self, nanoseconds: int) -> None:
         """What looking at the last one took. Powers of two: processes that train together look at the same steps."""
         if self._is_auto and self._periods:
             share = _BESIDES * nanoseconds * 1e-9 / statistics.median(self._periods)
-            self._every = 2 ** min(_MOST, max(1, math.ceil(math.log2(share / self._budget))))
+            self.every = 2 ** min(_MOST, max(1, math.ceil(math.log2(share / self._budget))))

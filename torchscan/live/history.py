@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import fnmatch
 import heapq
 import math
@@ -16,14 +17,12 @@ from typing import Any, TypeVar
 
 from torchscan.errors import InputError
 from torchscan.live.bins import quantiles
-from torchscan.live.schema import Distribution, Kind, Phase, Series
+from torchscan.live.schema import FIGURES, Distribution, Kind, Phase, Series
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Reader, StoreError
 from torchscan.live.uniting import together
 
 T = TypeVar("T")
-_MEANS = ("update", "saturated", "dead", "sample_norm")
-_FIGURES = ("numel", "sampled", "nan", "inf", "zero", "mean", "std", "least", "most", "is_exact", *_MEANS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +37,24 @@ class History:
     def __len__(self) -> int:
         return len(self.steps)
 
+    def __repr__(self) -> str:
+        span = f", {self.steps[0]} … {self.steps[-1]}" if self.steps else ""
+        return f"<History of {self.series.said!r}, {self.phase}: {len(self)} steps{span}>"
+
     def figure(self, name: str) -> list[float]:
         """One figure of a :class:`Distribution` in each step, by its name: ``"mean"``, ``"least"``, or a statistic of yours."""
-        if name in _FIGURES:
+        if name in FIGURES:
             return [getattr(each, name) for each in self.distributions]
         custom = dict.fromkeys(known for each in self.distributions for known in each.custom)
         if name not in custom:
-            raise InputError(f"{name!r} is no figure: there are {', '.join([*_FIGURES, *custom])}")
+            raise InputError(f"{name!r} is no figure: there are {', '.join([*FIGURES, *custom])}")
         return [each.custom.get(name, math.nan) for each in self.distributions]
 
     def quantiles(self, *shares: float) -> list[list[float]]:
         """Of the finite values of each step, for each share: ``quantiles(0.05, 0.5, 0.95)``."""
+        wrong = next((share for share in shares if not 0 <= share <= 1), None)
+        if wrong is not None:
+            raise InputError(f"quantiles are of shares from 0 to 1, and {wrong!r} is none: 0.05, say, for 5 %")
         return [list(each) for each in zip(*(_quantiles(each, shares) for each in self.distributions), strict=True)]
 
 
@@ -107,6 +113,7 @@ class WatchedRun:
     def history(self, series: Series | str, phase: Phase = "train") -> History:
         """One series over time, of all ranks together. A text is what :attr:`Series.said` says: ``"fc.weight gradient"``."""
         wanted = self._named(series) if isinstance(series, str) else series
+        _require_phase(phase)
         found: dict[tuple[int, int], list[Distribution]] = defaultdict(list)
         for reader in self._readers():
             number = next((number for number, each in reader.series().items() if each == wanted), None)
@@ -119,6 +126,7 @@ class WatchedRun:
 
     def frame(self, phase: Phase = "train") -> Any:
         """All figures as a pandas DataFrame, with a row for each series and step."""
+        _require_phase(phase)
         try:
             import pandas as pd
         except ImportError as error:
@@ -152,12 +160,14 @@ class WatchedRun:
                     "name": each.name,
                     "invocation": each.invocation,
                 }
-                yield {**place, **{name: getattr(found, name) for name in _FIGURES}, **found.custom}
+                yield {**place, **{name: getattr(found, name) for name in FIGURES}, **found.custom}
 
     def _named(self, said: str) -> Series:
         found = next((each for each in self.series if each.said == said), None)
         if found is None:
-            some = ", ".join(repr(each.said) for each in self.series[:3])
+            names = [each.said for each in self.series]
+            near = difflib.get_close_matches(said, names, 3, 0.5) or names[:3]
+            some = ", ".join(map(repr, near)) or "none"
             raise InputError(f"no series is called {said!r}: there are {some}, …; find() has all")
         return found
 
@@ -200,6 +210,11 @@ def _joined(parts: Sequence[Seen]) -> Seen:
             found[series].append(distribution)
     distributions = {series: together(each) for series, each in found.items()}
     return replace(parts[0], time=min(part.time for part in parts), distributions=distributions)
+
+
+def _require_phase(phase: str) -> None:
+    if phase not in ("train", "eval"):
+        raise InputError(f"the phase is {phase!r}: there are 'train' and 'eval'")
 
 
 def ranks_in(path: Path) -> list[Path]:

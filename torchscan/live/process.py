@@ -50,6 +50,8 @@ class Process:
             self._lock = Lock(self._path.with_suffix(".lock"))
         except OSError as error:
             raise InputError(f"the run {str(folder)!r} cannot be written: {error}") from error
+        #: the training step that would have come next when the run was closed
+        self.reached = 0
         #: of each phase the last step that is there, and its number
         self.last = self._last(about, step)
         self.dropped = 0
@@ -73,6 +75,7 @@ class Process:
             phases: tuple[Phase, ...] = ("train", "eval")
             found = {phase: reader.last(phase, step) for phase in phases}
             of = reader.about()
+            self.reached = int(of.get("reached", 0))
             reader.close()
         except StoreError as error:
             self._lock.release()
@@ -113,11 +116,12 @@ class Process:
             elif message["is"] == "told":
                 tell(message["what"])
 
-    def close(self) -> None:
-        """Wait until everything is written, but not for ever."""
+    def close(self, step: int) -> None:
+        """Wait until everything is written, but not for ever. ``step``: the one that would come next."""
         if self._is_closed:
             return
         self._is_closed = True
+        self.say({"is": "reached", "step": step})
         if self.dropped:
             self.say({"is": "note", "what": f"{self.dropped} steps were dropped"})
         until = time.monotonic() + _PATIENCE

@@ -23,11 +23,21 @@ def main() -> None:
     from torchscan.live.worker import serve
 
     if path is not None:
-        _load(path)
+        try:
+            _load(path)
+        except BaseException as error:
+            _refuse(path, error)
     task = pickle.load(sys.stdin.buffer)  # noqa: S301
     serve(socket.socket(fileno=number), task, parent)
     sys.stdout.flush()
     os._exit(0)  # sinks may have left threads that do not end
+
+
+def _refuse(path: str, error: BaseException) -> None:
+    said = f"{path} is run again by the process that writes the run, for a sink or a statistic that is defined in it"
+    guard = "put what trains below if __name__ == '__main__':, or take start='fork'"
+    print(f"torchscan: {said}, and that raised {type(error).__name__}: {guard}", file=sys.stderr, flush=True)  # noqa: T201
+    os._exit(1)
 
 
 def _load(path: str) -> None:

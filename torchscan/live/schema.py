@@ -8,6 +8,11 @@ from typing import Literal, NamedTuple
 
 Kind = Literal["input", "output", "input_grad", "output_grad", "param", "param_grad", "attached", "attached_grad"]
 Phase = Literal["train", "eval"]
+#: what is known of one series in one step, besides its counts and the user's own statistics
+FIGURES = (
+    *("numel", "sampled", "nan", "inf", "zero", "mean", "std", "least", "most", "is_exact"),
+    *("update", "saturated", "dead", "sample_norm"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import pickle
 import socket
 import subprocess
@@ -81,6 +82,6 @@ def _path_of_main(packed: bytes) -> str | None:
     if b"__main__" not in packed:
         return None
     path = getattr(sys.modules["__main__"], "__file__", None)
-    if path is None:
+    if path is None or not os.path.exists(path):
         raise InputError("a sink or a statistic is defined in a notebook: put it into a module, or take start='fork'")
     return str(path)

@@ -23,10 +23,13 @@ class Pass(NamedTuple):
 class Steps:
     """A training step ends when gradients have begun to come, at the next call; or when somebody says so."""
 
-    def __init__(self, last: Mapping[Phase, tuple[int, int]], step: int | None) -> None:
-        """``last``: of each phase the last step that was recorded, and its number. ``step``: the number of the first one."""
+    def __init__(self, last: Mapping[Phase, tuple[int, int]], reached: int, step: int | None) -> None:
+        """``last``: of each phase the last step that was recorded, and its number. ``step``: the number of the first one.
+
+        ``reached`` is that of the step which would have come next when the run was closed.
+        """
         #: of the training step that comes next
-        self.next = last["train"][0] + 1 if step is None and "train" in last else (step or 0)
+        self.next = max(reached, last["train"][0] + 1 if "train" in last else 0) if step is None else step
         self._evaluations = last["eval"][1] + 1 if "eval" in last else 0
         self.current = Pass("eval", self.next, -1)
         self._is_over = True

@@ -53,11 +53,15 @@ class Store:
             self._database.execute(f"PRAGMA journal_mode = {'DELETE' if is_remote(path) else 'WAL'}")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.executescript(_TABLES)
-            with self._database:
-                self._database.executemany(
-                    "INSERT OR REPLACE INTO about VALUES (?, ?)", [(name, json.dumps(each)) for name, each in about.items()]
-                )
+            self.tell(about)
         self._numbers = {each: number for number, each in self._known().items()}
+
+    def tell(self, about: Mapping[str, Any]) -> None:
+        """Of the run as a whole."""
+        with _told(self._path), self._database:
+            self._database.executemany(
+                "INSERT OR REPLACE INTO about VALUES (?, ?)", [(name, json.dumps(each)) for name, each in about.items()]
+            )
 
     def number_of(self, series: Series) -> int:
         """Of a series, which may be new: then it is written with the next step."""
@@ -106,6 +110,7 @@ class Store:
         """
         with _told(self._path), self._database:
             self._database.execute("DELETE FROM steps WHERE step >= ? AND (phase = 'train' OR step > ?)", (step, step))
+        self.tell({"reached": step})
 
     def note(self, what: str, when: float | None = None) -> None:
         """Something that happened to the run, now or then."""

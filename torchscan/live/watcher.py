@@ -28,7 +28,7 @@ from torchscan.live.guests import Statistic
 from torchscan.live.probe import LOGGED, Before, Numbers, Probe, is_transformed, parameters_of
 from torchscan.live.process import Process
 from torchscan.live.rows import Rows
-from torchscan.live.schema import Kind, Phase
+from torchscan.live.schema import FIGURES, Kind, Phase
 from torchscan.live.sinks.sink import Sink
 from torchscan.live.starting import START_METHODS, StartMethod
 from torchscan.live.steps import Steps
@@ -70,8 +70,10 @@ class Watcher:
         }
         self._rows = Rows(wanted.sample_n, next((tensor.device for tensor in tensors_of(model)), torch.device("cpu")))
         self._numbers, self._before = Numbers(wanted.whole), Before()
-        self._steps = Steps(process.last, step)
+        self._steps = Steps(process.last, process.reached, step)
         self._rewrite_from(step)
+        if step is None and self._steps.next:
+            process.say({"is": "note", "what": f"goes on with step {self._steps.next}"})
         self._probe: Probe | None = None
         self._paths: dict[int, str] = {}
         self._is_closed = self._has_begun = False
@@ -290,7 +292,7 @@ class Watcher:
         if not self._is_closed:
             self._unfollow()
         atexit.unregister(self.close)
-        self._process.close()
+        self._process.close(self._steps.next)
 
     def _unfollow(self) -> None:
         self._is_closed = True
@@ -300,6 +302,10 @@ class Watcher:
         self._gate.close()
         self._optimizers.remove()
         _watchers.discard(self)
+
+    def __repr__(self) -> str:
+        every = self._frequencies["train"].every
+        return f"<Watcher: {self._steps.next} steps, looks at every {every}{'' if every == 1 else 'th'}>"
 
     def __enter__(self) -> Watcher:
         return self
@@ -344,6 +350,11 @@ def watch(
     """
     _check(log, every, start)
     _require_positive(sample_n=sample_n, overhead_budget=overhead_budget)
+    if step is not None and step < 0:
+        raise InputError(f"step is {step}: steps are numbered from 0 on")
+    taken = next((name for name in custom or {} if name in FIGURES), None)
+    if taken is not None:
+        raise InputError(f"custom has {taken!r}, which is a figure already: give yours another name")
     _require_list("whole", whole)
     sinks = _sinks_of(sinks)
     modules = None if modules is None else _chosen(modules, model)
@@ -415,6 +426,9 @@ def _is_chosen(modules: Sequence[Chosen] | None, path: str, module: nn.Module) -
 def _matches(chosen: Chosen, path: str, module: nn.Module) -> bool:
     if isinstance(chosen, str):
         return fnmatch.fnmatchcase(path, chosen)
+    if isinstance(chosen, type):
+        name = chosen.__name__
+        raise InputError(f"modules has the class {name}: give lambda path, module: isinstance(module, {name})")
     return chosen is module if isinstance(chosen, nn.Module) else bool(chosen(path, module))
 
 

@@ -56,7 +56,7 @@ class Worker:
         self._announced: list[Announced] = []
         #: their numbers in the file
         self._known: dict[int, int] = {}
-        self._has_failed = False
+        self._has_failed = self._has_nan = False
         self._guests = Guests(task.sinks, task.custom, self._tell)
         self._parent = parent
         self._answers: dict[str, Callable[[Message], None]] = {
@@ -64,6 +64,7 @@ class Worker:
             "series": self._take_series,
             "step": self._take_step,
             "from": lambda message: self._store.forget_from(message["step"]),
+            "reached": lambda message: self._store.tell({"reached": message["step"]}),
             "note": lambda message: self._store.note(message["what"]),
         }
 
@@ -125,9 +126,19 @@ class Worker:
             self._known.clear()  # what was new may not be there
             raise
         finally:
+            self._look_for_nan(message["step"], found, series)
             if self._guests.has_sinks:
                 named = {each: found[place] for place, each in enumerate(series)}
                 self._guests.show(Seen(**times, distributions=named, values=values))
+
+    def _look_for_nan(self, step: int, found: Distributions, series: Sequence[Series]) -> None:
+        """The first is told, once."""
+        if self._has_nan or not any(found.columns.figures["nan"]):
+            return
+        self._has_nan = True
+        wrong = [each.said for place, each in enumerate(series) if found.columns.figures["nan"][found.rows[place]]]
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        self._tell(f"step {step}: NaN in {wrong[0]}{more}. torchscan.inspect(model) names the operator that makes the first")
 
     def _stored(self, numbers: Sequence[int]) -> list[int]:
         """The numbers that series have in the file."""
