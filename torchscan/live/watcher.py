@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fnmatch
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -28,36 +26,29 @@ from torchscan.live.guests import Statistic
 from torchscan.live.probe import LOGGED, Before, Numbers, Probe, is_transformed, parameters_of
 from torchscan.live.process import Process
 from torchscan.live.rows import Rows
-from torchscan.live.schema import FIGURES, Kind, Phase
+from torchscan.live.schema import FIGURES, Phase
 from torchscan.live.sinks.sink import Sink
-from torchscan.live.starting import START_METHODS, StartMethod
+from torchscan.live.starting import StartMethod
 from torchscan.live.steps import Steps
 from torchscan.live.telling import tell
+from torchscan.live.wanted import (
+    Chosen,
+    Wanted,
+    chosen_by,
+    is_chosen,
+    require_known,
+    require_list,
+    require_positive,
+    sinks_of,
+)
 from torchscan.recording.bookkeeping.inventory import modules_of, tensors_of
 from torchscan.recording.call_tree import Call, CallTree, Given, is_in_backward_pass, is_open, is_running, with_autograd_threads
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
 from torchscan.torch_versions import has_compiler, without_torch_function
 
-Chosen = str | nn.Module | Callable[[str, nn.Module], bool]
-
 #: the watchers at work, for attach() and for processes that are forked
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is looked at, and how often."""
-
-    every: int | Literal["auto"]
-    overhead_budget: float
-    kinds: frozenset[Kind]
-    #: patterns, modules and functions that choose modules; None: all
-    modules: Sequence[Chosen] | None
-    #: patterns of the series of which all values are taken, each with how many these may be
-    whole: Sequence[tuple[str, int]]
-    sample_n: int
-    sample_norms: bool
 
 
 class Watcher:
@@ -175,7 +166,7 @@ class Watcher:
         self._paths = {id(each): path for path, each in modules}
         self._paths.setdefault(id(module), "")  # which may be a compiled one around it
         self._parameters = {id(each) for each in self._model.parameters()}
-        chosen = {path for path, each in modules if _is_chosen(self._wanted.modules, path, each)}
+        chosen = {path for path, each in modules if is_chosen(self._wanted.modules, path, each)}
         phase = self._steps.current.phase
         self._probe = Probe(
             self._steps.current,
@@ -348,16 +339,16 @@ def watch(
             after the last that was recorded.
         start: how the worker is started: "spawn", as a program of its own; or "fork", "forkserver", as Python does.
     """
-    _check(log, every, start)
-    _require_positive(sample_n=sample_n, overhead_budget=overhead_budget)
+    require_known(log, every, start)
+    require_positive(sample_n=sample_n, overhead_budget=overhead_budget)
     if step is not None and step < 0:
         raise InputError(f"step is {step}: steps are numbered from 0 on")
     taken = next((name for name in custom or {} if name in FIGURES), None)
     if taken is not None:
         raise InputError(f"custom has {taken!r}, which is a figure already: give yours another name")
-    _require_list("whole", whole)
-    sinks = _sinks_of(sinks)
-    modules = None if modules is None else _chosen(modules, model)
+    require_list("whole", whole)
+    sinks = sinks_of(sinks)
+    modules = None if modules is None else chosen_by(modules, model)
     wanted = Wanted(
         every=every,
         overhead_budget=overhead_budget,
@@ -371,65 +362,11 @@ def watch(
     return Watcher(model, process, wanted, step)
 
 
-def _check(log: Sequence[str], every: int | str, start: str) -> None:
-    _require_list("log", log)
-    unknown = [name for name in log if name not in LOGGED]
-    if unknown:
-        raise InputError(f"log has {unknown[0]!r}: there are {', '.join(LOGGED)}")
-    if every != "auto" and (not isinstance(every, int) or every < 1):
-        raise InputError(f"every is {every!r}: a number of steps from 1 on, or 'auto'")
-    if start not in START_METHODS:
-        raise InputError(f"start is {start!r}: there are {', '.join(START_METHODS)}")
-
-
-def _require_list(name: str, given: object) -> None:
-    if isinstance(given, str):
-        raise InputError(f"{name} is a text: give a list, {name}=[{given!r}]")
-
-
-def _sinks_of(given: Iterable[Sink]) -> list[Sink]:
-    sinks: list[Any] = [given] if isinstance(given, Sink) else list(given)
-    wrong = next((each for each in sinks if not isinstance(each, Sink)), None)
-    if wrong is not None:
-        raise InputError(f'sinks has {wrong!r}: each is a torchscan.Sink, such as TensorBoard("runs/board")')
-    return sinks
-
-
 def attach(tensor: Tensor, module: nn.Module, name: str) -> Tensor:
     """Watch any tensor inside a module's ``forward``: ``x = torchscan.attach(x, self, "after_skip")``. You get it back."""
     for watcher in _watchers:
         watcher.attach(tensor, module, name)
     return tensor
-
-
-def _require_positive(**given: float) -> None:
-    wrong = next((name for name, value in given.items() if not value > 0), None)
-    if wrong is not None:
-        raise InputError(f"{wrong} is {given[wrong]!r}: it has to be more than 0")
-
-
-def _chosen(modules: Iterable[Chosen], model: nn.Module) -> list[Chosen]:
-    """What chooses modules, each of which chooses one at least: now, or when a lazy model has more of them."""
-    _require_list("modules", modules)
-    chosen = list(modules)
-    for each in chosen:
-        if not any(_matches(each, path, module) for path, module in modules_of(model)):
-            some = ", ".join(repr(path) for path, _ in modules_of(model) if path)
-            raise InputError(f"modules has {each!r}, which chooses none of the model's: there are {some[:200] or 'no parts'}")
-    return chosen
-
-
-def _is_chosen(modules: Sequence[Chosen] | None, path: str, module: nn.Module) -> bool:
-    return modules is None or any(_matches(each, path, module) for each in modules)
-
-
-def _matches(chosen: Chosen, path: str, module: nn.Module) -> bool:
-    if isinstance(chosen, str):
-        return fnmatch.fnmatchcase(path, chosen)
-    if isinstance(chosen, type):
-        name = chosen.__name__
-        raise InputError(f"modules has the class {name}: give lambda path, module: isinstance(module, {name})")
-    return chosen is module if isinstance(chosen, nn.Module) else bool(chosen(path, module))
 
 
 def _forget_in_child() -> None:
