@@ -33,9 +33,15 @@ def test_every_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_as_often_as_the_budget_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 ms spent on looking is 3 ms in all, which is 1 % of 30 steps of 10 ms: 32, the next power of two."""
-    found = looked_at(monkeypatch, "auto", budget=0.01, cost=1, steps=200)
-    assert found[:2] == [0, 2], "what a step takes is known after one that nobody looked at"
-    assert found[2:] == list(range(32, 200, 32))
+    found = looked_at(monkeypatch, "auto", budget=0.01, cost=1, steps=2_000)
+    assert [step for step in found if step >= 512] == list(range(512, 2_000, 32))
+
+
+def test_eight_in_each_doubling_of_the_steps_whatever_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = looked_at(monkeypatch, "auto", budget=0.01, cost=1_000, steps=2_000)
+    assert [step for step in found if 64 <= step < 128] == [64, 72, 80, 88, 96, 104, 112, 120]
+    assert [step for step in found if step >= 1024] == list(range(1024, 2_000, 128))
+    assert len(found) == 64
 
 
 def test_a_larger_budget_and_a_smaller_cost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,3 +60,24 @@ def test_whose_least_and_greatest_values_are_looked_for() -> None:
         assert len(rows) == 2
         seen |= rows
     assert seen == set(range(32))
+
+
+def evaluated(every: int | Literal["auto"], *, steps: int, passes: int, evaluations: int) -> list[tuple[int, int]]:
+    """Which passes of which evaluations are looked at, if there is one of so many passes after each so many steps."""
+    frequency, found = Frequency(every, 0.01), []
+    for evaluation in range(evaluations):
+        for place in range(passes):
+            number = evaluation * passes + place
+            if frequency.is_evaluation_due(number, place, (evaluation + 1) * steps + number):
+                found.append((evaluation, place))
+    return found
+
+
+def test_the_first_pass_of_each_evaluation() -> None:
+    assert evaluated(100, steps=500, passes=30, evaluations=3) == [(0, 0), (1, 0), (2, 0)]
+    assert evaluated(20, steps=500, passes=30, evaluations=2) == [(0, 0), (0, 20), (1, 0), (1, 20)]
+
+
+def test_evaluations_that_follow_each_other_closely() -> None:
+    """A pass in eval mode before each training step, as where an agent acts: there are two passes each time."""
+    assert evaluated(100, steps=1, passes=1, evaluations=120) == [(0, 0), (50, 0), (100, 0)]

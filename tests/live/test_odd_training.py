@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import torchscan
+from tests.live.test_watcher import told
 from torchscan import InputError, Seen, Sink, WatchedRun, watch
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
@@ -91,7 +92,8 @@ def test_an_evaluation_in_the_middle_of_a_step_is_not_of_it(is_told: bool, run: 
     assert {each.invocation for each in found.series} == {0}
 
 
-def test_evaluations_are_counted_on_their_own_where_steps_are_told(run: Path) -> None:
+def test_evaluations_that_alternate_with_steps(run: Path) -> None:
+    """One at every fourth pass of the model, of both kinds."""
     model = net()
     with watch(model, run, every=4) as watcher:
         watcher.step(5)
@@ -102,7 +104,7 @@ def test_evaluations_are_counted_on_their_own_where_steps_are_told(run: Path) ->
             model(X).sum().backward()
             watcher.step()
     assert opened(run).steps() == [8, 12]
-    assert opened(run).steps("eval") == [5, 9]
+    assert opened(run).steps("eval") == [5, 7, 9, 11]
 
 
 def test_parameters_are_those_after_the_optimizer_s_step(run: Path) -> None:
@@ -474,17 +476,20 @@ def test_another_model_s_optimizer_ends_no_step(run: Path) -> None:
 
 def test_a_run_that_goes_on_begins_with_the_step_that_was_next(run: Path) -> None:
     """Not with the one after the last that was looked at."""
-    for _ in range(2):
+    for again in (False, True):
         model = net()
-        with watch(model, run, every=10) as watcher:
+        with told() as texts, watch(model, run, every=10) as watcher:
             for _ in range(25):
                 model(X).sum().backward()
+        said = f"the run {str(run)!r} is there already and goes on with step 25: say step=25 if that is meant, or "
+        assert texts == [said + "give another folder"] * again
     assert watcher.state_dict() == {"step": 50}
     assert opened(run).steps() == [0, 10, 20, 30, 40]
     assert [what for _, what in opened(run).events] == ["goes on with step 25"]
-    with watch(model, run, every=10, step=7) as watcher:
+    with told() as texts, watch(model, run, every=10, step=7) as watcher:
         model(X).sum().backward()
     assert watcher.state_dict() == {"step": 8}
+    assert not texts, "who says which step knows of the run"
     with watch(model, run) as watcher:
         assert watcher.state_dict() == {"step": 8}
 

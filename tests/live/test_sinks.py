@@ -10,9 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from tests.live.test_watcher import HERE, is_alive, net, train
+from tests.live.test_watcher import HERE, is_alive, net, told, train
 from torchscan import Distribution, InputError, MLflow, Seen, Series, Sink, TensorBoard, Video, WandB, WatchedRun, watch
 from torchscan.live.bins import bounds, quantiles
 from torchscan.live.sinks import colours, figures, frames, weights_and_biases
@@ -52,16 +50,6 @@ def each_step(run: WatchedRun, phase: Any) -> Iterator[tuple[str, int, Distribut
         history = run.history(series, phase)
         for step, found in zip(history.steps, history.distributions, strict=True):
             yield series.said, step, found
-
-
-@contextmanager
-def told() -> Iterator[list[str]]:
-    """What the user is warned of."""
-    texts: list[str] = []
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        yield texts
-    texts += [str(each.message) for each in said]
 
 
 def until(is_so: Callable[[], object], seconds: float = 20.0) -> float:
@@ -424,6 +412,24 @@ def test_a_video_whose_worker_was_killed_plays_to_its_last_fragment(tmp_path: Pa
         until(lambda: playing(path) >= 5)
         os.kill(watcher._process.number, signal.SIGKILL)
     assert playing(path) >= 5
+
+
+def test_values_of_a_series_that_there_is_none_of(tmp_path: Path) -> None:
+    with told() as texts:
+        watched(tmp_path, whole=["0.weight", "head.weight"])
+    assert texts == ["no series was called 'head.weight', whose values were asked for: open_run(…).find() has all"]
+
+
+def test_a_thin_table_is_drawn_so_that_it_can_be_seen() -> None:
+    """Two rows of a thousand columns would be less than a pixel high."""
+    pytest.importorskip("PIL")
+    shown = frames.Shown(weight := Series(path="a", type_name="A", kind="param", name="weight"), distribution({254: 3}), None)
+    drawn = frames.Frames((320, 240))
+    grounds = [drawn.draw("", "", [shown._replace(values=torch.zeros(shape) + 1)]) for shape in ((2, 1_000), (1_000, 9))]
+    assert weight.said == "a.weight"
+    for picture in grounds:
+        colours_of = picture.crop((60, 80, 260, 190)).getcolors(100_000)
+        assert max(count for count, _ in colours_of) < 0.9 * 200 * 110
 
 
 def playing(path: Path) -> int:

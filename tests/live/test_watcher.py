@@ -12,6 +12,7 @@ import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,16 @@ def train(model: nn.Module, steps: int, x: Tensor = X, each: Callable[[int], obj
         losses.append(loss.detach())
         each(step)
     return losses
+
+
+@contextmanager
+def told() -> Iterator[list[str]]:
+    """What the user is warned of."""
+    texts: list[str] = []
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        yield texts
+    texts += [str(each.message) for each in said]
 
 
 @pytest.fixture(autouse=True)
@@ -538,7 +549,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         watch(net(), tmp_path / "run", log="outputs")
     with pytest.raises(InputError, match="every is 0"):
         watch(net(), tmp_path / "run", every=0)
-    with pytest.raises(InputError, match="has no run that was watched"):
+    with pytest.raises(InputError, match=r"has no run that was watched: watch\(model, "):
         torchscan.open_run(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
@@ -552,3 +563,7 @@ def test_two_runs_of_one_process(tmp_path: Path) -> None:
         train(two, 3)
     runs: list[Any] = [torchscan.open_run(tmp_path / name) for name in ("one", "two")]
     assert [run.steps() for run in runs] == [[0, 1], [0, 1, 2]]
+    with pytest.raises(InputError, match=r"has no run that was watched: there are '.*/one', '.*/two' in it"):
+        torchscan.open_run(tmp_path)
+    with pytest.raises(InputError, match="the kind is 'outputs': there are input, output, "):
+        runs[0].find("0", "outputs")

@@ -15,10 +15,12 @@ _IN_TURN = 16
 _BESIDES = 3.0
 #: the power of two that is the longest way from one to the next
 _MOST = 13
+#: in each doubling of their number so many passes are looked at, whatever that costs: 64 of the first 2,000
+_IN_A_DOUBLING = 8
 
 
 class Frequency:
-    """Of the passes of one phase."""
+    """Of the training steps, or of the passes of evaluations."""
 
     def __init__(self, every: int | Literal["auto"], budget: float) -> None:
         self._is_auto = every == "auto"
@@ -30,16 +32,36 @@ class Frequency:
         self._before: float | None = None
         self._was_due = True
         self._turn = 0
+        #: when an evaluation was looked at, as the number of passes of training and evaluations before
+        self._seen: int | None = None
 
-    def is_due(self, number: int) -> bool:
-        """Whether to look at this pass."""
+    def is_due(self, step: int) -> bool:
+        """Whether to look at this training step."""
+        return self._note(step % self._every(step) == 0)
+
+    def is_evaluation_due(self, number: int, place: int, clock: int) -> bool:
+        """Whether to look at this pass of an evaluation, which comes after so many others of the same one: ``place``.
+
+        Its first is looked at, unless one was fewer than ``every`` passes ago by the clock: those of training count, too.
+        """
+        every = self._every(number)
+        is_long_ago = self._seen is None or clock - self._seen >= every
+        is_due = place % every == 0 if place else is_long_ago
+        if is_due:
+            self._seen = clock
+        return self._note(is_due)
+
+    def _every(self, number: int) -> int:
+        return min(self.every, 2 ** max(1, (number // _IN_A_DOUBLING).bit_length() - 1)) if self._is_auto else self.every
+
+    def _note(self, is_due: bool) -> bool:
         now = time.perf_counter()
         if self._before is not None and not self._was_due:
             self._periods.append(now - self._before)
         self._before = now
-        self._was_due = number % self.every == 0
-        self._turn += self._was_due
-        return self._was_due
+        self._was_due = is_due
+        self._turn += is_due
+        return is_due
 
     def turn(self, row: int) -> bool:
         """Whether the least and the greatest value of a row are looked for in this pass."""

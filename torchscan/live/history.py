@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from torchscan.errors import InputError
 from torchscan.live.bins import quantiles
-from torchscan.live.schema import FIGURES, Distribution, Kind, Phase, Series
+from torchscan.live.schema import FIGURES, KINDS, Distribution, Kind, Phase, Series
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Reader, StoreError
 from torchscan.live.uniting import together
@@ -71,7 +71,7 @@ class WatchedRun:
         self.path = Path(path)
         self._files = ranks_in(self.path)
         if not self._files:
-            raise InputError(f"{str(self.path)!r} has no run that was watched: watch(model, {str(self.path)!r}) makes one")
+            raise InputError(f"{str(self.path)!r} has no run that was watched: {_advice(self.path)}")
 
     def __repr__(self) -> str:
         return f"<WatchedRun {str(self.path)!r}: {len(self.steps())} steps, {len(self.series)} series>"
@@ -104,6 +104,8 @@ class WatchedRun:
 
     def find(self, path: str = "*", kind: Kind | None = None) -> list[Series]:
         """Series of modules whose paths match a pattern: ``find("layer4.*", "output_grad")``."""
+        if kind is not None and kind not in KINDS:
+            raise InputError(f"the kind is {kind!r}: there are {', '.join(KINDS)}")
         return [each for each in self.series if fnmatch.fnmatchcase(each.path, path) and kind in (None, each.kind)]
 
     def steps(self, phase: Phase = "train") -> list[int]:
@@ -215,6 +217,13 @@ def _joined(parts: Sequence[Seen]) -> Seen:
 def _require_phase(phase: str) -> None:
     if phase not in ("train", "eval"):
         raise InputError(f"the phase is {phase!r}: there are 'train' and 'eval'")
+
+
+def _advice(path: Path) -> str:
+    runs = [str(each.path) for each in runs_in(path)]
+    if runs:
+        return f"there are {', '.join(map(repr, runs[:5]))}{', …' if len(runs) > 5 else ''} in it"
+    return f"watch(model, {str(path)!r}) makes one"
 
 
 def ranks_in(path: Path) -> list[Path]:

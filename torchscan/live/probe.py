@@ -75,6 +75,8 @@ class Numbers:
         self.new: list[Announced] = []
         #: those of which all values are taken, if there are no more than so many
         self.wholes: dict[int, int] = {}
+        #: patterns that no series was called yet
+        self.unmet = dict.fromkeys(pattern for pattern, _ in whole)
 
     def of(self, path: str, kind: Kind, name: str, invocation: int, module: nn.Module) -> int:
         """The number of a series, which may be new."""
@@ -85,9 +87,10 @@ class Numbers:
             series = Series(path=path, type_name=type_name_of(module), kind=kind, name=name, invocation=invocation)
             is_output = kind == "output"
             self.new.append(Announced(series, bounds_of(module) if is_output else None, is_output and can_die(module)))
-            limits = [most for pattern, most in self._whole if fnmatch.fnmatchcase(series.said, pattern)]
+            limits = {pattern: most for pattern, most in self._whole if fnmatch.fnmatchcase(series.said, pattern)}
             if limits:
-                self.wholes[number] = max(limits)
+                self.wholes[number] = max(limits.values())
+                self.unmet = {pattern: None for pattern in self.unmet if pattern not in limits}
         return number
 
 

@@ -44,6 +44,7 @@ class Process:
         step: int | None,
     ) -> None:
         """``step``: what was recorded from there on is recorded anew."""
+        self.folder = folder
         self._path = folder / f"rank{_rank()}.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True)

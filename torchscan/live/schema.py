@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 Kind = Literal["input", "output", "input_grad", "output_grad", "param", "param_grad", "attached", "attached_grad"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 Phase = Literal["train", "eval"]
 #: what is known of one series in one step, besides its counts and the user's own statistics
 FIGURES = (

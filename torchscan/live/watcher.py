@@ -29,7 +29,7 @@ from torchscan.live.rows import Rows
 from torchscan.live.schema import FIGURES, Phase
 from torchscan.live.sinks.sink import Sink
 from torchscan.live.starting import StartMethod
-from torchscan.live.steps import Steps
+from torchscan.live.steps import Pass, Steps
 from torchscan.live.telling import tell
 from torchscan.live.wanted import (
     Chosen,
@@ -63,8 +63,8 @@ class Watcher:
         self._numbers, self._before = Numbers(wanted.whole), Before()
         self._steps = Steps(process.last, process.reached, step)
         self._rewrite_from(step)
-        if step is None and self._steps.next:
-            process.say({"is": "note", "what": f"goes on with step {self._steps.next}"})
+        if step is None and process.last:
+            self._tell_of_going_on(self._steps.next)
         self._probe: Probe | None = None
         self._paths: dict[int, str] = {}
         self._is_closed = self._has_begun = False
@@ -155,10 +155,16 @@ class Watcher:
             return
         self._finish()
         begun = self._steps.begin(phase, part)
-        if self._frequencies[phase].is_due(begun.number):
+        if self._is_due(begun):
             self._arm(module, args)
         elif phase == "train" and not self._steps.is_told:
             self._gate.await_result(module)
+
+    def _is_due(self, begun: Pass) -> bool:
+        frequency = self._frequencies[begun.phase]
+        if begun.phase == "train":
+            return frequency.is_due(begun.step)
+        return frequency.is_evaluation_due(begun.number, begun.place, begun.step + begun.number)
 
     def _arm(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         start = time.perf_counter_ns()
@@ -225,6 +231,11 @@ class Watcher:
                 self._rewrite_from(number)
             self._steps.end(number)
 
+    def _tell_of_going_on(self, step: int) -> None:
+        self._process.say({"is": "note", "what": f"goes on with step {step}"})
+        meant = f"say step={step} if that is meant, or give another folder"
+        tell(f"the run {str(self._process.folder)!r} is there already and goes on with step {step}: {meant}")
+
     def _rewrite_from(self, step: int | None) -> None:
         if step is not None:
             self._process.say({"is": "from", "step": step})
@@ -282,8 +293,13 @@ class Watcher:
                 self._finish()
         if not self._is_closed:
             self._unfollow()
+            self._tell_of_unmet()
         atexit.unregister(self.close)
         self._process.close(self._steps.next)
+
+    def _tell_of_unmet(self) -> None:
+        for pattern in self._numbers.unmet if self._has_begun else ():
+            tell(f"no series was called {pattern!r}, whose values were asked for: open_run(…).find() has all")
 
     def _unfollow(self) -> None:
         self._is_closed = True

@@ -25,7 +25,9 @@ _FINE = 2
 #: where there is less room nothing is drawn
 _LEAST = 36 * _FINE
 #: how much of the way a range goes towards what is there now, where it could be narrower
-_CALM = 0.05
+_CALM = 0.15
+#: of the sides of a panel a picture takes this share at least: one row of a thousand columns would be a hair
+_SHARE = 0.25
 
 
 class Shown(NamedTuple):
@@ -159,7 +161,7 @@ class Frames:
         painted = _painted(values, low, high)
         picture = Image.frombytes("RGB", (values.shape[1], values.shape[0]), _bytes(painted))
         scale = min(area.width / picture.width, area.height / picture.height)
-        size = max(1, round(scale * picture.width)), max(1, round(scale * picture.height))
+        size = _seen(scale * picture.width, area.width), _seen(scale * picture.height, area.height)
         way = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
         place = area.left + (area.width - size[0]) // 2, area.top + (area.height - size[1]) // 2
         image.paste(picture.resize(size, way), place)
@@ -193,6 +195,10 @@ def _painted(values: Tensor, low: float, high: float) -> Tensor:
     painted = scale[places]
     painted[values.isnan()] = 128
     return painted
+
+
+def _seen(side: float, room: int) -> int:
+    return max(round(side), int(_SHARE * room))
 
 
 def _bytes(tensor: Tensor) -> bytes:

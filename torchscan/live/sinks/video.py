@@ -79,10 +79,13 @@ class Video(Sink):
             self._file = None
 
     def _chosen(self, seen: Seen) -> Iterator[Shown]:
-        for series, found in seen.distributions.items():
-            if any(fnmatch.fnmatchcase(series.said, pattern) for pattern in self.whole):
-                values = seen.values[series] if series in seen.values and found.numel <= self.max_elements else None
-                yield Shown(series, found, values)
+        """In the order of the patterns."""
+        known = {series.said: series for series in seen.distributions}
+        chosen = dict.fromkeys(said for pattern in self.whole for said in fnmatch.filter(known, pattern))
+        for series in map(known.__getitem__, chosen):
+            found = seen.distributions[series]
+            values = seen.values[series] if series in seen.values and found.numel <= self.max_elements else None
+            yield Shown(series, found, values)
 
     def _write(self, picture: Any) -> None:
         import av
