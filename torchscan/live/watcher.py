@@ -342,8 +342,8 @@ def watch(
     Args:
         model: what is trained. Nothing of it is changed.
         run: the folder of the run. If it has one already, that goes on.
-        every: how many steps from one that is looked at to the next; "auto": as few as ``overhead_budget`` allows, and never more
-            than lets eight be looked at in each doubling of their number.
+        every: how many steps from one that is looked at to the next; "auto": as few as ``overhead_budget`` allows, or fewer, so
+            that eight are looked at in each doubling of their number.
         log: what is looked at: "inputs", "outputs", "input_grads", "output_grads", "params", "param_grads".
         modules: which modules: patterns of paths such as ``"layer*.conv?"``, modules, or functions of a path and a module.
         sample_n: values that are taken of a tensor in a step.
