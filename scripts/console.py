@@ -1,6 +1,13 @@
-"""Writes what the commands in ``console`` blocks of docs/ print into the pages. Read the difference before you commit it."""
+"""Writes into README and docs/ what their commands, snippets and the demo print. Read the difference before you commit it."""
 
+import contextlib
+import io
+import os
+import re
+import subprocess
 import sys
+import tempfile
+import warnings
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -8,9 +15,29 @@ sys.path.insert(0, str(ROOT))
 
 from tests.console import with_real_output  # noqa: E402
 
-for page in sorted((ROOT / "docs").rglob("*.md")):
+_SNIPPET = re.compile(r"```python\n(?P<code>(?:(?!```).)*)```\n\n```text\n(?:(?!```).)*```", re.DOTALL)
+_DEMO = re.compile(r"(?<=<!-- scripts/demo -->\n```text\n).*?(?=```)", re.DOTALL)
+
+
+def printed(found: re.Match[str]) -> str:
+    """A snippet, with what it prints now."""
+    out = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(out):
+        warnings.simplefilter("ignore")
+        exec(compile(found["code"], "snippet", "exec"), {"__name__": "snippet"})  # noqa: S102
+    return f"```python\n{found['code']}```\n\n```text\n{out.getvalue()}```"
+
+
+def demo(_: re.Match[str]) -> str:
+    """What a first look prints."""
+    command = [sys.executable, "-W", "ignore", str(ROOT / "scripts" / "demo.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    return done.stdout
+
+
+for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
     text = page.read_text()
-    filled = with_real_output(text)
+    filled = _DEMO.sub(demo, _SNIPPET.sub(printed, with_real_output(text)))
     if filled != text:
         page.write_text(filled)
         print(f"rewritten: {page.relative_to(ROOT)}")

@@ -79,7 +79,7 @@ def test_the_usual_calls_work_by_position(capsys: pytest.CaptureFixture[str]) ->
     model, x = nn.Sequential(nn.Conv2d(3, 4, 3)), torch.zeros(1, 3, 8, 8)
     info = torchscan.crawl_module(model, (3, 8, 8), torch.float32)
     text = torchscan.format_info(info, "tail", True, True)
-    assert text.splitlines()[1].split() == ["Layer", "Output", "shape", "Params", "MACs", "RF", "Stride", "Pad"]
+    assert text.splitlines()[1].split() == ["Layer", "Type", "Output", "Params", "MACs", "RF", "Stride", "Pad", "of", "MACs"]
     torchscan.summary(model, (3, 8, 8), "tail", None, True, True)
     assert capsys.readouterr().out == f"{text}\n"
     assert torchscan.aggregate_info(info, 0)["layers"][0]["macs"] == 4 * 27 * 36

@@ -40,9 +40,9 @@ model = nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), nn.Linear(8, 2)
     "print(estimate)",
 )
 #: 4 · 8 + 8 and 8 · 2 + 2 parameters, without the biases as many MACs
-OPEN = [["Sequential", "–", "–"], ["0", "–", "–"], ["0", "40", "32"], ["1", "–", "–"], ["1", "18", "16"]]
+OPEN = [["Sequential", "58", "48"], ["0", "40", "32"], ["0", "40", "32"], ["1", "–", "–"], ["1", "18", "16"]]
 CLOSED = [OPEN[0], ["0", "40", "32"], OPEN[4]]
-SORTED = [["0.0", "40", "32"], ["1", "18", "16"], OPEN[0], ["0", "–", "–"], ["0.1", "–", "–"]]
+SORTED = [["0.0", "40", "32"], ["1", "18", "16"], *([name, "–", "–"] for name in ("Sequential", "0", "0.1"))]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
@@ -18,8 +19,9 @@ from torchscan.question import asking
 from torchscan.recording.arguments import RunArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.aggregate import folded_to
+from torchscan.report.colours import has_colours, width_of
 from torchscan.report.columns import usual_columns
-from torchscan.report.export import check_layout, format_info
+from torchscan.report.export import check_layout, info_table
 from torchscan.report.info import Info
 from torchscan.report.table import Cut
 from torchscan.scan import Scan
@@ -68,7 +70,8 @@ def summary(
     effective_rf_stats: bool = False,
     *,
     columns: Sequence[str] | None = None,
-    width: int = 80,
+    width: int | None = None,
+    fold_repeats: bool | None = None,
     dtype: DTypes | None = None,
     strict: bool = False,
     convention: Convention = "torchscan",
@@ -82,16 +85,20 @@ def summary(
         receptive_field: show the receptive field of each layer.
         effective_rf_stats: show its stride and padding in terms of the input.
         columns: what to show of each layer, by name.
-        width: of the table, in characters.
+        width: of the table, in characters; by default the terminal's, or else 80. Columns that find no room are left out.
+        fold_repeats: show equal blocks that follow each other as one row with their sum, and leave out what does nothing; by
+            default where that saves half of the rows.
         strict: raise if an operator is unpriced, instead of marking totals as lower bounds.
         convention: whose rules MACs follow: torchscan's own, or another tool's.
     """
+    width = width_of(sys.stdout) if width is None else width
     check_layout(columns, wrap_mode, width)
     shown = usual_columns(receptive_field, effective_rf_stats) if columns is None else columns
     with_fields = not {"rf", "s", "p"}.isdisjoint(shown)
     scan = Scan(module, input_shape, dtype, **asked)
     info = scan.describe(convention, strict=strict, receptive_field=with_fields)
-    print(format_info(folded_to(info, max_depth), wrap_mode, columns=shown, width=width))  # noqa: T201 - printing is what it is for
+    table = info_table(folded_to(info, max_depth), shown, wrap_mode, fold_repeats=fold_repeats)
+    print(table.write("text", width=width, colours=has_colours(sys.stdout)))  # noqa: T201 - printing is what it is for
 
 
 @asking

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from torchscan.errors import InputError
 
@@ -60,6 +62,59 @@ def duration(seconds: float) -> str:
         if scaled >= 0.9995 or unit == "µs":
             return f"{scaled:.{2 if scaled < 9.995 else 1 if scaled < 99.95 else 0}f} {unit}"
     raise AssertionError
+
+
+# -- one unit for many figures -------------------------------------------------------------------------------------------
+
+
+class Scale(NamedTuple):
+    """The unit that the figures of a column share, so that they can be compared at a glance."""
+
+    size: float
+    #: "M", "MiB", "ms"; "" for the figures themselves
+    unit: str
+    digits: int
+
+    def text(self, value: float) -> str:
+        """``118013952 -> "118.0"`` in millions. What rounds to nothing is ``"<0.1"``: it is not zero."""
+        least = 10.0**-self.digits
+        scaled = value / self.size
+        return f"<{least:.{self.digits}f}" if 0 < scaled < least / 2 else f"{scaled:,.{self.digits}f}"
+
+
+PLAIN = Scale(1.0, "", 0)
+
+
+def share(value: float) -> str:
+    """``0.244 -> "24 %"``; less than half a per cent is ``"<1 %"``."""
+    return "<1 %" if 0 < value < 0.005 else f"{100 * value:.0f} %"
+
+
+def scale_of_counts(values: Iterable[float]) -> Scale:
+    """In full up to 100,000; else the greatest prefix in which the largest has three digits before the point, and one after."""
+    return _common(values, 1000, _DECIMAL, plain="")
+
+
+def scale_of_memory(values: Iterable[float]) -> Scale:
+    """The same in bytes and their binary multiples."""
+    return _common(values, 1024, _BINARY, plain="B")
+
+
+def scale_of_durations(values: Iterable[float]) -> Scale:
+    """s, ms or µs: that in which the longest has two digits before the point."""
+    longest = max(values, default=0.0)
+    size, unit = next(((size, unit) for size, unit in ((1.0, "s"), (1e-3, "ms")) if longest >= 9.995 * size), (1e-6, "µs"))
+    return Scale(size, unit, 2 if unit != "µs" else 1)
+
+
+def _common(values: Iterable[float], base: int, names: Sequence[str], plain: str) -> Scale:
+    largest, power = max(values, default=0), 0
+    while largest >= 100 * base ** (power + 1) and power < len(names) - 1:
+        power += 1
+    return Scale(float(base**power), names[power] if power else plain, 1 if power else 0)
+
+
+# -- text to numbers -----------------------------------------------------------------------------------------------------
 
 
 def parse_count(text: str) -> float:

@@ -435,10 +435,10 @@ def test_the_same_figures_in_every_format(run: Any) -> None:
     text, markdown, github, latex = (
         run("summary", *NET, "--format", each)[1] for each in ("text", "markdown", "github", "latex")
     )
-    assert "├─fc    Linear  (-1, 8)           40    32" in text
-    assert "| &emsp;fc | Linear | (-1, 8) | 40 | 32 |" in markdown
+    assert "├─fc    Linear  8           40    32     67 % █████▍" in text
+    assert "| &emsp;fc | Linear | 8 | 40 | 32 | 67 % |" in markdown
     assert "<details><summary>3 layers</summary>" in github
-    assert r"fc & Linear & ($-$1, 8) & 40 & 32 \\" in latex
+    assert r"fc & Linear & 8 & 40 & 32 & 67 \% \\" in latex
     table = list(csv.DictReader(io.StringIO(run("summary", *NET, "--format", "csv")[1])))
     assert [(row["path"], row["macs"]) for row in table] == [("", "0"), ("fc", "32"), ("head", "16")]
     info = torchscan.from_json(run("summary", *NET, "--format", "json")[1])

@@ -83,7 +83,9 @@ def test_times_of_a_device_come_first_and_make_the_shares() -> None:
     assert column(found, "flops_per_second") == ["100.0 M", "200.0 M", "200.0 M"]
     assert run_table(found).write("text", width=100).splitlines()[1].split()[-2:] == ["FLOP/s", "Memory"]
     assert "on host" in run_table(found).write("text", width=120)
-    assert "on host" not in run_table(found).write("text", width=80)  # neither of the two
+    narrow = run_table(found).write("text", width=80).replace("\n", " ")
+    assert "on host" not in narrow.partition("Left out")[0], "neither of the two"
+    assert "Left out, for want of room: Forward on host, Backward on host." in narrow
     assert "times of the device, % of forward and backward" in " ".join(str(found).split())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from typing import Any
 
@@ -27,33 +28,32 @@ class Block(nn.Module):
 
 
 EXPECTED = """\
-────────────────────────────────────────────────────────────────
-Layer      Type               Output shape      Params      MACs
-────────────────────────────────────────────────────────────────
-Block      Block              (-1, 10)               –         –
-├─conv     Conv2d             (-1, 16, 32, 32)     432  442.37 k
-├─norm     BatchNorm2d        (-1, 16, 32, 32)      32         –
-├─act      ReLU               (-1, 16, 32, 32)       –         –
-├─act (2)  ReLU               (-1, 16, 32, 32)       –         –
-└─head     Sequential         (-1, 10)               –         –
-  ├─0      AdaptiveAvgPool2d  (-1, 16, 1, 1)         –         –
-  ├─1      Flatten            (-1, 16)               –         –
-  └─2      Linear             (-1, 10)             170       160
-────────────────────────────────────────────────────────────────
+──────────────────────────────────────────────────────────────────────────
+Layer      Type               Output    Params  MACs (k)  of MACs
+──────────────────────────────────────────────────────────────────────────
+Block      Block              10           634     442.5    100 % ████████
+├─conv     Conv2d             16×32×32     432     442.4    100 % ████████
+├─norm     BatchNorm2d        16×32×32      32         –        –
+├─act      ReLU               16×32×32       –         –        –
+├─act (2)  ReLU               16×32×32       –         –        –
+└─head     Sequential         10           170       0.2     <1 % ▏
+  ├─0      AdaptiveAvgPool2d  16×1×1         –         –        –
+  ├─1      Flatten            16             –         –        –
+  └─2      Linear             10           170       0.2     <1 % ▏
+──────────────────────────────────────────────────────────────────────────
 Trainable parameters               624
 Non-trainable parameters           10
 Total parameters                   634
 Model size (parameters + buffers)  2.61 KiB
-Framework & CUDA overhead          not measured
 Floating-point operations          999.78 kFLOPs
 Multiply-accumulations             442.53 kMACs
 Direct memory accesses             574.15 kDMAs
-────────────────────────────────────────────────────────────────
+──────────────────────────────────────────────────────────────────────────
 One pass in evaluation mode, on shapes alone, of float32 (1, 3, 32, 32)."""
 
 
 def lines(model: nn.Module, *args: Any, **options: Any) -> list[str]:
-    layout = {key: options.pop(key) for key in ("columns", "width") if key in options}
+    layout = {key: options.pop(key) for key in ("columns", "width", "fold_repeats") if key in options}
     wrap = options.pop("wrap_mode", "mid")
     return torchscan.format_info(torchscan.crawl_module(model, *args, **options), wrap, **layout).splitlines()
 
@@ -80,10 +80,10 @@ def test_summary_shows_the_receptive_field_in_words_where_it_is_everything(capsy
     model = nn.Sequential(nn.Conv2d(3, 4, (3, 5), (1, 2)), nn.Upsample(scale_factor=3), nn.AdaptiveAvgPool2d(1))
     torchscan.summary(model, (3, 32, 33), receptive_field=True, effective_rf_stats=True)
     table = capsys.readouterr().out.splitlines()
-    assert table[1].split()[-3:] == ["RF", "Stride", "Pad"]
-    assert table[4].split()[-3:] == ["3×5", "1×2", "0"]
-    assert table[5].split()[-3:] == ["3×5", "1/3×2/3", "2/3×4/3"]
-    assert table[6].split()[-3:] == ["global", "–", "–"]
+    assert table[1].split()[-5:] == ["RF", "Stride", "Pad", "of", "MACs"]
+    assert table[4].split()[4:8] == ["81,000", "3×5", "1×2", "0"]
+    assert table[5].split()[-4:-1] == ["3×5", "1/3×2/3", "2/3×4/3"]
+    assert table[6].split()[-4:-1] == ["global", "–", "–"]
     assert "global: all of the input is seen, by aten.adaptive_avg_pool2d; stride and" in table
     torchscan.summary(model, (3, 32, 32))
     assert "RF" not in capsys.readouterr().out
@@ -127,7 +127,7 @@ def test_a_depth_of_12_is_drawn_as_a_staircase() -> None:
 
 def test_2000_rows_stay_in_line() -> None:
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(2000)))
-    table = lines(model, (4,))[3:2004]
+    table = lines(model, (4,), columns=["type", "params"], fold_repeats=False)[3:2004]
     assert len({len(line) for line in table}) == 1
     assert table[1].startswith("├─0 ")
     assert table[-1].startswith("└─1999 ")
@@ -153,12 +153,13 @@ def test_a_module_called_again_says_so() -> None:
 
 
 def test_several_outputs_show_the_first_and_how_many_more() -> None:
-    assert "(-1, 4) +2" in lines(Calls(lambda _, x: (x, [x, x])), (4,))[3]
+    assert "4 +2" in lines(Calls(lambda _, x: (x, [x, x])), (4,))[3]
 
 
 def test_columns_can_be_chosen_and_wrong_ones_are_refused_with_a_list() -> None:
     table = lines(Block(), (3, 32, 32), columns=["path", "grad_params", "nograd_params", "flops", "dmas", "bytes_read"])
-    assert table[1].split() == ["Layer", "Path", "Trainable", "Frozen", "FLOPs", "DMAs", "Read"]
+    units = ["FLOPs", "(k)", "DMAs", "(k)", "Read", "(KiB)"]
+    assert table[1].split() == ["Layer", "Path", "Trainable", "Frozen", *units]
     with pytest.raises(torchscan.InputError, match="choose from type, path"):
         lines(Block(), (3, 32, 32), columns=["colour"])
     with pytest.raises(torchscan.InputError, match="head, mid, tail"):
@@ -177,11 +178,24 @@ def test_the_layout_is_checked_before_the_pass() -> None:
         torchscan.summary(nn.Embedding(4, 2), (5,), torch.long)  # type: ignore[arg-type]
 
 
-def test_where_there_is_no_room_shapes_and_numbers_stay_whole() -> None:
-    narrow = lines(Block(), (3, 32, 32), width=10)
-    assert "(-1, 16, 32, 32)" in narrow[4]
-    assert "442.37 k" in narrow[4]
-    assert " Batc…m2d  " in narrow[5]  # of 8 characters, the least that a type has
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (71, ["Layer", "Type", "Output", "Params", "MACs (k)", "of MACs"]),
+        (60, ["Layer", "Type", "Output", "Params", "MACs (k)", "of MACs"]),
+        (55, ["Layer", "Output", "Params", "MACs (k)", "of MACs"]),
+        (44, ["Layer", "Params", "MACs (k)", "of MACs"]),
+        (34, ["Layer", "Params", "MACs (k)"]),
+        (25, ["Layer", "MACs (k)"]),
+    ],
+)
+def test_where_there_is_no_room_columns_are_left_out(width: int, shown: list[str]) -> None:
+    """First the bars, then types are cut, then columns go; no line is too long, and no number is ever cut."""
+    narrow = lines(Block(), (3, 32, 32), width=width)
+    assert [heading for heading in re.split("  +", narrow[1]) if heading] == shown
+    assert "442.4" in narrow[4]
+    assert max(map(len, narrow)) <= width
+    assert ("Left out" in "\n".join(narrow)) == (len(shown) < 6)
 
 
 def test_the_mode_of_the_pass_is_said() -> None:
@@ -208,3 +222,124 @@ def test_what_a_pass_assumed_or_left_out_is_said() -> None:
 def test_a_real_pass_says_why() -> None:
     text = " ".join(lines(Calls(lambda _, x: x[x > 0]), (4,)))
     assert "run for real (the shape-only pass could not go on: " in text
+
+
+# -- sums, repeats, weights ----------------------------------------------------------------------------------------------
+
+
+def blocks(count: int, *others: nn.Module) -> nn.Module:
+    """Equal ones, of 40 parameters and 32 MACs each."""
+    return nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 4)) for _ in range(count)), *others)
+
+
+def test_equal_blocks_are_one_row_where_that_saves_half_of_them() -> None:
+    table = lines(blocks(12), (4,), columns=["params", "macs"])[3:7]
+    assert [line.split() for line in table] == [
+        ["Sequential", "480", "384"],
+        *(["└─0", "…", "11", "×12", "480", "384"], ["├─0", "240", "192"], ["└─2", "240", "192"]),
+    ]
+    text = " ".join(lines(blocks(12), (4,)))
+    assert "×: equal layers in one row, with the sums of all." in text
+    assert "Not shown, since they do nothing here: Dropout ×12." in text
+
+
+def test_repeats_are_folded_or_shown_as_asked() -> None:
+    few = blocks(2, nn.Linear(4, 2), nn.ReLU())
+    assert "×" not in "".join(lines(few, (4,))), "six rows of eleven"
+    assert [line.split()[:4] for line in lines(few, (4,), fold_repeats=True)[4:8]] == [
+        *(["├─0", "…", "1", "×2"], ["│", "├─0", "Linear", "4"], ["│", "└─2", "Linear", "4"], ["├─2", "Linear", "2", "10"]),
+    ]
+    assert len(lines(blocks(12), (4,), fold_repeats=False)) > 48
+
+
+def test_blocks_that_differ_anywhere_are_apart() -> None:
+    widths = [4, 4, 4, 8, 8, 8, 8]
+    model = nn.Sequential(*(nn.Linear(one, other) for one, other in zip(widths, widths[1:], strict=False)))
+    names = [line.partition("  ")[0] for line in lines(model, (4,), fold_repeats=True)[3:7]]
+    assert names == ["Sequential", "├─0 … 1 ×2", "├─2", "└─3 … 5 ×3"]
+    frozen = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 4))
+    assert "×" not in "".join(lines(frozen, (4,), fold_repeats=True))
+
+
+def test_names_that_are_no_numbers_stay_apart() -> None:
+    same = {name: nn.Linear(4, 4) for name in ("query", "key", "value", "layer1", "layer2")}
+    model = Calls(lambda self, x: [each(x) for each in self.children()], **same)
+    names = [line.partition("  ")[0] for line in lines(model, (4,), fold_repeats=True)[4:8]]
+    assert names == ["├─query", "├─key", "├─value", "└─layer1 … 2 ×2"]
+
+
+def test_calls_of_the_same_module_are_one_row() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        for _ in range(9):
+            x = self.cell(x)
+        return x
+
+    table = lines(Calls(forward, cell=nn.Linear(4, 4)), (4,), columns=["params", "macs"])
+    assert [line.split() for line in table[4:6]] == [
+        ["├─cell", "20", "16"],
+        ["└─cell", "(2)", "…", "(9)", "×8", "shared", "128"],
+    ]
+
+
+def test_repeats_within_repeats_are_multiplied() -> None:
+    model = nn.Sequential(*(nn.Sequential(*(nn.Linear(4, 4) for _ in range(5))) for _ in range(6)))
+    table = lines(model, (4,), columns=["params"])
+    assert [line.split() for line in table[4:6]] == [["└─0", "…", "5", "×6", "600"], ["└─0", "…", "4", "×5", "600"]]
+
+
+def test_own_figures_have_columns_of_their_own() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(4))
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x) * self.scale
+
+    table = lines(Scaled(), (4,), columns=["params", "own_params", "flops", "own_flops", "params_share", "trainable"])
+    assert table[3].split()[:8] == ["Scaled", "24", "4", "36", "4", "100", "%", "████████"]
+    assert table[4].split()[:7] == ["└─inner", "20", "20", "32", "32", "83", "%"]
+
+
+def test_which_layers_train() -> None:
+    model = Block()
+    model.conv.requires_grad_(False)
+    table = lines(model, (3, 32, 32), columns=["trainable"])
+    assert [line.split()[-1] for line in table[3:12]] == ["partly", "no", "yes", "–", "–", "partly", "–", "–", "partly"]
+
+
+def test_figures_of_a_column_share_their_unit() -> None:
+    """A count of less than half of the last digit is not zero."""
+    model = nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 1))
+    table = lines(model, (1000,), columns=["macs", "bytes_read"])
+    assert table[1].split() == ["Layer", "MACs", "(k)", "Read", "(KiB)"]
+    assert [line.split()[1:] for line in table[3:6]] == [["1,001.0", "3,921.9"], ["1,000.0", "3,914.1"], ["1.0", "7.8"]]
+    model = nn.Sequential(nn.Linear(4000, 4000), nn.Linear(4000, 2))
+    assert lines(model, (4000,), columns=["macs"])[5].split() == ["└─1", "8.0"]
+    tiny = nn.Sequential(nn.Linear(10_000, 20_000), nn.Linear(20_000, 1), nn.Linear(1, 1))
+    assert lines(tiny, (10_000,), columns=["macs"])[6].split() == ["└─2", "<0.1"]
+
+
+ESCAPES = re.compile(r"\x1b\[[\d;]*m")
+
+
+def test_only_terminals_have_colours(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    torchscan.summary(Block(), (3, 32, 32))
+    plain = capsys.readouterr().out
+    assert not ESCAPES.search(plain)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    torchscan.summary(Block(), (3, 32, 32))
+    coloured = capsys.readouterr().out
+    assert ESCAPES.sub("", coloured) == plain
+    bold = [text for text in re.findall(r"\x1b\[1m(.*?)\x1b\[0m", coloured) if text.strip() not in ("", "–")]
+    assert [text.strip() for text in bold] == ["634", "442.5", "100 %", "170", "0.2", "<1 %"], "of the model and of its head"
+    assert "\x1b[38;5;167m████████\x1b[0m" in coloured
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    torchscan.summary(Block(), (3, 32, 32))
+    assert "\x1b[38;2;209;96;61m████████\x1b[0m" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    torchscan.summary(Block(), (3, 32, 32))
+    assert capsys.readouterr().out == plain

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import shutil
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ from torchscan.cli.progress import progress
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError, naming
 from torchscan.files import write_text
+from torchscan.report.colours import has_colours, width_of
 from torchscan.report.csv import csv_of
 from torchscan.report.table import FORMATS, Table
 from torchscan.units import parse_memory
@@ -85,13 +85,13 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--format", choices=FORMATS, default="text", help="default text")
     group.add_argument("--output", metavar="FILE", type=Path, help="write to this file instead of standard output")
-    width = terminal_width() or 80
+    width = width_of(sys.stdout)
     group.add_argument("--width", metavar="N", type=positive, default=width, help="width of text (default: the terminal's)")
 
 
 def terminal_width() -> int | None:
     """The terminal's; None where the answer goes elsewhere."""
-    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else None
+    return width_of(sys.stdout) if sys.stdout.isatty() else None
 
 
 def positive(text: str) -> int:
@@ -154,7 +154,8 @@ def on_scan(options: argparse.Namespace, verb: Callable[[Scan], Result]) -> Resu
 def put_table(table: Table, options: argparse.Namespace, **special: Callable[[], str]) -> None:
     """Print a table, or write it to the named file; ``special`` formats have writers of their own."""
     writers: dict[str, Callable[[], str]] = {"csv": partial(csv_of, table, escape_formulas=True), **special}
-    text = writers.get(options.format, partial(table.write, options.format, width=options.width))()
+    colours = options.output is None and has_colours(sys.stdout)
+    text = writers.get(options.format, partial(table.write, options.format, width=options.width, colours=colours))()
     if options.output is None:
         answer(text, is_document=options.format != "text")
     else:

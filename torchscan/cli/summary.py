@@ -8,9 +8,10 @@ from typing import Any
 from torchscan.cli.arguments import add_output, model_command, names, on_scan, positive, put_table
 
 _COLUMNS = """\
-Columns: type path input_shape output_shape params grad_params nograd_params param_size buffers
-buffer_size macs flops dmas bytes_read bytes_written rf s p. Numbers are a layer's own, without
-those of the layers that it calls."""
+Columns: type path input_shape output_shape params own_params grad_params nograd_params trainable
+param_size buffers buffer_size macs own_macs flops own_flops dmas bytes_read bytes_written
+params_share macs_share flops_share rf s p. Numbers are those of a layer with all that it calls;
+own_… are its own. Data (csv, json) have each layer's own numbers, and are never folded."""
 _EXAMPLES = """\
 examples
   torchscan summary torchvision:resnet50 --depth 2
@@ -31,6 +32,11 @@ def add_to(commands: Any) -> None:
     layers.add_argument("--filter", metavar="GLOB", help="only layers whose path or type matches: 'layer4.*', Conv2d")
     layers.add_argument("--sort", metavar="COLUMN", help="sort by a column, largest first")
     layers.add_argument("--top", metavar="N", type=positive, help="only the first N layers")
+    layers.add_argument(
+        "--fold-repeats",
+        action=argparse.BooleanOptionalAction,
+        help="equal blocks in one row, and none for what does nothing (default: where that saves half of the rows)",
+    )
     layers.add_argument("--wrap", choices=("head", "mid", "tail"), default="mid", help="where long names are cut")
     counting = parser.add_argument_group("counting")
     counting.add_argument("--backward", action="store_true", help="count the backward pass, too")
@@ -46,14 +52,14 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.report.aggregate import folded_to
-    from torchscan.report.columns import DEFAULT_COLUMNS, FIELDS, check_columns
+    from torchscan.report.columns import FIELDS, check_columns, usual_columns
     from torchscan.report.data import to_csv, to_json
     from torchscan.report.export import check_layout, info_table, to_html
     from torchscan.report.select import select_layers
 
     columns = options.columns
     if columns is None and options.rf:
-        columns = [*(name for name in DEFAULT_COLUMNS if name != "type"), "rf", "s", "p"]
+        columns = usual_columns(True, True)
     check_layout(columns, options.wrap, options.width)
     check_columns(None if options.sort is None else [options.sort])
     with_fields = options.rf or not FIELDS.isdisjoint([*(columns or ()), options.sort])
@@ -61,7 +67,7 @@ def _run(options: argparse.Namespace) -> None:
     info = on_scan(options, lambda scan: scan.describe(**counting))
     info = select_layers(folded_to(info, options.depth), match=options.filter, sort=options.sort, top=options.top)
     put_table(
-        info_table(info, columns, options.wrap),
+        info_table(info, columns, options.wrap, fold_repeats=options.fold_repeats),
         options,
         csv=lambda: to_csv(info, columns, escape_formulas=True).removesuffix("\n"),
         json=lambda: to_json(info),

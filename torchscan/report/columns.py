@@ -4,57 +4,116 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal, cast, get_args
 
 from torchscan import units
 from torchscan.errors import InputError
-from torchscan.report.info_data import CostKey, FigureKey, Layer, ParameterKey, Shape, Shapes
+from torchscan.report.info_data import CostKey, FigureKey, Layer, ParameterKey, Shape, Shapes, Sums, summed
 from torchscan.report.table import Cell, Column, printable
 
 FieldKey = Literal["rf", "s", "p"]
-PlainKey = Literal["type", "path", "input_shape", "output_shape", FieldKey, FigureKey]
+PlainKey = Literal["type", "path", "input_shape", "output_shape", FieldKey]
+#: of a layer, beside the whole model, which shares are of
+Value = Callable[[Layer, Sums], Any]
+Scaling = Callable[[Iterable[float]], units.Scale]
 
 NONE = "–"
+#: parameters are written in full as long as there are fewer, since people know these numbers by heart
+_MANY = 10**9
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerColumn:
     """A column of the layer table: how its value is taken from a layer, and how it reads."""
 
     column: Column
-    value: Callable[[Layer], Any]
-    #: also for several layers folded into one
-    text: Callable[[Layer], str]
+    value: Value
+    text: Callable[[Layer, Any, units.Scale], str]
+    #: the unit that all its figures share; None: they are words
+    scale: Scaling | None = None
+    #: whether a layer with others below shows the value of all of them
+    is_of_all: bool = False
+    #: whether it follows from other columns: programs get it only if they ask for it
+    is_derived: bool = False
 
-    def cell(self, layer: Layer) -> Cell:
-        """The value and its text."""
-        return Cell(self.value(layer), self.text(layer))
+    def written(self, layers: Sequence[Layer], whole: Sums) -> tuple[Column, list[Cell]]:
+        """With the unit in its heading, and a cell for each of these layers."""
+        values = [self.value(layer, whole) for layer in layers]
+        scale = units.PLAIN if self.scale is None else self.scale(values)
+        heading = f"{self.column.heading} ({scale.unit})" if scale.unit else self.column.heading
+        cells = [Cell(value, self.text(layer, value, scale)) for layer, value in zip(layers, values, strict=True)]
+        return replace(self.column, heading=heading), cells
 
 
 def _plain(key: PlainKey, heading: str, text: Callable[[Any], str], **options: Any) -> LayerColumn:
-    """A figure that the layer holds as it is shown."""
+    """What the layer holds, as it is shown."""
     column = Column(key=key, heading=heading, **options)
-    return LayerColumn(column, lambda layer: layer[key], lambda layer: text(layer[key]))
+    return LayerColumn(column=column, value=lambda layer, _: layer[key], text=lambda _, value, __: text(value))
 
 
-def _memory(key: FigureKey, heading: str) -> LayerColumn:
-    return _plain(key, heading, lambda size: units.memory(size) if size else NONE, unit="B", adds_up=True)
+def _memory(key: FigureKey, heading: str, dispensable: int) -> LayerColumn:
+    column = Column(key=key, heading=heading, unit="B", adds_up=True, dispensable=dispensable)
+    return LayerColumn(
+        column=column,
+        value=lambda layer, _: layer[key],
+        text=lambda _, value, scale: scale.text(value) if value else NONE,
+        scale=units.scale_of_memory,
+        is_of_all=True,
+    )
 
 
-def _elements(name: str, heading: str, *keys: ParameterKey) -> LayerColumn:
-    def value(layer: Layer) -> int:
-        return sum(layer[key] for key in keys)
+def _elements(name: str, heading: str, *keys: ParameterKey, is_own: bool = False, dispensable: int = 0) -> LayerColumn:
+    return LayerColumn(
+        column=Column(key=name, heading=heading, adds_up=not is_own, dispensable=dispensable),
+        value=lambda layer, _: summed(layer, keys),
+        text=lambda layer, value, scale: scale.text(value) if value else "shared" if layer["is_shared"] else NONE,
+        scale=_scale_of_parameters,
+        is_of_all=not is_own,
+        is_derived=is_own,
+    )
 
-    column = Column(key=name, heading=heading, adds_up=True)
-    return LayerColumn(column, value, lambda layer: _params_text(layer, value(layer)))
+
+def _scale_of_parameters(values: Iterable[float]) -> units.Scale:
+    known = list(values)
+    return units.PLAIN if max(known, default=0) < _MANY else units.scale_of_counts(known)
 
 
-def _cost(key: CostKey, heading: str) -> LayerColumn:
-    column = Column(key=key, heading=heading, adds_up=True)
-    return LayerColumn(column, lambda layer: layer[key], lambda layer: _cost_text(layer, key))
+def _cost(key: CostKey, heading: str, *, is_own: bool = False, dispensable: int = 0) -> LayerColumn:
+    name = f"own_{key}" if is_own else key
+    return LayerColumn(
+        column=Column(key=name, heading=heading, adds_up=not is_own, dispensable=dispensable),
+        value=lambda layer, _: layer[key],
+        text=_cost_text,
+        scale=units.scale_of_counts,
+        is_of_all=not is_own,
+        is_derived=is_own,
+    )
+
+
+def _cost_text(layer: Layer, value: int, scale: units.Scale) -> str:
+    bound = "" if layer["complete"] else "≥ "
+    return f"{bound}{scale.text(value)}" if value or bound else NONE
+
+
+def _share(name: str, heading: str, bars: str, *keys: FigureKey) -> LayerColumn:
+    def value(layer: Layer, whole: Sums) -> float:
+        return summed(layer, keys) / (summed(whole, keys) or 1)
+
+    return LayerColumn(
+        column=Column(key=name, heading=heading, adds_up=True, bars=bars, dispensable=2),
+        value=value,
+        text=lambda _, share, __: units.share(share) if share else NONE,
+        is_of_all=True,
+        is_derived=True,
+    )
+
+
+def _trainable(layer: Layer, _: Sums) -> str | None:
+    trainable, frozen = layer["grad_params"], layer["nograd_params"]
+    return None if not trainable + frozen else "yes" if not frozen else "partly" if trainable else "no"
 
 
 def _shape_text(shapes: Shapes) -> str:
@@ -62,7 +121,12 @@ def _shape_text(shapes: Shapes) -> str:
     if shapes is None:
         return NONE
     first = shapes[0] if shapes else None
-    return f"{units.shape(first)} +{len(shapes) - 1}" if isinstance(first, list) else units.shape(cast("Shape", shapes))
+    return f"{sizes(first)} +{len(shapes) - 1}" if isinstance(first, list) else sizes(cast("Shape", shapes))
+
+
+def sizes(shape: Shape) -> str:
+    """``64×56×56``: of one sample, where the batch is torchscan's."""
+    return "×".join(map(str, shape[1:] if shape[:1] == [-1] else shape)) or "()"
 
 
 def field_text(value: Any) -> str:
@@ -78,41 +142,57 @@ def _fraction(value: float) -> Fraction:
     return Fraction(value).limit_denominator(1000)
 
 
+#: where text would be too wide, those with the greatest number are left out first
 COLUMNS: Mapping[str, LayerColumn] = {
     column.column.key: column
     for column in (
-        _plain("type", "Type", printable, is_number=False, narrowest=8),
-        _plain("path", "Path", printable, is_number=False, narrowest=12),
-        _plain("input_shape", "Input shape", _shape_text, is_number=False),
-        _plain("output_shape", "Output shape", _shape_text, is_number=False),
-        _elements("params", "Params", "grad_params", "nograd_params"),
-        _elements("grad_params", "Trainable", "grad_params"),
-        _elements("nograd_params", "Frozen", "nograd_params"),
-        _memory("param_size", "Param size"),
+        _plain("type", "Type", printable, is_number=False, narrowest=8, dispensable=5, is_faint=True),
+        _plain("path", "Path", printable, is_number=False, narrowest=12, dispensable=8),
+        _plain("input_shape", "Input", _shape_text, is_number=False, dispensable=7),
+        _plain("output_shape", "Output", _shape_text, is_number=False, dispensable=4),
+        _elements("params", "Params", "grad_params", "nograd_params", dispensable=1),
+        _elements("own_params", "Own params", "grad_params", "nograd_params", is_own=True, dispensable=6),
+        _elements("grad_params", "Trainable", "grad_params", dispensable=5),
+        _elements("nograd_params", "Frozen", "nograd_params", dispensable=5),
         LayerColumn(
-            Column(key="buffers", heading="Buffers", adds_up=True),
-            lambda layer: layer["num_buffers"],
-            lambda layer: units.exact(layer["num_buffers"]) if layer["num_buffers"] else NONE,
+            column=Column(key="trainable", heading="Trains", is_number=False, dispensable=3),
+            value=_trainable,
+            text=lambda _, value, __: value or NONE,
+            is_of_all=True,
+            is_derived=True,
         ),
-        _memory("buffer_size", "Buffer size"),
+        _memory("param_size", "Param size", dispensable=5),
+        LayerColumn(
+            column=Column(key="buffers", heading="Buffers", adds_up=True, dispensable=6),
+            value=lambda layer, _: layer["num_buffers"],
+            text=lambda _, value, scale: scale.text(value) if value else NONE,
+            scale=_scale_of_parameters,
+            is_of_all=True,
+        ),
+        _memory("buffer_size", "Buffer size", dispensable=6),
         _cost("macs", "MACs"),
-        _cost("flops", "FLOPs"),
-        _cost("dmas", "DMAs"),
-        _memory("bytes_read", "Read"),
-        _memory("bytes_written", "Written"),
-        _plain("rf", "RF", field_text),
-        _plain("s", "Stride", field_text),
-        _plain("p", "Pad", field_text),
+        _cost("macs", "Own MACs", is_own=True, dispensable=6),
+        _cost("flops", "FLOPs", dispensable=1),
+        _cost("flops", "Own FLOPs", is_own=True, dispensable=6),
+        _cost("dmas", "DMAs", dispensable=5),
+        _memory("bytes_read", "Read", dispensable=5),
+        _memory("bytes_written", "Written", dispensable=5),
+        _share("params_share", "of params", "parameters", "grad_params", "nograd_params"),
+        _share("macs_share", "of MACs", "compute", "macs"),
+        _share("flops_share", "of FLOPs", "compute", "flops"),
+        _plain("rf", "RF", field_text, dispensable=2),
+        _plain("s", "Stride", field_text, dispensable=7),
+        _plain("p", "Pad", field_text, dispensable=7),
     )
 }
 FIELDS = frozenset(get_args(FieldKey))
-DEFAULT_COLUMNS = ("type", "output_shape", "params", "macs")
+DEFAULT_COLUMNS = ("type", "output_shape", "params", "macs", "macs_share")
 
 
 def usual_columns(receptive_field: bool, effective_rf_stats: bool) -> list[str]:
-    """The default columns and those asked for. With all of them, types do not fit into 80 characters."""
+    """The default columns and those asked for, before the bars."""
     asked = [*(["rf"] if receptive_field else []), *(["s", "p"] if effective_rf_stats else [])]
-    return [name for name in DEFAULT_COLUMNS if name != "type" or len(asked) < 3] + asked
+    return [*DEFAULT_COLUMNS[:-1], *asked, DEFAULT_COLUMNS[-1]]
 
 
 def check_columns(columns: Sequence[str] | None) -> None:
@@ -139,14 +219,3 @@ def full_name_of(layer: Layer) -> str:
 
 def _repeated(layer: Layer) -> str:
     return f" ({layer['call'] + 1})" if layer["call"] else ""
-
-
-def _params_text(layer: Layer, own: int) -> str:
-    if own:
-        return units.exact(own)
-    return "shared" if layer["is_shared"] else NONE
-
-
-def _cost_text(layer: Layer, key: CostKey) -> str:
-    bound = "" if layer["complete"] else "≥ "
-    return f"{bound}{units.count(layer[key])}" if layer[key] or bound else NONE

@@ -8,7 +8,7 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-from torchscan.report.table import Table, writes
+from torchscan.report.table import Screen, Table, writes
 
 #: what a spreadsheet takes for the beginning of a formula
 _FORMULA = re.compile(r"[=+\-@\t\r]")
@@ -18,7 +18,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @writes("csv")
-def csv_of(table: Table, _: int = 0, *, escape_formulas: bool = False) -> str:
+def csv_of(table: Table, _: Screen | None = None, *, escape_formulas: bool = False) -> str:
     """A header of keys, then the rows; values that are neither numbers nor text are written as JSON.
 
     With ``escape_formulas``, texts that a spreadsheet would run have an apostrophe before them.

@@ -13,7 +13,7 @@ from torchscan.errors import InputError
 from torchscan.report.columns import COLUMNS, check_columns
 from torchscan.report.csv import csv_of
 from torchscan.report.info import Info
-from torchscan.report.info_data import InfoDict, Layer, data_of
+from torchscan.report.info_data import InfoDict, Layer, Sums, data_of
 from torchscan.report.saved import REPORT, content_of, read_saved
 from torchscan.report.schema import mismatch
 from torchscan.report.table import Cell, Column, Row, Table
@@ -97,23 +97,27 @@ def to_pandas(info: InfoDict, columns: Sequence[str] | None = None) -> pd.DataFr
 
 def _data_table(info: InfoDict, columns: Sequence[str] | None) -> Table:
     """For programs: path, call, name and depth have columns of their own."""
-    keys = _keys(columns)
+    keys, layers, whole = _keys(columns), data_of(info)["layers"], data_of(info)["overall"]
     return Table(
         title="Layers",
         columns=[Column(key=key, heading=key) for key in keys],
-        rows=[Row(cells=[_cell(layer, key) for key in keys]) for layer in data_of(info)["layers"]],
+        rows=[Row(cells=[_cell(layer, key, whole) for key in keys]) for layer in layers],
     )
 
 
 def _keys(columns: Sequence[str] | None) -> list[str]:
     check_columns(columns)
     if columns is None:
-        return [*_IDENTITY, *(name for name in COLUMNS if name not in _IDENTITY), *_FLAGS]
+        return [
+            *_IDENTITY,
+            *(name for name, column in COLUMNS.items() if not (name in _IDENTITY or column.is_derived)),
+            *_FLAGS,
+        ]
     return list(dict.fromkeys(["path", "call", *columns]))
 
 
-def _cell(layer: Layer, key: str) -> Cell:
-    value = COLUMNS[key].value(layer) if key in COLUMNS else cast("Mapping[str, Any]", layer)[key]
+def _cell(layer: Layer, key: str, whole: Sums) -> Cell:
+    value = COLUMNS[key].value(layer, whole) if key in COLUMNS else cast("Mapping[str, Any]", layer)[key]
     return Cell(value, str(value))
 
 

@@ -2,45 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import TypeVar, get_args
 
 from torchscan.errors import InputError
-from torchscan.report.columns import (
-    COLUMNS,
-    DEFAULT_COLUMNS,
-    FIELDS,
-    LayerColumn,
-    check_columns,
-    full_name_of,
-    name_of,
-    usual_columns,
-)
+from torchscan.report.columns import COLUMNS, DEFAULT_COLUMNS, FIELDS, LayerColumn, check_columns, usual_columns
 from torchscan.report.html import page, part_of
-from torchscan.report.info_data import SUMS, InfoDict, Layer, data_of
+from torchscan.report.info_data import InfoDict, Layer, Sums, data_of
 from torchscan.report.latex import latex_of
+from torchscan.report.lines import Line, Lines, lines_of
 from torchscan.report.remarks import remarks_of, source_of, totals_of
 from torchscan.report.table import Cell, Column, Cut, Row, Table
 
+C = TypeVar("C")
 _NAME = Column(key="layer", heading="Layer", is_number=False, narrowest=16)
 
 
-def info_table(info: InfoDict, columns: Sequence[str] | None = None, cut: Cut = "mid") -> Table:
-    """The layers as a tree, each with its own figures and the sums over everything it calls; a selection is a list."""
+def info_table(
+    info: InfoDict, columns: Sequence[str] | None = None, cut: Cut = "mid", *, fold_repeats: bool | None = None
+) -> Table:
+    """The layers as a tree, each with its own figures and the sums over everything it calls; a selection is a list.
+
+    With ``fold_repeats`` equal blocks that follow each other are one row, and layers that do nothing are left out; None: where
+    that saves half of the rows.
+    """
     check_columns(columns)
     data, names = data_of(info), DEFAULT_COLUMNS if columns is None else columns
-    chosen = {name: COLUMNS[name] for name in names}
-    layers = data["layers"]
+    layers, is_listed = data["layers"], "selection" in data
+    shown = lines_of(layers, fold_repeats=False if is_listed else fold_repeats)
+    headings, cells, sums = _written([COLUMNS[name] for name in names], shown.lines, data["overall"], cut)
     return Table(
         title=f"Layers of {layers[0]['type']}" if layers else "Layers",
-        columns=[replace(each, cut=cut) for each in (_NAME, *(column.column for column in chosen.values()))],
-        rows=_listed(layers, chosen) if "selection" in data else _as_tree(layers, chosen),
+        columns=[replace(_NAME, cut=cut), *headings],
+        rows=[_row(*each, is_listed=is_listed) for each in zip(shown.lines, cells, sums, strict=True)],
         totals=[totals_of(data)],
-        remarks=remarks_of(data, with_fields=not FIELDS.isdisjoint(names)),
+        remarks=[*_folding(shown), *remarks_of(data, with_fields=not FIELDS.isdisjoint(names))],
         source=source_of(data["provenance"]),
         noun="layers",
     )
+
+
+def _folding(shown: Lines) -> list[str]:
+    is_folded = any(line.repeats > 1 for line in shown.lines)
+    hidden = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in shown.hidden.items())
+    return [
+        *(["×: equal layers in one row, with the sums of all."] if is_folded else []),
+        *([f"Not shown, since they do nothing here: {hidden}."] if hidden else []),
+    ]
 
 
 def format_info(
@@ -51,16 +60,17 @@ def format_info(
     *,
     columns: Sequence[str] | None = None,
     width: int = 80,
+    fold_repeats: bool | None = None,
 ) -> str:
     """The table of layers and, below it, the totals.
 
     ``receptive_field`` and ``effective_rf_stats`` add columns to the usual ones, as in :func:`summary`. ``columns`` are those
-    to show beside the layer's name instead. What does not fit ``width`` is cut at ``wrap_mode``:
-    the head of a text, its middle or its tail.
+    to show beside the layer's name instead. What does not fit ``width`` is cut at ``wrap_mode`` (the head of a text, its middle
+    or its tail), and columns that still find no room are left out. ``fold_repeats`` as in :func:`summary`.
     """
     check_layout(columns, wrap_mode, width)
     shown = usual_columns(receptive_field, effective_rf_stats) if columns is None else columns
-    return info_table(info, shown, wrap_mode).write("text", width=width)
+    return info_table(info, shown, wrap_mode, fold_repeats=fold_repeats).write("text", width=width)
 
 
 def check_layout(columns: Sequence[str] | None, wrap_mode: str, width: int) -> None:
@@ -72,13 +82,15 @@ def check_layout(columns: Sequence[str] | None, wrap_mode: str, width: int) -> N
     check_columns(columns)
 
 
-def to_markdown(info: InfoDict, columns: Sequence[str] | None = None, *, details: bool = False) -> str:
+def to_markdown(
+    info: InfoDict, columns: Sequence[str] | None = None, *, details: bool = False, fold_repeats: bool | None = None
+) -> str:
     """The layers, the totals and the remarks in Markdown.
 
-    ``columns`` as in :func:`format_info`. With ``details`` the totals come first and the layers open on a click, as suits a
-    comment on GitHub.
+    ``columns`` and ``fold_repeats`` as in :func:`format_info`. With ``details`` the totals come first and the layers open on a
+    click, as suits a comment on GitHub.
     """
-    return info_table(info, columns).write("github" if details else "markdown")
+    return info_table(info, columns, fold_repeats=fold_repeats).write("github" if details else "markdown")
 
 
 def to_latex(
@@ -88,6 +100,7 @@ def to_latex(
     caption: str | None = None,
     label: str | None = None,
     long: bool | None = None,
+    fold_repeats: bool | None = None,
 ) -> str:
     r"""The layers and totals as a LaTeX table; needs ``\usepackage{booktabs}``.
 
@@ -98,19 +111,22 @@ def to_latex(
             default what the table shows.
         label: what ``\ref`` calls it.
         long: a table over several pages, which also needs ``\usepackage{longtable}``; by default from 40 layers on.
+        fold_repeats: as in :func:`format_info`.
 
     """
-    return latex_of(info_table(info, columns), caption=caption, label=label, long=long)
+    return latex_of(info_table(info, columns, fold_repeats=fold_repeats), caption=caption, label=label, long=long)
 
 
 def to_html(info: InfoDict, columns: Sequence[str] | None = None, *, standalone: bool = False) -> str:
     """The layers as a table that opens, closes and sorts, with the totals and the remarks; no network, no server.
 
-    ``columns`` as in :func:`format_info`, by default a few more. A closed layer shows the sum over everything it calls. With
+    ``columns`` as in :func:`format_info`, by default a few more. A layer shows the sum over everything it calls, and its own
+    figures where the table is sorted. With
     ``standalone`` it is a page, else a part of one, as notebooks show it.
     """
     layers = data_of(info)["layers"]
-    part = part_of(info_table(info, _columns_of_a_page(layers) if columns is None else columns))
+    shown = _columns_of_a_page(layers) if columns is None else columns
+    part = part_of(info_table(info, shown, fold_repeats=False))  # its rows open and close
     return page(f"torchscan: {layers[0]['type']}" if layers else "torchscan", part) if standalone else part
 
 
@@ -122,44 +138,30 @@ def _columns_of_a_page(layers: Sequence[Layer]) -> Sequence[str]:
 # -- rows ----------------------------------------------------------------------------------------------------------------
 
 
-def _listed(layers: Sequence[Layer], columns: Mapping[str, LayerColumn]) -> list[Row]:
-    names = [full_name_of(layer) for layer in layers]
-    return [
-        Row(cells=[Cell(name, name), *(column.cell(layer) for column in columns.values())])
-        for name, layer in zip(names, layers, strict=True)
-    ]
+def _written(
+    columns: Iterable[LayerColumn], lines: Sequence[Line], whole: Sums, cut: Cut
+) -> tuple[list[Column], list[list[Cell]], list[list[Cell | None]]]:
+    """Each column with its unit, and line by line the cells of the layers and those of all that they call."""
+    headings, cells, sums = [], [], []
+    for each in columns:
+        column, found = each.written([*(line.own for line in lines), *(line.total for line in lines)], whole)
+        headings.append(replace(column, cut=cut))
+        cells.append(found[: len(lines)])
+        sums.append(found[len(lines) :] if each.is_of_all else [None] * len(lines))
+    return headings, _turned(cells, len(lines)), _turned(sums, len(lines))
 
 
-def _as_tree(layers: Sequence[Layer], columns: Mapping[str, LayerColumn]) -> list[Row]:
-    return [_row(layer, total, columns) for layer, total in zip(layers, _with_all_below(layers), strict=True)]
+def _turned(by_column: Sequence[Sequence[C]], lines: int) -> list[list[C]]:
+    return [[column[number] for column in by_column] for number in range(lines)]
 
 
-def _row(layer: Layer, total: Layer, columns: Mapping[str, LayerColumn]) -> Row:
-    full = full_name_of(layer)
+def _row(line: Line, cells: Sequence[Cell], sums: Sequence[Cell | None], *, is_listed: bool) -> Row:
+    if is_listed:
+        return Row(cells=[Cell(line.full_name, line.full_name), *cells])
     return Row(
-        cells=[Cell(full, name_of(layer)), *(column.cell(layer) for column in columns.values())],
-        sums=[None, *(column.cell(total) if column.column.adds_up else None for column in columns.values())],
-        depth=layer["depth"],
-        full_name=full,
+        cells=[Cell(line.full_name, line.name), *cells],
+        sums=[None, *sums],
+        depth=line.own["depth"],
+        full_name=line.full_name,
+        repeats=line.repeats,
     )
-
-
-def _with_all_below(layers: Sequence[Layer]) -> list[Layer]:
-    """A copy of each layer, with sums over itself and everything it calls."""
-    totals = [layer.copy() for layer in layers]
-    for position, parent in _parents(layers):
-        for key in SUMS:
-            totals[parent][key] += totals[position][key]
-    return totals
-
-
-def _parents(layers: Sequence[Layer]) -> Iterator[tuple[int, int]]:
-    """Positions of each layer and its parent, last first, so that children are summed before their parents."""
-    above: list[int] = []
-    found = []
-    for position, layer in enumerate(layers):
-        del above[layer["depth"] :]
-        if above:
-            found.append((position, above[-1]))
-        above.append(position)
-    return reversed(found)

@@ -8,11 +8,11 @@ from functools import cache
 from hashlib import sha256
 from importlib import resources
 
-from torchscan.report.table import Cell, Column, Row, Table, printable, writes
+from torchscan.report.table import Cell, Column, Row, Screen, Table, printable, writes
 
 
 @writes("html")
-def html_of(table: Table, _: int = 0) -> str:
+def html_of(table: Table, _: Screen | None = None) -> str:
     """A page of its own."""
     return page(f"torchscan: {table.title}", f"<h1>{_escape(table.title)}</h1>\n{part_of(table)}")
 
@@ -36,7 +36,7 @@ def _policy() -> str:
 
 
 def part_of(table: Table) -> str:
-    """A part of a page, as notebooks show it. A closed row shows the sum over everything below it."""
+    """A part of a page, as notebooks show it. A row shows the sum over everything below it."""
     summary, remarks = ("".join(f"<p>{_escape(text)}</p>" for text in texts) for texts in (table.summary, table.remarks))
     rows, totals = _rows(table) if table.rows else "", "".join(map(_totals, table.totals))
     ready, script = ("", f"<script>{page_file('table.js')}</script>") if rows else (' data-ready="static"', "")
@@ -76,15 +76,15 @@ def _row(row: Row, table: Table, largest: list[float | None]) -> str:
 
 
 def _cell(own: Cell, total: Cell | None, column: Column, largest: float | None) -> str:
-    """With a bar as long as its share of the ``largest``, and the sum to show while the row is closed."""
-    text = _escape(own.text)
+    """The sum, if there is one, with a bar as long as its share of the ``largest``; and its own figure for a sorted list."""
+    shown = total or own
+    text = _escape(shown.text)
     attributes = f'{_class(column)} data-value="{_sortable(own, column)}"'
     if largest:
-        share = _share(own, largest)
-        attributes += f' style="--share: {share}"'
+        attributes += f' style="--share: {_share(shown, largest)}"'
         if total is not None:
-            attributes += f' data-own="{text}" data-own-share="{share}"'
-            attributes += f' data-total="{_escape(total.text)}" data-total-share="{_share(total, largest)}"'
+            attributes += f' data-own="{_escape(own.text)}" data-own-share="{_share(own, largest)}"'
+            attributes += f' data-total="{text}" data-total-share="{_share(total, largest)}"'
     return f"<td{attributes}>{text}</td>"
 
 

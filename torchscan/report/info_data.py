@@ -154,7 +154,7 @@ def data_of(info: InfoDict) -> InfoData:
     return cast("InfoData", info)
 
 
-def summed(layer: Layer, keys: Iterable[str]) -> int:
-    """The sum of these figures of one layer."""
+def summed(layer: Sums, keys: Iterable[str]) -> int:
+    """The sum of these figures of one layer, or of all."""
     figures = cast("Mapping[str, int]", layer)
     return sum(figures[key] for key in keys)

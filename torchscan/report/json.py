@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from torchscan.plain import plain
-from torchscan.report.table import Table, writes
+from torchscan.report.table import Screen, Table, writes
 
 
 @writes("json")
-def json_of(table: Table, _: int = 0) -> str:
+def json_of(table: Table, _: Screen | None = None) -> str:
     """Rows, totals, and all that is said beside them."""
     content = {
         "title": table.title,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from torchscan.report.table import Cell, Row, Table, printable, writes
+from torchscan.report.table import Row, Screen, Table, printable, writes
 
 _SIGNS = {
     "\\": r"\textbackslash{}",
@@ -59,7 +59,7 @@ _NEEDS = r"\usepackage{booktabs}"
 
 @writes("latex")
 def latex_of(
-    table: Table, _: int = 0, *, caption: str | None = None, label: str | None = None, long: bool | None = None
+    table: Table, _: Screen | None = None, *, caption: str | None = None, label: str | None = None, long: bool | None = None
 ) -> str:
     """A floating table, or a long one if it has more rows than a page. A ``caption`` is LaTeX already."""
     is_long = len(table.rows) > _PAGE if long is None else long
@@ -102,12 +102,7 @@ def _sentences(totals: Table) -> list[str]:
 
 def _row(row: Row) -> str:
     indent = rf"\hspace*{{{row.indent}em}}" if row.indent else ""
-    return _line([indent + escape(row.name), *(escape(_text(cell)) for cell in row.cells[1:])])
-
-
-def _text(cell: Cell) -> str:
-    """With a minus for the batch, where LaTeX would set a hyphen."""
-    return printable(cell.text.replace("(-1", "(−1") if isinstance(cell.value, list) else cell.text)
+    return _line([indent + escape(row.name), *map(escape, row.texts[1:])])
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from torchscan.report.table import Table, printable, writes
+from torchscan.report.table import Screen, Table, printable, writes
 
 _INDENT = "&emsp;"
 #: what would be taken for markup: of the underscores those that are not inside a word, of the spaces those that would get lost
@@ -14,7 +14,7 @@ _LINKS = "@#$"
 
 
 @writes("markdown")
-def markdown_of(table: Table, _: int) -> str:
+def markdown_of(table: Table, _: Screen) -> str:
     """Tables and paragraphs, in the order of the text format."""
     rows = [_rows(table)] if table.rows else []
     totals = [_titled(each) for each in table.totals]
@@ -22,10 +22,10 @@ def markdown_of(table: Table, _: int) -> str:
 
 
 @writes("github")
-def github_of(table: Table, width: int) -> str:
+def github_of(table: Table, screen: Screen) -> str:
     """For a comment: the totals come first, and the rows open on a click."""
     if not table.totals or not table.rows:
-        return markdown_of(table, width)
+        return markdown_of(table, screen)
     title = f"{len(table.rows)} {table.noun}"
     rows = f"<details><summary>{escape(title)}</summary>\n\n{_rows(table)}\n\n</details>"
     return _page(table, [*map(_titled, table.totals), rows])

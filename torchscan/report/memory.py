@@ -13,7 +13,7 @@ from torchscan.analyses.memory_timeline import KINDS, LayerMemory, MemoryKind, M
 from torchscan.analyses.parameters import modules_around
 from torchscan.errors import InputError
 from torchscan.report.pyplot import pyplot
-from torchscan.report.table import Cell, Column, Row, Table, totals_table
+from torchscan.report.table import Cell, Column, Row, Screen, Table, totals_table
 from torchscan.report.text import grid, paragraphs, totals_of
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def format_memory(estimate: MemoryEstimate, width: int = 80) -> str:
             *paragraphs(table.summary, width),
             totals_of(lettered, width),
             *([_plot(estimate.timeline, width)] if estimate.timeline else []),
-            *([grid(table, width)] if table.rows else []),
+            *([grid(table, Screen(width))] if table.rows else []),
             *(totals_of(each, width) for each in verdict),
             *paragraphs(table.remarks, width),
         ]

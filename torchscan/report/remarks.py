@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from torchscan import units
 from torchscan.report.info_data import InfoData, Layer, Overheads, ProvenanceData
 from torchscan.report.table import Cell, Table, totals_table
@@ -51,7 +53,8 @@ def _overhead_rows(overheads: Overheads, model_size: int) -> list[Sequence[Cell]
     """What the process holds on the GPU beside the model, if it was measured."""
     cuda, framework = overheads["cuda"]["fwd"], overheads["framework"]["fwd"] or 0.0
     if cuda == framework == 0:
-        return [_row("overhead", "Framework & CUDA overhead", None, "not measured")]
+        here = torch.cuda.is_available()
+        return [_row("overhead", "Framework & CUDA overhead", None, "not measured: the model is not on it")] if here else []
     bound = "≥ " if cuda is None else ""
     total = model_size + int(((cuda or 0.0) + framework) * 2**20)
     return [

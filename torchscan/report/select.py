@@ -29,7 +29,7 @@ def select_layers(info: InfoDict, *, match: str | None = None, sort: str | None 
     layers = data["layers"] if match is None else _matching(data["layers"], match)
     if sort is not None:
         check_columns([sort])
-        layers = sorted(layers, key=lambda layer: _order(COLUMNS[sort].value(layer)))
+        layers = sorted(layers, key=lambda layer: _order(COLUMNS[sort].value(layer, data["overall"])))
     whole: Selection = {"match": None, "sort": None, "layers": len(data["layers"])}
     before = data.get("selection", whole)
     chosen: Selection = {"match": match or before["match"], "sort": sort or before["sort"], "layers": before["layers"]}

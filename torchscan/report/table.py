@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from torchscan.errors import InputError
 from torchscan.results import Result, load_writers
@@ -22,6 +22,14 @@ Cut = Literal["head", "mid", "tail"]
 _MOST_LEVELS = 100
 
 
+class Screen(NamedTuple):
+    """What text is written on."""
+
+    #: in characters
+    width: int = 80
+    has_colours: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """One column: its key in data, and its heading."""
@@ -36,6 +44,10 @@ class Column:
     cut: Cut = "mid"
     #: whether the figures of several rows have a sum
     adds_up: bool = False
+    #: the colour of bars, which text has beside its values: shares of a whole
+    bars: str = ""
+    #: whether people read it last
+    is_faint: bool = False
     #: 0: always there; others are left out of text that would be too wide, the greatest first, equal ones together
     dispensable: int = 0
     #: or only for programs, in CSV and JSON
@@ -70,7 +82,17 @@ class Row:
     @property
     def name(self) -> str:
         """The name as it reads in the tree."""
-        return printable(self.cells[0].text) + (f" ×{self.repeats}" if self.repeats > 1 else "")
+        return printable(self.cells[0].text) + self.times
+
+    @property
+    def times(self) -> str:
+        """How many rows it stands for, where that is more than one: the name ends in it."""
+        return f" ×{self.repeats}" if self.repeats > 1 else ""
+
+    @property
+    def end(self) -> int:
+        """How much of the end of the name is never cut: ``" … 11 ×12"``."""
+        return len(self.name) - max(self.name.rfind(" … "), 0) if self.repeats > 1 else 0
 
     @property
     def indent(self) -> int:
@@ -78,9 +100,14 @@ class Row:
         return min(self.depth, _MOST_LEVELS)
 
     @property
+    def shown(self) -> Sequence[Cell]:
+        """The cells that people see: sums where there are some."""
+        return [total or cell for cell, total in zip(self.cells, self.sums or [None] * len(self.cells), strict=True)]
+
+    @property
     def texts(self) -> list[str]:
-        """The texts of the cells."""
-        return [self.name, *(printable(cell.text) for cell in self.cells[1:])]
+        """The texts of these."""
+        return [self.name, *(printable(cell.text) for cell in self.shown[1:])]
 
     def only(self, at: Sequence[int]) -> Row:
         """With some of its cells."""
@@ -128,22 +155,22 @@ class Table(Result):
         """Short: there may be thousands of rows."""
         return f"<Table {self.title!r}: {len(self.rows)} {self.noun}>"
 
-    def write(self, style: str, *, width: int = 80) -> str:
-        """The table in a format: one of ``FORMATS``. ``width`` is that of text, in characters."""
+    def write(self, style: str, *, width: int = 80, colours: bool = False) -> str:
+        """The table in a format: one of ``FORMATS``. Text has this ``width``, in characters, and ``colours`` for a terminal."""
         load_writers()
         for name in FORMATS:
             if name == style:
-                return _writers[name](self if name in _DATA else self.shown, width)
+                return _writers[name](self if name in _DATA else self.shown, Screen(width, colours))
         raise InputError(f"{style!r} is not a format of tables: choose one of {', '.join(FORMATS)}")
 
 
-Writer = Callable[[Table, int], str]
+Writer = Callable[[Table, Screen], str]
 W = TypeVar("W", bound=Writer)
 _writers: dict[Format, Writer] = {}
 
 
 def writes(style: Format) -> Callable[[W], W]:
-    """Register a function that writes tables in this format; it takes the width for text."""
+    """Register a function that writes tables in this format; it takes what text is for."""
 
     def register(writer: W) -> W:
         if style in _writers:

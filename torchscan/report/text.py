@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 from tabulate import DataRow, Line, TableFormat, tabulate
 
-from torchscan.report.table import Column, Cut, Row, Table, printable, writes
+from torchscan.report.colours import in_colour, in_weight
+from torchscan.report.table import Column, Cut, Row, Screen, Table, printable, writes
 
 _ELLIPSIS = "…"
 _GAP = 2
+#: characters of a bar, in eighths
+_BAR = 8
+_EIGHTHS = ("", *"▏▎▍▌▋▊▉")
 #: lines that a remark may take; a page has room for more
 _MOST_LINES = 6
 _RULES = TableFormat(
@@ -26,11 +32,12 @@ _RULES = TableFormat(
 
 
 @writes("text")
-def text_of(table: Table, width: int) -> str:
+def text_of(table: Table, screen: Screen) -> str:
     """The rows with the totals right below them, or the totals first, in paragraphs of their own."""
+    table, width = _needed(table, screen.width), screen.width
     summary, remarks = paragraphs(table.summary, width), paragraphs(table.remarks, width)
     totals = [totals_of(each, width) for each in table.totals]
-    rows = [grid(table, width)] if table.rows else []
+    rows = [grid(table, screen)] if table.rows else []
     if table.totals_first:
         return "\n\n".join([*summary, *totals, *rows, *remarks])
     rule = [each.partition("\n")[0] for each in rows]
@@ -45,24 +52,61 @@ def paragraphs(texts: Sequence[str], width: int) -> list[str]:
 # -- rows ----------------------------------------------------------------------------------------------------------------
 
 
-def grid(table: Table, width: int) -> str:
-    """The headings and rows, between rules."""
-    table = _needed(table, width)
+def grid(table: Table, screen: Screen) -> str:
+    """The headings and rows, between rules. Sums of rows that follow are bold; bars are where there is room for them."""
     by_column = _texts(table)
-    widths = _fitting_widths(table.columns, by_column, width)
-    fitted = [
-        [cut(text, size, column.cut, _indent_of(text) if number == 0 else 0) for text in texts]
-        for number, (column, texts, size) in enumerate(zip(table.columns, by_column, widths, strict=True))
-    ]
+    widths = _fitting_widths(table.columns, by_column, screen.width)
+    room = screen.width - sum(widths) - _GAP * (len(widths) - 1)
+    with_bars = room >= (_BAR + 1) * sum(bool(column.bars) for column in table.columns)
+    drawn = [_drawn(table, at, *each, screen, with_bars) for at, each in enumerate(zip(by_column, widths, strict=True))]
     text = tabulate(
-        [[column.heading for column in table.columns], *zip(*fitted, strict=True)],  # headings of its own would be wider
+        list(zip(*drawn, strict=True)),  # headings of its own would be wider
         tablefmt=_RULES,
-        colalign=_sides(table.columns),
+        colalign=["left"] * len(drawn),
         disable_numparse=True,
         preserve_whitespace=True,
     )
-    rule, heading, *rows = text.split("\n")
+    rule, *lines = text.split("\n")
+    heading, *rows = (line.rstrip() for line in lines)
     return "\n".join([rule, heading, rule, *rows])
+
+
+def _drawn(table: Table, at: int, texts: Sequence[str], width: int, screen: Screen, with_bars: bool) -> list[str]:
+    """The heading of a column and its cells, each as wide as the others."""
+    column = table.columns[at]
+    ends = [0 if at else row.end for row in table.rows]
+    cells = [
+        _padded(cut(text, width, column.cut, 0 if at else _indent_of(text), end), width, column)
+        for text, end in zip(texts, ends, strict=True)
+    ]
+    heading = _padded(column.heading, width, column)
+    if screen.has_colours:
+        cells = [_weighted(cell, column, is_sum) for cell, is_sum in zip(cells, _are_sums(table.rows, at), strict=True)]
+    if not (with_bars and column.bars):
+        return [heading, *cells]
+    bars = [_bar(row.shown[at].value or 0.0, column.bars, screen) for row in table.rows]
+    return [heading + " " * (_BAR + 1), *(f"{cell} {bar}" for cell, bar in zip(cells, bars, strict=True))]
+
+
+def _padded(text: str, width: int, column: Column) -> str:
+    return text.rjust(width) if column.is_number else text.ljust(width)
+
+
+def _are_sums(rows: Sequence[Row], at: int) -> list[bool]:
+    """Whether a figure is also spread over rows that follow."""
+    deeper = [*(below.depth > row.depth for row, below in pairwise(rows)), False]
+    return [is_above and bool(row.sums) and row.sums[at] is not None for row, is_above in zip(rows, deeper, strict=True)]
+
+
+def _weighted(cell: str, column: Column, is_sum: bool) -> str:
+    return in_weight(cell, "bold") if is_sum else in_weight(cell, "faint") if column.is_faint else cell
+
+
+def _bar(share: float, colour: str, screen: Screen) -> str:
+    """In eighths of a character; of what is not nothing, one at least."""
+    eighths = min(8 * _BAR, max(round(8 * _BAR * share), int(share > 0)))
+    drawn = "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
+    return (in_colour(drawn, colour) if drawn and screen.has_colours else drawn) + " " * (_BAR - len(drawn))
 
 
 def _texts(table: Table) -> list[list[str]]:
@@ -75,12 +119,14 @@ def _texts(table: Table) -> list[list[str]]:
 def _needed(table: Table, width: int) -> Table:
     """Without columns that may be left out, as long as the others are too wide."""
     grades = sorted({column.dispensable for column in table.columns} - {0})
-    sizes = list(map(_narrowest, table.columns, _texts(table))) if grades else []
+    sizes = list(map(_narrowest, table.columns, _texts(table))) if grades and table.rows else []
+    out: list[str] = []
     while grades and sum(size + _GAP for size in sizes) - _GAP > width:
         least_needed = grades.pop()
+        out[:0] = [column.heading for column in table.columns if column.dispensable == least_needed]
         sizes = [size for size, column in zip(sizes, table.columns, strict=True) if column.dispensable != least_needed]
         table = table.only([column for column in table.columns if column.dispensable != least_needed])
-    return table
+    return replace(table, remarks=[*table.remarks, f"Left out, for want of room: {', '.join(out)}."]) if out else table
 
 
 def _narrowest(column: Column, texts: Sequence[str]) -> int:
@@ -91,10 +137,6 @@ def _narrowest(column: Column, texts: Sequence[str]) -> int:
 
 def _widest(column: Column, texts: Sequence[str]) -> int:
     return max(len(column.heading), *map(len, texts))
-
-
-def _sides(columns: Sequence[Column]) -> list[str]:
-    return ["right" if column.is_number else "left" for column in columns]
 
 
 def _branches(rows: Sequence[Row]) -> list[str]:
@@ -135,18 +177,14 @@ def _fitting_widths(columns: Sequence[Column], by_column: Sequence[Sequence[str]
     return widths
 
 
-def cut(text: str, width: int, where: Cut, indent: int = 0) -> str:
-    """Shorten a text to ``width``, but keep the branches of the tree before it."""
+def cut(text: str, width: int, where: Cut, indent: int = 0, end: int = 0) -> str:
+    """Shorten a text to ``width``, but keep the branches of the tree before it, and as much of its ``end`` as is said."""
     if len(text) <= width:
         return text
-    prefix, text = text[:indent], text[indent:]
-    room = max(width - indent - 1, 1)
-    if where == "head":
-        return f"{prefix}{_ELLIPSIS}{text[len(text) - room :]}"
-    if where == "tail":
-        return f"{prefix}{text[:room]}{_ELLIPSIS}"
-    tail = room // 2
-    return f"{prefix}{text[: room - tail]}{_ELLIPSIS}{text[len(text) - tail :]}"
+    prefix, text, suffix = text[:indent], text[indent : len(text) - end], text[len(text) - end :]
+    room = max(width - indent - end - 1, 1)
+    tail = {"head": room, "tail": 0, "mid": room // 2}[where]
+    return f"{prefix}{text[: room - tail]}{_ELLIPSIS}{text[len(text) - tail :]}{suffix}"
 
 
 # -- totals --------------------------------------------------------------------------------------------------------------
@@ -155,15 +193,18 @@ def cut(text: str, width: int, where: Cut, indent: int = 0) -> str:
 def totals_of(table: Table, width: int) -> str:
     """A small table without rules. A single column of figures is aligned to the left, beside the names."""
     headings = [[column.heading for column in table.columns]] if table.has_headings else []
-    sides = ["left"] * 2 if len(table.columns) == 2 else _sides(table.columns)
+    sides = ["left"] * 2 if len(table.columns) == 2 else ["right" if column.is_number else "left" for column in table.columns]
     rows = [_wrapped(row.texts, table, width) for row in table.rows]
     text = tabulate([*headings, *rows], tablefmt="plain", disable_numparse=True, colalign=sides)
     return f"{printable(table.title)}\n{text}" if table.title else text
 
 
 def _wrapped(texts: list[str], table: Table, width: int) -> list[str]:
-    """Words at the end of a row wrap within the width."""
-    if table.columns[-1].is_number:
-        return texts
-    before = sum(max(len(row.texts[at]) for row in table.rows) + _GAP for at in range(len(texts) - 1))
-    return [*texts[:-1], textwrap.fill(texts[-1], max(width - before, 10))]
+    """Words at the end of a row, or else its name, wrap within the width."""
+    at = 0 if table.columns[-1].is_number else -1
+    sizes = [max(len(row.texts[column]) for row in table.rows) + _GAP for column in range(len(texts))]
+    sizes[at] = 0
+    return [
+        textwrap.fill(text, max(width - sum(sizes), 10)) if column == at % len(texts) else text
+        for column, text in enumerate(texts)
+    ]

@@ -14,12 +14,11 @@
     const isParent = (index) => index + 1 < rows.length && depth(rows[index + 1]) > depth(rows[index]);
     const isClosed = (row) => row.classList.contains("closed");
 
-    // A closed row speaks for all that it hides.
-    function showFigures(row, closed) {
+    // In a tree a row has the sum of all that it calls; in a list each speaks for itself.
+    function showFigures(row, sorted) {
       for (const cell of row.querySelectorAll("td[data-total]")) {
-        cell.textContent = closed ? cell.dataset.total : cell.dataset.own;
-        cell.style.setProperty("--share", closed ? cell.dataset.totalShare : cell.dataset.ownShare);
-        cell.title = closed ? "with all that it calls" : "";
+        cell.textContent = sorted ? cell.dataset.own : cell.dataset.total;
+        cell.style.setProperty("--share", sorted ? cell.dataset.ownShare : cell.dataset.totalShare);
       }
     }
 
@@ -37,7 +36,7 @@
         const hidden = !sorted && depth(row) > hiddenBelow;
         if (!hidden) hiddenBelow = isClosed(row) && !sorted ? depth(row) : Infinity;
         row.hidden = hidden;
-        showFigures(row, isClosed(row) && !sorted);
+        showFigures(row, sorted);
         const name = row.querySelector(".name");
         name.textContent = sorted ? name.dataset.full : name.dataset.name;
       }

@@ -1,0 +1,56 @@
+"""Colours, the same wherever something is shown, and what a terminal can show.
+
+The colour-blind can tell them apart, and none stands alone: a word or a place says the same.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Literal, TextIO
+
+#: on light ground
+COLOURS: Mapping[str, str] = {
+    "compute": "#d1603d",
+    "memory": "#2f74c0",
+    "cache": "#5fb3b3",
+    "launch": "#9a9da3",
+    "parameters": "#4c78a8",
+    "optimizer": "#7b6bb0",
+    "gradients": "#e1812c",
+    "activations": "#67a868",
+    "temporary": "#d1605e",
+    "inputs": "#8c6d31",
+    "buffers": "#9ecae9",
+}
+Weight = Literal["bold", "faint"]
+_WEIGHTS: Mapping[Weight, int] = {"bold": 1, "faint": 2}
+
+
+def has_colours(stream: TextIO) -> bool:
+    """Whether text for this stream has colours: in a terminal, unless ``NO_COLOR`` or ``FORCE_COLOR`` says otherwise."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def width_of(stream: TextIO) -> int:
+    """The width of the terminal that a stream is shown in, in characters; 80 if it is none."""
+    return shutil.get_terminal_size((80, 24)).columns if stream is not None and stream.isatty() else 80
+
+
+def in_weight(text: str, weight: Weight) -> str:
+    """For a terminal."""
+    return f"\x1b[{_WEIGHTS[weight]}m{text}\x1b[0m" if text.strip() else text
+
+
+def in_colour(text: str, name: str) -> str:
+    """For a terminal: the colour itself where it says that it shows all, else the nearest of 216."""
+    red, green, blue = (int(COLOURS[name][place : place + 2], 16) for place in (1, 3, 5))
+    if os.environ.get("COLORTERM") in ("truecolor", "24bit"):
+        return f"\x1b[38;2;{red};{green};{blue}m{text}\x1b[0m"
+    steps = [max(round((each - 55) / 40), int(each >= 48)) for each in (red, green, blue)]  # 0, 95, 135, … 255
+    return f"\x1b[38;5;{16 + 36 * steps[0] + 6 * steps[1] + steps[2]}m{text}\x1b[0m"

@@ -1,0 +1,146 @@
+"""The lines of the layer table: each layer with all that it calls, equal blocks in one line, and without what does nothing."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torchscan.report.columns import full_name_of, name_of
+from torchscan.report.info_data import SUMS, Layer
+
+#: the number at the end of a name, or that of a call
+_NUMBERED = re.compile(r"(.*?)(\d+|\(\d+\))")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A layer, or several equal ones that follow each other: its figures are the sums of all of them."""
+
+    name: str
+    full_name: str
+    #: with shapes and receptive field of the last
+    own: Layer
+    #: with everything that is called
+    total: Layer
+    repeats: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What the table shows."""
+
+    lines: Sequence[Line]
+    #: how many layers of which type were left out
+    hidden: Counter[str]
+
+
+def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
+    """With equal blocks in one line, or each on its own; None: in one where that takes no more than half as many lines."""
+    tree = Tree(layers)
+    if fold_repeats is not False:
+        folded = list(tree.folded())
+        if fold_repeats or 2 * len(folded) <= len(layers):
+            return Lines(folded, Counter(layer["type"] for layer in layers if tree.is_idle(layer)))
+    return Lines([tree.line(at, at, 1, 1) for at in range(len(layers))], Counter())
+
+
+class Tree:
+    """Which layer calls which. They are known by their places in the order of the calls."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = layers
+        self._children: list[list[int]] = [[] for _ in layers]
+        self.totals = [layer.copy() for layer in layers]
+        for at, parent in _parents(layers):
+            self._children[parent].insert(0, at)
+            self.totals[parent]["is_shared"] |= self.totals[at]["is_shared"]
+            for key in SUMS:
+                self.totals[parent][key] += self.totals[at][key]
+
+    def is_idle(self, layer: Layer) -> bool:
+        """Whether it does nothing: an Identity, a Dropout in evaluation."""
+        is_same = layer["input_shape"] == layer["output_shape"] is not None
+        return is_same and layer["is_leaf"] and layer["depth"] > 0 and layer["complete"] and not any(layer[key] for key in SUMS)
+
+    def line(self, first: int, last: int, repeats: int, times: int) -> Line:
+        """From one layer to the last of those that are equal to it, in ``times`` equal places."""
+        one, other = self._layers[first], self._layers[last]
+        return Line(
+            name=_from_to(name_of(one), name_of(other)),
+            full_name=_from_to(full_name_of(one), full_name_of(other)),
+            own=_times(other, times),
+            total=_times(self.totals[last], times),
+            repeats=repeats,
+        )
+
+    def folded(self) -> Iterator[Line]:
+        """Equal blocks that follow each other in one line, and those that they call below it."""
+        kinds = self._kinds()
+        waiting = [(0, 0, 1, 1)]
+        while waiting:
+            first, last, repeats, times = waiting.pop()
+            yield self.line(first, last, repeats, times)
+            shown = [at for at in self._children[last] if not self.is_idle(self._layers[at])]
+            runs = list(self._runs(shown, kinds))
+            waiting += [(run[0], run[-1], len(run), times * len(run)) for run in reversed(runs)]
+
+    def _runs(self, siblings: Iterable[int], kinds: Sequence[int]) -> Iterator[list[int]]:
+        run: list[int] = []
+        for at in siblings:
+            if run and kinds[run[-1]] == kinds[at] and _follows(self._layers[run[-1]], self._layers[at]):
+                run.append(at)
+                continue
+            if run:
+                yield run
+            run = [at]
+        if run:
+            yield run
+
+    def _kinds(self) -> list[int]:
+        """The same number for layers that are the same in all that is shown of them and of what they call."""
+        known: dict[tuple[Any, ...], int] = {}
+        kinds = [0] * len(self._layers)
+        for at in reversed(range(len(self._layers))):
+            below = tuple((self._layers[child]["name"], kinds[child]) for child in self._children[at])
+            kinds[at] = known.setdefault((*_shown(self._layers[at]), below), len(known))
+        return kinds
+
+
+def _shown(layer: Layer) -> tuple[Any, ...]:
+    figures = (layer[key] for key in SUMS)
+    return layer["type"], str(layer["input_shape"]), str(layer["output_shape"]), layer["is_shared"], layer["complete"], *figures
+
+
+def _follows(one: Layer, other: Layer) -> bool:
+    """Whether it is the next of a numbered list, or the next call of the same module."""
+    if one["path"] == other["path"]:
+        return other["call"] == one["call"] + 1
+    before, after = (_NUMBERED.fullmatch(layer["name"]) for layer in (one, other))
+    return bool(before and after and before[1] == after[1] and int(after[2]) == int(before[2]) + 1)
+
+
+def _from_to(first: str, last: str) -> str:
+    """``layers.0 … 31``, ``cell … (8)``: of the last what is different."""
+    if first == last:
+        return first
+    numbered = _NUMBERED.fullmatch(first)
+    return f"{first} … {last.removeprefix(numbered[1] if numbered else first).strip()}"
+
+
+def _times(layer: Layer, times: int) -> Layer:
+    return cast("Layer", {**layer, **{key: times * layer[key] for key in SUMS}}) if times > 1 else layer
+
+
+def _parents(layers: Sequence[Layer]) -> Iterator[tuple[int, int]]:
+    """Positions of each layer and its parent, last first, so that children are summed before their parents."""
+    above: list[int] = []
+    found = []
+    for position, layer in enumerate(layers):
+        del above[layer["depth"] :]
+        if above:
+            found.append((position, above[-1]))
+        above.append(position)
+    return reversed(found)
