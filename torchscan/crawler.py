@@ -13,7 +13,7 @@ from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.receptive_field.result import Short
 from torchscan.analyses.totals import total_cost
-from torchscan.errors import TorchscanError, warn_user
+from torchscan.errors import RecordError, TorchscanError, warn_user
 from torchscan.ops import OpCost
 from torchscan.question import asking
 from torchscan.recording.arguments import RunArguments
@@ -23,7 +23,8 @@ from torchscan.report.colours import has_colours, width_of
 from torchscan.report.columns import usual_columns
 from torchscan.report.export import check_layout, info_table
 from torchscan.report.info import Info
-from torchscan.report.table import Cut
+from torchscan.report.table import Cut, Table
+from torchscan.report.unfinished import unfinished_table
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
 
@@ -96,9 +97,17 @@ def summary(
     shown = usual_columns(receptive_field, effective_rf_stats) if columns is None else columns
     with_fields = not {"rf", "s", "p"}.isdisjoint(shown)
     scan = Scan(module, input_shape, dtype, **asked)
-    info = scan.describe(convention, strict=strict, receptive_field=with_fields)
-    table = info_table(folded_to(info, max_depth), shown, wrap_mode, fold_repeats=fold_repeats)
-    print(table.write("text", width=width, colours=has_colours(sys.stdout)))  # noqa: T201 - printing is what it is for
+    try:
+        info = scan.describe(convention, strict=strict, receptive_field=with_fields)
+    except RecordError as error:
+        _print(unfinished_table(error), width)
+        raise
+    _print(info_table(folded_to(info, max_depth), shown, wrap_mode, fold_repeats=fold_repeats), width)
+
+
+def _print(table: Table | None, width: int) -> None:
+    if table is not None:
+        print(table.write("text", width=width, colours=has_colours(sys.stdout)))  # noqa: T201 - printing is what it is for
 
 
 @asking

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 
 class TorchscanError(Exception):
@@ -18,6 +19,10 @@ class InputError(TorchscanError, ValueError):
 
 class RecordError(TorchscanError, RuntimeError):
     """The model raised while its pass was recorded; the original exception is chained as the cause."""
+
+    #: the record up to there, a ``Trace``, and which call of a module failed in it; None: there is none
+    so_far: Any = None
+    failed: int | None = None
 
 
 class UnpricedError(TorchscanError):

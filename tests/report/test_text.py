@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -254,7 +255,7 @@ def test_repeats_are_folded_or_shown_as_asked() -> None:
 
 def test_blocks_that_differ_anywhere_are_apart() -> None:
     widths = [4, 4, 4, 8, 8, 8, 8]
-    model = nn.Sequential(*(nn.Linear(one, other) for one, other in zip(widths, widths[1:], strict=False)))
+    model = nn.Sequential(*(nn.Linear(one, other) for one, other in pairwise(widths)))
     names = [line.partition("  ")[0] for line in lines(model, (4,), fold_repeats=True)[3:7]]
     assert names == ["Sequential", "├─0 … 1 ×2", "├─2", "└─3 … 5 ×3"]
     frozen = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 4))
@@ -343,3 +344,35 @@ def test_only_terminals_have_colours(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setenv("NO_COLOR", "1")
     torchscan.summary(Block(), (3, 32, 32))
     assert capsys.readouterr().out == plain
+
+
+# -- a pass that fails ---------------------------------------------------------------------------------------------------
+
+WHAT_RAN = """\
+────────────────────────────────────────────────
+Layer         Type        Input   Output  Params
+────────────────────────────────────────────────
+Sequential    Sequential  –       –          908
+├─0           Sequential  3×8×8   16×8×8     448
+└─1           Sequential  –       –          460
+  ├─0         ReLU        16×8×8  16×8×8       –
+  └─1 failed  Conv2d      16×8×8  –          460
+────────────────────────────────────────────────
+The pass failed here:
+"""
+
+
+@pytest.mark.parametrize("execute", ["abstract", "real"])
+def test_a_pass_that_fails_shows_the_layers_up_to_there(execute: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second convolution wants 5 channels and has 10·5·3·3 + 10 parameters; what has run whole is one row."""
+    stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU())
+    model = nn.Sequential(stem, nn.Sequential(nn.ReLU(), nn.Conv2d(5, 10, 3, bias=True), nn.ReLU()), nn.ReLU())
+    with pytest.raises(torchscan.RecordError, match=r"1\.1 \(Conv2d\) failed in aten\.conv"):
+        torchscan.summary(model, (3, 8, 8), execute=execute)
+    assert capsys.readouterr().out == WHAT_RAN
+
+
+def test_a_pass_that_fails_in_the_model_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(torchscan.RecordError):
+        torchscan.summary(Calls(lambda self, x: self.a(x) @ x, a=nn.Linear(4, 2)), (4,))
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[3:5]] == [["Calls", "failed"], ["└─a", "Linear"]]

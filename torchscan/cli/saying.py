@@ -49,9 +49,14 @@ def in_options(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Print a remark on standard error. Where it cannot be written, the exit status still says how it went."""
+    """Print a remark on standard error."""
+    explain(f"torchscan: {text}")
+
+
+def explain(text: str) -> None:
+    """Print what belongs to a remark. Where it cannot be written, the exit status still says how it went."""
     try:
-        print(f"torchscan: {_in(sys.stderr.encoding, text)}", file=sys.stderr)  # noqa: T201 - printing is what it is for
+        print(_in(sys.stderr.encoding, text), file=sys.stderr)  # noqa: T201 - printing is what it is for
     except OSError:
         write_no_more(sys.stderr)
 

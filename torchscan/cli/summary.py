@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from torchscan.cli.arguments import add_output, model_command, names, on_scan, positive, put_table
+from torchscan.cli.saying import explain
+from torchscan.errors import RecordError
 
 _COLUMNS = """\
 Columns: type path input_shape output_shape params own_params grad_params nograd_params trainable
@@ -64,7 +67,11 @@ def _run(options: argparse.Namespace) -> None:
     check_columns(None if options.sort is None else [options.sort])
     with_fields = options.rf or not FIELDS.isdisjoint([*(columns or ()), options.sort])
     counting = {"strict": options.strict, "convention": options.convention, "receptive_field": with_fields}
-    info = on_scan(options, lambda scan: scan.describe(**counting))
+    try:
+        info = on_scan(options, lambda scan: scan.describe(**counting))
+    except RecordError as error:
+        _show_what_ran(error, options.width)
+        raise
     info = select_layers(folded_to(info, options.depth), match=options.filter, sort=options.sort, top=options.top)
     put_table(
         info_table(info, columns, options.wrap, fold_repeats=options.fold_repeats),
@@ -73,3 +80,13 @@ def _run(options: argparse.Namespace) -> None:
         json=lambda: to_json(info),
         html=lambda: to_html(info, columns, standalone=True),
     )
+
+
+def _show_what_ran(error: RecordError, width: int) -> None:
+    """Before the error says why it failed."""
+    from torchscan.report.colours import has_colours
+    from torchscan.report.unfinished import unfinished_table
+
+    table = unfinished_table(error)
+    if table is not None:
+        explain(table.write("text", width=width, colours=has_colours(sys.stderr)))

@@ -187,7 +187,7 @@ class CallTree:
         self.missed: set[str] = set()
         self._threads: dict[int, _Thread] = {}
         self._invocations: dict[int, int] = {}
-        self._origin: tuple[BaseException, Call] | None = None
+        self._origin: tuple[BaseException, Call, tuple[Any, ...]] | None = None
 
     @property
     def root(self) -> Call:
@@ -219,6 +219,11 @@ class CallTree:
     def origin_of(self, error: BaseException) -> Call | None:
         """The first call that this exception left."""
         return self._origin[1] if self._origin is not None and self._origin[0] is error else None
+
+    @property
+    def given_to_origin(self) -> tuple[Any, ...]:
+        """The positional arguments of that call."""
+        return () if self._origin is None else self._origin[2]
 
     def forget_caught(self) -> None:
         """Let go of an exception that somebody has caught: its frames hold tensors."""
@@ -303,7 +308,7 @@ class CallTree:
         if thread is None or call is None or call.module is not module:
             return
         if result is None and sys.exception() is not call.handled:
-            self._abandon(thread, call, sys.exception())
+            self._abandon(thread, call, sys.exception(), arguments)
         else:
             self._close(thread, call, (arguments, kwargs[0] if kwargs else {}), result)
 
@@ -357,10 +362,10 @@ class CallTree:
             thread.current = call.outer
             thread.assign_nodes_to(call.outer)
 
-    def _abandon(self, thread: _Thread, call: Call, error: BaseException | None) -> None:
+    def _abandon(self, thread: _Thread, call: Call, error: BaseException | None, arguments: tuple[Any, ...]) -> None:
         """The first call that an exception leaves is where it came from."""
         if error is not None and self.origin_of(error) is None:
-            self._origin = (error, call)
+            self._origin = (error, call, arguments)
         self._close(thread, call, FAILED, ())
 
     def _here(self) -> _Thread:

@@ -33,7 +33,9 @@ def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], 
     what = _first_line(error)
     got = ", ".join(_input_text(each) for each in inputs) or "no tensor"
     hint = _hint(failure, module, request.input_shape)
-    return RecordError(f"{where}: {type(error).__name__}: {what}\n  the model was given: {got}\n  try: {hint}")
+    explained = RecordError(f"{where}: {type(error).__name__}: {what}\n  the model was given: {got}\n  try: {hint}")
+    explained.failed = None if failure.call is None else failure.call.index
+    return explained
 
 
 def _where(failure: Failure, module: nn.Module) -> str:

@@ -32,7 +32,7 @@ from torchscan.recording.state import original_of, set_training, unchanged
 from torchscan.recording.surroundings import refuse_tracers
 from torchscan.recording.training.autocast import Autocast
 from torchscan.torch_versions import is_fake_type, prepare_optimizers
-from torchscan.trace.events import InputRecord, ParameterRecord, Provenance
+from torchscan.trace.events import ParameterRecord, Provenance
 from torchscan.trace.trace import Trace
 
 
@@ -167,12 +167,16 @@ def _recorded(attempt: Attempt, request: PassRequest, inventory: Inventory) -> T
     )
     followed = request.device_type if request.in_pieces else None
 
-    def body() -> list[InputRecord]:
+    def body() -> None:
         make_room_for_nesting(inventory)
         with attempt.without_autocast(followed, assumptions.add):
-            return run(request, attempt, recorder, inventory, autocast)
+            run(request, attempt, recorder, inventory, autocast)
 
-    inputs = unchanged(inventory, request.mode, [request.args, request.kwargs], recorder.table, body)
+    try:
+        unchanged(inventory, request.mode, [request.args, request.kwargs], recorder.table, body)
+    except RecordError as error:
+        error.so_far = _so_far(recorder, inventory, _provenance(request, attempt, recorder, tuple(assumptions.texts), ()))
+        raise
     autocast.forget()  # the model may have left a context open
     recorder.values.tell()
     if attempt.buffers:
@@ -186,17 +190,18 @@ def _recorded(attempt: Attempt, request: PassRequest, inventory: Inventory) -> T
     if among is not None:
         assumptions.add(among)
     _warn_of_leftovers(recorder.table)
-    provenance = _provenance(request, attempt, inputs, tuple(assumptions.texts), recorder.tree.missed, unread)
-    return _trace(recorder, parameters, provenance)
+    return _trace(recorder, parameters, _provenance(request, attempt, recorder, tuple(assumptions.texts), unread))
+
+
+def _so_far(recorder: Recorder, inventory: Inventory, provenance: Provenance) -> Trace | None:
+    """The record of a pass that has failed. What went wrong matters more than a mistake of ours in this."""
+    with contextlib.suppress(Exception):
+        return _trace(recorder, parameter_records(inventory, recorder.table, recorder.took_packed), provenance)
+    return None
 
 
 def _provenance(
-    request: PassRequest,
-    attempt: Attempt,
-    inputs: Sequence[InputRecord],
-    assumptions: tuple[str, ...],
-    missed: set[str],
-    unread: Sequence[str],
+    request: PassRequest, attempt: Attempt, recorder: Recorder, assumptions: tuple[str, ...], unread: Sequence[str]
 ) -> Provenance:
     return Provenance(
         execution=attempt.name,
@@ -204,9 +209,9 @@ def _provenance(
         mode=request.mode,
         backward=request.has_backward,
         batch_size=request.batch_size if request.from_shapes else None,
-        inputs=tuple(inputs),
+        inputs=tuple(recorder.inputs),
         assumptions=assumptions,
-        missed=tuple(sorted(missed)),
+        missed=tuple(sorted(recorder.tree.missed)),
         unread=tuple(unread),
         torchscan_version=__version__,
         torch_version=torch.__version__,

@@ -46,7 +46,7 @@ from torchscan.torch_versions import (
     keeps_for_gradients,
     without_torch_function,
 )
-from torchscan.trace.events import ModuleCall, OpCall, Origin, Phase, TensorSpec
+from torchscan.trace.events import InputRecord, ModuleCall, OpCall, Origin, Phase, TensorSpec
 
 _LAZY_TYPES = frozenset({nn.UninitializedParameter, nn.UninitializedBuffer})  # about to be initialised: no part of the pass
 
@@ -106,6 +106,8 @@ class Recorder(TorchDispatchMode):
         for packed in inventory.packed:
             for size in packed.sizes or ():
                 self.table.storages.find_or_add(size.memory, "parameter", packed.path)
+        #: what the model was called with
+        self.inputs: list[InputRecord] = []
         self.assume = assume
         self.values = AssumedValues(self.table, assume, is_last_resort=is_last_resort)
         #: the packed weights that operators were given, with the path of the module that gave them first
@@ -155,7 +157,10 @@ class Recorder(TorchDispatchMode):
     def failure_of(self, error: BaseException) -> Failure:
         """Where this very exception came from; one that the model has caught before does not matter."""
         request = self._failed[1] if self._failed is not None and self._failed[0] is error else None
-        return Failure(error, self.tree.origin_of(error), request)
+        call = self.tree.origin_of(error)
+        if call is not None:
+            self._note_tensors(call, self.tree.given_to_origin, ())
+        return Failure(error, call, request)
 
     def op_calls(self) -> tuple[OpCall, ...]:
         """The record of the operators."""

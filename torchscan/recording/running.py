@@ -47,10 +47,8 @@ class _Arguments:
     originals: list[Tensor]
 
 
-def run(
-    request: PassRequest, attempt: Attempt, recorder: Recorder, inventory: Inventory, autocast: Autocast
-) -> list[InputRecord]:
-    """Run the model of the inventory, tell the recorder what happens, and say what the inputs were."""
+def run(request: PassRequest, attempt: Attempt, recorder: Recorder, inventory: Inventory, autocast: Autocast) -> None:
+    """Run the model of the inventory, and tell the recorder what happens."""
     arguments = _arguments(request, attempt, inventory)
     _enter(arguments, request, inventory, recorder.table)
     for slot in inventory.slots if attempt.buffers else ():
@@ -60,14 +58,13 @@ def run(
         _give_values(arguments, recorder.table)
     if not attempt.is_abstract:
         _enter_made_up(arguments, request, recorder.values)
-    inputs = [InputRecord(name, shape_of(tensor), tensor.dtype) for name, tensor in arguments.named]
+    recorder.inputs = [InputRecord(name, shape_of(tensor), tensor.dtype) for name, tensor in arguments.named]
     try:
         _Stage(request, attempt, recorder, inventory, autocast).whole(arguments)
     except (BackwardError, OptimizerError):
         raise
     except Exception as error:
-        raise explain(recorder.failure_of(error), inventory.root, inputs, request) from error
-    return inputs
+        raise explain(recorder.failure_of(error), inventory.root, recorder.inputs, request) from error
 
 
 def _arguments(request: PassRequest, attempt: Attempt, inventory: Inventory) -> _Arguments:
