@@ -65,7 +65,7 @@ def test_the_question_has_a_field_for_every_argument() -> None:
     ("verb", "given", "said"),
     [
         (torchscan.crawl_module, "bach_size", r"^crawl_module\(\) got .* 'bach_size': did you mean 'batch_size'"),
-        (torchscan.crawl_module, "optimizer", r"^crawl_module\(\) got .* 'optimizer': there are args, "),
+        (torchscan.record, "optimizer", r"^record\(\) got .* 'optimizer': there are args, "),
         (torchscan.estimate_memory, "execute", r"^estimate_memory\(\) got an unexpected keyword argument 'execute'"),
         (torchscan.assert_budget, "max_parms", "'max_parms': did you mean 'max_params'"),
         (Scan, "devise", "'devise': did you mean 'device'"),
@@ -74,7 +74,7 @@ def test_the_question_has_a_field_for_every_argument() -> None:
         (torchscan.summary, "input_data", r"'input_data': give args=\(x,\)"),
         (torchscan.summary, "col_names", r"'col_names': give columns=\["),
         (torchscan.summary, "depth", "'depth': give max_depth="),
-        (torchscan.summary, "device", "'device', and needs none: the model stays where it is"),
+        (torchscan.record, "device", "'device', and needs none: the model stays where it is"),
         (torchscan.summary, "verbose", "'verbose', and needs none: crawl_module"),
         (torchscan.crawl_module, "inputs", r"'inputs': give args=\(x,\)"),
         (torchscan.crawl_module, "input_res", "'input_res': give input_shape="),
@@ -131,9 +131,9 @@ def test_a_verb_explains_in_its_own_words_what_it_has_words_for() -> None:
     assert verb(3, second="x") == "3 False ['second']"
 
 
-#: of torchinfo.summary, thop.profile, fvcore.nn.flop_count and ptflops.get_model_complexity_info, but depth, kwargs and mode
+#: of torchinfo.summary, thop.profile, fvcore.nn.flop_count and ptflops.get_model_complexity_info, but depth, kwargs, mode, device
 _OTHERS = """
-model input_size input_data batch_dim cache_forward_pass col_names col_width device dtypes row_settings verbose
+model input_size input_data batch_dim cache_forward_pass col_names col_width dtypes row_settings verbose
 inputs custom_ops ret_layer_info report_missing supported_ops
 input_res print_per_layer_stat as_strings input_constructor ost ignore_modules custom_modules_hooks
 backend flops_units param_units output_precision backend_specific_config

@@ -16,11 +16,11 @@ from torchscan.analyses.totals import total_cost
 from torchscan.errors import RecordError, TorchscanError, warn_user
 from torchscan.ops import OpCost
 from torchscan.question import asking
-from torchscan.recording.arguments import RunArguments
+from torchscan.recording.arguments import RunArguments, ScanArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.aggregate import folded_to
 from torchscan.report.colours import has_colours, width_of
-from torchscan.report.columns import usual_columns
+from torchscan.report.columns import needed_for, require_device, usual_columns
 from torchscan.report.export import check_layout, info_table
 from torchscan.report.info import Info
 from torchscan.report.table import Cut, Table
@@ -46,7 +46,8 @@ def crawl_module(
     strict: bool = False,
     convention: Convention = "torchscan",
     receptive_field: bool = True,
-    **asked: Unpack[RunArguments],
+    memory: bool = False,
+    **asked: Unpack[ScanArguments],
 ) -> Info:
     """Record one pass and return what it costs, per layer and overall, as plain JSON-serialisable data.
 
@@ -56,9 +57,11 @@ def crawl_module(
         strict: raise if an operator is unpriced, instead of marking totals as lower bounds.
         convention: whose rules ``macs`` follow: torchscan's own, or another tool's, as it would report them.
         receptive_field: whether to include the receptive field of each layer.
+        memory: whether to include its memory. With a ``device`` there are times, too.
     """
     scan = Scan(module, input_shape, dtype, **asked)
-    return scan.describe(convention, strict=strict, receptive_field=receptive_field)
+    times = asked.get("device") is not None
+    return scan.describe(convention, strict=strict, receptive_field=receptive_field, memory=memory, times=times)
 
 
 @asking
@@ -76,7 +79,7 @@ def summary(
     dtype: DTypes | None = None,
     strict: bool = False,
     convention: Convention = "torchscan",
-    **asked: Unpack[RunArguments],
+    **asked: Unpack[ScanArguments],
 ) -> None:
     """Print the table of :func:`crawl_module`: layers as a tree, then the totals.
 
@@ -94,11 +97,12 @@ def summary(
     """
     width = width_of(sys.stdout) if width is None else width
     check_layout(columns, wrap_mode, width)
-    shown = usual_columns(receptive_field, effective_rf_stats) if columns is None else columns
-    with_fields = not {"rf", "s", "p"}.isdisjoint(shown)
+    has_device = asked.get("device") is not None
+    shown = usual_columns(receptive_field, effective_rf_stats, has_device) if columns is None else columns
+    require_device(shown, has_device=has_device)
     scan = Scan(module, input_shape, dtype, **asked)
     try:
-        info = scan.describe(convention, strict=strict, receptive_field=with_fields)
+        info = scan.describe(convention, strict=strict, **needed_for(shown))
     except RecordError as error:
         _print(unfinished_table(error), width)
         raise

@@ -120,12 +120,21 @@ class Scan:
         """The same as ``info``, without receptive fields."""
         return self.describe(receptive_field=False)
 
-    def describe(self, convention: Convention = "torchscan", *, strict: bool = False, receptive_field: bool = True) -> Info:
-        """The info dict, as described under :func:`torchscan.crawl_module`."""
+    def describe(
+        self,
+        convention: Convention = "torchscan",
+        *,
+        strict: bool = False,
+        receptive_field: bool = True,
+        memory: bool = False,
+        times: bool = False,
+    ) -> Info:
+        """The info dict, as described under :func:`torchscan.crawl_module`. ``times`` are those on the device."""
         trace, overheads = self._trace_and_overheads
         if strict:
             require_prices(trace, call_costs(trace))
-        return info_of(trace, convention, self.fields if receptive_field else None, overheads)
+        estimates = self.memory if memory else None, self.roofline if times else None
+        return info_of(trace, convention, self.fields if receptive_field else None, overheads, *estimates)
 
     @once
     def receptive_field(self) -> ReceptiveField:

@@ -137,5 +137,6 @@ INFOS: Mapping[str, Callable[[], Info]] = {
         Scores(), kwargs={"input_ids": torch.ones(2, 5, dtype=torch.long), "attention_mask": torch.ones(2, 5)}
     ),
     "hostile": lambda: named([*HOSTILE, *UNPRINTABLE]),
+    "memory and times": lambda: torchscan.crawl_module(block(), (3, 8, 8), training=True, memory=True, device="RTX 4090"),
     "another convention": lambda: torchscan.crawl_module(block(), (3, 8, 8), convention="flop_counter"),
 }

@@ -376,3 +376,59 @@ def test_a_pass_that_fails_in_the_model_itself(capsys: pytest.CaptureFixture[str
     with pytest.raises(torchscan.RecordError):
         torchscan.summary(Calls(lambda self, x: self.a(x) @ x, a=nn.Linear(4, 2)), (4,))
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[3:5]] == [["Calls", "failed"], ["└─a", "Linear"]]
+
+
+# -- memory and times ----------------------------------------------------------------------------------------------------
+
+
+def test_with_a_device_there_are_times_which_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+    torchscan.summary(Block(), (3, 32, 32), device="RTX 4090", batch_size=8)
+    text = capsys.readouterr().out
+    assert re.split("  +", text.splitlines()[1]) == ["Layer", "Type", "Output", "Params", "MACs (k)", "Time (µs)", "of time"]
+    assert "Times are estimated for NVIDIA GeForce RTX 4090: " in text
+    info = torchscan.crawl_module(Block(), (3, 32, 32), device="RTX 4090", batch_size=8)
+    times = [layer["time_estimate"] for layer in info["layers"]]
+    roofline = torchscan.analyze_roofline(Block(), (3, 32, 32), device="RTX 4090", batch_size=8)
+    assert sum(times) == pytest.approx(info["overall"]["time_estimate"]) == pytest.approx(roofline.time_estimate)
+    assert times[3] > 0 < times[4], "both calls of the activation"
+    folded = torchscan.aggregate_info(info, 1)["layers"]
+    assert sum(layer["time_estimate"] for layer in folded) == pytest.approx(roofline.time_estimate)
+    assert torchscan.from_json(torchscan.to_json(info)) == info
+    assert "latency" in torchscan.to_csv(info).splitlines()[0].split(",")
+
+
+def test_memory_is_that_of_the_estimate() -> None:
+    """A ReLU keeps its result, 4·10 floats; the output is there when the forward pass ends."""
+    model = nn.Sequential(nn.Linear(10, 10), nn.ReLU(), nn.Linear(10, 10))
+    info = torchscan.crawl_module(model, (10,), batch_size=4, training=True, memory=True)
+    estimate = torchscan.estimate_memory(model, (10,), batch_size=4, training=True)
+    assert [(layer["activation_bytes"], layer["peak_bytes"]) for layer in info["layers"]] == [
+        (each.activation_bytes, each.peak_bytes) for each in estimate.layers
+    ]
+    assert [layer["activation_bytes"] for layer in info["layers"]] == [320, 0, 160, 160]
+    assert info["overall"]["peak_bytes"] == estimate.peak_bytes
+    table = torchscan.format_info(info, columns=["activations", "peak"]).splitlines()
+    assert table[1].split() == ["Layer", "Activations", "(B)", "Peak", "(B)"]
+    assert table[5].split()[:2] == ["├─1", "160"]
+
+
+def test_equal_blocks_keep_the_sum_and_peak_at_the_most() -> None:
+    """The first of nine has no gradient of its input to compute, and a row of its own."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(9)))
+    asked: Any = {"batch_size": 16, "training": True, "memory": True, "device": "RTX 4090"}
+    info = torchscan.crawl_module(model, (64,), **asked)
+    blocks = [layer for layer in info["layers"] if layer["depth"] == 1][1:]
+    (folded,) = [line for line in lines(model, (64,), columns=["activations", "peak", "latency"], **asked) if "×8" in line]
+    kept, peak = sum(layer["activation_bytes"] for layer in blocks), max(layer["peak_bytes"] for layer in blocks)
+    assert folded.split()[4:6] == [f"{kept:,}", f"{peak / 1024:,.1f}"]
+
+
+def test_what_was_not_asked_for_is_refused() -> None:
+    with pytest.raises(torchscan.InputError, match=r"the column 'latency' needs a device: give device='RTX 4090', say"):
+        torchscan.summary(nn.Linear(2, 2), (2,), columns=["latency"])
+    info = torchscan.crawl_module(nn.Linear(2, 2), (2,))
+    with pytest.raises(torchscan.InputError, match=r"these layers have no 'peak': ask for it, .*memory=True\)"):
+        torchscan.format_info(info, columns=["peak"])
+    with pytest.raises(torchscan.InputError, match=r"no 'latency_share': ask for it, .*device='RTX 4090'\)"):
+        torchscan.to_csv(info, ["latency_share"])
+    torchscan.summary(nn.Linear(2, 2), (2,), columns=["peak", "activations"])

@@ -13,8 +13,9 @@ from torchscan.errors import RecordError
 _COLUMNS = """\
 Columns: type path input_shape output_shape params own_params grad_params nograd_params trainable
 param_size buffers buffer_size macs own_macs flops own_flops dmas bytes_read bytes_written
-params_share macs_share flops_share rf s p. Numbers are those of a layer with all that it calls;
-own_… are its own. Data (csv, json) have each layer's own numbers, and are never folded."""
+activations peak latency params_share macs_share flops_share latency_share rf s p. Numbers are
+those of a layer with all that it calls; own_… are its own. Data (csv, json) have each layer's own
+numbers, and are never folded."""
 _EXAMPLES = """\
 examples
   torchscan summary torchvision:resnet50 --depth 2
@@ -27,7 +28,8 @@ examples
 def add_to(commands: Any) -> None:
     """Register the command."""
     help_ = "the layers of a model as a table, and the totals"
-    parser = model_command(commands, "summary", help_, _COLUMNS, _EXAMPLES, run=_run)
+    parser = model_command(commands, "summary", help_, _COLUMNS, _EXAMPLES, run=_run, step=True)
+    parser.add_argument("--device", metavar="NAME", help="show what each layer takes there: 'RTX 4090', 'cuda'")
     layers = parser.add_argument_group("layers")
     layers.add_argument("--depth", metavar="N", type=int, help="fold deeper layers into their parents")
     layers.add_argument("--columns", metavar="A,B", type=names, help="what to show for each layer; see below")
@@ -55,18 +57,18 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     from torchscan.report.aggregate import folded_to
-    from torchscan.report.columns import FIELDS, check_columns, usual_columns
+    from torchscan.report.columns import check_columns, needed_for, require_device, usual_columns
     from torchscan.report.data import to_csv, to_json
     from torchscan.report.export import check_layout, info_table, to_html
     from torchscan.report.select import select_layers
 
-    columns = options.columns
-    if columns is None and options.rf:
-        columns = usual_columns(True, True)
+    has_device = options.device is not None
+    columns = usual_columns(options.rf, options.rf, has_device) if options.columns is None else options.columns
     check_layout(columns, options.wrap, options.width)
-    check_columns(None if options.sort is None else [options.sort])
-    with_fields = options.rf or not FIELDS.isdisjoint([*(columns or ()), options.sort])
-    counting = {"strict": options.strict, "convention": options.convention, "receptive_field": with_fields}
+    read = [*columns, *([] if options.sort is None else [options.sort])]
+    check_columns(read)
+    require_device(read, has_device=has_device)
+    counting = {"strict": options.strict, "convention": options.convention, **needed_for(read)}
     try:
         info = on_scan(options, lambda scan: scan.describe(**counting))
     except RecordError as error:
@@ -76,9 +78,9 @@ def _run(options: argparse.Namespace) -> None:
     put_table(
         info_table(info, columns, options.wrap, fold_repeats=options.fold_repeats),
         options,
-        csv=lambda: to_csv(info, columns, escape_formulas=True).removesuffix("\n"),
+        csv=lambda: to_csv(info, options.columns, escape_formulas=True).removesuffix("\n"),
         json=lambda: to_json(info),
-        html=lambda: to_html(info, columns, standalone=True),
+        html=lambda: to_html(info, options.columns, standalone=True),
     )
 
 

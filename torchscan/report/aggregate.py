@@ -34,6 +34,8 @@ def aggregate_info(info: InfoDict, max_depth: int) -> Info:
 def _fold(layer: Layer, into: Layer) -> None:
     for key in SUMS:
         into[key] += layer[key]
+    if "time_estimate" in layer:
+        into["time_estimate"] += layer["time_estimate"]
 
 
 def folded_to(info: InfoDict, max_depth: int | None) -> Info:

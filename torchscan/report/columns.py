@@ -16,6 +16,7 @@ from torchscan.report.table import Cell, Column, printable
 
 FieldKey = Literal["rf", "s", "p"]
 PlainKey = Literal["type", "path", "input_shape", "output_shape", FieldKey]
+EstimateKey = Literal["activation_bytes", "peak_bytes", "time_estimate"]
 #: of a layer, beside the whole model, which shares are of
 Value = Callable[[Layer, Sums], Any]
 Scaling = Callable[[Iterable[float]], units.Scale]
@@ -38,6 +39,8 @@ class LayerColumn:
     is_of_all: bool = False
     #: whether it follows from other columns: programs get it only if they ask for it
     is_derived: bool = False
+    #: the estimate that it shows, which is there if it was asked for
+    needs: EstimateKey | None = None
 
     def written(self, layers: Sequence[Layer], whole: Sums) -> tuple[Column, list[Cell]]:
         """With the unit in its heading, and a cell for each of these layers."""
@@ -98,7 +101,7 @@ def _cost_text(layer: Layer, value: int, scale: units.Scale) -> str:
     return f"{bound}{scale.text(value)}" if value or bound else NONE
 
 
-def _share(name: str, heading: str, bars: str, *keys: FigureKey) -> LayerColumn:
+def _share(name: str, heading: str, bars: str, *keys: FigureKey | EstimateKey, needs: EstimateKey | None = None) -> LayerColumn:
     def value(layer: Layer, whole: Sums) -> float:
         return summed(layer, keys) / (summed(whole, keys) or 1)
 
@@ -108,7 +111,12 @@ def _share(name: str, heading: str, bars: str, *keys: FigureKey) -> LayerColumn:
         text=lambda _, share, __: units.share(share) if share else NONE,
         is_of_all=True,
         is_derived=True,
+        needs=needs,
     )
+
+
+def _scale_of_known(scale: Scaling) -> Scaling:
+    return lambda values: scale([value for value in values if value is not None])
 
 
 def _trainable(layer: Layer, _: Sums) -> str | None:
@@ -177,9 +185,32 @@ COLUMNS: Mapping[str, LayerColumn] = {
         _cost("dmas", "DMAs", dispensable=5),
         _memory("bytes_read", "Read", dispensable=5),
         _memory("bytes_written", "Written", dispensable=5),
+        LayerColumn(
+            column=Column(key="activations", heading="Activations", unit="B", dispensable=1),
+            value=lambda layer, _: layer["activation_bytes"],
+            text=lambda _, value, scale: scale.text(value) if value else NONE,
+            scale=_scale_of_known(units.scale_of_memory),
+            needs="activation_bytes",
+        ),
+        LayerColumn(
+            column=Column(key="peak", heading="Peak", unit="B", dispensable=1),
+            value=lambda layer, _: layer["peak_bytes"],
+            text=lambda _, value, scale: scale.text(value) if value else NONE,
+            scale=_scale_of_known(units.scale_of_memory),
+            needs="peak_bytes",
+        ),
+        LayerColumn(
+            column=Column(key="latency", heading="Time", unit="s", adds_up=True, dispensable=1),
+            value=lambda layer, _: layer["time_estimate"],
+            text=lambda _, value, scale: scale.text(value) if value else NONE,
+            scale=units.scale_of_durations,
+            is_of_all=True,
+            needs="time_estimate",
+        ),
         _share("params_share", "of params", "parameters", "grad_params", "nograd_params"),
         _share("macs_share", "of MACs", "compute", "macs"),
         _share("flops_share", "of FLOPs", "compute", "flops"),
+        _share("latency_share", "of time", "memory", "time_estimate", needs="time_estimate"),
         _plain("rf", "RF", field_text, dispensable=2),
         _plain("s", "Stride", field_text, dispensable=7),
         _plain("p", "Pad", field_text, dispensable=7),
@@ -189,10 +220,29 @@ FIELDS = frozenset(get_args(FieldKey))
 DEFAULT_COLUMNS = ("type", "output_shape", "params", "macs", "macs_share")
 
 
-def usual_columns(receptive_field: bool, effective_rf_stats: bool) -> list[str]:
+#: with a device
+_WITH_TIMES = (*DEFAULT_COLUMNS[:-1], "latency", "latency_share")
+
+
+def usual_columns(receptive_field: bool, effective_rf_stats: bool, has_device: bool = False) -> list[str]:
     """The default columns and those asked for, before the bars."""
+    *first, bars = _WITH_TIMES if has_device else DEFAULT_COLUMNS
     asked = [*(["rf"] if receptive_field else []), *(["s", "p"] if effective_rf_stats else [])]
-    return [*DEFAULT_COLUMNS[:-1], *asked, DEFAULT_COLUMNS[-1]]
+    return [*first, *asked, bars]
+
+
+def needed_for(columns: Sequence[str]) -> dict[str, bool]:
+    """What columns take besides counts, as :meth:`Scan.describe` knows it."""
+    needs = {COLUMNS[name].needs for name in columns}
+    memory = not needs.isdisjoint(("activation_bytes", "peak_bytes"))
+    return {"receptive_field": not FIELDS.isdisjoint(columns), "memory": memory, "times": "time_estimate" in needs}
+
+
+def require_device(columns: Sequence[str], *, has_device: bool) -> None:
+    """Refuse times on no device before anything is recorded."""
+    name = next((name for name in columns if COLUMNS[name].needs == "time_estimate" and not has_device), None)
+    if name is not None:
+        raise InputError(f"the column {name!r} needs a device: give device='RTX 4090', say (torchscan devices lists them)")
 
 
 def check_columns(columns: Sequence[str] | None) -> None:
@@ -205,6 +255,14 @@ def check_columns(columns: Sequence[str] | None) -> None:
         near = difflib.get_close_matches(str(unknown[0]), COLUMNS, 1)
         meant = f"did you mean {near[0]!r}? There are" if near else "choose from"
         raise InputError(f"unknown column {unknown[0]!r}: {meant} {', '.join(COLUMNS)}")
+
+
+def check_estimates(columns: Sequence[str], layers: Sequence[Layer]) -> None:
+    """Refuse columns of estimates that an info dict does not have."""
+    missing = next((name for name in columns if (needs := COLUMNS[name].needs) and layers and needs not in layers[0]), None)
+    if missing is not None:
+        how = "device='RTX 4090'" if COLUMNS[missing].needs == "time_estimate" else "memory=True"
+        raise InputError(f"these layers have no {missing!r}: ask for it, crawl_module(model, input_shape, {how})")
 
 
 def name_of(layer: Layer) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from torchscan.errors import InputError
-from torchscan.report.columns import COLUMNS, check_columns
+from torchscan.report.columns import COLUMNS, check_columns, check_estimates
 from torchscan.report.csv import csv_of
 from torchscan.report.info import Info
 from torchscan.report.info_data import InfoDict, Layer, Sums, data_of
@@ -97,7 +97,8 @@ def to_pandas(info: InfoDict, columns: Sequence[str] | None = None) -> pd.DataFr
 
 def _data_table(info: InfoDict, columns: Sequence[str] | None) -> Table:
     """For programs: path, call, name and depth have columns of their own."""
-    keys, layers, whole = _keys(columns), data_of(info)["layers"], data_of(info)["overall"]
+    layers, whole = data_of(info)["layers"], data_of(info)["overall"]
+    keys = _keys(columns, layers)
     return Table(
         title="Layers",
         columns=[Column(key=key, heading=key) for key in keys],
@@ -105,14 +106,14 @@ def _data_table(info: InfoDict, columns: Sequence[str] | None) -> Table:
     )
 
 
-def _keys(columns: Sequence[str] | None) -> list[str]:
+def _keys(columns: Sequence[str] | None, layers: Sequence[Layer]) -> list[str]:
     check_columns(columns)
     if columns is None:
-        return [
-            *_IDENTITY,
-            *(name for name, column in COLUMNS.items() if not (name in _IDENTITY or column.is_derived)),
-            *_FLAGS,
+        known = [
+            name for name, column in COLUMNS.items() if column.needs is None or any(column.needs in each for each in layers)
         ]
+        return [*_IDENTITY, *(name for name in known if not (name in _IDENTITY or COLUMNS[name].is_derived)), *_FLAGS]
+    check_estimates(columns, layers)
     return list(dict.fromkeys(["path", "call", *columns]))
 
 

@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import TypeVar, get_args
 
 from torchscan.errors import InputError
-from torchscan.report.columns import COLUMNS, DEFAULT_COLUMNS, FIELDS, LayerColumn, check_columns, usual_columns
+from torchscan.report.columns import (
+    COLUMNS,
+    DEFAULT_COLUMNS,
+    FIELDS,
+    LayerColumn,
+    check_columns,
+    check_estimates,
+    usual_columns,
+)
 from torchscan.report.html import page, part_of
 from torchscan.report.info_data import InfoDict, Layer, Sums, data_of
 from torchscan.report.latex import latex_of
@@ -30,6 +38,7 @@ def info_table(
     check_columns(columns)
     data, names = data_of(info), DEFAULT_COLUMNS if columns is None else columns
     layers, is_listed = data["layers"], "selection" in data
+    check_estimates(names, layers)
     shown = lines_of(layers, fold_repeats=False if is_listed else fold_repeats)
     headings, cells, sums = _written([COLUMNS[name] for name in names], shown.lines, data["overall"], cut)
     return Table(

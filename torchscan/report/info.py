@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from operator import attrgetter
 from typing import Any, cast
 
+from torchscan import units
 from torchscan.analyses.conventions import Convention
+from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.module_costs import call_costs, module_costs, unpriced_operators
 from torchscan.analyses.parameters import ParameterCount, parameters_by_call, unused_parameters
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.receptive_field.result import plain_short
+from torchscan.analyses.roofline import Roofline
 from torchscan.garbage import collected_later
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead
 from torchscan.ops import OpCost
@@ -49,6 +54,8 @@ def info_of(
     convention: Convention = "torchscan",
     fields: ReceptiveField | None = None,
     overheads: tuple[Overhead, Overhead] = (NO_OVERHEAD, NO_OVERHEAD),
+    memory: MemoryEstimate | None = None,
+    roofline: Roofline | None = None,
 ) -> Info:
     """Everything that :func:`torchscan.crawl_module` returns. ``overheads`` are those before the forward pass and after it."""
     costs = call_costs(trace, convention)
@@ -66,11 +73,37 @@ def info_of(
         "unused_parameters": unused_parameters(trace),
         "provenance": _provenance(trace.provenance, convention),
     }
+    if memory is not None:
+        _add_memory(data, memory)
+    if roofline is not None:
+        _add_times(data, roofline)
     return Info(data)
 
 
+def _add_memory(data: InfoData, memory: MemoryEstimate) -> None:
+    by_path = {each.path: each for each in memory.layers}
+    for layer in data["layers"]:
+        known = None if layer["call"] else by_path.get(layer["path"])
+        layer["activation_bytes"] = None if known is None else known.activation_bytes
+        layer["peak_bytes"] = None if known is None else known.peak_bytes
+    data["overall"]["peak_bytes"] = memory.peak_bytes
+    data.setdefault("estimates", []).append(f"Memory is estimated: {units.memory(memory.peak_bytes)} at the most.")
+
+
+def _add_times(data: InfoData, roofline: Roofline) -> None:
+    times: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for each in roofline.operators:
+        times[each.layer, each.call].append(each.time_estimate)
+    for layer in data["layers"]:
+        layer["time_estimate"] = math.fsum(times.get((layer["path"], layer["call"]), ()))
+    data["overall"]["time_estimate"] = roofline.time_estimate
+    said = f"{units.duration(roofline.time_estimate)} ± {100 * roofline.spread.share:.0f} %"
+    how = [roofline.device, *([roofline.precision] if roofline.precision else []), *(["compiled"] if roofline.compiled else [])]
+    data.setdefault("estimates", []).append(f"Times are estimated for {', '.join(how)}: {said} in all.")
+
+
 def _layer(trace: Trace, call: ModuleCall, cost: OpCost, parameters: ParameterCount, field: LayerField | None) -> Layer:
-    return {
+    layer = {
         "name": _name(trace, call),
         "path": call.path,
         "depth": call.depth,
@@ -87,6 +120,7 @@ def _layer(trace: Trace, call: ModuleCall, cost: OpCost, parameters: ParameterCo
         "is_leaf": not call.children,
         "complete": cost.is_complete,
     }
+    return cast("Layer", layer)
 
 
 def _axes(field: LayerField) -> list[list[AxisData]]:
@@ -95,7 +129,8 @@ def _axes(field: LayerField) -> list[list[AxisData]]:
 
 
 def _overall(layers: list[Layer]) -> Overall:
-    return {**_sums(*(sum([layer[key] for layer in layers]) for key in SUMS)), "complete": layers[0]["complete"]}
+    sums = _sums(*(sum([layer[key] for layer in layers]) for key in SUMS))
+    return cast("Overall", {**sums, "complete": layers[0]["complete"]})
 
 
 _of_parameters, _of_cost = attrgetter(*PARAMETER_SUMS), attrgetter(*COST_SUMS)

@@ -58,6 +58,12 @@ class AxisData(TypedDict):
 class Layer(Sums):
     """One call of one module."""
 
+    #: if they were asked for, and with all that it calls: of the module's first call, those of all its calls
+    activation_bytes: NotRequired[int | None]
+    peak_bytes: NotRequired[int | None]
+    #: for a device: seconds
+    time_estimate: NotRequired[float]
+
     name: str
     path: str
     depth: int
@@ -77,6 +83,8 @@ class Layer(Sums):
 class Overall(Sums):
     """The whole model."""
 
+    peak_bytes: NotRequired[int | None]
+    time_estimate: NotRequired[float]
     complete: bool
 
 
@@ -139,6 +147,8 @@ class InfoData(TypedDict):
     #: path -> elements
     unused_parameters: dict[str, int]
     provenance: ProvenanceData
+    #: what memory and times are estimates of
+    estimates: NotRequired[list[str]]
     selection: NotRequired[Selection]
     max_depth: NotRequired[int]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from torchscan.report.columns import full_name_of, name_of
 from torchscan.report.info_data import SUMS, Layer
@@ -44,7 +45,7 @@ def lines_of(layers: Sequence[Layer], *, fold_repeats: bool | None) -> Lines:
         folded = list(tree.folded())
         if fold_repeats or 2 * len(folded) <= len(layers):
             return Lines(folded, Counter(layer["type"] for layer in layers if tree.is_idle(layer)))
-    return Lines([tree.line(at, at, 1, 1) for at in range(len(layers))], Counter())
+    return Lines([tree.line([at], [at]) for at in range(len(layers))], Counter())
 
 
 class Tree:
@@ -59,33 +60,39 @@ class Tree:
             self.totals[parent]["is_shared"] |= self.totals[at]["is_shared"]
             for key in SUMS:
                 self.totals[parent][key] += self.totals[at][key]
+            if "time_estimate" in layers[at]:
+                self.totals[parent]["time_estimate"] += self.totals[at]["time_estimate"]
 
     def is_idle(self, layer: Layer) -> bool:
         """Whether it does nothing: an Identity, a Dropout in evaluation."""
         is_same = layer["input_shape"] == layer["output_shape"] is not None
         return is_same and layer["is_leaf"] and layer["depth"] > 0 and layer["complete"] and not any(layer[key] for key in SUMS)
 
-    def line(self, first: int, last: int, repeats: int, times: int) -> Line:
-        """From one layer to the last of those that are equal to it, in ``times`` equal places."""
-        one, other = self._layers[first], self._layers[last]
+    def line(self, places: Sequence[int], run: Sequence[int]) -> Line:
+        """For equal layers at these places, the last of which are a run in the last block."""
+        one, other = self._layers[run[0]], self._layers[run[-1]]
         return Line(
             name=_from_to(name_of(one), name_of(other)),
             full_name=_from_to(full_name_of(one), full_name_of(other)),
-            own=_times(other, times),
-            total=_times(self.totals[last], times),
-            repeats=repeats,
+            own=_together([self._layers[at] for at in places]),
+            total=_together([self.totals[at] for at in places]),
+            repeats=len(run),
         )
 
     def folded(self) -> Iterator[Line]:
         """Equal blocks that follow each other in one line, and those that they call below it."""
         kinds = self._kinds()
-        waiting = [(0, 0, 1, 1)]
+        waiting: list[tuple[list[int], list[int]]] = [([0], [0])]
         while waiting:
-            first, last, repeats, times = waiting.pop()
-            yield self.line(first, last, repeats, times)
-            shown = [at for at in self._children[last] if not self.is_idle(self._layers[at])]
-            runs = list(self._runs(shown, kinds))
-            waiting += [(run[0], run[-1], len(run), times * len(run)) for run in reversed(runs)]
+            places, run = waiting.pop()
+            yield self.line(places, run)
+            shown = {at: [each for each in self._children[at] if not self.is_idle(self._layers[each])] for at in places}
+            last = shown[places[-1]]
+            runs = [[last.index(at) for at in each] for each in self._runs(last, kinds)]
+            below = [
+                ([shown[at][number] for at in places for number in each], [last[number] for number in each]) for each in runs
+            ]
+            waiting += reversed(below)
 
     def _runs(self, siblings: Iterable[int], kinds: Sequence[int]) -> Iterator[list[int]]:
         run: list[int] = []
@@ -130,8 +137,19 @@ def _from_to(first: str, last: str) -> str:
     return f"{first} … {last.removeprefix(numbered[1] if numbered else first).strip()}"
 
 
-def _times(layer: Layer, times: int) -> Layer:
-    return cast("Layer", {**layer, **{key: times * layer[key] for key in SUMS}}) if times > 1 else layer
+def _together(layers: Sequence[Layer]) -> Layer:
+    """The last of equal ones, with the sums of all; of what is alive at one time the most."""
+    if len(layers) == 1:
+        return layers[0]
+    found = layers[-1].copy()
+    for key in SUMS:
+        found[key] = sum(layer[key] for layer in layers)
+    if "time_estimate" in found:
+        found["time_estimate"] = math.fsum(layer["time_estimate"] for layer in layers)
+    if "peak_bytes" in found:
+        found["activation_bytes"] = sum(layer["activation_bytes"] or 0 for layer in layers)
+        found["peak_bytes"] = max(layer["peak_bytes"] or 0 for layer in layers)
+    return found
 
 
 def _parents(layers: Sequence[Layer]) -> Iterator[tuple[int, int]]:

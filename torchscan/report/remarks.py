@@ -66,7 +66,7 @@ def _overhead_rows(overheads: Overheads, model_size: int) -> list[Sequence[Cell]
 
 def remarks_of(info: InfoData, *, with_fields: bool) -> list[str]:
     """How the pass ran, what was assumed and what is missing, a sentence or two each."""
-    remarks = [*_selection_texts(info), _pass_text(info["provenance"])]
+    remarks = [*_selection_texts(info), _pass_text(info["provenance"]), *info.get("estimates", ())]
     if info["provenance"]["convention"] != "torchscan":
         tool = info["provenance"]["convention"]
         remarks.append(f"MACs are what {tool} would have reported, by its rules; all other figures are torchscan's.")

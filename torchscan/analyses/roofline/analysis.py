@@ -160,6 +160,7 @@ def _load(trace: Trace, op: OpCall, run: Run, rates: Rates, bound: float, time: 
     return OperatorLoad(
         operator=op.signature.operator,
         layer=trace.path_of(op),
+        call=trace.modules[op.module_call].call,
         phase=op.phase,
         precision=run.form,
         macs=cost.macs,

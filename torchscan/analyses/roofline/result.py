@@ -44,15 +44,16 @@ class OperatorLoad(_Load):
     """One call of an operator on the device."""
 
     operator: str
-    #: path of the module that called it
+    #: path of the module that called it, and in which of its calls, from 0 on
     layer: str
+    call: int
     phase: Phase
     #: the format in which its products are computed
     precision: Format
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data."""
-        return _plain(self, "operator", "layer", "phase", "precision", *_FIGURES)
+        return _plain(self, "operator", "layer", "call", "phase", "precision", *_FIGURES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
