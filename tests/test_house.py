@@ -19,7 +19,7 @@ PACKAGE = Path(torchscan.__file__).parent
 #: a room imports only from rooms on the left of it
 ROOMS = [
     {"_version", "errors"},
-    {"units", "files", "plain", "signatures", "results", "once", "garbage", "torch_versions"},
+    {"units", "files", "plain", "signatures", "results", "once", "garbage", "progress", "torch_versions"},
     {"trace"},
     {"ops", "hardware"},
     {"recording"},

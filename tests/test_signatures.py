@@ -131,7 +131,7 @@ def test_a_verb_explains_in_its_own_words_what_it_has_words_for() -> None:
     assert verb(3, second="x") == "3 False ['second']"
 
 
-#: of torchinfo.summary, thop.profile, fvcore.nn.flop_count and ptflops.get_model_complexity_info, but depth, kwargs, mode, device
+#: of torchinfo.summary, thop.profile, fvcore.nn.flop_count and ptflops.get_model_complexity_info, but those that we have, too
 _OTHERS = """
 model input_size input_data batch_dim cache_forward_pass col_names col_width dtypes row_settings verbose
 inputs custom_ops ret_layer_info report_missing supported_ops

@@ -33,12 +33,18 @@ class Question(Inputs):
     device: str | None = None
     context_bytes: int | None = None
     compiled: bool = False
+    progress: bool = True
 
     def __post_init__(self) -> None:
         """Refuse contradictory arguments; what a pass needs is checked when it is recorded."""
         require_module(self.module)
         checked_precision(self.precision)
-        for name, flag in (("training", self.training), ("accumulate", self.accumulate), ("compiled", self.compiled)):
+        for name, flag in (
+            ("training", self.training),
+            ("accumulate", self.accumulate),
+            ("compiled", self.compiled),
+            ("progress", self.progress),
+        ):
             if not isinstance(flag, bool):
                 raise InputError(f"{name} is {flag!r}: give True or False")
         if self.loss is not None and not callable(self.loss):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from typing import Unpack
 
@@ -23,6 +24,7 @@ from torchscan.errors import InputError, warn_user
 from torchscan.hardware.devices import Device, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
 from torchscan.once import once
+from torchscan.progress import progress
 from torchscan.question import Kernels, Question, asking
 from torchscan.recording.arguments import ScanArguments
 from torchscan.recording.bookkeeping.inventory import is_on_cuda
@@ -105,7 +107,8 @@ class Scan:
     def _trace_and_overheads(self) -> tuple[Trace, tuple[Overhead, Overhead]]:
         on_cuda = is_on_cuda(self.question.module)
         before = cuda_overhead() if on_cuda else NO_OVERHEAD
-        trace = record_pass(self.question.whole())
+        with self._telling():
+            trace = record_pass(self.question.whole())
         return trace, (before, cuda_overhead() if on_cuda else NO_OVERHEAD)
 
     # -- costs -------------------------------------------------------------------------------------------------------
@@ -139,7 +142,9 @@ class Scan:
     @once
     def receptive_field(self) -> ReceptiveField:
         """Which part of each input a unit of each layer sees."""
-        return receptive_fields(self.trace)
+        trace = self.trace
+        with self._telling():
+            return receptive_fields(trace)
 
     @once
     def fields(self) -> ReceptiveField | None:
@@ -218,7 +223,9 @@ class Scan:
 
     def largest_batch(self) -> int:
         """The largest batch size that fits on the device, found by recording the pass at some 3 to 25 other sizes."""
-        return self.batch_search().largest()
+        search = self.batch_search()
+        with self._telling(", at other batch sizes"):
+            return search.largest()
 
     def batch_search(self) -> BatchSearch:
         """The search, before it starts. Raises if this question allows none."""
@@ -281,10 +288,14 @@ class Scan:
             return self._step_for(_kernels_of(self._device))
         return self._step_for(Kernels("cuda" if is_on_cuda(self.question.module) else "cpu"))
 
+    def _telling(self, how: str = "") -> AbstractContextManager[None]:
+        return progress(f"torchscan: {type(self.question.module).__name__}{how}", is_shown=self.question.progress)
+
     def _step_for(self, kernels: Kernels) -> _Step:
         """The step for these kernels; devices with the same kernels share a record."""
         if kernels not in self._steps:
-            self._steps[kernels] = _Step(self.question.in_pieces(kernels, self._change))
+            with self._telling(", operator by operator"):
+                self._steps[kernels] = _Step(self.question.in_pieces(kernels, self._change))
         return self._steps[kernels]
 
 

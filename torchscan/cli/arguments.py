@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torchscan.cli.progress import progress
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError, naming
 from torchscan.files import write_text
+from torchscan.progress import progress
 from torchscan.report.colours import has_colours, width_of
 from torchscan.report.csv import csv_of
 from torchscan.report.table import FORMATS, Table

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.cli.arguments import add_command
-from torchscan.cli.progress import progress
 from torchscan.cli.saying import EXCEEDED, FINE, WRONG_USE, answer, report_mistake
+from torchscan.progress import progress
 
 _FILE = """\
 The budget file is torchscan.toml, or pyproject.toml with [tool.torchscan], in this folder or

@@ -18,9 +18,9 @@ from torchscan.cli.arguments import (
     put_table,
     require_step_for_optimizer,
 )
-from torchscan.cli.progress import progress
 from torchscan.cli.saying import EXCEEDED, FINE, WRONG_USE, in_options, report_mistake, say
 from torchscan.errors import InputError, NonFiniteError, TorchscanError
+from torchscan.progress import progress
 
 if TYPE_CHECKING:
     from torchscan.runtime.run import RunFacts

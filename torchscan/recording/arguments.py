@@ -25,11 +25,13 @@ class InputArguments(TypedDict, total=False):
         args: positional arguments themselves, for anything that ``input_shape`` can't express.
         kwargs: keyword arguments of the forward pass.
         batch_size: the batch dimension of inputs made from ``input_shape``.
+        progress: say what takes more than a second, in a terminal or a notebook.
     """
 
     args: Sequence[Any] | None
     kwargs: Mapping[str, Any] | None
     batch_size: int
+    progress: bool
 
 
 class PassArguments(InputArguments, total=False):

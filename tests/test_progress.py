@@ -1,0 +1,105 @@
+"""The line that says what takes long: it is there meanwhile, where somebody sees it, and gone afterwards."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchscan
+from torchscan.progress import progress
+
+
+class Terminal(io.StringIO):
+    """Tells when something is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_written = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.is_written.set()
+        return super().write(text)
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Slow(nn.Module):
+    """Its forward pass lasts until the line is there; what it has asked for before is nothing that takes long."""
+
+    def __init__(self, until: Callable[[], object]) -> None:
+        super().__init__()
+        self.until = until
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.until()
+        return x
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setattr("torchscan.progress._PATIENCE", 0.0)
+    found = Terminal()
+    monkeypatch.setattr("torchscan.progress.sys", SimpleNamespace(stderr=found))  # pytest puts its own into sys for each test
+    return found
+
+
+def screen(written: str) -> str:
+    """What is left of a line, each sign in its place."""
+    line: list[str] = []
+    for part in written.split("\r"):
+        line[: len(part)] = part
+    return "".join(line).rstrip()
+
+
+def test_a_call_that_takes_long_says_so_and_leaves_nothing(terminal: Terminal) -> None:
+    torchscan.crawl_module(Slow(lambda: terminal.is_written.wait(20)), (3,))
+    assert "torchscan: Slow … 0 s" in terminal.getvalue()
+    assert screen(terminal.getvalue()) == ""
+
+
+@pytest.mark.parametrize("verb", [torchscan.estimate_memory, torchscan.record, torchscan.receptive_field])
+def test_every_verb_does_unless_it_is_told_not_to(verb: Any, terminal: Terminal) -> None:
+    verb(Slow(lambda: terminal.is_written.wait(20)), (3,))
+    assert terminal.getvalue().startswith("\rtorchscan: Slow")
+    before = terminal.getvalue()
+    verb(Slow(lambda: None), (3,), progress=False)
+    assert terminal.getvalue() == before
+
+
+def test_nothing_is_said_where_lines_stay(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
+    monkeypatch.setattr(terminal, "isatty", lambda: False)
+    torchscan.crawl_module(nn.Linear(3, 3), (3,))
+    assert terminal.getvalue() == ""
+
+
+def test_a_notebook_is_seen(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
+    monkeypatch.setattr(terminal, "isatty", lambda: False)
+    monkeypatch.setattr(Terminal, "__module__", "ipykernel.iostream")
+    torchscan.crawl_module(Slow(lambda: terminal.is_written.wait(20)), (3,))
+    assert "torchscan: Slow" in terminal.getvalue()
+
+
+def test_what_is_done_for_another_says_nothing_of_its_own(terminal: Terminal) -> None:
+    with progress("all"):
+        terminal.is_written.wait(20)
+        torchscan.crawl_module(nn.Linear(3, 3), (3,))
+    assert "Linear" not in terminal.getvalue()
+
+
+def test_the_line_goes_away_after_an_error(terminal: Terminal) -> None:
+    def fails() -> None:
+        terminal.is_written.wait(20)
+        raise ValueError("no")
+
+    with pytest.raises(torchscan.RecordError):
+        torchscan.crawl_module(Slow(fails), (3,))
+    assert screen(terminal.getvalue()) == ""
+    assert torch.is_grad_enabled()

@@ -1,0 +1,52 @@
+"""A line that says what takes more than a second, and for how long: in a terminal, or in a notebook."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+_PATIENCE, _TICK = 1.0, 0.5
+#: held while something is told: what is done for it tells nothing of its own
+_telling = threading.Lock()
+
+
+@contextlib.contextmanager
+def progress(what: str, *, is_shown: bool = True) -> Iterator[None]:
+    """Show on standard error what is being done until it is done; then remove the line."""
+    if not (is_shown and _is_seen() and _telling.acquire(blocking=False)):
+        yield
+        return
+    done = threading.Event()
+    teller = threading.Thread(target=_tell, args=(what, done), daemon=True)
+    try:
+        teller.start()
+        yield
+    finally:
+        done.set()
+        teller.join()
+        _telling.release()
+
+
+def _is_seen() -> bool:
+    """By somebody, as it is written: files have no lines that go away again."""
+    stream = sys.stderr
+    return stream is not None and (stream.isatty() or type(stream).__module__.startswith("ipykernel."))
+
+
+def _tell(what: str, done: threading.Event) -> None:
+    start = time.monotonic()
+    if done.wait(_PATIENCE):
+        return
+    width = 0
+    while True:
+        line = f"{what} … {time.monotonic() - start:.0f} s"
+        width = max(width, len(line))
+        sys.stderr.write(f"\r{line:{width}}")
+        sys.stderr.flush()
+        if done.wait(_TICK):
+            break
+    sys.stderr.write(f"\r{'':{width}}\r")
+    sys.stderr.flush()
