@@ -100,6 +100,12 @@ def scale_of_memory(values: Iterable[float]) -> Scale:
     return _common(values, 1024, _BINARY, plain="B")
 
 
+def unit_of_memory(size: float) -> tuple[float, str]:
+    """``1.5 * 2**30 -> (2**30, "GiB")``: the unit in which it is 1 or more, in bytes."""
+    _, name = _scale(size, 1024, _BINARY, 2)
+    return float(1024 ** _BINARY.index(name)), name
+
+
 def scale_of_durations(values: Iterable[float]) -> Scale:
     """s, ms or µs: that in which the longest has two digits before the point."""
     longest = max(values, default=0.0)

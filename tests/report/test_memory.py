@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Iterator
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -13,8 +15,10 @@ from matplotlib import pyplot as plt
 from torch import nn
 
 import torchscan
+from tests.report.test_text import ESCAPES
 from tests.versions import before
 from torchscan import MemoryEstimate, draw_memory, estimate_memory, format_memory
+from torchscan.report.chart import stacked, ticks
 
 mpl.use("Agg")
 
@@ -34,25 +38,26 @@ EXPECTED = """\
 Peak memory 271.26 KiB at aten.threshold_backward in 1,
 backward, batch size 64
 
-p  parameters    85.94 KiB  31.7 %
-i  inputs        25.00 KiB   9.2 %
-g  gradients      7.81 KiB   2.9 %
-a  activations   52.50 KiB  19.4 %
-t  temporary    100.00 KiB  36.9 %
+█ parameters    85.94 KiB  31.7 %
+▞ inputs        25.00 KiB   9.2 %
+▒ gradients      7.81 KiB   2.9 %
+░ activations   52.50 KiB  19.4 %
+· temporary    100.00 KiB  36.9 %
 
-271.26 KiB                  t
-                            t tt
-                        ttttt tt
-             tt         ttttt gggggg
-180.84 KiB   tt      aaaaaaaatgggggg
-            taaaaaaaaaaaaaaaatgggggg
-            taaaaaaaaaaaaaaaatgggggg
-           iiiiiiiiiiiiiiiiiiiiiiiii
- 90.42 KiB ppppppppppppppppppppppppp
-           ppppppppppppppppppppppppp
-           ppppppppppppppppppppppppp
-           ppppppppppppppppppppppppp
-           |------|backward-------|-
+                             ▼ peak, 1
+                             ·
+                             · ··
+                         ····· ··
+    200 KiB   ··         ····· ▒▒▒▒▒▒
+              ··      ░░░░░░░░·▒▒▒▒▒▒
+             ·░░░░░░░░░░░░░░░░·▒▒▒▒▒▒
+             ·░░░░░░░░░░░░░░░░·▒▒▒▒▒▒
+    100 KiB ▞▞▞▞▞▞▞▞▞▞▞▞▞▞▞▞▞▞▞▞▞▞▞▞▞
+            █████████████████████████
+            █████████████████████████
+            █████████████████████████
+            █████████████████████████
+            └──────┴backward───────┴─
 
 ──────────────────────────────────────────
 Layer  Type    Activations  Peak meanwhile
@@ -74,18 +79,50 @@ def test_nothing_is_wider_than_asked_for(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
 
 
+def chart_of(estimate: MemoryEstimate, **options: Any) -> list[str]:
+    """Its twelve rows, without what is beside them."""
+    lines = format_memory(estimate, 60, **options).splitlines()
+    first = next(number for number, line in enumerate(lines) if "▼" in line) + 1
+    return [line[12:] for line in lines[first : first + 12]]
+
+
 def test_a_column_is_filled_as_high_as_the_memory_at_its_largest_moment() -> None:
     """The bottom row shows parameters everywhere; the top row is reached where the peak is."""
     estimate = a_step()
-    rows = [
-        line[11:]
-        for line in format_memory(estimate, 60).splitlines()
-        if line[:10].strip().endswith("KiB") or not line[:11].strip()
-    ]
-    plot = [row for row in rows if set(row.strip()) <= set("pboigat ") and row.strip()]
+    rows = chart_of(estimate)
     peak = max(range(len(estimate.timeline)), key=lambda index: estimate.timeline[index].total)
-    assert plot[0].index("t") == peak
-    assert plot[-1] == "p" * len(estimate.timeline)
+    assert rows[0].index("·") == peak
+    assert rows[-1] == "█" * len(estimate.timeline)
+    mark = next(line for line in format_memory(estimate, 60).splitlines() if "▼" in line)
+    assert mark.index("▼") == 12 + peak
+
+
+def test_in_colours_a_cell_shows_eighths() -> None:
+    """Of three kinds in a cell (parameters, activations, nothing) the two that are most of it."""
+    drawn = stacked([[3, 0], [2.5, 2.5], [8, 0]], ["parameters", "activations"], 1, has_colours=True)
+    signs = re.findall(r"\x1b\[([\d;]*)m(.)\x1b\[0m", drawn[0])
+    assert [sign for _, sign in signs][::2] == ["▃", "█"]
+    assert signs[0][0] == signs[2][0] == "38;5;67"
+    assert signs[1] == ("38;5;71", "▅")
+    three = stacked([[1, 2], [2, 1]], ["parameters", "activations"], 3, has_colours=True)
+    assert [ESCAPES.sub("", row) for row in three] == ["██"] * 3
+    assert "38;5;67m" in three[-1]
+    assert "38;5;67m" not in three[0]
+
+
+def test_the_chart_has_the_colours_of_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    text = format_memory(a_step(), 60, colours=True)
+    assert "\x1b[38;2;76;120;168m█\x1b[0m parameters" in text
+    assert max(len(ESCAPES.sub("", line)) for line in text.splitlines()) <= 60
+    assert not ESCAPES.search(format_memory(a_step(), 60))
+
+
+@pytest.mark.parametrize(
+    ("most", "found"), [(1.67, [0.5, 1, 1.5]), (9.9, [5]), (10, [5, 10]), (271, [100, 200]), (1, [0.5, 1]), (0, [])]
+)
+def test_ticks_are_round_numbers(most: float, found: list[float]) -> None:
+    assert ticks(most, 4) == pytest.approx(found)
 
 
 def test_the_verdict_is_said() -> None:

@@ -151,11 +151,15 @@ def on_scan(options: argparse.Namespace, verb: Callable[[Scan], Result]) -> Resu
     return on_model(options, options.target, lambda _, scan: verb(scan))
 
 
+def colours_of(options: argparse.Namespace) -> bool:
+    """Whether the answer is text for a terminal that has colours."""
+    return options.output is None and has_colours(sys.stdout)
+
+
 def put_table(table: Table, options: argparse.Namespace, **special: Callable[[], str]) -> None:
     """Print a table, or write it to the named file; ``special`` formats have writers of their own."""
     writers: dict[str, Callable[[], str]] = {"csv": partial(csv_of, table, escape_formulas=True), **special}
-    colours = options.output is None and has_colours(sys.stdout)
-    text = writers.get(options.format, partial(table.write, options.format, width=options.width, colours=colours))()
+    text = writers.get(options.format, partial(table.write, options.format, width=options.width, colours=colours_of(options)))()
     if options.output is None:
         answer(text, is_document=options.format != "text")
     else:

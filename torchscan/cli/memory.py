@@ -6,7 +6,16 @@ import argparse
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import add_output, in_full, memory_size, model_command, on_scan, put_remedies, put_table
+from torchscan.cli.arguments import (
+    add_output,
+    colours_of,
+    in_full,
+    memory_size,
+    model_command,
+    on_scan,
+    put_remedies,
+    put_table,
+)
 
 _EXAMPLES = """\
 examples
@@ -39,5 +48,5 @@ def _run(options: argparse.Namespace) -> None:
         put_remedies(options, lambda scan: scan.memory)
         return
     estimate = on_scan(options, lambda scan: memory_of(scan, largest_batch=options.largest_batch))
-    text = partial(format_memory, estimate, options.width)
+    text = partial(format_memory, estimate, options.width, colours=colours_of(options))
     put_table(memory_table(estimate), options, text=text, json=partial(in_full, estimate))

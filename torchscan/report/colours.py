@@ -47,10 +47,15 @@ def in_weight(text: str, weight: Weight) -> str:
     return f"\x1b[{_WEIGHTS[weight]}m{text}\x1b[0m" if text.strip() else text
 
 
-def in_colour(text: str, name: str) -> str:
-    """For a terminal: the colour itself where it says that it shows all, else the nearest of 216."""
+def in_colour(text: str, name: str, ground: str | None = None) -> str:
+    """For a terminal, perhaps on a ground of another colour: itself where the terminal says that it has all, else alike."""
+    codes = [f"38;{_code(name)}", *([f"48;{_code(ground)}"] if ground is not None else [])]
+    return f"\x1b[{';'.join(codes)}m{text}\x1b[0m"
+
+
+def _code(name: str) -> str:
     red, green, blue = (int(COLOURS[name][place : place + 2], 16) for place in (1, 3, 5))
     if os.environ.get("COLORTERM") in ("truecolor", "24bit"):
-        return f"\x1b[38;2;{red};{green};{blue}m{text}\x1b[0m"
+        return f"2;{red};{green};{blue}"
     steps = [max(round((each - 55) / 40), int(each >= 48)) for each in (red, green, blue)]  # 0, 95, 135, … 255
-    return f"\x1b[38;5;{16 + 36 * steps[0] + 6 * steps[1] + steps[2]}m{text}\x1b[0m"
+    return f"5;{16 + 36 * steps[0] + 6 * steps[1] + steps[2]}"

@@ -1,10 +1,10 @@
-"""A memory estimate as a table, as text with a plot in letters, and as a picture."""
+"""A memory estimate as a table, as text with a chart, and as a picture."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from torchscan import units
@@ -12,6 +12,8 @@ from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Ve
 from torchscan.analyses.memory_timeline import KINDS, LayerMemory, MemoryKind, Moment
 from torchscan.analyses.parameters import modules_around
 from torchscan.errors import InputError
+from torchscan.report.chart import SIGNS, axis, stacked, ticks
+from torchscan.report.colours import COLOURS, in_colour
 from torchscan.report.pyplot import pyplot
 from torchscan.report.table import Cell, Column, Row, Screen, Table, totals_table
 from torchscan.report.text import grid, paragraphs, totals_of
@@ -31,8 +33,6 @@ _COLUMNS = (
     Column(key="activation_bytes", heading="Activations", unit="B", adds_up=True),
     Column(key="peak_bytes", heading="Peak meanwhile", unit="B"),
 )
-_LETTERS = dict(zip(_STACK, "pboigat", strict=True))
-_COLOURS = dict(zip(_STACK, ("#4878d0", "#82c6e2", "#956cb4", "#8c613c", "#ee854a", "#6acc64", "#d65f5f"), strict=True))
 
 
 def memory_table(estimate: MemoryEstimate) -> Table:
@@ -49,18 +49,21 @@ def memory_table(estimate: MemoryEstimate) -> Table:
     )
 
 
-def format_memory(estimate: MemoryEstimate, width: int = 80) -> str:
-    """The estimate as text: the peak and what it holds, memory over time, the layers that keep the most, and the verdict."""
-    width = max(width, _NARROWEST)
+def format_memory(estimate: MemoryEstimate, width: int = 80, *, colours: bool = False) -> str:
+    """The estimate as text: the peak and what it holds, memory over time, the layers that keep the most, and the verdict.
+
+    With ``colours`` for a terminal that has them.
+    """
+    screen = Screen(max(width, _NARROWEST), colours)
+    width = screen.width
     table = memory_table(estimate)
     by_kind, *verdict = table.totals
-    lettered = replace(by_kind, rows=[_lettered(row) for row in by_kind.rows])
     return "\n\n".join(
         [
             *paragraphs(table.summary, width),
-            totals_of(lettered, width),
-            *([_plot(estimate.timeline, width)] if estimate.timeline else []),
-            *([grid(table, Screen(width))] if table.rows else []),
+            _legend(by_kind, screen),
+            *([_chart(estimate, screen)] if estimate.timeline else []),
+            *([grid(table, screen)] if table.rows else []),
             *(totals_of(each, width) for each in verdict),
             *paragraphs(table.remarks, width),
         ]
@@ -83,7 +86,7 @@ def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None) -> Axes:
         [scale * column for column in range(len(moments) + 1)],
         gib,
         labels=present,
-        colors=[_COLOURS[kind] for kind in present],
+        colors=[COLOURS[kind] for kind in present],
         step="post",
     )
     peak = scale * max(range(len(moments)), key=lambda column: moments[column].total)
@@ -177,23 +180,43 @@ def _layer_name(path: str) -> str:
     return path or "the model itself"
 
 
-# -- plot in letters -----------------------------------------------------------------------------------------------------
+# -- chart in a terminal -------------------------------------------------------------------------------------------------
 
 
-def _lettered(row: Row) -> Row:
-    """With the letter that stands for the kind in the plot."""
-    name, *figures = row.cells
-    return replace(row, cells=[Cell(name.value, f"{_LETTERS[name.value]}  {name.text}"), *figures])
+def _legend(by_kind: Table, screen: Screen) -> str:
+    """What each kind holds, beside what stands for it in the chart."""
+    rows = totals_of(by_kind, screen.width - 2).split("\n")
+    kinds = [row.cells[0].value for row in by_kind.rows]
+    signs = [in_colour("█", kind) if screen.has_colours else SIGNS[kind] for kind in kinds]
+    return "\n".join(f"{sign} {row}" for sign, row in zip(signs, rows, strict=True))
 
 
-def _plot(timeline: Sequence[Moment], width: int) -> str:
-    """One column for several moments: the one with the most. A cell shows what most of it is."""
-    columns = list(_columns(timeline, width - _LABEL_WIDTH))
-    top = max(moment.total for moment in columns)
-    rows = [_line(columns, top, row) for row in reversed(range(_PLOT_HEIGHT))]
-    labels = [units.memory(top * (row + 1) / _PLOT_HEIGHT) if row % 4 == 3 else "" for row in reversed(range(_PLOT_HEIGHT))]
-    lines = [f"{label:>{_LABEL_WIDTH - 2}} {line}".rstrip() for label, line in zip(labels, rows, strict=True)]
-    return "\n".join([*lines, " " * (_LABEL_WIDTH - 1) + _axis(columns)])
+def _chart(estimate: MemoryEstimate, screen: Screen) -> str:
+    """One column for several moments: the one with the most."""
+    columns = list(_columns(estimate.timeline, screen.width - _LABEL_WIDTH))
+    sizes = [[moment.by_kind[kind] for kind in _STACK] for moment in columns]
+    labels = _labels(max(moment.total for moment in columns))
+    rows = stacked(sizes, _STACK, _PLOT_HEIGHT, has_colours=screen.has_colours)
+    lines = [f"{label:>{_LABEL_WIDTH - 1}} {row}".rstrip() for label, row in zip(labels, rows, strict=True)]
+    return "\n".join(
+        [_peak_mark(estimate, columns, screen.width), *lines, " " * _LABEL_WIDTH + axis([each.phase for each in columns])]
+    )
+
+
+def _labels(top: int) -> list[str]:
+    """Round numbers beside the rows that reach them, from the top down."""
+    size, unit = units.unit_of_memory(top)
+    found = {math.ceil(_PLOT_HEIGHT * tick * size / top) - 1: tick for tick in ticks(top / size, 4)}
+    return [f"{found[row]:g} {unit}" if row in found else "" for row in reversed(range(_PLOT_HEIGHT))]
+
+
+def _peak_mark(estimate: MemoryEstimate, columns: Sequence[Moment], width: int) -> str:
+    """``▼ peak, layer4.2.relu`` above the column, or to the left of it."""
+    place = _LABEL_WIDTH + max(range(len(columns)), key=lambda column: columns[column].total)
+    said = f"peak, {_layer_name(estimate.peak_layer)}"
+    if place + 2 + len(said) <= width:
+        return f"{'':{place}}▼ {said}"
+    return f"{said} ▼".rjust(place + 1) if len(said) + 2 <= place else f"{'':{place}}▼"
 
 
 def _columns(timeline: Sequence[Moment], count: int) -> Iterator[Moment]:
@@ -201,23 +224,6 @@ def _columns(timeline: Sequence[Moment], count: int) -> Iterator[Moment]:
     for column in range(count):
         begin, end = column * len(timeline) // count, (column + 1) * len(timeline) // count
         yield max(timeline[begin:end], key=lambda moment: moment.total)
-
-
-def _line(columns: Sequence[Moment], top: int, row: int) -> str:
-    level = top * (row + 0.5) / _PLOT_HEIGHT
-    return "".join(_letter(column, level) for column in columns)
-
-
-def _letter(moment: Moment, level: float) -> str:
-    sizes = [moment.by_kind[kind] for kind in _STACK]
-    reached = next((place for place, height in enumerate(accumulate(sizes)) if height >= level), None)
-    return " " if reached is None else _LETTERS[_STACK[reached]]
-
-
-def _axis(columns: Sequence[Moment]) -> str:
-    """``|forward----|backward------|``: each name, if there is room for it, where its phase begins."""
-    lengths = [(name, len(list(members))) for name, members in groupby(columns, key=lambda moment: moment.phase)]
-    return "".join(f"|{name if len(name) < length else ''}".ljust(length, "-") for name, length in lengths)
 
 
 def _phases(timeline: Sequence[Moment]) -> Iterator[tuple[int, str]]:
