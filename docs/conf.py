@@ -32,7 +32,7 @@ nitpick_ignore_regex = [
     # other projects: to link to their pages, their lists of names would have to be fetched
     ("py:.*", r"(collections\.abc|fractions|os|pathlib|torch)\..*"),
     # names that only a type checker imports: then autodoc leaves a signature as it is written
-    ("py:class", r"pd\.DataFrame|Axes|InfoDict"),
+    ("py:class", r"pd\.DataFrame|Axes|InfoDict|Size"),
     # what is given is returned; and what look(…) returns is handed on as it is
     ("py:.*", r"torchscan\.ops\.(registry\.[FW]|windows\.(Way|Whole))"),
 ]

@@ -19,7 +19,8 @@ PACKAGE = Path(torchscan.__file__).parent
 #: a room imports only from rooms on the left of it
 ROOMS = [
     {"_version", "errors"},
-    {"units", "files", "plain", "signatures", "results", "once", "garbage", "progress", "torch_versions"},
+    {"units", "files", "plain", "signatures", "results", "once", "garbage", "torch_versions"},
+    {"progress"},
     {"trace"},
     {"ops", "hardware"},
     {"recording"},

@@ -103,3 +103,13 @@ def test_the_line_goes_away_after_an_error(terminal: Terminal) -> None:
         torchscan.crawl_module(Slow(fails), (3,))
     assert screen(terminal.getvalue()) == ""
     assert torch.is_grad_enabled()
+
+
+def test_without_threads_nothing_is_said(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    for _ in range(2):  # the second time, too: nothing stays locked
+        assert torchscan.crawl_module(nn.Linear(3, 3), (3,))["overall"]["macs"] == 9
+    assert terminal.getvalue() == ""

@@ -182,7 +182,6 @@ from torchscan.report.data import (
 from torchscan.report.data import (
     to_pandas as to_pandas,
 )
-from torchscan.report.drawing import draw_receptive_field as draw_receptive_field
 from torchscan.report.export import (
     format_info as format_info,
 )
@@ -202,18 +201,17 @@ from torchscan.report.fields import field_table as field_table
 from torchscan.report.info import Info as Info
 from torchscan.report.inspection import run_table as run_table
 from torchscan.report.memory import (
-    draw_memory as draw_memory,
-)
-from torchscan.report.memory import (
     format_memory as format_memory,
 )
 from torchscan.report.memory import (
     memory_table as memory_table,
 )
+from torchscan.report.pictures.layers import draw_layers as draw_layers
+from torchscan.report.pictures.memory import draw_memory as draw_memory
+from torchscan.report.pictures.models import draw_models as draw_models
+from torchscan.report.pictures.receptive_field import draw_receptive_field as draw_receptive_field
+from torchscan.report.pictures.roofline import draw_roofline as draw_roofline
 from torchscan.report.remedies import remedies_table as remedies_table
-from torchscan.report.roofline import (
-    draw_roofline as draw_roofline,
-)
 from torchscan.report.roofline import (
     format_roofline as format_roofline,
 )

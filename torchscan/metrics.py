@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from torchscan import units
@@ -23,6 +24,8 @@ class Metric:
     heading: str
     value: Callable[[Scan], Any]
     text: Callable[[Any], str]
+    #: the unit that several of them share in a table; None: they have none
+    scale: Callable[[Iterable[float]], units.Scale] | None = None
     #: text to number, for limits; None: it can't be limited
     parse: Callable[[str], float] | None = None
     #: the record of a scan that it is read from: the forward pass with operators whole, or the whole pass in pieces
@@ -53,9 +56,11 @@ class Metric:
         """The sum of its keys in the info dict, of a layer or overall."""
         return int(sum(data[key] for key in self.keys))
 
-    def read(self, scan: Scan) -> str:
-        """As text, with the range of an estimate; a lower bound is marked."""
-        text = self.written(self.value(scan), is_bound=bool(self.doubts(scan)))
+    def read(self, scan: Scan, scale: units.Scale | None = None) -> str:
+        """As text, by default with a unit of its own, with the range of an estimate; a lower bound is marked."""
+        bound = "≥ " if self.doubts(scan) else ""
+        value = self.value(scan)
+        text = f"{bound}{self.text(value) if scale is None else scale.text(value)}"
         return text if self.share_off is None else f"{text} ± {100 * self.share_off(scan):.0f} %"
 
     def written(self, value: Any, *, is_bound: bool) -> str:
@@ -69,12 +74,17 @@ def _counted(heading: str, *keys: str, is_memory: bool = False, is_cost: bool = 
     def value(scan: Scan) -> int:
         return int(sum(scan.forward.counts["overall"][key] for key in keys))
 
-    return Metric(heading=heading, value=value, text=text, parse=parse, is_cost=is_cost, has_weights=has_weights, keys=keys)
+    scale = partial(units.scale_of_wholes, is_memory=is_memory)
+    return Metric(
+        heading=heading, value=value, text=text, scale=scale, parse=parse, is_cost=is_cost, has_weights=has_weights, keys=keys
+    )
 
 
 def _estimated_memory(heading: str, value: Callable[[Scan], int], *, has_weights: bool = False) -> Metric:
-    parse = units.parse_memory
-    return Metric(heading=heading, value=value, text=units.memory, parse=parse, record="steps", has_weights=has_weights)
+    parse, scale = units.parse_memory, partial(units.scale_of_wholes, is_memory=True)
+    return Metric(
+        heading=heading, value=value, text=units.memory, scale=scale, parse=parse, record="steps", has_weights=has_weights
+    )
 
 
 def _activation_memory(scan: Scan) -> int:
@@ -122,6 +132,7 @@ METRICS: Mapping[str, Metric] = {
         heading="Latency",
         value=lambda scan: scan.roofline.time_estimate,
         text=units.duration,
+        scale=units.scale_of_durations,
         parse=units.parse_duration,
         record="steps",
         is_cost=True,

@@ -7,8 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import TextIO
+
+from torchscan.units import printable
 
 _PATIENCE, _TICK = 1.0, 0.5
+#: characters of what is done: a longer line would not go away
+_LONGEST = 60
 #: held while something is told: what is done for it tells nothing of its own
 _telling = threading.Lock()
 
@@ -20,20 +25,34 @@ def progress(what: str, *, is_shown: bool = True) -> Iterator[None]:
         yield
         return
     done = threading.Event()
-    teller = threading.Thread(target=_tell, args=(what, done), daemon=True)
+    teller = threading.Thread(target=_tell, args=(printable(what)[:_LONGEST], done), daemon=True)
     try:
-        teller.start()
+        with contextlib.suppress(RuntimeError):  # no thread can be started: nothing is said
+            teller.start()
         yield
     finally:
         done.set()
-        teller.join()
+        if teller.ident is not None:
+            teller.join()
         _telling.release()
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether somebody looks at it as it is written. What stands in for a stream need not know."""
+    try:
+        return stream is not None and stream.isatty()
+    except (AttributeError, ValueError):  # it is closed
+        return False
+
+
+def is_of_notebook(stream: TextIO | None) -> bool:
+    """Whether it ends below a cell."""
+    return type(stream).__module__.startswith("ipykernel.")
 
 
 def _is_seen() -> bool:
     """By somebody, as it is written: files have no lines that go away again."""
-    stream = sys.stderr
-    return stream is not None and (stream.isatty() or type(stream).__module__.startswith("ipykernel."))
+    return is_terminal(sys.stderr) or is_of_notebook(sys.stderr)
 
 
 def _tell(what: str, done: threading.Event) -> None:

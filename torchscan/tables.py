@@ -15,11 +15,13 @@ from torchscan.question import asking
 from torchscan.recording.arguments import StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.remarks import missed_text, unpriced_text
-from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.report.table import Cell, Column, Row, Table, in_unit
 from torchscan.scan import Scan
 from torchscan.trace.events import Provenance
 
 DEFAULT_METRICS = ("params", "macs", "flops", "activation_memory", "receptive_field")
+#: where there is no room for all, the last of these first
+_LEFT_OUT = ("receptive_field", "activation_memory", "flops")
 
 
 @asking
@@ -75,20 +77,24 @@ def chosen_metrics(metrics: Sequence[str] | None, device: str | None) -> list[st
 
 def table_of(scans: Mapping[str, Scan], metrics: Sequence[str], *, title: str = "Models") -> Table:
     """One row for each model."""
+    written = [_written(name, list(scans.values())) for name in metrics]
     return Table(
         title=title,
-        columns=[
-            Column(key="model", heading="Model", is_number=False, narrowest=9),
-            *(Column(key=name, heading=METRICS[name].heading) for name in metrics),
-        ],
-        rows=[Row(cells=[Cell(name, name), *(_cell(METRICS[each], scan) for each in metrics)]) for name, scan in scans.items()],
+        columns=[Column(key="model", heading="Model", is_number=False, narrowest=12), *(column for column, _ in written)],
+        rows=[Row(cells=[Cell(name, name), *(cells[number] for _, cells in written)]) for number, name in enumerate(scans)],
         remarks=_remarks(metrics, scans),
         noun="models",
     )
 
 
-def _cell(metric: Metric, scan: Scan) -> Cell:
-    return Cell(metric.value(scan), metric.read(scan))
+def _written(name: str, scans: Sequence[Scan]) -> tuple[Column, list[Cell]]:
+    """A column, whose figures share their unit."""
+    metric = METRICS[name]
+    values = [metric.value(scan) for scan in scans]
+    scale = None if metric.scale is None else metric.scale(values)
+    column = Column(key=name, heading=metric.heading, dispensable=_LEFT_OUT.index(name) + 1 if name in _LEFT_OUT else 0)
+    cells = [Cell(value, metric.read(scan, scale)) for value, scan in zip(values, scans, strict=True)]
+    return column if scale is None else in_unit(column, scale), cells
 
 
 def _remarks(names: Sequence[str], by_name: Mapping[str, Scan]) -> list[str]:

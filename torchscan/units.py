@@ -64,6 +64,11 @@ def duration(seconds: float) -> str:
     raise AssertionError
 
 
+def printable(text: str) -> str:
+    """A module can have any name, so line breaks and control codes are replaced before they reach a terminal or a table."""
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else "�" for sign in text)
+
+
 # -- one unit for many figures -------------------------------------------------------------------------------------------
 
 
@@ -86,8 +91,9 @@ PLAIN = Scale(1.0, "", 0)
 
 
 def share(value: float) -> str:
-    """``0.244 -> "24 %"``; less than half a per cent is ``"<1 %"``."""
-    return "<1 %" if 0 < value < 0.005 else f"{100 * value:.0f} %"
+    """``0.244 -> "24 %"``; what would be 0 and is not is ``"<1 %"``."""
+    said = f"{100 * value:.0f} %"
+    return "<1 %" if value > 0 and said == "0 %" else said
 
 
 def scale_of_counts(values: Iterable[float]) -> Scale:
@@ -104,6 +110,13 @@ def unit_of_memory(size: float) -> tuple[float, str]:
     """``1.5 * 2**30 -> (2**30, "GiB")``: the unit in which it is 1 or more, in bytes."""
     _, name = _scale(size, 1024, _BINARY, 2)
     return float(1024 ** _BINARY.index(name)), name
+
+
+def scale_of_wholes(values: Iterable[float], *, is_memory: bool = False) -> Scale:
+    """For figures of whole models: the unit in which the largest is 1 or more, with two digits after the point."""
+    base, names = (1024, _BINARY) if is_memory else (1000, _DECIMAL)
+    _, name = _scale(max(values, default=0), base, names, 2)
+    return Scale(float(base ** names.index(name)), name, 2 if names.index(name) else 0)
 
 
 def scale_of_durations(values: Iterable[float]) -> Scale:

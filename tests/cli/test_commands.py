@@ -20,6 +20,7 @@ from typing import Any, get_args
 import pytest
 
 import torchscan
+from tests.test_progress import screen
 from torchscan.analyses.conventions import Convention
 from torchscan.cli.main import main, parser
 from torchscan.recording.precision import Precision
@@ -487,7 +488,7 @@ def test_layers_are_chosen(run: Any) -> None:
     assert shown("--filter", "Linear") == ["fc", "head"]
     assert shown("--filter", "h*") == ["head"]
     text = run("summary", *NET, "--filter", "h*")[1]
-    assert "1 of 3 layers, of those that match h*; the totals are those of the whole model." in text
+    assert "1 of 3 layers, of those that match h*, each with its own figures" in text
     assert "48 MACs" in text
 
 
@@ -624,7 +625,7 @@ def on_a_terminal(*arguments: str) -> str:
 def test_a_line_says_what_takes_long_and_goes_away() -> None:
     received = on_a_terminal("summary", "nets.py:slow", "--input", "4")
     assert re.search(r"torchscan: nets\.py:slow … \d+ s", received)
-    assert received.endswith("\r\x1b[K")
+    assert screen(received) == ""
 
 
 @pytest.mark.slow

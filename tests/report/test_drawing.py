@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from matplotlib.patches import PathPatch, Rectangle
 from torch import nn
 
 import torchscan
@@ -71,7 +72,7 @@ def test_a_picture_of_another_size_is_refused() -> None:
     with pytest.raises(torchscan.InputError, match="64 high and 48 wide"):
         torchscan.draw_receptive_field(layer, picture=torch.rand(48, 64, 3))
     with pytest.raises(torchscan.InputError, match="choose a layer"):
-        torchscan.draw_receptive_field(torchscan.receptive_field(MODEL, (3, 64, 48)))  # type: ignore[arg-type]
+        torchscan.draw_receptive_field(MODEL)  # type: ignore[arg-type]
 
 
 def test_two_axes_of_three_and_one_of_several_inputs() -> None:
@@ -100,3 +101,62 @@ def test_what_cannot_be_drawn_is_said() -> None:
         torchscan.draw_receptive_field(layer, dims=(1, 2))
     with pytest.raises(torchscan.InputError, match="nothing to draw"):
         torchscan.draw_receptive_field(torchscan.receptive_field(nn.Linear(3, 4), (3,)).output)
+
+
+def test_fields_of_several_layers_are_nested_with_their_names_beside_them() -> None:
+    fields = torchscan.receptive_field(MODEL, (3, 64, 48))
+    ax = torchscan.draw_receptive_field(fields)
+    assert drawn(ax) == {"0  5×3": (23, 30, 3, 5), "1  9×7": (21, 28, 7, 9)}
+    legend = ax.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["0  5×3", "1  9×7"]
+    assert drawn(torchscan.draw_receptive_field([fields["0"], fields["1"]])) == drawn(ax)
+    with pytest.raises(torchscan.InputError, match="unit is that of one layer"):
+        torchscan.draw_receptive_field(fields, (8, 6))
+
+
+def test_what_is_around_a_field_is_dimmed_on_a_picture() -> None:
+    layer = torchscan.receptive_field(MODEL, (3, 64, 48)).output
+    ax = torchscan.draw_receptive_field(layer, (8, 6), torch.rand(64, 48))
+    (around,) = [each for each in ax.patches if isinstance(each, PathPatch)]
+    corners = {(float(x), float(y)) for x, y in np.asarray(around.get_path().vertices)}
+    assert corners == {(0, 0), (48, 0), (48, 64), (0, 64), (21, 28), (21, 37), (28, 37), (28, 28)}, "all but what is seen"
+
+
+# -- layers and models ---------------------------------------------------------------------------------------------------
+
+
+def test_layers_as_bars_with_their_shares() -> None:
+    """Of 16, 32 and 8 MACs."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 8), nn.Linear(8, 1), nn.ReLU())
+    info = torchscan.crawl_module(model, (4,))
+    ax = torchscan.draw_layers(info)
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["1", "0", "2"]
+    assert [text.get_text() for text in ax.texts] == ["32  57 %", "16  29 %", "8  14 %"]
+    assert [bar.get_width() for bar in ax.patches if isinstance(bar, Rectangle)] == [32, 16, 8]
+    few = torchscan.draw_layers(info, top=1)
+    assert [text.get_text() for text in few.texts] == ["32  57 %", "24  43 %"]
+    assert [tick.get_text() for tick in few.get_yticklabels()] == ["1", "and 2 others"]
+    with pytest.raises(torchscan.InputError, match="by is 'type', which is no figure"):
+        torchscan.draw_layers(info, "type")
+    with pytest.raises(torchscan.InputError, match="no layer has any Buffers"):
+        torchscan.draw_layers(info, "buffers")
+    with pytest.raises(torchscan.InputError, match="'latency': ask for it"):
+        torchscan.draw_layers(info, "latency")
+
+
+def test_models_beside_each_other_by_metrics_or_figures_of_the_user() -> None:
+    models = {"small": nn.Linear(1000, 1000), "large": nn.Linear(1000, 4000), "wide": nn.Linear(1000, 4001)}
+    table = torchscan.model_table(models, (1000,), metrics=["macs", "params"])
+    ax = torchscan.draw_models(table)
+    points = np.asarray(ax.collections[0].get_offsets())
+    assert points == pytest.approx(np.array([[1, 1.001], [4, 4.004], [4.001, 4.005001]]))
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("MACs (M)", "Parameters (M)")
+    assert {text.get_text() for text in ax.texts} == set(models)
+    own = torchscan.draw_models(table, y={"small": 70.1, "large": 80.2}, y_label="Top-1 accuracy, %")
+    assert np.asarray(own.collections[0].get_offsets())[:, 1] == pytest.approx([70.1, 80.2])
+    assert own.get_ylabel() == "Top-1 accuracy, %"
+    with pytest.raises(torchscan.InputError, match="'tiny', which is not in the table: there are small, large, wide"):
+        torchscan.draw_models(table, y={"tiny": 1.0})
+    with pytest.raises(torchscan.InputError, match="the table has no 'flops': there are macs, params"):
+        torchscan.draw_models(table, "flops")

@@ -152,9 +152,8 @@ def test_what_people_read_in_the_source_stays_readable() -> None:
 def test_a_selection_is_a_list_of_full_paths() -> None:
     tables, paragraphs, _ = parts(torchscan.to_markdown(INFOS["selection"](), ["params"]))
     assert tables[0] == [["Layer", "Params"], ["head.2", "170"], ["act", "–"]]  # a ReLU
-    assert (
-        paragraphs[0] == "2 of 7 layers, of those that match *e*, ordered by params; the totals are those of the whole model."
-    )
+    which = "2 of 7 layers, of those that match *e*, ordered by params, each with its own figures"
+    assert paragraphs[0] == f"{which}; the totals are those of the whole model."
 
 
 def test_every_info_gives_a_row_for_each_layer(info: Info) -> None:

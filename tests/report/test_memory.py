@@ -155,16 +155,37 @@ def test_what_is_missing_is_said() -> None:
     assert "Largest batch size      0" in text
 
 
-def test_the_picture_is_stacked_up_to_the_peak() -> None:
+def test_the_picture_is_stacked_up_to_the_peak_which_is_named() -> None:
     estimate = a_step()
     ax = draw_memory(estimate)
     legend = ax.get_legend()
     assert legend is not None
     names = [text.get_text() for text in legend.get_texts()]
-    assert names == ["peak: 271.26 KiB", "temporary", "activations", "gradients", "inputs", "parameters"]
+    assert names == ["parameters", "inputs", "gradients", "activations", "temporary"]
     top = max(np.asarray(path.vertices)[:, 1].max() for each in ax.collections for path in each.get_paths())
-    assert top == pytest.approx(estimate.peak_bytes / 2**30)
-    assert [text.get_text().strip() for text in ax.texts] == ["forward", "backward", "optimizer"]
+    assert top == pytest.approx(estimate.peak_bytes / 2**10)
+    assert ax.get_ylabel() == "KiB"
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["forward", "backward", "optimizer"]
+    assert [text.get_text() for text in ax.texts] == ["peak 271.26 KiB, 1"]
+
+
+def test_the_capacity_is_a_line_or_said_where_it_is_far_above() -> None:
+    small = a_step(device="0.0006 GiB", context_bytes=0)
+    ax = draw_memory(small)
+    assert small.verdict is not None
+    height = np.asarray(ax.lines[-1].get_ydata(), float)[0]
+    assert height == pytest.approx(small.verdict.capacity_bytes / 2**10)
+    assert ax.texts[-1].get_text() == "613.42 KiB for tensors on 0.0006 GiB"
+    large = draw_memory(a_step(device="H200"))
+    assert "on NVIDIA H200" in large.get_title("right")
+
+
+@pytest.mark.parametrize("size", ["screen", "column", "page"])
+def test_sizes_are_those_of_paper(size: Any) -> None:
+    figure: Any = draw_memory(a_step(), size=size).figure
+    assert figure.get_size_inches()[0] == {"screen": 8.0, "column": 3.35, "page": 7.0}[size]
+    with pytest.raises(torchscan.InputError, match="choose one of 'screen', 'column', 'page'"):
+        draw_memory(a_step(), size="poster")  # type: ignore[arg-type]
 
 
 def test_the_peak_of_one_operator_among_thousands_is_seen() -> None:
@@ -172,7 +193,7 @@ def test_the_peak_of_one_operator_among_thousands_is_seen() -> None:
     estimate = estimate_memory(model, (20,), training=True, optimizer="AdamW")
     ax = draw_memory(estimate)
     top = max(np.asarray(path.vertices)[:, 1].max() for each in ax.collections for path in each.get_paths())
-    assert top == pytest.approx(estimate.peak_bytes / 2**30)
+    assert (top, ax.get_ylabel()) == (pytest.approx(estimate.peak_bytes / 2**20), "MiB")
     assert max(len(np.asarray(path.vertices)) for each in ax.collections for path in each.get_paths()) < 2000
 
 
@@ -183,7 +204,7 @@ def test_the_last_moment_has_a_width_of_its_own() -> None:
     assert estimate.timeline[-1].total == estimate.peak_bytes
     ax = draw_memory(estimate)
     tops = [vertex for each in ax.collections for path in each.get_paths() for vertex in np.asarray(path.vertices)]
-    highest = {float(x) for x, y in tops if y == pytest.approx(estimate.peak_bytes / 2**30)}
+    highest = {float(x) for x, y in tops if y == pytest.approx(estimate.peak_bytes / 2**10)}
     assert {moments - 1.0, float(moments)} <= highest
 
 

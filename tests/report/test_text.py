@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from collections import OrderedDict
 from itertools import pairwise
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import torchscan
 from tests.recording.test_record import Calls
@@ -333,6 +336,9 @@ def test_only_terminals_have_colours(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert not ESCAPES.search(plain)
     monkeypatch.setenv("FORCE_COLOR", "1")
     torchscan.summary(Block(), (3, 32, 32))
+    assert capsys.readouterr().out == plain, "pytest's stream is not the program's own"
+    monkeypatch.setattr(sys, "__stdout__", sys.stdout)
+    torchscan.summary(Block(), (3, 32, 32))
     coloured = capsys.readouterr().out
     assert ESCAPES.sub("", coloured) == plain
     bold = [text for text in re.findall(r"\x1b\[1m(.*?)\x1b\[0m", coloured) if text.strip() not in ("", "–")]
@@ -432,3 +438,75 @@ def test_what_was_not_asked_for_is_refused() -> None:
     with pytest.raises(torchscan.InputError, match=r"no 'latency_share': ask for it, .*device='RTX 4090'\)"):
         torchscan.to_csv(info, ["latency_share"])
     torchscan.summary(nn.Linear(2, 2), (2,), columns=["peak", "activations"])
+
+
+# -- what a strict reader found ------------------------------------------------------------------------------------------
+
+
+def test_what_a_backward_pass_computes_again_is_summed_where_it_belongs() -> None:
+    """Each of three blocks is computed twice; the head, which is called last, once."""
+
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3))
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=False)
+            return self.head(x)
+
+    info = torchscan.crawl_module(Checkpointed(), (4,), training=True)
+    assert torchscan.from_json(torchscan.to_json(info)) == info
+    costs = torchscan.by_module(torchscan.record(Checkpointed(), (4,), training=True))
+    for layer in torchscan.aggregate_info(info, 1)["layers"]:
+        if layer["path"] == "head":
+            assert layer["macs"] == costs["head"].macs
+    own: dict[str, int] = {}
+    for layer in torchscan.aggregate_info(info, 1)["layers"]:
+        own[layer["path"]] = own.get(layer["path"], 0) + layer["macs"]
+    assert own["blocks.1"] == costs["blocks.1"].macs
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_streams_that_stand_in_for_others_need_not_know_terminals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tee:
+        def write(self, text: str) -> int:
+            return len(text)
+
+        def flush(self) -> None: ...
+
+    monkeypatch.setattr(sys, name, Tee())
+    torchscan.summary(nn.Linear(4, 4), (4,))
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    assert torchscan.crawl_module(nn.Linear(4, 4), (4,))["overall"]["macs"] == 16
+
+
+def test_a_list_has_the_unit_of_what_it_shows() -> None:
+    """Own figures, not sums that nobody sees."""
+    model = nn.Sequential(*(nn.Linear(200, 200) for _ in range(300)))
+    info = torchscan.select_layers(torchscan.crawl_module(model, (200,)), match="Linear", top=2)
+    table = torchscan.format_info(info, columns=["macs"]).splitlines()
+    assert table[1].split() == ["Layer", "MACs"]
+    assert table[3].split() == ["0", "40,000"]
+    assert "each with its own figures" in " ".join(table)
+    for name, advice in (("latency", "device="), ("peak", "memory=True")):
+        with pytest.raises(torchscan.InputError, match=advice):
+            torchscan.select_layers(torchscan.crawl_module(model, (200,)), sort=name)
+
+
+def test_a_share_that_is_not_nothing_is_not_0() -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(200)))
+    table = lines(model, (4,), columns=["macs_share"], fold_repeats=False)
+    assert {line.split(maxsplit=1)[1].strip("▏ ") for line in table[4:203]} == {"<1 %"}
+
+
+def test_very_deep_trees_keep_to_the_width() -> None:
+    model: nn.Module = nn.Linear(4, 4)
+    for _ in range(150):
+        model = nn.Sequential(model)
+    assert max(map(len, lines(model, (4,)))) <= 80
+    assert max(map(len, lines(model, (4,), width=60))) <= 60

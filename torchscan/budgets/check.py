@@ -23,10 +23,10 @@ from torchscan.report.columns import full_name_of
 from torchscan.report.compare import Comparison, compare_info, growth
 from torchscan.report.data import read_report, to_json
 from torchscan.report.info import Info
-from torchscan.report.table import printable
 from torchscan.scan import Scan
 from torchscan.signatures import spelled_out
 from torchscan.targets import Built, inputs_of, with_model
+from torchscan.units import printable
 
 _MOST_LAYERS = 5
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torchscan.cli.saying import answer
 from torchscan.errors import InputError, naming
 from torchscan.files import write_text
-from torchscan.progress import progress
+from torchscan.progress import is_terminal, progress
 from torchscan.report.colours import has_colours, width_of
 from torchscan.report.csv import csv_of
 from torchscan.report.table import FORMATS, Table
@@ -91,7 +91,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def terminal_width() -> int | None:
     """The terminal's; None where the answer goes elsewhere."""
-    return width_of(sys.stdout) if sys.stdout.isatty() else None
+    return width_of(sys.stdout) if is_terminal(sys.stdout) else None
 
 
 def positive(text: str) -> int:

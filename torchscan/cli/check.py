@@ -86,7 +86,7 @@ def _checked(budget: Any, options: argparse.Namespace) -> int:
 
 def _put(text: str, options: argparse.Namespace) -> None:
     from torchscan.report.markdown import escape
-    from torchscan.report.table import printable
+    from torchscan.units import printable
 
     head, *rest = map(printable, text.split("\n"))
     if options.format == "text":

@@ -36,7 +36,7 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     from torchscan.hardware.devices import device_named
     from torchscan.report.html import page
-    from torchscan.report.table import printable
+    from torchscan.units import printable
 
     if options.device is not None:
         device_named(options.device)

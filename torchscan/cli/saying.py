@@ -14,6 +14,9 @@ FINE, EXCEEDED, WRONG_USE, FAILED = 0, 1, 2, 3
 #: replacements for symbols that a terminal can't show
 _ASCII = str.maketrans(
     {"─": "-", "│": "|", "├": "|", "└": "`", "–": "-", "−": "-", "×": "x", "µ": "u"}
+    | {"█": "#", "▓": "%", "▒": "=", "░": ":", "▛": "&", "▞": "x", "·": ".", "▼": "v", "└": "`", "┴": "+"}
+    | dict.fromkeys("▏▎▍▌", "-")
+    | dict.fromkeys("▋▊▉", "=")
     | {"≥": ">=", "…": "...", "→": "->", "✓": "ok", "✗": "exceeded:"}
 )
 

@@ -20,7 +20,7 @@ _EXAMPLES = """\
 examples
   torchscan summary torchvision:resnet50 --depth 2
   torchscan summary timm:convnext_tiny --sort macs --top 10
-  torchscan summary torchvision:vit_b_16 --filter '*.mlp' --columns type,params,flops
+  torchscan summary torchvision:vit_b_16 --filter Linear --sort params --top 5
   torchscan summary hf:config.json --input input_ids=2048:long --format json --output model.json
   torchscan summary models.py:net --input 3,32,32 --format github >> $GITHUB_STEP_SUMMARY"""
 

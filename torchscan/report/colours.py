@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from typing import Literal, TextIO
+
+from torchscan.progress import is_of_notebook, is_terminal
 
 #: on light ground
 COLOURS: Mapping[str, str] = {
@@ -29,17 +32,20 @@ _WEIGHTS: Mapping[Weight, int] = {"bold": 1, "faint": 2}
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether text for this stream has colours: in a terminal, unless ``NO_COLOR`` or ``FORCE_COLOR`` says otherwise."""
-    if os.environ.get("NO_COLOR"):
+    """Whether text for this stream has colours: in a terminal, unless ``NO_COLOR`` says otherwise.
+
+    With ``FORCE_COLOR`` the program's own output has them wherever it goes. Notebooks, which set that for others, save them.
+    """
+    if os.environ.get("NO_COLOR") or is_of_notebook(stream):
         return False
-    if os.environ.get("FORCE_COLOR"):
+    if os.environ.get("FORCE_COLOR") and stream in (sys.__stdout__, sys.__stderr__):
         return True
-    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 
 def width_of(stream: TextIO) -> int:
     """The width of the terminal that a stream is shown in, in characters; 80 if it is none."""
-    return shutil.get_terminal_size((80, 24)).columns if stream is not None and stream.isatty() else 80
+    return shutil.get_terminal_size((80, 24)).columns if is_terminal(stream) else 80
 
 
 def in_weight(text: str, weight: Weight) -> str:

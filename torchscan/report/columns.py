@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, cast, get_args
 
 from torchscan import units
 from torchscan.errors import InputError
 from torchscan.report.info_data import CostKey, FigureKey, Layer, ParameterKey, Shape, Shapes, Sums, summed
-from torchscan.report.table import Cell, Column, printable
+from torchscan.report.table import Cell, Column, in_unit
+from torchscan.units import printable
 
 FieldKey = Literal["rf", "s", "p"]
 PlainKey = Literal["type", "path", "input_shape", "output_shape", FieldKey]
@@ -46,9 +47,8 @@ class LayerColumn:
         """With the unit in its heading, and a cell for each of these layers."""
         values = [self.value(layer, whole) for layer in layers]
         scale = units.PLAIN if self.scale is None else self.scale(values)
-        heading = f"{self.column.heading} ({scale.unit})" if scale.unit else self.column.heading
         cells = [Cell(value, self.text(layer, value, scale)) for layer, value in zip(layers, values, strict=True)]
-        return replace(self.column, heading=heading), cells
+        return in_unit(self.column, scale), cells
 
 
 def _plain(key: PlainKey, heading: str, text: Callable[[Any], str], **options: Any) -> LayerColumn:
@@ -96,7 +96,7 @@ def _cost(key: CostKey, heading: str, *, is_own: bool = False, dispensable: int 
     )
 
 
-def _cost_text(layer: Layer, value: int, scale: units.Scale) -> str:
+def _cost_text(layer: Layer, value: float, scale: units.Scale) -> str:
     bound = "" if layer["complete"] else "≥ "
     return f"{bound}{scale.text(value)}" if value or bound else NONE
 
@@ -202,7 +202,7 @@ COLUMNS: Mapping[str, LayerColumn] = {
         LayerColumn(
             column=Column(key="latency", heading="Time", unit="s", adds_up=True, dispensable=1),
             value=lambda layer, _: layer["time_estimate"],
-            text=lambda _, value, scale: scale.text(value) if value else NONE,
+            text=_cost_text,
             scale=units.scale_of_durations,
             is_of_all=True,
             needs="time_estimate",

@@ -40,7 +40,7 @@ def info_table(
     layers, is_listed = data["layers"], "selection" in data
     check_estimates(names, layers)
     shown = lines_of(layers, fold_repeats=False if is_listed else fold_repeats)
-    headings, cells, sums = _written([COLUMNS[name] for name in names], shown.lines, data["overall"], cut)
+    headings, cells, sums = _written([COLUMNS[name] for name in names], shown.lines, data["overall"], cut, is_listed)
     return Table(
         title=f"Layers of {layers[0]['type']}" if layers else "Layers",
         columns=[replace(_NAME, cut=cut), *headings],
@@ -141,22 +141,25 @@ def to_html(info: InfoDict, columns: Sequence[str] | None = None, *, standalone:
 
 def _columns_of_a_page(layers: Sequence[Layer]) -> Sequence[str]:
     has_fields = any(layer["rf"] is not None for layer in layers)
-    return [*DEFAULT_COLUMNS, "flops", *(["rf"] if has_fields else [])]
+    has_times = any("time_estimate" in layer for layer in layers)
+    return [*usual_columns(False, False, has_times), "flops", *(["rf"] if has_fields else [])]
 
 
 # -- rows ----------------------------------------------------------------------------------------------------------------
 
 
 def _written(
-    columns: Iterable[LayerColumn], lines: Sequence[Line], whole: Sums, cut: Cut
+    columns: Iterable[LayerColumn], lines: Sequence[Line], whole: Sums, cut: Cut, is_listed: bool
 ) -> tuple[list[Column], list[list[Cell]], list[list[Cell | None]]]:
     """Each column with its unit, and line by line the cells of the layers and those of all that they call."""
     headings, cells, sums = [], [], []
-    for each in columns:
-        column, found = each.written([*(line.own for line in lines), *(line.total for line in lines)], whole)
-        headings.append(replace(column, cut=cut))
+    for place, each in enumerate(columns):
+        totals = [line.total for line in lines] if each.is_of_all and not is_listed else []
+        column, found = each.written([*(line.own for line in lines), *totals], whole)
+        grade = column.dispensable and 100 * column.dispensable + place  # one after the other, the last first
+        headings.append(replace(column, cut=cut, dispensable=grade))
         cells.append(found[: len(lines)])
-        sums.append(found[len(lines) :] if each.is_of_all else [None] * len(lines))
+        sums.append(found[len(lines) :] if totals else [None] * len(lines))
     return headings, _turned(cells, len(lines)), _turned(sums, len(lines))
 
 

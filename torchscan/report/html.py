@@ -8,7 +8,8 @@ from functools import cache
 from hashlib import sha256
 from importlib import resources
 
-from torchscan.report.table import Cell, Column, Row, Screen, Table, printable, writes
+from torchscan.report.table import Cell, Column, Row, Screen, Table, writes
+from torchscan.units import printable
 
 
 @writes("html")

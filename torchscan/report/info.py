@@ -59,8 +59,9 @@ def info_of(
 ) -> Info:
     """Everything that :func:`torchscan.crawl_module` returns. ``overheads`` are those before the forward pass and after it."""
     costs = call_costs(trace, convention)
-    own = zip(trace.modules, module_costs(trace, costs), parameters_by_call(trace), strict=True)
-    layers = [_layer(trace, *each, field) for each, field in zip(own, fields or [None] * len(trace.modules), strict=True)]
+    own = list(zip(trace.modules, module_costs(trace, costs), parameters_by_call(trace), strict=True))
+    of = list(fields or [None] * len(trace.modules))
+    layers = [_layer(trace, *own[index], of[index]) for index in tree_order(trace)]
     pre, fwd = overheads
     data: InfoData = {
         "overheads": {
@@ -78,6 +79,15 @@ def info_of(
     if roofline is not None:
         _add_times(data, roofline)
     return Info(data)
+
+
+def tree_order(trace: Trace) -> list[int]:
+    """The calls of modules, each after the one that called it: what a backward pass computes again stands where it belongs."""
+    found, waiting = [], [call.index for call in reversed(trace.modules) if call.parent is None]
+    while waiting:
+        found.append(waiting.pop())
+        waiting += reversed(trace.modules[found[-1]].children)
+    return found
 
 
 def _add_memory(data: InfoData, memory: MemoryEstimate) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from torchscan.report.table import Row, Screen, Table, printable, writes
+from torchscan.report.table import Row, Screen, Table, writes
+from torchscan.units import printable
 
 _SIGNS = {
     "\\": r"\textbackslash{}",

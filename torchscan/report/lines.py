@@ -71,10 +71,11 @@ class Tree:
     def line(self, places: Sequence[int], run: Sequence[int]) -> Line:
         """For equal layers at these places, the last of which are a run in the last block."""
         one, other = self._layers[run[0]], self._layers[run[-1]]
+        full_name, own = _from_to(full_name_of(one), full_name_of(other)), _together([self._layers[at] for at in places])
         return Line(
             name=_from_to(name_of(one), name_of(other)),
-            full_name=_from_to(full_name_of(one), full_name_of(other)),
-            own=_together([self._layers[at] for at in places]),
+            full_name=full_name,
+            own={**own, "path": full_name} if len(run) > 1 else own,
             total=_together([self.totals[at] for at in places]),
             repeats=len(run),
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from torchscan.report.table import Screen, Table, printable, writes
+from torchscan.report.table import Screen, Table, writes
+from torchscan.units import printable
 
 _INDENT = "&emsp;"
 #: what would be taken for markup: of the underscores those that are not inside a word, of the spaces those that would get lost

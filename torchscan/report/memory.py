@@ -1,32 +1,23 @@
-"""A memory estimate as a table, as text with a chart, and as a picture."""
+"""A memory estimate as a table, and as text with a chart."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING
 
 from torchscan import units
 from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Verdict
-from torchscan.analyses.memory_timeline import KINDS, LayerMemory, MemoryKind, Moment
+from torchscan.analyses.memory_timeline import LayerMemory, MemoryKind, Moment
 from torchscan.analyses.parameters import modules_around
-from torchscan.errors import InputError
 from torchscan.report.chart import SIGNS, axis, stacked, ticks
-from torchscan.report.colours import COLOURS, in_colour
-from torchscan.report.pyplot import pyplot
+from torchscan.report.colours import in_colour
 from torchscan.report.table import Cell, Column, Row, Screen, Table, totals_table
 from torchscan.report.text import grid, paragraphs, totals_of
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-#: a picture shows the largest moment of each of so many stretches, or a peak of one operator would not be seen
-_MOST_COLUMNS = 400
 _NARROWEST, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
 
 #: from the bottom up: what is always there first
-_STACK: Sequence[MemoryKind] = ("parameters", "buffers", "optimizer", "inputs", "gradients", "activations", "temporary")
+STACK: Sequence[MemoryKind] = ("parameters", "buffers", "optimizer", "inputs", "gradients", "activations", "temporary")
 _COLUMNS = (
     Column(key="path", heading="Layer", is_number=False, narrowest=5),
     Column(key="type", heading="Type", is_number=False, narrowest=4),
@@ -70,36 +61,6 @@ def format_memory(estimate: MemoryEstimate, width: int = 80, *, colours: bool = 
     )
 
 
-def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None) -> Axes:
-    """Draw the memory over the operators of the pass, stacked by kind, with the peak marked."""
-    if ax is None:
-        ax = pyplot().subplots(figsize=(9, 4.5), layout="constrained")[1]
-    if not estimate.timeline:
-        raise InputError("there is nothing to draw: no operator ran")
-    moments = list(_columns(estimate.timeline, _MOST_COLUMNS))
-    scale = len(estimate.timeline) / len(moments)
-    present = [kind for kind in _STACK if any(moment.by_kind[kind] for moment in moments)]
-    places = [KINDS.index(kind) for kind in present]
-    # the last one once more, or it would have no width
-    gib = [[moment.bytes_by_kind[place] / 2**30 for moment in (*moments, moments[-1])] for place in places]
-    ax.stackplot(
-        [scale * column for column in range(len(moments) + 1)],
-        gib,
-        labels=present,
-        colors=[COLOURS[kind] for kind in present],
-        step="post",
-    )
-    peak = scale * max(range(len(moments)), key=lambda column: moments[column].total)
-    ax.plot([peak], [estimate.peak_bytes / 2**30], "kv", label=f"peak: {units.memory(estimate.peak_bytes)}")
-    for start, name in _phases(estimate.timeline):
-        ax.axvline(start, color="black", linewidth=0.8, linestyle=":")
-        ax.annotate(f" {name}", (start, 1), xycoords=("data", "axes fraction"), va="bottom", fontsize="small")
-    ax.set(xlabel="operator calls", ylabel="GiB", xlim=(0, len(estimate.timeline)))
-    ax.set_ylim(bottom=0)
-    ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small", reverse=True)
-    return ax
-
-
 # -- table ---------------------------------------------------------------------------------------------------------------
 
 
@@ -111,7 +72,7 @@ def _peak(estimate: MemoryEstimate) -> str:
 
 
 def _by_kind(estimate: MemoryEstimate) -> Table:
-    shares = {kind: size / estimate.peak_bytes for kind in _STACK if (size := estimate.by_kind[kind])}
+    shares = {kind: size / estimate.peak_bytes for kind in STACK if (size := estimate.by_kind[kind])}
     rows = [
         [Cell(kind, kind), _bytes(estimate.by_kind[kind]), Cell(share, f"{100 * share:.1f} %")]
         for kind, share in shares.items()
@@ -193,10 +154,10 @@ def _legend(by_kind: Table, screen: Screen) -> str:
 
 def _chart(estimate: MemoryEstimate, screen: Screen) -> str:
     """One column for several moments: the one with the most."""
-    columns = list(_columns(estimate.timeline, screen.width - _LABEL_WIDTH))
-    sizes = [[moment.by_kind[kind] for kind in _STACK] for moment in columns]
+    columns = list(columns_of(estimate.timeline, screen.width - _LABEL_WIDTH))
+    sizes = [[moment.by_kind[kind] for kind in STACK] for moment in columns]
     labels = _labels(max(moment.total for moment in columns))
-    rows = stacked(sizes, _STACK, _PLOT_HEIGHT, has_colours=screen.has_colours)
+    rows = stacked(sizes, STACK, _PLOT_HEIGHT, has_colours=screen.has_colours)
     lines = [f"{label:>{_LABEL_WIDTH - 1}} {row}".rstrip() for label, row in zip(labels, rows, strict=True)]
     return "\n".join(
         [_peak_mark(estimate, columns, screen.width), *lines, " " * _LABEL_WIDTH + axis([each.phase for each in columns])]
@@ -219,15 +180,9 @@ def _peak_mark(estimate: MemoryEstimate, columns: Sequence[Moment], width: int) 
     return f"{said} ▼".rjust(place + 1) if len(said) + 2 <= place else f"{'':{place}}▼"
 
 
-def _columns(timeline: Sequence[Moment], count: int) -> Iterator[Moment]:
+def columns_of(timeline: Sequence[Moment], count: int) -> Iterator[Moment]:
+    """The largest moment of each of so many stretches."""
     count = min(count, len(timeline))
     for column in range(count):
         begin, end = column * len(timeline) // count, (column + 1) * len(timeline) // count
         yield max(timeline[begin:end], key=lambda moment: moment.total)
-
-
-def _phases(timeline: Sequence[Moment]) -> Iterator[tuple[int, str]]:
-    start = 0
-    for name, members in groupby(timeline, key=lambda moment: moment.phase):
-        yield start, name
-        start += len(list(members))

@@ -102,7 +102,8 @@ def _selection_texts(info: InfoData) -> list[str]:
         return []
     which = f", of those that match {chosen['match']}" if chosen["match"] else ""
     order = f", ordered by {chosen['sort']}" if chosen["sort"] else ""
-    return [f"{len(info['layers'])} of {chosen['layers']} layers{which}{order}; the totals are those of the whole model."]
+    some = f"{len(info['layers'])} of {chosen['layers']} layers{which}{order}, each with its own figures"
+    return [f"{some}; the totals are those of the whole model."]
 
 
 def _field_remarks(layers: Sequence[Layer]) -> list[str]:

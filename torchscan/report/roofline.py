@@ -1,4 +1,4 @@
-"""A roofline as a table of layers, operators or single calls, and as a picture."""
+"""A roofline as a table of layers, operators or single calls."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from torchscan import units
 from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline, group, rounded
 from torchscan.errors import InputError
-from torchscan.report.pyplot import pyplot
 from torchscan.report.table import Cell, Column, Row, Table, totals_table
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Rows = Literal["layer", "kind", "operator"]
 
@@ -30,8 +26,6 @@ _COLUMNS = (
     Column(key="time_estimate", heading="Estimate", unit="s", adds_up=True),
     Column(key="share", heading="%"),
 )
-_COLOURS = {"compute": "#d65f5f", "memory": "#4878d0", "cache": "#82c6e2", "launch": "#8c8c8c"}
-_LARGEST_POINT = 900
 
 
 def roofline_table(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15) -> Table:
@@ -66,36 +60,6 @@ def format_roofline(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 
     """The roofline as text. ``by``, ``max_depth`` and ``rows`` as in :func:`roofline_table`."""
     table = roofline_table(roofline, by, max_depth=max_depth, rows=rows)
     return table.write("text", width=max(width, _NARROWEST))
-
-
-def draw_roofline(roofline: Roofline, *, ax: Axes | None = None) -> Axes:
-    """Draw what operators attain over their arithmetic intensity, on logarithmic axes, under the roofs of the device.
-
-    A point is all equal calls of an operator, as large as its share of the time; its colour is the limit that it runs into.
-    """
-    points = _points(roofline)
-    if not points:
-        raise InputError("there is nothing to draw: no operator does arithmetic")
-    if ax is None:
-        ax = pyplot().subplots(figsize=(9, 5), layout="constrained")[1]
-    intensities = [each.intensity for each, _ in points if each.intensity]
-    ridges = [peak / roofline.bandwidth for peak in roofline.peak_flops.values()]
-    low, high = min(intensities) / 2, 2 * max([*intensities, *ridges])
-    _draw_roofs(roofline, ax, low, high)
-    _draw_points(roofline, ax, points)
-    for each, _ in _most_telling(points):
-        name = each.operator.removeprefix("aten.")
-        place = (each.intensity or 0.0, each.flops / each.time_estimate)
-        ax.annotate(name, place, (0, -8), textcoords="offset points", fontsize="x-small", ha="center", va="top", clip_on=True)
-    ax.set(xscale="log", yscale="log", xlim=(low, high), xlabel="FLOPs per byte", ylabel="FLOPs per second")
-    ax.set_title(f"{roofline.device}, {units.duration(roofline.time_estimate)}", fontsize="medium")
-    from matplotlib.collections import PathCollection
-
-    legend = ax.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small", title="limit")
-    for handle in legend.legend_handles:
-        if isinstance(handle, PathCollection):
-            handle.set_sizes([60])
-    return ax
 
 
 # -- table ---------------------------------------------------------------------------------------------------------------
@@ -187,67 +151,3 @@ def _row(each: GroupLoad, whole: float) -> Row:
         Cell(share, f"{100 * share:.1f}"),
     ]
     return Row(cells=cells)
-
-
-# -- picture -------------------------------------------------------------------------------------------------------------
-
-
-def _points(roofline: Roofline) -> list[tuple[OperatorLoad, float]]:
-    """One of each set of equal calls, with the time of all. Calls without arithmetic cannot be placed."""
-    times: dict[tuple[object, ...], float] = defaultdict(float)
-    first: dict[tuple[object, ...], OperatorLoad] = {}
-    for each in roofline.operators:
-        if each.flops and each.intensity and each.time_estimate:
-            key = (each.operator, each.precision, each.flops, each.bytes_read, each.bytes_written, each.limiter)
-            first.setdefault(key, each)
-            times[key] += each.time_estimate
-    return [(each, times[key]) for key, each in first.items()]
-
-
-def _most_telling(points: Sequence[tuple[OperatorLoad, float]]) -> list[tuple[OperatorLoad, float]]:
-    """The longest call of each of the longest-running operators, unless its label would overlap another."""
-    named: list[tuple[OperatorLoad, float]] = []
-    for each, time in sorted(points, key=lambda point: -point[1]):
-        if all(each.operator != other.operator and not _is_close(each, other) for other, _ in named):
-            named.append((each, time))
-    return named[:8]
-
-
-def _is_close(one: OperatorLoad, other: OperatorLoad) -> bool:
-    across = abs(math.log10((one.intensity or 1.0) / (other.intensity or 1.0)))
-    up = abs(math.log10(one.flops / one.time_estimate * other.time_estimate / other.flops))
-    return across < 0.5 and up < 0.15
-
-
-def _draw_roofs(roofline: Roofline, ax: Axes, low: float, high: float) -> None:
-    highest = max(roofline.peak_flops.values(), default=roofline.bandwidth * high)
-    ridge = highest / roofline.bandwidth
-    slope = [low, min(ridge, high)]
-    label = f"memory {units.count(roofline.bandwidth, 'B/s', 1)}"
-    ax.plot(slope, [roofline.bandwidth * each for each in slope], color="black", linewidth=1.2, label=label)
-    for form, peak in roofline.peak_flops.items():
-        start = max(peak / roofline.bandwidth, low)
-        name = f"{form} {units.count(peak, 'FLOP/s', 1)}"
-        ax.plot(
-            [start, high], [peak, peak], color="black", linewidth=1.2, linestyle="-" if peak == highest else "--", label=name
-        )
-
-
-def _draw_points(roofline: Roofline, ax: Axes, points: Sequence[tuple[OperatorLoad, float]]) -> None:
-    for limiter, colour in _COLOURS.items():
-        of_limiter = [(each, time) for each, time in points if each.limiter == limiter]
-        if of_limiter:
-            ax.scatter(
-                [each.intensity or 0.0 for each, _ in of_limiter],
-                [each.flops / each.time_estimate for each, _ in of_limiter],
-                [max(8.0, _LARGEST_POINT * time / roofline.time_estimate) for _, time in of_limiter],
-                color=colour,
-                alpha=0.6,
-                edgecolors="white",
-                label=_share(roofline, limiter),
-            )
-
-
-def _share(roofline: Roofline, limiter: str) -> str:
-    time = _time_of([each for each in roofline.operators if each.limiter == limiter])
-    return f"{limiter}: {100 * time / roofline.time_estimate:.0f} % of the time"

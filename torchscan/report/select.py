@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from torchscan.errors import InputError
-from torchscan.report.columns import COLUMNS, check_columns
+from torchscan.report.columns import COLUMNS, check_columns, check_estimates
 from torchscan.report.info import Info
 from torchscan.report.info_data import InfoDict, Layer, Selection, data_of
 
@@ -29,6 +29,7 @@ def select_layers(info: InfoDict, *, match: str | None = None, sort: str | None 
     layers = data["layers"] if match is None else _matching(data["layers"], match)
     if sort is not None:
         check_columns([sort])
+        check_estimates([sort], layers)
         layers = sorted(layers, key=lambda layer: _order(COLUMNS[sort].value(layer, data["overall"])))
     whole: Selection = {"match": None, "sort": None, "layers": len(data["layers"])}
     before = data.get("selection", whole)

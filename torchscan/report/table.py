@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from torchscan.errors import InputError
 from torchscan.results import Result, load_writers
+from torchscan.units import Scale, printable
 
 Format = Literal["text", "markdown", "github", "latex", "csv", "json", "html"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -39,6 +40,8 @@ class Column:
     is_number: bool = True
     #: what the values in data are counted in: "B", "s"; "" where the heading says it, or there is nothing to say
     unit: str = ""
+    #: what its texts are in, where its heading has a unit: 1e6 for "MACs (M)"
+    size: float = 1.0
     #: how short its texts may be cut; None: never, since part of a shape or a number says nothing
     narrowest: int | None = None
     cut: Cut = "mid"
@@ -181,13 +184,13 @@ def writes(style: Format) -> Callable[[W], W]:
     return register
 
 
+def in_unit(column: Column, scale: Scale) -> Column:
+    """With the unit of its texts in the heading."""
+    return replace(column, heading=f"{column.heading} ({scale.unit})", size=scale.size) if scale.unit else column
+
+
 def totals_table(rows: Sequence[Sequence[Cell]], headings: Sequence[str] = ("", ""), title: str = "") -> Table:
     """Figures of the whole: in each row a name, its figure, and what else there is to say."""
     keys = ("name", "value", *(f"value_{number}" for number in range(2, len(headings))))
     columns = [Column(key=key, heading=heading, is_number=key != "name") for key, heading in zip(keys, headings, strict=True)]
     return Table(title=title, columns=columns, rows=[Row(cells=row) for row in rows])
-
-
-def printable(text: str) -> str:
-    """A module can have any name, so line breaks and control codes are replaced before they reach a terminal or a table."""
-    return text if text.isprintable() else "".join(sign if sign.isprintable() else "�" for sign in text)

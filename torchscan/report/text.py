@@ -10,13 +10,16 @@ from itertools import pairwise
 from tabulate import DataRow, Line, TableFormat, tabulate
 
 from torchscan.report.colours import in_colour, in_weight
-from torchscan.report.table import Column, Cut, Row, Screen, Table, printable, writes
+from torchscan.report.table import Column, Cut, Row, Screen, Table, writes
+from torchscan.units import printable
 
 _ELLIPSIS = "…"
 _GAP = 2
 #: characters of a bar, in eighths
 _BAR = 8
 _EIGHTHS = ("", *"▏▎▍▌▋▊▉")
+#: characters of a name below the branches of a tree
+_SHORTEST = 4
 #: lines that a remark may take; a page has room for more
 _MOST_LINES = 6
 _RULES = TableFormat(
@@ -54,7 +57,7 @@ def paragraphs(texts: Sequence[str], width: int) -> list[str]:
 
 def grid(table: Table, screen: Screen) -> str:
     """The headings and rows, between rules. Sums of rows that follow are bold; bars are where there is room for them."""
-    by_column = _texts(table)
+    by_column = _texts(table, screen.width)
     widths = _fitting_widths(table.columns, by_column, screen.width)
     room = screen.width - sum(widths) - _GAP * (len(widths) - 1)
     with_bars = room >= (_BAR + 1) * sum(bool(column.bars) for column in table.columns)
@@ -109,17 +112,17 @@ def _bar(share: float, colour: str, screen: Screen) -> str:
     return (in_colour(drawn, colour) if drawn and screen.has_colours else drawn) + " " * (_BAR - len(drawn))
 
 
-def _texts(table: Table) -> list[list[str]]:
+def _texts(table: Table, width: int) -> list[list[str]]:
     """Column by column."""
     by_column = [list(column) for column in zip(*(row.texts for row in table.rows), strict=True)]
-    by_column[0] = [f"{lines}{row.name}" for lines, row in zip(_branches(table.rows), table.rows, strict=True)]
+    by_column[0] = [f"{lines}{row.name}" for lines, row in zip(_branches(table.rows, width), table.rows, strict=True)]
     return by_column
 
 
 def _needed(table: Table, width: int) -> Table:
     """Without columns that may be left out, as long as the others are too wide."""
     grades = sorted({column.dispensable for column in table.columns} - {0})
-    sizes = list(map(_narrowest, table.columns, _texts(table))) if grades and table.rows else []
+    sizes = list(map(_narrowest, table.columns, _texts(table, width))) if grades and table.rows else []
     out: list[str] = []
     while grades and sum(size + _GAP for size in sizes) - _GAP > width:
         least_needed = grades.pop()
@@ -132,20 +135,21 @@ def _needed(table: Table, width: int) -> Table:
 def _narrowest(column: Column, texts: Sequence[str]) -> int:
     """How wide it is at least."""
     size = _widest(column, texts)
-    return size if column.narrowest is None else min(size, column.narrowest)
+    return size if column.narrowest is None else min(size, max(column.narrowest, _SHORTEST + max(map(_indent_of, texts))))
 
 
 def _widest(column: Column, texts: Sequence[str]) -> int:
     return max(len(column.heading), *map(len, texts))
 
 
-def _branches(rows: Sequence[Row]) -> list[str]:
-    """The lines of a tree: each row hangs below the last shallower one before it."""
+def _branches(rows: Sequence[Row], width: int) -> list[str]:
+    """The lines of a tree: each row hangs below the last shallower one before it, as far as two fifths of the width allow."""
+    deepest = max(2, width // 5)
     open_at: dict[int, bool] = {}
     drawn = []
     for row, is_last in zip(rows, _last_of_siblings(rows), strict=True):
         open_at[row.depth] = not is_last
-        lines = "".join("│ " if open_at.get(level) else "  " for level in range(1, row.indent))
+        lines = "".join("│ " if open_at.get(level) else "  " for level in range(1, min(row.indent, deepest)))
         drawn.append(lines + ("" if row.depth == 0 else "└─" if is_last else "├─"))
     return drawn
 
@@ -167,7 +171,7 @@ def _indent_of(text: str) -> int:
 def _fitting_widths(columns: Sequence[Column], by_column: Sequence[Sequence[str]], width: int) -> list[int]:
     """Columns as wide as their texts; if that is too wide, those that may be cut give way, widest first."""
     widths = list(map(_widest, columns, by_column))
-    spare = {at: widths[at] - each.narrowest for at, each in enumerate(columns) if each.narrowest is not None}
+    spare = {at: widths[at] - _narrowest(each, by_column[at]) for at, each in enumerate(columns) if each.narrowest is not None}
     excess = sum(widths) + _GAP * (len(widths) - 1) - width
     while excess > 0 and max(spare.values(), default=0) > 0:
         widest = max(spare, key=lambda at: spare[at])

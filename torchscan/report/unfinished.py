@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torchscan.errors import RecordError
 from torchscan.report.export import info_table
-from torchscan.report.info import info_of
+from torchscan.report.info import info_of, tree_order
 from torchscan.report.table import Cell, Row, Table
 
 _COLUMNS = ("type", "input_shape", "output_shape", "params")
@@ -18,7 +18,8 @@ def unfinished_table(error: RecordError) -> Table | None:
     if error.so_far is None or not error.so_far.modules or error.failed is None:
         return None
     table = info_table(info_of(error.so_far), _COLUMNS, fold_repeats=False)
-    return replace(table, rows=list(_around(table.rows, error.failed)), totals=(), remarks=["The pass failed here:"])
+    failed = tree_order(error.so_far).index(error.failed)
+    return replace(table, rows=list(_around(table.rows, failed)), totals=(), remarks=["The pass failed here:"])
 
 
 def _around(rows: Sequence[Row], failed: int) -> Iterator[Row]:

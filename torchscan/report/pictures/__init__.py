@@ -1,0 +1,1 @@
+"""Pictures, with matplotlib, which is an extra."""

@@ -1,0 +1,77 @@
+"""Models beside each other, as points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torchscan.errors import InputError
+from torchscan.report.colours import COLOURS
+from torchscan.report.pictures.labels import Spot, label
+from torchscan.report.pictures.style import HAIR, Size, drawing
+from torchscan.report.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_AREA = 42.0
+
+
+def draw_models(
+    table: Table,
+    x: str = "macs",
+    y: str | Mapping[str, float] = "params",
+    *,
+    y_label: str | None = None,
+    ax: Axes | None = None,
+    size: Size = "screen",
+) -> Axes:
+    """Draw models as points, each with its name: what they cost against what they have, or against figures of yours.
+
+    Args:
+        table: of ``model_table``.
+        x: a metric of it.
+        y: another, or a figure for each model by its name: ``{"resnet50": 80.9}``.
+        y_label: what these are: "Top-1 accuracy, %".
+        ax: where to draw; by default in a new figure.
+        size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
+    """
+    across, of_x = _metric(table, x)
+    up, of_y = _metric(table, y) if isinstance(y, str) else (_given(table, y), "")
+    spots = {name: Spot(across[name], up[name], (_AREA / 3.14) ** 0.5) for name in across if name in up}
+    if not spots:
+        raise InputError(f"there is nothing to draw: y has figures for none of {', '.join(across)}")
+    with drawing(ax, size) as ax:
+        ax.grid(color=HAIR, linewidth=0.5, alpha=0.6)
+        ax.set_axisbelow(True)
+        places = list(spots.values())
+        ax.scatter(
+            [spot.x for spot in places], [spot.y for spot in places], _AREA, color=COLOURS["memory"], zorder=2, clip_on=False
+        )
+        ax.margins(0.12)
+        ax.set(xlabel=of_x, ylabel=y_label or of_y)
+        ax.set_xlim(left=0)
+        if isinstance(y, str):
+            ax.set_ylim(bottom=0)
+        label(ax, [(spot, name) for name, spot in spots.items()], places)
+    return ax
+
+
+def _metric(table: Table, key: str) -> tuple[dict[str, float], str]:
+    """Of each model, in the unit of the column."""
+    at = next((number for number, column in enumerate(table.columns) if column.key == key and number), None)
+    if at is None:
+        raise InputError(f"the table has no {key!r}: there are {', '.join(column.key for column in table.columns[1:])}")
+    values = {row.cells[0].value: row.cells[at].value for row in table.rows}
+    if any(not isinstance(value, int | float) for value in values.values()):
+        raise InputError(f"{key!r} is no figure for some of the models: choose another metric")
+    size, unit = table.columns[at].size, table.columns[at].heading
+    return {name: value / size for name, value in values.items()}, unit
+
+
+def _given(table: Table, figures: Mapping[str, float]) -> dict[str, float]:
+    known = [row.cells[0].value for row in table.rows]
+    unknown = next((name for name in figures if name not in known), None)
+    if unknown is not None:
+        raise InputError(f"y has a figure for {unknown!r}, which is not in the table: there are {', '.join(known)}")
+    return dict(figures)
