@@ -601,6 +601,34 @@ def test_checking(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert run("check", "b", "--format", "github")[1].startswith("**✗ b exceeds its budget**\n\n```text\n  Parameters: 65")
 
 
+# -- widths --------------------------------------------------------------------------------------------------------------
+
+CARD = ("--device", "RTX 4090")
+ANSWERS = [
+    ("summary", *NET),
+    ("summary", *NET, "--rf", *CARD),
+    ("summary", *NET, "--sort", "macs", "--top", "2", "--columns", "type,path,input_shape,output_shape,params,macs,flops,dmas"),
+    *(("flops", *NET, "--by", by) for by in ("operator", "module")),
+    *(("roofline", *NET, *CARD, "--by", by) for by in ("layer", "kind", "operator")),
+    ("roofline", *NET, *CARD, "--remedies"),
+    ("memory", *NET, "--training", "--optimizer", "AdamW", *CARD),
+    ("memory", *NET, "--training", *CARD, "--remedies"),
+    ("receptive-field", "torchvision:resnet18"),
+    ("receptive-field", "torchvision:resnet18", "--layer", "layer4"),
+    ("table", "torchvision:resnet18", "torchvision:mobilenet_v3_large", *CARD),
+    ("compare", "torchvision:resnet18", "torchvision:resnet34"),
+]
+
+
+@pytest.mark.parametrize("arguments", ANSWERS, ids=lambda arguments: " ".join(each for each in arguments if each[0] != "n"))
+def test_no_answer_is_wider_than_the_terminal(run: Any, arguments: tuple[str, ...]) -> None:
+    pytest.importorskip("tests.torchvision_cpu")  # lets torchvision be imported beside a CPU build of torch
+    for width in (120, 80, 50, 40):
+        status, text, err = run(*arguments, "--width", str(width))
+        assert (status, err) == (0, "")
+        assert max(map(len, text.splitlines())) <= width, width
+
+
 # -- a terminal ----------------------------------------------------------------------------------------------------------
 
 

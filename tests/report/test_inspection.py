@@ -290,14 +290,14 @@ def test_what_was_compiled_and_why_again() -> None:
         (70, ["Layer", "Type", "Forward", "Backward", "%", "Expected", "×", "FLOP/s"]),
         (60, ["Layer", "Type", "Forward", "Backward", "%", "Expected", "×"]),
         (50, ["Layer", "Type", "Forward", "Backward", "%", "×"]),
-        (35, ["Layer", "Forward", "Backward", "%", "×"]),
-        (10, ["Layer", "Forward", "Backward", "%", "×"]),
+        (35, ["Layer", "Forward", "Backward", "%"]),
+        (10, ["Layer", "Forward"]),
     ],
 )
 def test_a_narrow_terminal_leaves_out_what_is_needed_least(width: int, headings: list[str]) -> None:
     text = run_table(expecting([0.005, 0.0008, 0.0042])).write("text", width=width)
     assert text.splitlines()[1].split() == headings
-    assert "* 2.1" in text
+    assert ("* 2.1" in text) == ("×" in headings)
 
 
 def test_names_of_deep_layers_keep_their_branches() -> None:

@@ -38,11 +38,14 @@ def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Tab
 
 
 def _columns(by: By) -> list[Column]:
-    figures = [("macs", "MACs", ""), ("flops", "FLOPs", ""), ("share", "Share", ""), ("dmas", "DMAs", "")]
-    figures += [("bytes_read", "Read", "B"), ("bytes_written", "Written", "B")]
+    figures = [("macs", "MACs", "", 1), ("flops", "FLOPs", "", 0), ("share", "Share", "", 0), ("dmas", "DMAs", "", 2)]
+    figures += [("bytes_read", "Read", "B", 3), ("bytes_written", "Written", "B", 4)]
     return [
         Column(key=by, heading=by.capitalize(), is_number=False, narrowest=16),
-        *(Column(key=key, heading=heading, unit=unit, adds_up=by == "operator") for key, heading, unit in figures),
+        *(
+            Column(key=key, heading=heading, unit=unit, adds_up=by == "operator", dispensable=grade)
+            for key, heading, unit, grade in figures
+        ),
     ]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from torchscan import units
 from torchscan.hardware.devices import RATES, Device
-from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.report.table import Cell, Column, Row, Screen, Table
+from torchscan.report.text import grid
 
 #: wide enough for every device that comes with torchscan
 _WIDTH, _WIDTH_OF_ONE = 132, 80
@@ -25,8 +26,8 @@ def devices_table(devices: Mapping[str, Device]) -> Table:
     return Table(
         title="Devices",
         columns=[
-            Column(key="device", heading="Device", is_number=False, narrowest=8),
-            *(Column(key=key, heading=heading) for key, heading in figures),
+            Column(key="device", heading="Device", is_number=False, narrowest=_SHORTEST_NAME),
+            *(Column(key=key, heading=heading, dispensable=_grade(key)) for key, heading in figures),
         ],
         rows=[_row(name, device) for name, device in devices.items()],
         remarks=["Dense rates in 10^12 operations per second. Figures marked ? are unverified: no data sheet was at hand."],
@@ -34,42 +35,22 @@ def devices_table(devices: Mapping[str, Device]) -> Table:
     )
 
 
+def _grade(key: str) -> int:
+    return len(_LEAVING) - _LEAVING.index(key) if key in _LEAVING else 0
+
+
 def device_list(devices: Mapping[str, Device], width: int | None = None) -> str:
     """All devices as text. In a narrow terminal names lose their makers and columns leave."""
     table = devices_table(devices)
-    if width is None or _fits(table, width):
-        return table.write("text", width=width or _WIDTH)
-    short = _without_makers(table)
-    narrower = [_without(short, _LEAVING[:count]) for count in range(len(_LEAVING) + 1)]
-    return next((each for each in narrower if _fits(each, width)), narrower[-1]).write("text", width=width)
-
-
-def _fits(table: Table, width: int) -> bool:
-    """Whether no line is longer than that, with names that can still be told apart."""
-    name, *figures = table.columns
-    uncut = replace(table, columns=[replace(name, narrowest=_SHORTEST_NAME), *figures])
-    return max(map(len, uncut.write("text", width=width).splitlines())) <= width
+    if width is not None and max(map(len, grid(table, Screen(_WIDTH)).splitlines())) > width:
+        table = _without_makers(table)
+    return table.write("text", width=width or _WIDTH)
 
 
 def _without_makers(table: Table) -> Table:
     """``--device`` takes names without them, too."""
     rows = [(row, replace(row.cells[0], text=_MAKER.sub("", row.name))) for row in table.rows]
     return replace(table, rows=[replace(row, cells=[name, *row.cells[1:]]) for row, name in rows])
-
-
-def _without(table: Table, keys: Collection[str]) -> Table:
-    kept = [at for at, column in enumerate(table.columns) if column.key not in keys]
-    return replace(
-        table,
-        columns=[table.columns[at] for at in kept],
-        rows=[replace(row, cells=[row.cells[at] for at in kept]) for row in table.rows],
-        remarks=[*table.remarks, *([f"Wider terminals also show {_listed(table, keys)}."] if keys else [])],
-    )
-
-
-def _listed(table: Table, keys: Collection[str]) -> str:
-    """The headings of those columns, in the order of the table."""
-    return ", ".join(column.heading for column in table.columns if column.key in keys)
 
 
 def _row(name: str, device: Device) -> Row:

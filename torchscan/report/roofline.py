@@ -15,14 +15,13 @@ from torchscan.report.table import Cell, Column, Row, Table, totals_table
 
 Rows = Literal["layer", "kind", "operator"]
 
-_NARROWEST = 60
 _HEADINGS: Mapping[Rows, str] = {"layer": "Layer", "kind": "Operator", "operator": "Call"}
 _COLUMNS = (
-    Column(key="flops", heading="FLOPs"),
-    Column(key="bytes_moved", heading="Moved", unit="B"),
-    Column(key="intensity", heading="FLOP/B"),
-    Column(key="limiter", heading="Limit", is_number=False),
-    Column(key="time_bound", heading="Bound", unit="s"),
+    Column(key="flops", heading="FLOPs", dispensable=2),
+    Column(key="bytes_moved", heading="Moved", unit="B", dispensable=5),
+    Column(key="intensity", heading="FLOP/B", dispensable=3),
+    Column(key="limiter", heading="Limit", is_number=False, dispensable=1),
+    Column(key="time_bound", heading="Bound", unit="s", dispensable=4),
     Column(key="time_estimate", heading="Estimate", unit="s", adds_up=True),
     Column(key="share", heading="%"),
 )
@@ -59,7 +58,7 @@ def roofline_table(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2
 def format_roofline(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15, width: int = 80) -> str:
     """The roofline as text. ``by``, ``max_depth`` and ``rows`` as in :func:`roofline_table`."""
     table = roofline_table(roofline, by, max_depth=max_depth, rows=rows)
-    return table.write("text", width=max(width, _NARROWEST))
+    return table.write("text", width=width)
 
 
 # -- table ---------------------------------------------------------------------------------------------------------------

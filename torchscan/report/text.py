@@ -20,6 +20,8 @@ _BAR = 8
 _EIGHTHS = ("", *"▏▎▍▌▋▊▉")
 #: characters of a name below the branches of a tree
 _SHORTEST = 4
+#: characters that words wrap within, at least
+_WORD = 12
 #: lines that a remark may take; a page has room for more
 _MOST_LINES = 6
 _RULES = TableFormat(
@@ -120,22 +122,31 @@ def _texts(table: Table, width: int) -> list[list[str]]:
 
 
 def _needed(table: Table, width: int) -> Table:
-    """Without columns that may be left out, as long as the others are too wide."""
-    grades = sorted({column.dispensable for column in table.columns} - {0})
-    sizes = list(map(_narrowest, table.columns, _texts(table, width))) if grades and table.rows else []
-    out: list[str] = []
-    while grades and sum(size + _GAP for size in sizes) - _GAP > width:
-        least_needed = grades.pop()
-        out[:0] = [column.heading for column in table.columns if column.dispensable == least_needed]
-        sizes = [size for size, column in zip(sizes, table.columns, strict=True) if column.dispensable != least_needed]
-        table = table.only([column for column in table.columns if column.dispensable != least_needed])
-    return replace(table, remarks=[*table.remarks, f"Left out, for want of room: {', '.join(out)}."]) if out else table
+    """Without columns that may be left out, as long as the others are too wide; at last without all but a name and a figure."""
+    sizes = list(map(_narrowest, table.columns, _texts(table, width))) if table.rows else []
+    sizes_of = dict(zip((column.key for column in table.columns), sizes, strict=False))
+    kept, out = list(table.columns), list[str]()
+    while len(kept) > 2 and sum(sizes_of.get(column.key, 0) + _GAP for column in kept) - _GAP > width:
+        least_needed = max(column.dispensable for column in kept[1:])
+        name = kept[0]
+        if not least_needed and name.narrowest is not None and sizes_of[name.key] > _WORD:  # its figures say more
+            kept[0], sizes_of[name.key] = replace(name, narrowest=_WORD), _WORD
+            continue
+        gone = [column for column in kept if column.dispensable == least_needed] if least_needed else kept[-1:]
+        out[:0] = [column.heading for column in gone if column.heading]
+        kept = [column for column in kept if column not in gone]
+    said = [f"Left out, for want of room: {', '.join(out)}."] if out else []
+    keys = [column.key for column in kept]
+    some = table.only([column for column in table.columns if column.key in keys])
+    return replace(some, columns=kept, remarks=[*table.remarks, *said])
 
 
 def _narrowest(column: Column, texts: Sequence[str]) -> int:
     """How wide it is at least."""
     size = _widest(column, texts)
-    return size if column.narrowest is None else min(size, max(column.narrowest, _SHORTEST + max(map(_indent_of, texts))))
+    if column.narrowest is None:
+        return size
+    return min(size, max(column.narrowest, len(column.heading), _SHORTEST + max(map(_indent_of, texts), default=0)))
 
 
 def _widest(column: Column, texts: Sequence[str]) -> int:
@@ -196,6 +207,8 @@ def cut(text: str, width: int, where: Cut, indent: int = 0, end: int = 0) -> str
 
 def totals_of(table: Table, width: int) -> str:
     """A small table without rules. A single column of figures is aligned to the left, beside the names."""
+    while len(table.columns) > 2 and table.columns[-1].is_number and _width_of(table) > width:
+        table = table.only(table.columns[:-1])
     headings = [[column.heading for column in table.columns]] if table.has_headings else []
     sides = ["left"] * 2 if len(table.columns) == 2 else ["right" if column.is_number else "left" for column in table.columns]
     rows = [_wrapped(row.texts, table, width) for row in table.rows]
@@ -203,12 +216,19 @@ def totals_of(table: Table, width: int) -> str:
     return f"{printable(table.title)}\n{text}" if table.title else text
 
 
+def _width_of(table: Table) -> int:
+    """With the name wrapped to a word."""
+    columns = list(zip(*(row.texts for row in table.rows), strict=True))
+    return _WORD + sum(_GAP + _widest(*each) for each in zip(table.columns[1:], columns[1:], strict=True))
+
+
 def _wrapped(texts: list[str], table: Table, width: int) -> list[str]:
-    """Words at the end of a row, or else its name, wrap within the width."""
-    at = 0 if table.columns[-1].is_number else -1
+    """Words at the end of a row, or else its name, wrap within the width; at last what stands in the middle, too."""
+    words, name = (0, -1) if table.columns[-1].is_number else (len(texts) - 1, 0)
     sizes = [max(len(row.texts[column]) for row in table.rows) + _GAP for column in range(len(texts))]
-    sizes[at] = 0
-    return [
-        textwrap.fill(text, max(width - sum(sizes), 10)) if column == at % len(texts) else text
-        for column, text in enumerate(texts)
-    ]
+    room = width - sum(sizes) + sizes[words]
+    if room < _WORD:
+        sizes[name] = max(sizes[name] - (_WORD - room), _WORD + _GAP)
+        texts = [textwrap.fill(text, sizes[at] - _GAP) if at == name % len(texts) else text for at, text in enumerate(texts)]
+        room = _WORD
+    return [textwrap.fill(text, room) if at == words else text for at, text in enumerate(texts)]
