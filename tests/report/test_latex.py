@@ -15,48 +15,57 @@ import torchscan
 from tests.report.samples import HOSTILE, INFOS, UNPRINTABLE, named
 from torchscan.report.latex import escape
 
-EXPECTED = rf"""% needs \usepackage{{booktabs}}
-\begin{{table}}
+EXPECTED = r"""% needs \usepackage{booktabs}
+\begin{table}
 \centering
-\caption{{Layers of Chain. One pass in evaluation mode, on shapes alone, of float32 (1, 3, 8, 8). Counted by torchscan {torchscan.__version__} with torch {torch.__version__}.}}
-\label{{tab:chain}}
-\medskip
-\begin{{tabular}}{{llr}}
+\caption{Layers of Chain.}
+\label{tab:chain}
+\medskip\footnotesize\setlength{\tabcolsep}{4pt}
+\begin{tabular}{@{}llr@{}}
 \toprule
 Layer & Output & Params \\
 \midrule
 Chain & 10 & 618 \\
-\hspace*{{1em}}conv & 16$\times$8$\times$8 & 448 \\
-\hspace*{{1em}}act & 16$\times$8$\times$8 & -- \\
-\hspace*{{1em}}head & 10 & 170 \\
-\hspace*{{2em}}0 & 16$\times$1$\times$1 & -- \\
-\hspace*{{2em}}1 & 16 & -- \\
-\hspace*{{2em}}2 & 10 & 170 \\
+\hspace*{1em}conv & 16$\times$8$\times$8 & 448 \\
+\hspace*{1em}act & 16$\times$8$\times$8 & -- \\
+\hspace*{1em}head & 10 & 170 \\
+\hspace*{2em}0 & 16$\times$1$\times$1 & -- \\
+\hspace*{2em}1 & 16 & -- \\
+\hspace*{2em}2 & 10 & 170 \\
 \midrule
-\multicolumn{{3}}{{l}}{{Trainable parameters: 618}} \\*
-"""  # noqa: E501 - a caption is one line
+\multicolumn{3}{l}{Trainable parameters: 618} \\*
+"""
 
 
 def test_the_whole_table() -> None:
     text = torchscan.to_latex(INFOS["block"](), ["output_shape", "params"], label="tab:chain")
     assert text.startswith(EXPECTED)
-    assert text.endswith("DMAs} \\\\\n\\bottomrule\n\\end{tabular}\n\\end{table}")
+    assert (
+        "DMAs} \\\\\n\\bottomrule\n\\end{tabular}\n\\par\\smallskip{\\footnotesize\\raggedright One pass in evaluation mode"
+        in text
+    )
+    assert text.endswith(f"Counted by torchscan {torchscan.__version__} with torch {torch.__version__}.\\par}}\n\\end{{table}}")
 
 
 def test_a_long_table_repeats_its_headings_and_not_its_caption() -> None:
     text = torchscan.to_latex(INFOS["block"](), ["params"], label="tab:chain", long=True)
-    assert text.startswith("% needs \\usepackage{booktabs} and longtable\n\\begin{longtable}{lr}\n\\caption{Layers of Chain.")
+    needs, group, begin, caption, *_ = text.splitlines()
+    assert needs == r"% needs \usepackage{booktabs} \usepackage{longtable}"
+    assert (group, begin) == (r"{\footnotesize", r"\begin{longtable}{@{}lr@{}}")
+    assert caption == r"\caption{Layers of Chain.}"
     first, _, later = text.partition("\\endfirsthead")
     assert first.count("\\caption") == first.count("\\label{tab:chain} \\\\") == 1
     assert later.startswith("\n\\toprule\nLayer & Params \\\\\n\\midrule\n\\endhead\n\\bottomrule\n\\endfoot\nChain & ")
     assert "\\caption" not in later
     assert "\\label" not in later
-    assert text.endswith("\n\\end{longtable}")
+    assert "\n\\end{longtable}\n\\par\\smallskip{\\footnotesize" in text
+    assert text.endswith("\\par}}"), "the note, and the group"
 
 
 def test_the_caption_is_what_is_given_and_always_says_what_was_counted_and_by_what() -> None:
     own = torchscan.to_latex(INFOS["block"](), caption=r"\emph{Ours}.")
-    assert r"\caption{\emph{Ours}. One pass in evaluation mode" in own
+    assert r"\caption{\emph{Ours}.}" in own
+    assert "One pass in evaluation mode" in own
     assert f"Counted by torchscan {torchscan.__version__} with torch {torch.__version__}." in own
     other = torchscan.to_latex(INFOS["another convention"]())
     assert r", MACs by the rules of flop\_counter with torch" in other
@@ -105,7 +114,7 @@ def document(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         pytest.skip("there is no pdflatex here")
     folder = tmp_path_factory.mktemp("latex")
     names = [name for name in (*HOSTILE, *UNPRINTABLE) if len(name) < 60]
-    pages = nn.Sequential(*(nn.ReLU() for _ in range(100)))
+    pages = nn.Sequential(*(nn.ReLU() for _ in range(150)))
     tables = [
         *(torchscan.to_latex(info(), label=f"tab:{number}") for number, info in enumerate(INFOS.values())),
         torchscan.to_latex(named(names), ["type"], caption="Hostile.", long=True),
@@ -147,7 +156,7 @@ def test_pdflatex_sets_every_info_with_all_its_names(document: str) -> None:
 
 @pytest.mark.slow
 def test_pdflatex_repeats_the_headings_of_a_long_table_on_each_page(document: str) -> None:
-    pages = [page for page in document.split("\f") if re.search(r"^ *(7|50|99) +ReLU", page, re.MULTILINE)]
+    pages = [page for page in document.split("\f") if re.search(r"^ *(7|80|149) +ReLU", page, re.MULTILINE)]
     own = [page for page in pages if "[U+" not in page]
     assert len(own) == 3
     assert all("Layer" in page for page in own)
@@ -159,3 +168,83 @@ def test_each_total_stands_once() -> None:
     totals = [line for line in text.splitlines() if "multicolumn" in line]
     assert len(totals) == len({line.rstrip("*") for line in totals})
     assert [line.endswith("*") for line in totals] == [True] * (len(totals) - 1) + [False]
+
+
+# -- in a paper ----------------------------------------------------------------------------------------------------------
+
+
+def models() -> torchscan.Table:
+    """Of 1,001,000, 4,004,000 and 2,002 parameters."""
+    sizes = {"small_one": 1000, "large": 4000, "tiny": 2}
+    found = {name: nn.Linear(1000, size) for name, size in sizes.items()}
+    return torchscan.model_table(found, (1000,), metrics=["params", "macs"], title="Three")
+
+
+def test_a_column_of_the_user_s_goes_into_every_format() -> None:
+    table = models().with_column("Top-1 (%)", {"small_one": 70.1, "large": 80.25})
+    assert "small\\_one & 1.00 & 1.00 & 70.1 \\\\" in table.write("latex")
+    assert "tiny & <0.01" not in table.write("latex")
+    assert "| tiny | &lt;0.01" in table.write("markdown").replace("&#60;", "&lt;")
+    assert table.write("csv").splitlines()[0] == "model,params,macs,Top-1 (%)"
+    assert str(table).splitlines()[1].split()[-2:] == ["Top-1", "(%)"]
+    assert table.rows[2].cells[-1].text == "–"
+    with pytest.raises(torchscan.InputError, match="values has 'huge', which is no row of the table"):
+        models().with_column("x", {"huge": 1})
+
+
+def test_figures_align_at_their_points_with_siunitx() -> None:
+    table = models().with_column("Top-1", {"small_one": 70.1, "large": 80.25}).write("latex", siunitx=True)
+    assert table.startswith("% needs \\usepackage{booktabs} \\usepackage{siunitx}\n")
+    assert "{@{}lS[table-format=1.2]S[table-format=1.2]S[table-format=2.2]@{}}" in table
+    assert "Model & {Parameters (M)} & {MACs (M)} & {Top-1} \\\\" in table
+    assert "large & 4.00 & 4.00 & 80.25 \\\\" in table
+    assert "& {--} \\\\" in table
+
+
+def test_a_table_that_one_column_has_no_room_for_takes_both() -> None:
+    narrow, wide = (
+        torchscan.to_latex(INFOS["block"](), columns)
+        for columns in (["params"], ["type", "input_shape", "output_shape", "params", "macs"])
+    )
+    assert "\\begin{table}" in narrow
+    assert "\\end{table}" in narrow
+    assert "\\begin{table*}" in wide
+    assert "\\end{table*}" in wide
+    assert "\\begin{table}" in torchscan.to_latex(
+        INFOS["block"](), ["type", "input_shape", "output_shape", "params", "macs"], wide=False
+    )
+
+
+ARTICLE = r"""\documentclass[twocolumn]{article}
+\usepackage[T1]{fontenc}
+\usepackage{booktabs}
+\usepackage[margin=0.8in,columnsep=0.25in]{geometry}
+%s
+\begin{document}
+%s
+\end{document}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("siunitx", [False, True])
+def test_tables_fit_the_columns_of_a_two_column_article(siunitx: bool, tmp_path: Path) -> None:
+    compiler, finder = shutil.which("pdflatex"), shutil.which("kpsewhich")
+    if compiler is None or finder is None:
+        pytest.skip("there is no pdflatex here")
+    found = subprocess.run([finder, "siunitx.sty", "geometry.sty"], capture_output=True, text=True, check=False)  # noqa: S603
+    if "geometry" not in found.stdout or (siunitx and "siunitx" not in found.stdout):
+        pytest.skip("packages of LaTeX are missing")
+    info = torchscan.crawl_module(nn.Sequential(nn.Conv2d(3, 1600, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)), (3, 64, 64))
+    tables = [
+        models().with_column("Top-1 (%)", {"large": 80.25}).write("latex", siunitx=siunitx),
+        torchscan.to_latex(info, siunitx=siunitx),
+        torchscan.to_latex(info, ["output_shape", "params", "macs", "macs_share"], siunitx=siunitx),
+    ]
+    assert [table.count("{table*}") for table in tables] == [0, 2, 0]
+    used = "\\usepackage{siunitx}" if siunitx else ""
+    (tmp_path / "paper.tex").write_text(ARTICLE % (used, "\n".join(tables)), encoding="utf-8")
+    command = [compiler, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60)  # noqa: S603
+    assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+    assert b"Overfull" not in done.stdout

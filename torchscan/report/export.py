@@ -109,6 +109,8 @@ def to_latex(
     caption: str | None = None,
     label: str | None = None,
     long: bool | None = None,
+    wide: bool | None = None,
+    siunitx: bool = False,
     fold_repeats: bool | None = None,
 ) -> str:
     r"""The layers and totals as a LaTeX table; needs ``\usepackage{booktabs}``.
@@ -116,14 +118,17 @@ def to_latex(
     Args:
         info: what ``crawl_module`` returned.
         columns: as in :func:`format_info`.
-        caption: LaTeX (``\%`` for a per cent sign) to stand before what is always said: convention, inputs and versions. By
-            default what the table shows.
+        caption: LaTeX (``\%`` for a per cent sign); by default what the table shows. Below the table is what was counted:
+            inputs, mode, convention, versions.
         label: what ``\ref`` calls it.
         long: a table over several pages, which also needs ``\usepackage{longtable}``; by default from 40 layers on.
+        wide: over both columns of a two-column page (``table*``); by default where one has no room for it.
+        siunitx: align figures at their points, which also needs ``\usepackage{siunitx}``.
         fold_repeats: as in :func:`format_info`.
 
     """
-    return latex_of(info_table(info, columns, fold_repeats=fold_repeats), caption=caption, label=label, long=long)
+    table = info_table(info, columns, fold_repeats=fold_repeats)
+    return latex_of(table, caption=caption, label=label, long=long, wide=wide, siunitx=siunitx)
 
 
 def to_html(info: InfoDict, columns: Sequence[str] | None = None, *, standalone: bool = False) -> str:
