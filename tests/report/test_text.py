@@ -510,3 +510,18 @@ def test_very_deep_trees_keep_to_the_width() -> None:
         model = nn.Sequential(model)
     assert max(map(len, lines(model, (4,)))) <= 80
     assert max(map(len, lines(model, (4,), width=60))) <= 60
+
+
+def test_letters_that_take_the_room_of_two_stay_in_line() -> None:
+    """``wcwidth`` knows how wide a terminal shows them."""
+    wcwidth = pytest.importorskip("wcwidth")
+    names = {
+        "エンコーダ層": nn.Linear(4, 4),
+        "plain": nn.Linear(4, 4),
+        "🚀🚀": nn.ReLU(),
+        "非常に長い名前" * 8: nn.Linear(4, 4),
+    }
+    for width in (80, 44):
+        table = lines(nn.Sequential(OrderedDict(names)), (4,), width=width, columns=["type", "params"])[:9]
+        assert {wcwidth.wcswidth(line) for line in table if line[-1] in "0–─"} == {wcwidth.wcswidth(table[0])}
+        assert wcwidth.wcswidth(table[0]) <= width

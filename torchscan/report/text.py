@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from tabulate import DataRow, Line, TableFormat, tabulate
+from tabulate import tabulate
 
 from torchscan.report.colours import in_colour, in_weight
 from torchscan.report.table import Column, Cut, Row, Screen, Table, writes
@@ -15,6 +16,11 @@ from torchscan.units import printable
 
 _ELLIPSIS = "…"
 _GAP = 2
+#: Chinese, Japanese and Korean letters, and emoji
+_WIDE = re.compile(
+    "[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6"
+    "\U0001f300-\U0001faff\U00020000-\U0003fffd]"
+)
 #: characters of a bar, in eighths
 _BAR = 8
 _EIGHTHS = ("", *"▏▎▍▌▋▊▉")
@@ -24,16 +30,6 @@ _SHORTEST = 4
 _WORD = 12
 #: lines that a remark may take; a page has room for more
 _MOST_LINES = 6
-_RULES = TableFormat(
-    lineabove=Line("", "─", "──", ""),
-    linebelowheader=None,
-    linebetweenrows=None,
-    linebelow=Line("", "─", "──", ""),
-    headerrow=None,
-    datarow=DataRow("", "  ", ""),
-    padding=0,
-    with_header_hide=None,
-)
 
 
 @writes("text")
@@ -64,16 +60,10 @@ def grid(table: Table, screen: Screen) -> str:
     room = screen.width - sum(widths) - _GAP * (len(widths) - 1)
     with_bars = room >= (_BAR + 1) * sum(bool(column.bars) for column in table.columns)
     drawn = [_drawn(table, at, *each, screen, with_bars) for at, each in enumerate(zip(by_column, widths, strict=True))]
-    text = tabulate(
-        list(zip(*drawn, strict=True)),  # headings of its own would be wider
-        tablefmt=_RULES,
-        colalign=["left"] * len(drawn),
-        disable_numparse=True,
-        preserve_whitespace=True,
-    )
-    rule, *lines = text.split("\n")
-    heading, *rows = (line.rstrip() for line in lines)
-    return "\n".join([rule, heading, rule, *rows])
+    bars = (_BAR + 1) * sum(bool(column.bars) for column in table.columns) if with_bars else 0
+    rule = "─" * (sum(widths) + _GAP * (len(widths) - 1) + bars)
+    heading, *rows = ((" " * _GAP).join(cells).rstrip() for cells in zip(*drawn, strict=True))
+    return "\n".join([rule, heading, rule, *rows, rule])
 
 
 def _drawn(table: Table, at: int, texts: Sequence[str], width: int, screen: Screen, with_bars: bool) -> list[str]:
@@ -94,7 +84,13 @@ def _drawn(table: Table, at: int, texts: Sequence[str], width: int, screen: Scre
 
 
 def _padded(text: str, width: int, column: Column) -> str:
-    return text.rjust(width) if column.is_number else text.ljust(width)
+    room = " " * (width - _width(text))
+    return room + text if column.is_number else text + room
+
+
+def _width(text: str) -> int:
+    """In characters of a terminal, which shows some in the room of two."""
+    return len(text) if text.isascii() else len(text) + len(_WIDE.findall(text))
 
 
 def _are_sums(rows: Sequence[Row], at: int) -> list[bool]:
@@ -150,7 +146,7 @@ def _narrowest(column: Column, texts: Sequence[str]) -> int:
 
 
 def _widest(column: Column, texts: Sequence[str]) -> int:
-    return max(len(column.heading), *map(len, texts))
+    return max(_width(column.heading), *map(_width, texts))
 
 
 def _branches(rows: Sequence[Row], width: int) -> list[str]:
@@ -194,12 +190,16 @@ def _fitting_widths(columns: Sequence[Column], by_column: Sequence[Sequence[str]
 
 def cut(text: str, width: int, where: Cut, indent: int = 0, end: int = 0) -> str:
     """Shorten a text to ``width``, but keep the branches of the tree before it, and as much of its ``end`` as is said."""
-    if len(text) <= width:
+    if _width(text) <= width:
         return text
     prefix, text, suffix = text[:indent], text[indent : len(text) - end], text[len(text) - end :]
-    room = max(width - indent - end - 1, 1)
-    tail = {"head": room, "tail": 0, "mid": room // 2}[where]
-    return f"{prefix}{text[: room - tail]}{_ELLIPSIS}{text[len(text) - tail :]}{suffix}"
+    room = max(width - indent - _width(suffix) - 1, 1)
+    while True:  # once, unless some of the characters are wide
+        tail = {"head": room, "tail": 0, "mid": room // 2}[where]
+        kept = f"{text[: room - tail]}{_ELLIPSIS}{text[len(text) - tail :]}"
+        if room == 1 or indent + _width(kept + suffix) <= width:
+            return f"{prefix}{kept}{suffix}"
+        room -= 1
 
 
 # -- totals --------------------------------------------------------------------------------------------------------------
