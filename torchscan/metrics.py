@@ -132,7 +132,7 @@ METRICS: Mapping[str, Metric] = {
         heading="Latency",
         value=lambda scan: scan.roofline.time_estimate,
         text=units.duration,
-        scale=units.scale_of_durations,
+        scale=partial(units.scale_of_durations, least=1.0),
         parse=units.parse_duration,
         record="steps",
         is_cost=True,

@@ -107,10 +107,12 @@ def _remarks(names: Sequence[str], by_name: Mapping[str, Scan]) -> list[str]:
     of_what = "; ".join(inputs) if len(inputs) == 1 else "as each model takes them"
     remarks = [f"Inputs: {of_what}, {provenances[0].mode} mode."]
     if not {"macs", "flops", "dmas"}.isdisjoint(names):
-        remarks.append("Counts are of the forward pass: a MAC is a multiply and an add of a product, FLOPs are all arithmetic.")
+        remarks.append("Counts are of the forward pass: one MAC is one multiply-add, and FLOPs are all arithmetic.")
     step = "a training step" if scans[0].question.has_backward else "inference"
     if not {"activation_memory", "peak_memory"}.isdisjoint(names):
         remarks.append(f"Memory: the most bytes at one time in {step}.")
+    if "receptive_field" in names:
+        remarks.append("RF: the most that a unit sees through windows alone; global: the output sees the whole input.")
     if "latency" in names:
         precision = scans[0].roofline.precision or "as the model is"
         remarks.append(f"Latency: of {step}, estimated for {scans[0].roofline.device}, {precision}, from its data sheet.")

@@ -119,10 +119,12 @@ def scale_of_wholes(values: Iterable[float], *, is_memory: bool = False) -> Scal
     return Scale(float(base ** names.index(name)), name, 2 if names.index(name) else 0)
 
 
-def scale_of_durations(values: Iterable[float]) -> Scale:
-    """s, ms or µs: that in which the longest has two digits before the point."""
+def scale_of_durations(values: Iterable[float], *, least: float = 10.0) -> Scale:
+    """s, ms or µs: that in which the longest is ``least`` or more."""
     longest = max(values, default=0.0)
-    size, unit = next(((size, unit) for size, unit in ((1.0, "s"), (1e-3, "ms")) if longest >= 9.995 * size), (1e-6, "µs"))
+    size, unit = next(
+        ((size, unit) for size, unit in ((1.0, "s"), (1e-3, "ms")) if longest >= 0.9995 * least * size), (1e-6, "µs")
+    )
     return Scale(size, unit, 2 if unit != "µs" else 1)
 
 

@@ -132,10 +132,10 @@ def test_layers_as_bars_with_their_shares() -> None:
     info = torchscan.crawl_module(model, (4,))
     ax = torchscan.draw_layers(info)
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["1", "0", "2"]
-    assert [text.get_text() for text in ax.texts] == ["32  57 %", "16  29 %", "8  14 %"]
+    assert [text.get_text() for text in ax.texts] == ["32  ·  57 %", "16  ·  29 %", "8  ·  14 %"]
     assert [bar.get_width() for bar in ax.patches if isinstance(bar, Rectangle)] == [32, 16, 8]
     few = torchscan.draw_layers(info, top=1)
-    assert [text.get_text() for text in few.texts] == ["32  57 %", "24  43 %"]
+    assert [text.get_text() for text in few.texts] == ["32  ·  57 %", "24  ·  43 %"]
     assert [tick.get_text() for tick in few.get_yticklabels()] == ["1", "and 2 others"]
     with pytest.raises(torchscan.InputError, match="by is 'type', which is no figure"):
         torchscan.draw_layers(info, "type")

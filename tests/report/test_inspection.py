@@ -85,7 +85,7 @@ def test_times_of_a_device_come_first_and_make_the_shares() -> None:
     assert "on host" in run_table(found).write("text", width=120)
     narrow = run_table(found).write("text", width=80).replace("\n", " ")
     assert "on host" not in narrow.partition("Left out")[0], "neither of the two"
-    assert "Left out, for want of room: Forward on host, Backward on host." in narrow
+    assert "Left out to fit: Forward on host, Backward on host." in narrow
     assert "times of the device, % of forward and backward" in " ".join(str(found).split())
 
 

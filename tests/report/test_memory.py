@@ -183,7 +183,7 @@ def test_the_capacity_is_a_line_or_said_where_it_is_far_above() -> None:
 @pytest.mark.parametrize("size", ["screen", "column", "page"])
 def test_sizes_are_those_of_paper(size: Any) -> None:
     figure: Any = draw_memory(a_step(), size=size).figure
-    assert figure.get_size_inches()[0] == {"screen": 8.0, "column": 3.35, "page": 7.0}[size]
+    assert figure.get_size_inches()[0] == {"screen": 8.0, "column": 3.15, "page": 7.0}[size]
     with pytest.raises(torchscan.InputError, match="choose one of 'screen', 'column', 'page'"):
         draw_memory(a_step(), size="poster")  # type: ignore[arg-type]
 

@@ -24,7 +24,7 @@ from torchscan.report.remarks import remarks_of, source_of, totals_of
 from torchscan.report.table import Cell, Column, Cut, Row, Table
 
 C = TypeVar("C")
-_NAME = Column(key="layer", heading="Layer", is_number=False, narrowest=16)
+_NAME = Column(key="layer", heading="Layer", is_number=False, narrowest=20)
 
 
 def info_table(

@@ -19,7 +19,12 @@ def unfinished_table(error: RecordError) -> Table | None:
         return None
     table = info_table(info_of(error.so_far), _COLUMNS, fold_repeats=False)
     failed = tree_order(error.so_far).index(error.failed)
-    return replace(table, rows=list(_around(table.rows, failed)), totals=(), remarks=["The pass failed here:"])
+    return replace(
+        table,
+        rows=list(_around(table.rows, failed)),
+        totals=(),
+        remarks=["The pass failed in the last of these layers; the error says why:"],
+    )
 
 
 def _around(rows: Sequence[Row], failed: int) -> Iterator[Row]:

@@ -60,14 +60,14 @@ def draw_layers(info: InfoDict, by: str = "macs", *, top: int = 15, ax: Axes | N
     shown = _with_others(bars, top, scale) if column.is_of_all else bars[:top]
     with drawing(ax, size, _MARGIN + _BAR_HEIGHT * len(shown)) as ax:
         places = range(len(shown))
-        colours = [COLOURS["launch" if bar.name.startswith(_OTHERS) else _KINDS.get(by, "compute")] for bar in shown]
-        ax.barh(places, [bar.value for bar in shown], height=0.68, color=colours, alpha=0.85)
-        for place, bar in zip(places, shown, strict=True):
-            share = f"  {units.share(bar.value / whole)}" if whole else ""
+        lengths = [0.0 if bar.name.startswith(_OTHERS) else bar.value for bar in shown]  # of those as many as there are
+        ax.barh(places, lengths, height=0.68, color=COLOURS[_KINDS.get(by, "compute")], alpha=0.85)
+        for place, bar, length in zip(places, shown, lengths, strict=True):
+            share = f"  ·  {units.share(bar.value / whole)}" if whole else ""
             said = f"{bar.text}{share}"
-            ax.annotate(said, (bar.value, place), (4, 0), textcoords="offset points", va="center", fontsize="small", color=SOFT)
+            ax.annotate(said, (length, place), (4, 0), textcoords="offset points", va="center", fontsize="small", color=SOFT)
         ax.set_yticks(places, [bar.name for bar in shown])
-        ax.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, 1.25 * max(bar.value for bar in shown)), title=heading.heading)
+        ax.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, 1.25 * max(lengths)), title=heading.heading)
         ax.title.set(ha="left", x=0.0, fontsize="medium")
         ax.set_xticks([])
         ax.tick_params(axis="y", length=0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from torchscan.errors import InputError
 from torchscan.report.colours import COLOURS
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _AREA = 42.0
+#: of the largest and the smallest figure
+_FAR = 12.0
 
 
 def draw_models(
@@ -50,11 +52,23 @@ def draw_models(
         )
         ax.margins(0.12)
         ax.set(xlabel=of_x, ylabel=y_label or of_y)
-        ax.set_xlim(left=0)
         if isinstance(y, str):
-            ax.set_ylim(bottom=0)
+            _scale(ax, list(up.values()), "y")
+        _scale(ax, list(across.values()), "x")
         label(ax, [(spot, name) for name, spot in spots.items()], places)
     return ax
+
+
+def _scale(ax: Axes, values: Sequence[float], axis: Literal["x", "y"]) -> None:
+    """From 0 on; where the largest would push all others into a corner, by powers of ten."""
+    is_far = min(values) > 0 and max(values) > _FAR * min(values)
+    if is_far:
+        ax.set(**{f"{axis}scale": "log"})
+        getattr(ax, f"{axis}axis").set_major_formatter(lambda value, _: f"{value:g}")
+    elif axis == "x":
+        ax.set_xlim(left=0)
+    else:
+        ax.set_ylim(bottom=0)
 
 
 def _metric(table: Table, key: str) -> tuple[dict[str, float], str]:

@@ -17,7 +17,7 @@ Size = Literal["screen", "column", "page"]
 #: inches across and up, and the size of the type in points
 _SIZES: dict[Size, tuple[float, float, float]] = {
     "screen": (8.0, 4.4, 10.0),
-    "column": (3.35, 2.5, 7.0),
+    "column": (3.15, 2.4, 7.0),
     "page": (7.0, 3.2, 8.0),
 }
 
