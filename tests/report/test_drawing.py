@@ -134,6 +134,7 @@ def test_layers_as_bars_with_their_shares() -> None:
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["1", "0", "2"]
     assert [text.get_text() for text in ax.texts] == ["32  ·  57 %", "16  ·  29 %", "8  ·  14 %"]
     assert [bar.get_width() for bar in ax.patches if isinstance(bar, Rectangle)] == [32, 16, 8]
+    assert len(torchscan.draw_layers(info, top=2).texts) == 3, "the third says more than that there is another"
     few = torchscan.draw_layers(info, top=1)
     assert [text.get_text() for text in few.texts] == ["32  ·  57 %", "24  ·  43 %"]
     assert [tick.get_text() for tick in few.get_yticklabels()] == ["1", "and 2 others"]

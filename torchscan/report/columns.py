@@ -115,8 +115,15 @@ def _share(name: str, heading: str, bars: str, *keys: FigureKey | EstimateKey, n
     )
 
 
-def _scale_of_known(scale: Scaling) -> Scaling:
-    return lambda values: scale([value for value in values if value is not None])
+def _estimated(name: str, heading: str, key: Literal["activation_bytes", "peak_bytes"]) -> LayerColumn:
+    """Memory with all that a layer calls, which stands at the first of its calls."""
+    return LayerColumn(
+        column=Column(key=name, heading=heading, unit="B", dispensable=1),
+        value=lambda layer, _: layer[key],
+        text=lambda _, value, scale: scale.text(value) if value else NONE,
+        scale=lambda values: units.scale_of_memory(value for value in values if value is not None),
+        needs=key,
+    )
 
 
 def _trainable(layer: Layer, _: Sums) -> str | None:
@@ -185,20 +192,8 @@ COLUMNS: Mapping[str, LayerColumn] = {
         _cost("dmas", "DMAs", dispensable=5),
         _memory("bytes_read", "Read", dispensable=5),
         _memory("bytes_written", "Written", dispensable=5),
-        LayerColumn(
-            column=Column(key="activations", heading="Activations", unit="B", dispensable=1),
-            value=lambda layer, _: layer["activation_bytes"],
-            text=lambda _, value, scale: scale.text(value) if value else NONE,
-            scale=_scale_of_known(units.scale_of_memory),
-            needs="activation_bytes",
-        ),
-        LayerColumn(
-            column=Column(key="peak", heading="Peak", unit="B", dispensable=1),
-            value=lambda layer, _: layer["peak_bytes"],
-            text=lambda _, value, scale: scale.text(value) if value else NONE,
-            scale=_scale_of_known(units.scale_of_memory),
-            needs="peak_bytes",
-        ),
+        _estimated("activations", "Activations", "activation_bytes"),
+        _estimated("peak", "Peak", "peak_bytes"),
         LayerColumn(
             column=Column(key="latency", heading="Time", unit="s", adds_up=True, dispensable=1),
             value=lambda layer, _: layer["time_estimate"],

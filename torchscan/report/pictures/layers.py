@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BAR_HEIGHT, _MARGIN = 0.24, 0.7
-#: how the name of those that have no bar of their own begins, as no layer's does
-_OTHERS = "and "
 #: the colours of bars, where it is not that of compute
 _KINDS = {
     **dict.fromkeys(("params", "grad_params", "nograd_params", "param_size"), "parameters"),
@@ -28,7 +26,8 @@ _KINDS = {
 
 class _Bar(NamedTuple):
     name: str
-    value: float
+    #: 0 for what stands for many
+    length: float
     text: str
 
 
@@ -38,36 +37,19 @@ def draw_layers(info: InfoDict, by: str = "macs", *, top: int = 15, ax: Axes | N
     Args:
         info: what ``crawl_module`` returned; of what ``aggregate_info(info, 2)`` makes of it, blocks are bars.
         by: a column of figures: "macs", "params", "bytes_read"; if they were asked for, "latency", "activations", "peak".
-        top: how many bars; what remains is one more where the figures add up.
+        top: how many bars; the rest is a line of text where the figures add up.
         ax: where to draw; by default in a new figure, as high as it takes.
         size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
     """
-    check_columns([by])
-    column = COLUMNS[by]
-    data = data_of(info)
-    if column.scale is None:
-        raise InputError(f"by is {by!r}, which is no figure: choose macs, params, flops, latency, …")
-    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
-        raise InputError(f"top is {top!r}: give a number of bars")
-    check_estimates([by], data["layers"])
-    heading, cells = column.written(data["layers"], data["overall"])
-    named = zip(map(full_name_of, data["layers"]), cells, strict=True)
-    bars = sorted((_Bar(name, cell.value, cell.text) for name, cell in named if cell.value), key=lambda bar: -bar.value)
-    if not bars:
-        raise InputError(f"there is nothing to draw: no layer has any {heading.heading}")
-    whole = sum(bar.value for bar in bars) if column.is_of_all else 0.0
-    scale = column.scale(bar.value for bar in bars)
-    shown = _with_others(bars, top, scale) if column.is_of_all else bars[:top]
-    with drawing(ax, size, _MARGIN + _BAR_HEIGHT * len(shown)) as ax:
-        places = range(len(shown))
-        lengths = [0.0 if bar.name.startswith(_OTHERS) else bar.value for bar in shown]  # of those as many as there are
-        ax.barh(places, lengths, height=0.68, color=COLOURS[_KINDS.get(by, "compute")], alpha=0.85)
-        for place, bar, length in zip(places, shown, lengths, strict=True):
-            share = f"  ·  {units.share(bar.value / whole)}" if whole else ""
-            said = f"{bar.text}{share}"
-            ax.annotate(said, (length, place), (4, 0), textcoords="offset points", va="center", fontsize="small", color=SOFT)
-        ax.set_yticks(places, [bar.name for bar in shown])
-        ax.set(ylim=(len(shown) - 0.4, -0.6), xlim=(0, 1.25 * max(lengths)), title=heading.heading)
+    heading, bars = _bars(info, by, top)
+    places = range(len(bars))
+    with drawing(ax, size, _MARGIN + _BAR_HEIGHT * len(bars)) as ax:
+        ax.barh(places, [bar.length for bar in bars], height=0.68, color=COLOURS[_KINDS.get(by, "compute")], alpha=0.85)
+        for place, bar in enumerate(bars):
+            beside = (bar.length, place)
+            ax.annotate(bar.text, beside, (4, 0), textcoords="offset points", va="center", fontsize="small", color=SOFT)
+        ax.set_yticks(places, [bar.name for bar in bars])
+        ax.set(ylim=(len(bars) - 0.4, -0.6), xlim=(0, 1.25 * bars[0].length), title=heading)
         ax.title.set(ha="left", x=0.0, fontsize="medium")
         ax.set_xticks([])
         ax.tick_params(axis="y", length=0)
@@ -76,9 +58,30 @@ def draw_layers(info: InfoDict, by: str = "macs", *, top: int = 15, ax: Axes | N
     return ax
 
 
-def _with_others(bars: list[_Bar], top: int, scale: units.Scale) -> list[_Bar]:
-    if len(bars) <= top + 1:
-        return bars
-    rest = bars[top:]
-    whole = sum(bar.value for bar in rest)
-    return [*bars[:top], _Bar(f"{_OTHERS}{len(rest)} others", whole, scale.text(whole))]
+def _bars(info: InfoDict, by: str, top: int) -> tuple[str, list[_Bar]]:
+    """The heading, with its unit, and the longest bars first."""
+    check_columns([by])
+    data, column = data_of(info), COLUMNS[by]
+    if column.scale is None:
+        raise InputError(f"by is {by!r}, which is no figure: choose macs, params, flops, latency, …")
+    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        raise InputError(f"top is {top!r}: give a number of bars")
+    check_estimates([by], data["layers"])
+    heading, cells = column.written(data["layers"], data["overall"])
+    found = [(full_name_of(layer), cell) for layer, cell in zip(data["layers"], cells, strict=True) if cell.value]
+    if not found:
+        raise InputError(f"there is nothing to draw: no layer has any {heading.heading}")
+    found.sort(key=lambda each: -each[1].value)
+    whole = sum(cell.value for _, cell in found) if column.is_of_all else 0
+    top += len(found) == top + 1  # one more says more than that there is one
+    shown, rest = found[:top], found[top:] if column.is_of_all else []
+    bars = [_Bar(name, cell.value, f"{cell.text}{_share(cell.value, whole)}") for name, cell in shown]
+    if rest:
+        remainder = sum(cell.value for _, cell in rest)
+        said = column.scale(cell.value for cell in cells).text(remainder)
+        bars.append(_Bar(f"and {len(rest)} others", 0.0, f"{said}{_share(remainder, whole)}"))
+    return heading.heading, bars
+
+
+def _share(value: float, whole: float) -> str:
+    return f"  ·  {units.share(value / whole)}" if whole else ""
