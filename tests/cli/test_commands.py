@@ -221,7 +221,7 @@ def test_wrong_use_is_a_line_and_status_2(run: Any, arguments: tuple[str, ...], 
     assert (status, out) == (2, "")
     assert says in err
     assert "Traceback" not in err
-    said = err.rpartition("The pass failed in the last of these layers; the error says why:\n")[2]  # below the layers that ran
+    said = err.rpartition("The pass failed in the layer that is marked; the error says why:\n")[2]  # below the layers that ran
     assert said.count("\n") == (3 if " failed" in err else 1)
 
 

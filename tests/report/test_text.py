@@ -364,7 +364,7 @@ Sequential    Sequential  –       –          908
   ├─0         ReLU        16×8×8  16×8×8       –
   └─1 failed  Conv2d      16×8×8  –          460
 ────────────────────────────────────────────────
-The pass failed in the last of these layers; the error says why:
+The pass failed in the layer that is marked; the error says why:
 """
 
 
