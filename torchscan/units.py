@@ -98,12 +98,12 @@ def share(value: float) -> str:
 
 def scale_of_counts(values: Iterable[float]) -> Scale:
     """In full up to 100,000; else the greatest prefix in which the largest has three digits before the point, and one after."""
-    return _common(values, 1000, _DECIMAL, plain="")
+    return _common(values, 1000, _DECIMAL, plain="", least=100)
 
 
 def scale_of_memory(values: Iterable[float]) -> Scale:
-    """The same in bytes and their binary multiples."""
-    return _common(values, 1024, _BINARY, plain="B")
+    """In bytes up to 10 KiB; else the greatest binary prefix in which the largest has two digits before the point."""
+    return _common(values, 1024, _BINARY, plain="B", least=10)
 
 
 def unit_of_memory(size: float) -> tuple[float, str]:
@@ -128,9 +128,9 @@ def scale_of_durations(values: Iterable[float], *, least: float = 10.0) -> Scale
     return Scale(size, unit, 2 if unit != "µs" else 1)
 
 
-def _common(values: Iterable[float], base: int, names: Sequence[str], plain: str) -> Scale:
+def _common(values: Iterable[float], base: int, names: Sequence[str], plain: str, least: int) -> Scale:
     largest, power = max(values, default=0), 0
-    while largest >= 100 * base ** (power + 1) and power < len(names) - 1:
+    while largest >= least * base ** (power + 1) and power < len(names) - 1:
         power += 1
     return Scale(float(base**power), names[power] if power else plain, 1 if power else 0)
 

@@ -59,12 +59,12 @@ backward, batch size 64
             █████████████████████████
             └──────┴backward───────┴─
 
-──────────────────────────────────────────
-Layer  Type    Activations  Peak meanwhile
-──────────────────────────────────────────
-1      ReLU      50.00 KiB      271.26 KiB
-2      Linear     2.50 KiB      221.26 KiB
-──────────────────────────────────────────"""
+────────────────────────────────────────────
+Layer  Type    Activations (KiB)  Peak (KiB)
+────────────────────────────────────────────
+1      ReLU                 50.0       271.3
+2      Linear                2.5       221.3
+────────────────────────────────────────────"""
 
 
 @before("2.13", "autograd detaches more often, which are further moments")

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast, get_args
 from torchscan import units
 from torchscan.errors import InputError
 from torchscan.report.info_data import CostKey, FigureKey, Layer, ParameterKey, Shape, Shapes, Sums, summed
-from torchscan.report.table import Cell, Column, in_unit
+from torchscan.report.table import NONE, Cell, Column, Scaling, in_unit
 from torchscan.units import printable
 
 FieldKey = Literal["rf", "s", "p"]
@@ -20,9 +20,7 @@ PlainKey = Literal["type", "path", "input_shape", "output_shape", FieldKey]
 EstimateKey = Literal["activation_bytes", "peak_bytes", "time_estimate"]
 #: of a layer, beside the whole model, which shares are of
 Value = Callable[[Layer, Sums], Any]
-Scaling = Callable[[Iterable[float]], units.Scale]
 
-NONE = "–"
 #: parameters are written in full as long as there are fewer, since people know these numbers by heart
 _MANY = 10**9
 

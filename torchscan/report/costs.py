@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from torchscan import units
@@ -9,9 +10,8 @@ from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.totals import by_module, by_operator, total_cost
 from torchscan.errors import InputError
 from torchscan.ops import OpCost
-from torchscan.report.columns import NONE
 from torchscan.report.remarks import missed_text, unpriced_text
-from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.report.table import Cell, Column, Row, Table, in_one_unit, in_words
 from torchscan.trace.trace import Trace
 
 By = Literal["operator", "module"]
@@ -28,35 +28,40 @@ def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Tab
     unknown, missed = unpriced_operators(trace, call_costs(trace)), trace.provenance.missed
     bounds = [write(", ".join(names)) for write, names in ((unpriced_text, unknown), (missed_text, missed)) if names]
     inside = ["A module's costs include those of everything it calls: rows overlap."] if by == "module" else []
+    columns, rows = _written([*shown, ("total", total)], by)
     return Table(
         title=f"Cost of one pass by {by}",
-        columns=_columns(by),
-        rows=[*(_row(name, cost, total) for name, cost in shown), _row("total", total, total, is_total=True)],
+        columns=columns,
+        rows=rows,
         remarks=[*inside, *hidden, *bounds],
         noun=f"{by}s",
     )
 
 
-def _columns(by: By) -> list[Column]:
-    figures = [("macs", "MACs", "", 1), ("flops", "FLOPs", "", 0), ("share", "Share", "", 0), ("dmas", "DMAs", "", 2)]
-    figures += [("bytes_read", "Read", "B", 3), ("bytes_written", "Written", "B", 4)]
-    return [
-        Column(key=by, heading=by.capitalize(), is_number=False, narrowest=16),
-        *(
-            Column(key=key, heading=heading, unit=unit, adds_up=by == "operator", dispensable=grade)
-            for key, heading, unit, grade in figures
-        ),
-    ]
+def _written(costs: Sequence[tuple[str, OpCost]], by: By) -> tuple[list[Column], list[Row]]:
+    """The last is the total, which shares are of."""
+    names, figures = zip(*costs, strict=True)
+    adds_up, whole = by == "operator", figures[-1].flops or 1
+    marks = ["" if cost.is_complete else "≥ " for cost in figures]
 
+    def counted(key: str, heading: str, dispensable: int = 0) -> tuple[Column, list[Cell]]:
+        column = Column(key=key, heading=heading, adds_up=adds_up, dispensable=dispensable)
+        return in_one_unit(column, [getattr(cost, key) for cost in figures], units.scale_of_counts, marks)
 
-def _row(name: str, cost: OpCost, total: OpCost, *, is_total: bool = False) -> Row:
-    bound = "" if cost.is_complete else "≥ "
-    share = cost.flops / total.flops if total.flops else 0.0
-    cells = [
-        Cell(name, name),
-        *(Cell(value, f"{bound}{units.count(value)}" if value or bound else NONE) for value in (cost.macs, cost.flops)),
-        Cell(round(share, 6), f"{100 * share:.1f} %"),
-        Cell(cost.dmas, f"{bound}{units.count(cost.dmas)}"),
-        *(Cell(value, f"{bound}{units.memory(value)}") for value in (cost.bytes_read, cost.bytes_written)),
+    def moved(key: str, heading: str, dispensable: int) -> tuple[Column, list[Cell]]:
+        column = Column(key=key, heading=heading, unit="B", adds_up=adds_up, dispensable=dispensable)
+        return in_one_unit(column, [getattr(cost, key) for cost in figures], units.scale_of_memory, marks)
+
+    share = Column(key="share", heading="of FLOPs", adds_up=adds_up, bars="compute", dispensable=1)
+    written = [
+        in_words(Column(key=by, heading=by.capitalize(), is_number=False, narrowest=16), names),
+        counted("macs", "MACs", 2),
+        counted("flops", "FLOPs"),
+        counted("dmas", "DMAs", 3),
+        moved("bytes_read", "Read", 4),
+        moved("bytes_written", "Written", 5),
+        in_words(share, [round(cost.flops / whole, 6) for cost in figures], units.share),
     ]
-    return Row(cells=cells, is_total=is_total)
+    columns, cells = zip(*written, strict=True)
+    rows = [Row(cells=row, is_total=at == len(costs) - 1) for at, row in enumerate(zip(*cells, strict=True))]
+    return list(columns), rows

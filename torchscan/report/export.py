@@ -19,7 +19,7 @@ from torchscan.report.columns import (
 from torchscan.report.html import page, part_of
 from torchscan.report.info_data import InfoDict, Layer, Sums, data_of
 from torchscan.report.latex import latex_of
-from torchscan.report.lines import Line, Lines, lines_of
+from torchscan.report.lines import FOLDED, Line, Lines, lines_of
 from torchscan.report.remarks import remarks_of, source_of, totals_of
 from torchscan.report.table import Cell, Column, Cut, Row, Table
 
@@ -56,7 +56,7 @@ def _folding(shown: Lines) -> list[str]:
     is_folded = any(line.repeats > 1 for line in shown.lines)
     hidden = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in shown.hidden.items())
     return [
-        *(["×: equal layers in one row, with the sums of all."] if is_folded else []),
+        *([FOLDED] if is_folded else []),
         *([f"Not shown, since they do nothing here: {hidden}."] if hidden else []),
     ]
 

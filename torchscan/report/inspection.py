@@ -8,11 +8,10 @@ from typing import Any
 
 from torchscan import units
 from torchscan.report.run_remarks import remarks_of
-from torchscan.report.table import Cell, Column, Row, Table, totals_table
+from torchscan.report.table import NONE, Cell, Column, Row, Scaling, Table, in_one_unit, totals_table
 from torchscan.runtime.expected import Expected
 from torchscan.runtime.run import CallRun, Inspected, Latency, RunFacts
 
-_NONE = "–"
 #: a call that takes a smaller share of the step is not worth a mark
 _LEAST_SHARE = 0.01
 _SLOW = "* "
@@ -28,11 +27,13 @@ def run_table(run: Inspected, *, max_depth: int | None = 3) -> Table:
     CSV and JSON always have all columns.
     """
     run = run.facts
+    shown = [call for call in run.calls if max_depth is None or call.depth <= max_depth]
     figures = [*_names(run), *_times(run), *_expectation(run), *_others(run)]
+    columns, cells = zip(*(each.written(shown) for each in figures), strict=True)
     return Table(
         title="Measured steps",
-        columns=[each.column for each in figures],
-        rows=[_row(call, figures) for call in run.calls if max_depth is None or call.depth <= max_depth],
+        columns=columns,
+        rows=[_row(*each) for each in zip(shown, zip(*cells, strict=True), strict=True)],
         totals=_totals(run),
         remarks=[*remarks_of(run), *_deeper(run, max_depth)],
         noun="calls",
@@ -45,6 +46,14 @@ class _Figure:
 
     column: Column
     cell: Callable[[CallRun], Cell]
+    #: the unit that its figures share; None: they are written one by one
+    scale: Scaling | None = None
+
+    def written(self, calls: Sequence[CallRun]) -> tuple[Column, list[Cell]]:
+        cells = [self.cell(call) for call in calls]
+        return (
+            (self.column, cells) if self.scale is None else in_one_unit(self.column, [each.value for each in cells], self.scale)
+        )
 
 
 def _deeper(run: RunFacts, max_depth: int | None) -> list[str]:
@@ -52,8 +61,8 @@ def _deeper(run: RunFacts, max_depth: int | None) -> list[str]:
     return [f"{number} calls deeper than {max_depth} are in those above them."] if number else []
 
 
-def _row(call: CallRun, figures: Sequence[_Figure]) -> Row:
-    return Row(cells=[each.cell(call) for each in figures], depth=call.depth, full_name=call.path)
+def _row(call: CallRun, cells: Sequence[Cell]) -> Row:
+    return Row(cells=cells, depth=call.depth, full_name=call.path)
 
 
 # -- columns -------------------------------------------------------------------------------------------------------------
@@ -80,18 +89,19 @@ def _times(run: RunFacts) -> list[_Figure]:
     is_on_device = run.device is not None
     trains = bool(run.backward.median)
     host = " on host" if is_on_device else ""
-    share = Column(key="share", heading="%")
+    share = Column(key="share", heading="of time", bars="memory")
     return [
         _time("device_forward", "Forward", is_shown=is_on_device),
         _time("device_backward", "Backward", is_shown=is_on_device and trains),
         _time("forward", f"Forward{host}", dispensable=_HOST if is_on_device else 0),
         _time("backward", f"Backward{host}", is_shown=trains, dispensable=_HOST if is_on_device else 0),
-        _Figure(share, lambda call: Cell(found := _share(call, run), f"{100 * found:.1f}")),
+        _Figure(share, lambda call: Cell(found := _share(call, run), units.share(found) if found else NONE)),
     ]
 
 
 def _time(key: str, heading: str, **options: Any) -> _Figure:
-    return _Figure(Column(key=key, heading=heading, unit="s", **options), lambda call: _duration(getattr(call, key)))
+    column = Column(key=key, heading=heading, unit="s", **options)
+    return _Figure(column, lambda call: _duration(getattr(call, key)), units.scale_of_durations)
 
 
 def _duration(latency: Latency | None) -> Cell:
@@ -99,7 +109,7 @@ def _duration(latency: Latency | None) -> Cell:
 
 
 def _seconds(time: float | None) -> Cell:
-    return Cell(time, units.duration(time) if time else _NONE)
+    return Cell(time, units.duration(time) if time else NONE)
 
 
 def _share(call: CallRun, run: RunFacts) -> float:
@@ -111,7 +121,7 @@ def _expectation(run: RunFacts) -> list[_Figure]:
     is_known = run.expected is not None
     expected = Column(key="expected", heading="Expected", unit="s", is_shown=is_known, dispensable=_EXPECTED)
     return [
-        _Figure(expected, lambda call: _seconds(call.expected_time)),
+        _Figure(expected, lambda call: _seconds(call.expected_time), units.scale_of_durations),
         _Figure(Column(key="ratio", heading="×", is_shown=is_known), lambda call: _ratio(call, run)),
     ]
 
@@ -119,7 +129,7 @@ def _expectation(run: RunFacts) -> list[_Figure]:
 def _ratio(call: CallRun, run: RunFacts) -> Cell:
     """What was measured, of what is expected."""
     if not call.expected_time or not call.time:
-        return Cell(None, _NONE)
+        return Cell(None, NONE)
     ratio = call.time / call.expected_time
     is_slow = run.expected is not None and ratio > 1 + run.expected.share_off and _share(call, run) >= _LEAST_SHARE
     return Cell(ratio, f"{_SLOW if is_slow else ''}{ratio:.{1 if ratio < 100 else 0}f}")
@@ -130,8 +140,8 @@ def _others(run: RunFacts) -> list[_Figure]:
     rate = Column(key="flops_per_second", heading="FLOP/s", is_shown=has_rates, dispensable=_RATE)
     memory = Column(key="total_memory", heading="Memory", unit="B", dispensable=_MEMORY)
     return [
-        _Figure(rate, lambda call: _rate(call.flops_per_second)),
-        _Figure(memory, lambda call: Cell(size := call.total_memory, units.memory(size, 1) if size else _NONE)),
+        _Figure(rate, lambda call: Cell(call.flops_per_second, ""), units.scale_of_counts),
+        _Figure(memory, lambda call: Cell(call.total_memory, ""), units.scale_of_memory),
         *(
             _count(f"{where}_{what.lower()}", f"{said}{what}", run)
             for where, said in _COUNTS.items()
@@ -140,15 +150,11 @@ def _others(run: RunFacts) -> list[_Figure]:
     ]
 
 
-def _rate(rate: float | None) -> Cell:
-    return Cell(rate, units.count(rate, "", 1) if rate else _NONE)
-
-
 def _count(key: str, said: str, run: RunFacts) -> _Figure:
     """Shown if there are any; what enters a module is the gradient that what it was given gets, and left to programs."""
     is_shown = not key.startswith("grad_in") and any(getattr(call, key) for call in run.calls)
     column = Column(key=key, heading=said[0].upper() + said[1:], is_shown=is_shown)
-    return _Figure(column, lambda call: Cell(found := getattr(call, key), units.exact(found) if found else _NONE))
+    return _Figure(column, lambda call: Cell(found := getattr(call, key), units.exact(found) if found else NONE))
 
 
 def _for_programs(key: str) -> Column:

@@ -12,6 +12,8 @@ from typing import Any
 from torchscan.report.columns import full_name_of, name_of
 from torchscan.report.info_data import SUMS, Layer
 
+#: what ``×`` in a name says
+FOLDED = "×: equal layers in one row, with the sums of all."
 #: the number at the end of a name, or that of a call
 _NUMBERED = re.compile(r"(.*?)(\d+|\(\d+\))")
 
@@ -71,9 +73,9 @@ class Tree:
     def line(self, places: Sequence[int], run: Sequence[int]) -> Line:
         """For equal layers at these places, the last of which are a run in the last block."""
         one, other = self._layers[run[0]], self._layers[run[-1]]
-        full_name, own = _from_to(full_name_of(one), full_name_of(other)), _together([self._layers[at] for at in places])
+        full_name, own = from_to(full_name_of(one), full_name_of(other)), _together([self._layers[at] for at in places])
         return Line(
-            name=_from_to(name_of(one), name_of(other)),
+            name=from_to(name_of(one), name_of(other)),
             full_name=full_name,
             own={**own, "path": full_name} if len(run) > 1 else own,
             total=_together([self.totals[at] for at in places]),
@@ -126,11 +128,16 @@ def _follows(one: Layer, other: Layer) -> bool:
     """Whether it is the next of a numbered list, or the next call of the same module."""
     if one["path"] == other["path"]:
         return other["call"] == one["call"] + 1
-    before, after = (_NUMBERED.fullmatch(layer["name"]) for layer in (one, other))
+    return is_next(one["name"], other["name"])
+
+
+def is_next(one: str, other: str) -> bool:
+    """Whether it is the next name of a numbered list."""
+    before, after = map(_NUMBERED.fullmatch, (one, other))
     return bool(before and after and before[1] == after[1] and int(after[2]) == int(before[2]) + 1)
 
 
-def _from_to(first: str, last: str) -> str:
+def from_to(first: str, last: str) -> str:
     """``layers.0 … 31``, ``cell … (8)``: of the last what is different."""
     if first == last:
         return first

@@ -11,27 +11,22 @@ from torchscan.analyses.memory_timeline import LayerMemory, MemoryKind, Moment
 from torchscan.analyses.parameters import modules_around
 from torchscan.report.chart import SIGNS, axis, stacked, ticks
 from torchscan.report.colours import in_colour
-from torchscan.report.table import Cell, Column, Row, Screen, Table, totals_table
-from torchscan.report.text import grid, paragraphs, totals_of
+from torchscan.report.table import Cell, Column, Row, Screen, Table, in_one_unit, in_words, totals_table
+from torchscan.report.text import grid, needed, paragraphs, totals_of
 
 _NARROWEST, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
 
 #: from the bottom up: what is always there first
 STACK: Sequence[MemoryKind] = ("parameters", "buffers", "optimizer", "inputs", "gradients", "activations", "temporary")
-_COLUMNS = (
-    Column(key="path", heading="Layer", is_number=False, narrowest=5),
-    Column(key="type", heading="Type", is_number=False, narrowest=4),
-    Column(key="activation_bytes", heading="Activations", unit="B", adds_up=True),
-    Column(key="peak_bytes", heading="Peak meanwhile", unit="B"),
-)
 
 
 def memory_table(estimate: MemoryEstimate) -> Table:
     """The layers that keep the most; the totals are the peak by kind and, for a device, the verdict."""
+    columns, cells = zip(*_written(_largest(estimate.layers)), strict=True)
     return Table(
         title="Layers that keep the most",
-        columns=_COLUMNS,
-        rows=[_row(each) for each in _largest(estimate.layers)],
+        columns=columns,
+        rows=[Row(cells=row) for row in zip(*cells, strict=True)],
         summary=[_peak(estimate)],
         totals=[_by_kind(estimate), *([_verdict(estimate.verdict)] if estimate.verdict is not None else [])],
         totals_first=True,
@@ -47,7 +42,7 @@ def format_memory(estimate: MemoryEstimate, width: int = 80, *, colours: bool = 
     """
     screen = Screen(max(width, _NARROWEST), colours)
     width = screen.width
-    table = memory_table(estimate)
+    table = needed(memory_table(estimate), width)
     by_kind, *verdict = table.totals
     return "\n\n".join(
         [
@@ -127,10 +122,17 @@ def _largest(layers: Sequence[LayerMemory]) -> list[LayerMemory]:
     return sorted((layer for layer in keeping if layer.path not in outer), key=lambda layer: -layer.activation_bytes)[:_LAYERS]
 
 
-def _row(layer: LayerMemory) -> Row:
-    name = Cell(layer.path, _layer_name(layer.path))
-    figures = _bytes(layer.activation_bytes), _bytes(layer.peak_bytes)
-    return Row(cells=[name, Cell(layer.type_name, layer.type_name), *figures])
+def _written(layers: Sequence[LayerMemory]) -> list[tuple[Column, list[Cell]]]:
+    path = Column(key="path", heading="Layer", is_number=False, narrowest=5)
+    type_ = Column(key="type", heading="Type", is_number=False, narrowest=4, dispensable=1)
+    kept = Column(key="activation_bytes", heading="Activations", unit="B", adds_up=True)
+    peak = Column(key="peak_bytes", heading="Peak", unit="B")
+    return [
+        in_words(path, [each.path for each in layers], _layer_name),
+        in_words(type_, [each.type_name for each in layers]),
+        in_one_unit(kept, [each.activation_bytes for each in layers], units.scale_of_memory),
+        in_one_unit(peak, [each.peak_bytes for each in layers], units.scale_of_memory),
+    ]
 
 
 def _bytes(size: int) -> Cell:

@@ -5,48 +5,45 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from torchscan import units
 from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline, group, rounded
 from torchscan.errors import InputError
-from torchscan.report.table import Cell, Column, Row, Table, totals_table
+from torchscan.report.lines import FOLDED, from_to, is_next
+from torchscan.report.table import Cell, Column, Row, Table, in_one_unit, in_words, totals_table
 
 Rows = Literal["layer", "kind", "operator"]
 
 _HEADINGS: Mapping[Rows, str] = {"layer": "Layer", "kind": "Operator", "operator": "Call"}
-_COLUMNS = (
-    Column(key="flops", heading="FLOPs", dispensable=2),
-    Column(key="bytes_moved", heading="Moved", unit="B", dispensable=5),
-    Column(key="intensity", heading="FLOP/B", dispensable=3),
-    Column(key="limiter", heading="Limit", is_number=False, dispensable=1),
-    Column(key="time_bound", heading="Bound", unit="s", dispensable=4),
-    Column(key="time_estimate", heading="Estimate", unit="s", adds_up=True),
-    Column(key="share", heading="%"),
-)
 
 
-def roofline_table(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15) -> Table:
+def roofline_table(
+    roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15, fold_repeats: bool = False
+) -> Table:
     """Times, shares of the peaks, and what takes the most time, longest first.
 
     ``by`` says what the rows are: layers down to ``max_depth``, each with all that it calls, deeper ones in their parents;
     kinds of operators; or single calls. What comes after the first ``rows`` is one row, so that the table adds up to the whole.
+    With ``fold_repeats``, equal layers that follow each other are one row.
     """
     if by not in get_args(Rows):
         raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(Rows)))}")
     if rows < 1 or max_depth < 0:
         raise InputError(f"rows is {rows} and max_depth {max_depth}: choose at least one row, and a depth of 0 or more")
-    groups = _heaviest(_groups(roofline, by, max_depth), rows)
-    name = Column(key=by, heading=_HEADINGS[by], is_number=False, narrowest=8, cut="head" if by == "layer" else "mid")
+    found = [_Group([name], loads) for name, loads in _groups(roofline, by, max_depth).items()]
+    groups = _heaviest(_folded(found) if fold_repeats and by == "layer" else found, rows)
+    columns, cells = zip(*_written([each.load for each in groups], by, roofline.time_estimate), strict=True)
     return Table(
         title=f"Expected time by {by}",
-        columns=[name, *_COLUMNS],
-        rows=[_row(each, roofline.time_estimate) for each in groups],
+        columns=columns,
+        rows=[Row(cells=row, repeats=len(each.names)) for row, each in zip(zip(*cells, strict=True), groups, strict=True)],
         summary=[_question(roofline)],
         totals=[_totals(roofline)],
         totals_first=True,
         remarks=[
+            *([FOLDED] if any(len(each.names) > 1 for each in groups) else []),
             *(f"Warning: {text}." for text in roofline.warnings),
             f"{roofline.spread.said}.",
             *(f"Assumed: {text}." for text in roofline.assumptions),
@@ -56,9 +53,51 @@ def roofline_table(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2
 
 
 def format_roofline(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15, width: int = 80) -> str:
-    """The roofline as text. ``by``, ``max_depth`` and ``rows`` as in :func:`roofline_table`."""
-    table = roofline_table(roofline, by, max_depth=max_depth, rows=rows)
+    """The roofline as text, equal layers in one row. ``by``, ``max_depth`` and ``rows`` as in :func:`roofline_table`."""
+    table = roofline_table(roofline, by, max_depth=max_depth, rows=rows, fold_repeats=True)
     return table.write("text", width=width)
+
+
+# -- groups --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What one row is of: the operators of a layer, or of equal ones that follow each other."""
+
+    names: Sequence[str]
+    loads: Sequence[OperatorLoad]
+
+    @property
+    def load(self) -> GroupLoad:
+        name = self.names[0] if len(self.names) == 1 else from_to(self.names[0], self.names[-1])
+        return group(name, self.loads)
+
+    @property
+    def figures(self) -> tuple[object, ...]:
+        """What equal layers have in common."""
+        each = self.load
+        return each.flops, each.bytes_read, each.bytes_written, rounded(each.time_bound), rounded(each.time_estimate)
+
+
+def _folded(groups: Sequence[_Group]) -> list[_Group]:
+    found: list[tuple[object, _Group]] = []
+    for each in groups:
+        figures, (known, last) = each.figures, found[-1] if found else (None, each)
+        if figures == known and is_next(last.names[-1], each.names[0]):
+            found[-1] = known, _Group([*last.names, *each.names], [*last.loads, *each.loads])
+        else:
+            found.append((figures, each))
+    return [each for _, each in found]
+
+
+def _heaviest(groups: Sequence[_Group], rows: int) -> list[_Group]:
+    ordered = sorted(groups, key=lambda each: -rounded(_time_of(each.loads)))
+    if len(ordered) <= rows + 1:
+        return ordered
+    others = ordered[rows:]
+    number = sum(len(each.names) for each in others)
+    return [*ordered[:rows], _Group([f"({number} others)"], [load for each in others for load in each.loads])]
 
 
 # -- table ---------------------------------------------------------------------------------------------------------------
@@ -114,14 +153,6 @@ def _peaks(roofline: Roofline) -> str:
     return ", ".join(f"{units.count(peak, 'FLOP/s', 1)} {form}" for form, peak in roofline.peak_flops.items()) or "nothing"
 
 
-def _heaviest(groups: Mapping[str, Sequence[OperatorLoad]], rows: int) -> list[GroupLoad]:
-    ordered = sorted(groups.items(), key=lambda each: -rounded(_time_of(each[1])))
-    if len(ordered) > rows + 1:
-        others = [load for _, loads in ordered[rows:] for load in loads]
-        ordered = [*ordered[:rows], (f"({len(ordered) - rows} others)", others)]
-    return [group(name, loads) for name, loads in ordered]
-
-
 def _groups(roofline: Roofline, by: Rows, max_depth: int) -> Mapping[str, Sequence[OperatorLoad]]:
     members: dict[str, list[OperatorLoad]] = defaultdict(list)
     for number, each in enumerate(roofline.operators):
@@ -138,15 +169,23 @@ def _time_of(loads: Sequence[OperatorLoad]) -> float:
     return math.fsum(each.time_estimate for each in loads)
 
 
-def _row(each: GroupLoad, whole: float) -> Row:
-    moved, share = each.bytes_read + each.bytes_written, each.time_estimate / whole if whole else 0.0
-    cells = [
-        Cell(each.name, each.name.removeprefix("aten.")),
-        Cell(each.flops, units.count(each.flops, "", 1)),
-        Cell(moved, units.memory(moved, 1)),
-        Cell(each.intensity, "-" if each.intensity is None else f"{each.intensity:.1f}"),
-        Cell(each.limiter, each.limiter),
-        *(Cell(time, units.duration(time)) for time in (each.time_bound, each.time_estimate)),
-        Cell(share, f"{100 * share:.1f}"),
+def _written(groups: Sequence[GroupLoad], by: Rows, whole: float) -> list[tuple[Column, list[Cell]]]:
+    """The columns with their cells, from the name to the share of the ``whole`` time."""
+    name = Column(key=by, heading=_HEADINGS[by], is_number=False, narrowest=8, cut="head" if by == "layer" else "mid")
+    flops = Column(key="flops", heading="FLOPs", dispensable=3)
+    moved = Column(key="bytes_moved", heading="Moved", unit="B", dispensable=6)
+    intensity = Column(key="intensity", heading="FLOP/B", dispensable=4)
+    limiter = Column(key="limiter", heading="Limit", is_number=False, dispensable=1)
+    bound = Column(key="time_bound", heading="Bound", unit="s", dispensable=5)
+    estimate = Column(key="time_estimate", heading="Estimate", unit="s", adds_up=True)
+    share = Column(key="share", heading="of time", bars="memory", dispensable=2)
+    return [
+        in_words(name, [each.name for each in groups], lambda each: each.removeprefix("aten.")),
+        in_one_unit(flops, [each.flops for each in groups], units.scale_of_counts),
+        in_one_unit(moved, [each.bytes_read + each.bytes_written for each in groups], units.scale_of_memory),
+        in_words(intensity, [each.intensity for each in groups], "{:.1f}".format),
+        in_words(limiter, [each.limiter for each in groups]),
+        in_one_unit(bound, [each.time_bound for each in groups], units.scale_of_durations),
+        in_one_unit(estimate, [each.time_estimate for each in groups], units.scale_of_durations),
+        in_words(share, [each.time_estimate / whole if whole else 0.0 for each in groups], units.share),
     ]
-    return Row(cells=cells)

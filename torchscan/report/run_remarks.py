@@ -116,7 +116,9 @@ def _measured(run: RunFacts) -> list[str]:
         return ["No step was measured: the model was not called."]
     before = f" after {run.warm_up} to warm up" if run.warm_up else ""
     whose = "the host" if run.device is None else "the device"
-    said = f"Medians of {_steps(run.steps)}{before}, on {run.provenance.device}; times of {whose}, % of forward and backward."
+    said = (
+        f"Medians of {_steps(run.steps)}{before}, on {run.provenance.device}; times of {whose}, shares of forward and backward."
+    )
     return [said, *_waiting(run), *([_left_out(run)] if run.differing else [])]
 
 

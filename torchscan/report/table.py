@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -15,6 +15,10 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 #: for programs, which take all columns
 _DATA: tuple[Format, ...] = ("csv", "json")
 
+#: what stands where there is no figure
+NONE = "–"
+#: how figures choose the unit that they share
+Scaling = Callable[[Iterable[float]], Scale]
 #: where a text that does not fit is cut
 Cut = Literal["head", "mid", "tail"]
 
@@ -167,7 +171,7 @@ class Table(Result):
         is_number = all(isinstance(value, int | float) for value in values.values())
         column = Column(key=heading, heading=heading, is_number=is_number)
         added = [values.get(row.full_name or row.cells[0].value) for row in self.rows]
-        cells = [Cell(value, "–" if value is None else str(value)) for value in added]
+        cells = [Cell(value, NONE if value is None else str(value)) for value in added]
         rows = [
             replace(row, cells=[*row.cells, cell], sums=[*row.sums, None] if row.sums else ())
             for row, cell in zip(self.rows, cells, strict=True)
@@ -207,6 +211,21 @@ def writes(style: Format) -> Callable[[W], W]:
 def in_unit(column: Column, scale: Scale) -> Column:
     """With the unit of its texts in the heading."""
     return replace(column, heading=f"{column.heading} ({scale.unit})", size=scale.size) if scale.unit else column
+
+
+def in_one_unit(
+    column: Column, values: Sequence[float | None], scaling: Scaling, marks: Sequence[str] = ()
+) -> tuple[Column, list[Cell]]:
+    """A column whose figures share a unit, and its cells; ``marks`` stand before the figures: ``"≥ "`` for a lower bound."""
+    scale = scaling(value for value in values if value)
+    marked = list(zip(values, marks or [""] * len(values), strict=True))
+    texts = [f"{mark}{scale.text(value or 0)}" if value or mark else NONE for value, mark in marked]
+    return in_unit(column, scale), list(map(Cell, values, texts))
+
+
+def in_words(column: Column, values: Sequence[Any], text: Callable[[Any], str] = str) -> tuple[Column, list[Cell]]:
+    """A column whose cells are written one by one, and its cells."""
+    return column, [Cell(value, NONE if value is None else text(value)) for value in values]
 
 
 def totals_table(rows: Sequence[Sequence[Cell]], headings: Sequence[str] = ("", ""), title: str = "") -> Table:

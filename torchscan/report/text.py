@@ -35,7 +35,7 @@ _MOST_LINES = 6
 @writes("text")
 def text_of(table: Table, screen: Screen) -> str:
     """The rows with the totals right below them, or the totals first, in paragraphs of their own."""
-    table, width = _needed(table, screen.width), screen.width
+    table, width = needed(table, screen.width), screen.width
     summary, remarks = paragraphs(table.summary, width), paragraphs(table.remarks, width)
     totals = [totals_of(each, width) for each in table.totals]
     rows = [grid(table, screen)] if table.rows else []
@@ -117,7 +117,7 @@ def _texts(table: Table, width: int) -> list[list[str]]:
     return by_column
 
 
-def _needed(table: Table, width: int) -> Table:
+def needed(table: Table, width: int) -> Table:
     """Without columns that may be left out, as long as the others are too wide; at last without all but a name and a figure."""
     sizes = list(map(_narrowest, table.columns, _texts(table, width))) if table.rows else []
     sizes_of = dict(zip((column.key for column in table.columns), sizes, strict=False))
