@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 from sphinx.application import Sphinx
-
 from torchscan import __version__
 
 project = "torchscan"
@@ -55,21 +54,40 @@ _COLON = "\ue000"
 
 
 def _without_arguments(
-    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, returned: str | None
+    app: Sphinx,
+    what: str,
+    name: str,
+    obj: Any,
+    options: Any,
+    signature: str | None,
+    returned: str | None,
 ) -> tuple[str | None, str | None] | None:
     """The fields of a result are listed below it."""
-    return ("", None) if signature and what == "class" and name.rpartition(".")[2] not in _MADE_BY_USERS else None
+    return (
+        ("", None)
+        if signature
+        and what == "class"
+        and name.rpartition(".")[2] not in _MADE_BY_USERS
+        else None
+    )
 
 
-def _keep_colons(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+def _keep_colons(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
     """Before napoleon: it takes what stands before a colon in the first line of an attribute for its type."""
     if what in ("attribute", "data", "property") and lines:
         lines[0] = lines[0].replace(":", _COLON)
 
 
-def _finish(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+def _finish(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
     """After napoleon: colons as they were, and pages that are named become links to them."""
-    lines[:] = [re.sub(r"docs/([\w-]+)\.md", r":doc:`/\1`", line.replace(_COLON, ":")) for line in lines]
+    lines[:] = [
+        re.sub(r"docs/([\w-]+)\.md", r":doc:`/\1`", line.replace(_COLON, ":"))
+        for line in lines
+    ]
 
 
 def setup(app: Sphinx) -> None:

@@ -9,10 +9,15 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import torchscan
+from tests.browsing import least_contrast
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.slow
 
@@ -118,3 +123,67 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
     fetched = list(_fetched(site))
     assert any(address.endswith(".css") or ".css?" in address for _, address in fetched)  # it does look
     assert [(page, address) for page, address in fetched if ELSEWHERE.match(address)] == []
+
+
+# -- in a browser --------------------------------------------------------------------------------------------------------
+
+PAGES = ("index", "gallery", "tour", "paper", "shell", "how-true", "reference/memory")
+#: what is cut off: of a block of code that the page does not let scroll, or of the page itself
+_CUT = """() => [document.scrollingElement, ...document.querySelectorAll("article pre, .cards li, picture img")].filter(
+    each => each.scrollWidth > each.clientWidth + 1 && getComputedStyle(each).whiteSpace !== "pre"
+).map(each => each.tagName + " " + each.innerText.slice(0, 60))"""
+
+
+def opened_page(browser: Browser, site: Path, name: str, width: int, **options: Any) -> Page:
+    """A page of the site from its file."""
+    page = browser.new_context(viewport={"width": width, "height": 900}, **options).new_page()
+    page.goto((site / f"{name}.html").as_uri())
+    return page
+
+
+@pytest.mark.parametrize("width", [1280, 380])
+def test_no_page_is_wider_than_the_screen_and_no_code_is_cut_off(browser: Browser, site: Path, width: int) -> None:
+    """Tables that terminals print scroll on a phone; everything else wraps."""
+    for name in PAGES:
+        page = opened_page(browser, site, name, width)
+        assert page.evaluate(_CUT) == [], name
+        page.context.close()
+
+
+def test_nothing_is_cut_off_in_print(browser: Browser, site: Path) -> None:
+    for name in PAGES:
+        page = opened_page(browser, site, name, 800)
+        page.emulate_media(media="print")
+        assert page.evaluate(_CUT) == [], name
+        page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_both_colour_schemes(browser: Browser, site: Path, scheme: str) -> None:
+    for name in PAGES:
+        page = opened_page(browser, site, name, 1280, color_scheme=scheme)
+        contrast, text = least_contrast(page, "article")
+        assert contrast >= 4.5, f"{name}: {text}"
+        page.context.close()
+
+
+def test_a_picture_is_that_of_the_colour_scheme(browser: Browser, site: Path) -> None:
+    for scheme, ending in (("light", "memory.png"), ("dark", "memory-dark.png")):
+        page = opened_page(browser, site, "gallery", 1280, color_scheme=scheme)
+        shown = page.locator("picture img").first
+        assert str(shown.evaluate("image => image.currentSrc")).endswith(f"/{ending}")
+        assert shown.evaluate("image => image.naturalWidth") > 0
+        page.context.close()
+
+
+def test_cards_are_reached_and_opened_by_keyboard(browser: Browser, site: Path) -> None:
+    page = opened_page(browser, site, "index", 1280)
+    link = page.get_by_role("link", name="Does it fit?")
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if link.evaluate("link => link === document.activeElement"):
+            break
+    assert link.evaluate("link => getComputedStyle(link).outlineStyle") != "none", "one sees where one is"
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/memory.html")
+    page.context.close()

@@ -9,8 +9,12 @@ class Net(nn.Module):
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
-        self.block = nn.Sequential(nn.Conv2d(width, 2 * width, 3, stride=2, padding=1), nn.ReLU())
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()
+        )
+        self.block = nn.Sequential(
+            nn.Conv2d(width, 2 * width, 3, stride=2, padding=1), nn.ReLU()
+        )
         self.head = nn.Linear(2 * width, 10)
 
     def forward(self, image: Tensor) -> Tensor:

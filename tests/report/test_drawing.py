@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.patches import PathPatch, Rectangle
 from torch import nn
 
@@ -161,3 +163,16 @@ def test_models_beside_each_other_by_metrics_or_figures_of_the_user() -> None:
         torchscan.draw_models(table, y={"tiny": 1.0})
     with pytest.raises(torchscan.InputError, match="the table has no 'flops': there are macs, params"):
         torchscan.draw_models(table, "flops")
+
+
+def test_pictures_are_dark_where_the_users_style_is() -> None:
+    """Ink is as far from the ground as it can be; what is behind axes that can be seen through counts, too."""
+    info = torchscan.crawl_module(nn.Linear(4, 4), (4,))
+    grounds: list[Any] = [{}, {"axes.facecolor": "black"}, {"axes.facecolor": "none", "figure.facecolor": "#101010"}]
+    for style, is_dark in zip(grounds, (False, True, True), strict=True):
+        with plt.rc_context(style):
+            ax = torchscan.draw_layers(info, "macs")
+        brightness = sum(to_rgb(ax.get_yticklabels()[0].get_color())) / 3
+        assert (brightness > 0.5) == is_dark
+    given = plt.figure(facecolor="black").add_subplot(facecolor="none")
+    assert sum(to_rgb(torchscan.draw_layers(info, "macs", ax=given).texts[0].get_color())) / 3 > 0.5

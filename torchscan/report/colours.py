@@ -27,6 +27,18 @@ COLOURS: Mapping[str, str] = {
     "inputs": "#8c6d31",
     "buffers": "#9ecae9",
 }
+#: on dark ground
+DARK_COLOURS: Mapping[str, str] = {
+    **COLOURS,
+    "compute": "#e8825f",
+    "memory": "#5fa0ea",
+    "cache": "#74c7c7",
+    "launch": "#777b82",
+    "parameters": "#6d97c6",
+    "optimizer": "#9384cc",
+    "gradients": "#e59a52",
+    "activations": "#5d9c60",
+}
 Weight = Literal["bold", "faint"]
 _WEIGHTS: Mapping[Weight, int] = {"bold": 1, "faint": 2}
 

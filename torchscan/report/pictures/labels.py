@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchscan.report.pictures.style import HAIR
+from torchscan.report.pictures.style import inks_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,11 @@ def _write(ax: Axes, spot: Spot, text: str, place: tuple[float, float], size: st
     sides = "left" if across > 0.1 else "right" if across < -0.1 else "center"
     ends = "bottom" if up > 0.1 else "top" if up < -0.1 else "center"
     is_far = math.hypot(across, up) > spot.radius + _DISTANCES[1] - 1
-    line = {"arrowstyle": "-", "color": HAIR, "linewidth": 0.8, "shrinkA": 1, "shrinkB": spot.radius} if is_far else None
+    line = (
+        {"arrowstyle": "-", "color": inks_of(ax).hair, "linewidth": 0.8, "shrinkA": 1, "shrinkB": spot.radius}
+        if is_far
+        else None
+    )
     return ax.annotate(
         text, (spot.x, spot.y), place, textcoords="offset points", ha=sides, va=ends, fontsize=size, arrowprops=line
     )

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torchscan import units
 from torchscan.errors import InputError
-from torchscan.report.colours import COLOURS
 from torchscan.report.columns import COLUMNS, check_columns, check_estimates, full_name_of
 from torchscan.report.info_data import InfoDict, data_of
-from torchscan.report.pictures.style import SOFT, Size, drawing
+from torchscan.report.pictures.style import Size, drawing, inks_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,10 +43,11 @@ def draw_layers(info: InfoDict, by: str = "macs", *, top: int = 15, ax: Axes | N
     heading, bars = _bars(info, by, top)
     places = range(len(bars))
     with drawing(ax, size, _MARGIN + _BAR_HEIGHT * len(bars)) as ax:
-        ax.barh(places, [bar.length for bar in bars], height=0.68, color=COLOURS[_KINDS.get(by, "compute")], alpha=0.85)
+        inks = inks_of(ax)
+        ax.barh(places, [bar.length for bar in bars], height=0.68, color=inks.colours[_KINDS.get(by, "compute")], alpha=0.85)
         for place, bar in enumerate(bars):
             beside = (bar.length, place)
-            ax.annotate(bar.text, beside, (4, 0), textcoords="offset points", va="center", fontsize="small", color=SOFT)
+            ax.annotate(bar.text, beside, (4, 0), textcoords="offset points", va="center", fontsize="small", color=inks.soft)
         ax.set_yticks(places, [bar.name for bar in bars])
         ax.set(ylim=(len(bars) - 0.4, -0.6), xlim=(0, 1.25 * bars[0].length), title=heading)
         ax.title.set(ha="left", x=0.0, fontsize="medium")

@@ -11,9 +11,8 @@ from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.memory_timeline import KINDS, Moment
 from torchscan.errors import InputError
 from torchscan.report.chart import ticks
-from torchscan.report.colours import COLOURS
 from torchscan.report.memory import STACK, columns_of
-from torchscan.report.pictures.style import INK, SOFT, Size, below, drawing
+from torchscan.report.pictures.style import Size, below, drawing, inks_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,7 +55,7 @@ def _draw_kinds(ax: Axes, moments: Sequence[Moment], operators: int, unit: float
     # the last one once more, or it would have no width
     sizes = [[moment.bytes_by_kind[KINDS.index(kind)] / unit for moment in (*moments, moments[-1])] for kind in present]
     places = [scale * column for column in range(len(moments) + 1)]
-    colours = [COLOURS[kind] for kind in present]
+    colours = [inks_of(ax).colours[kind] for kind in present]
     ax.stackplot(places, sizes, labels=present, colors=colours, step="post", alpha=0.75, linewidth=0)
 
 
@@ -65,7 +64,7 @@ def _name_phases(ax: Axes, timeline: Sequence[Moment]) -> None:
     starts = list(_phases(timeline))
     ax.set_xticks([start for start, _ in starts], [name for _, name in starts], ha="left")
     for start, _ in starts[1:]:
-        ax.axvline(start, color=SOFT, linewidth=0.8, linestyle=":")
+        ax.axvline(start, color=inks_of(ax).soft, linewidth=0.8, linestyle=":")
 
 
 def _phases(timeline: Sequence[Moment]) -> Iterator[tuple[int, str]]:
@@ -81,7 +80,7 @@ def _name_peak(ax: Axes, estimate: MemoryEstimate, moments: Sequence[Moment], un
     x, y = scale * (column + 0.5), estimate.peak_bytes / unit
     is_late = column > len(moments) / 2
     said = f"peak {units.memory(estimate.peak_bytes)}, {estimate.peak_layer or 'the model itself'}"
-    ax.plot([x], [y], "o", color=INK, markersize=4)
+    ax.plot([x], [y], "o", color=inks_of(ax).ink, markersize=4)
     ax.annotate(
         said, (x, y), (-6 if is_late else 6, 5), textcoords="offset points", ha="right" if is_late else "left", fontsize="small"
     )
@@ -96,15 +95,19 @@ def _capacity(estimate: MemoryEstimate) -> int | None:
 
 
 def _draw_capacity(ax: Axes, estimate: MemoryEstimate, unit: float) -> None:
+    inks = inks_of(ax)
     room, verdict = _capacity(estimate), estimate.verdict
     if verdict is None:
         return
     if room is None:
         ax.set_title(
-            f"of {units.memory(verdict.capacity_bytes)} on {verdict.device}", loc="right", fontsize="small", color=SOFT
+            f"of {units.memory(verdict.capacity_bytes)} on {verdict.device}",
+            loc="right",
+            fontsize="small",
+            color=inks.soft,
         )
         return
-    ax.axhline(room / unit, color=INK, linewidth=1)
+    ax.axhline(room / unit, color=inks.ink, linewidth=1)
     said = f"{units.memory(room)} for tensors on {verdict.device}"
     ax.annotate(
         said, (0, room / unit), (4, 3), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize="small"

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from torchscan.errors import InputError
-from torchscan.report.colours import COLOURS
 from torchscan.report.pictures.labels import Spot, label
-from torchscan.report.pictures.style import HAIR, Size, drawing
+from torchscan.report.pictures.style import Size, drawing, inks_of
 from torchscan.report.table import Table
 
 if TYPE_CHECKING:
@@ -44,11 +43,17 @@ def draw_models(
     if not spots:
         raise InputError(f"there is nothing to draw: y has figures for none of {', '.join(across)}")
     with drawing(ax, size) as ax:
-        ax.grid(color=HAIR, linewidth=0.5, alpha=0.6)
+        inks = inks_of(ax)
+        ax.grid(color=inks.hair, linewidth=0.5, alpha=0.6)
         ax.set_axisbelow(True)
         places = list(spots.values())
         ax.scatter(
-            [spot.x for spot in places], [spot.y for spot in places], _AREA, color=COLOURS["memory"], zorder=2, clip_on=False
+            [spot.x for spot in places],
+            [spot.y for spot in places],
+            _AREA,
+            color=inks.colours["memory"],
+            zorder=2,
+            clip_on=False,
         )
         ax.margins(0.12)
         ax.set(xlabel=of_x, ylabel=y_label or of_y)
@@ -63,8 +68,13 @@ def _scale(ax: Axes, values: Sequence[float], axis: Literal["x", "y"]) -> None:
     """From 0 on; where the largest would push all others into a corner, by powers of ten."""
     is_far = min(values) > 0 and max(values) > _FAR * min(values)
     if is_far:
+        from matplotlib.ticker import LogLocator, NullFormatter
+
         ax.set(**{f"{axis}scale": "log"})
-        getattr(ax, f"{axis}axis").set_major_formatter(lambda value, _: f"{value:g}")
+        of_axis = getattr(ax, f"{axis}axis")
+        of_axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        of_axis.set_major_formatter(lambda value, _: f"{value:g}")
+        of_axis.set_minor_formatter(NullFormatter())
     elif axis == "x":
         ax.set_xlim(left=0)
     else:

@@ -10,16 +10,14 @@ from torch import Tensor
 
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
 from torchscan.errors import InputError
-from torchscan.report.colours import COLOURS
-from torchscan.report.pictures.style import PANEL, SOFT, Size, drawing
+from torchscan.report.pictures.style import Size, drawing, inks_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.patches import PathPatch
 
-_COLOUR = COLOURS["compute"]
-#: of nested fields the innermost and the outermost, and how many there are at most
-_ENDS, _MOST_NESTED = (COLOURS["memory"], COLOURS["compute"]), 7
+#: of nested fields, at most
+_MOST_NESTED = 7
 #: characters, for one of three pictures beside each other
 _TITLE_WIDTH = 48
 
@@ -170,7 +168,7 @@ def _show(ax: Axes, picture: Any, height: int, width: int) -> None:
             extent=(0, width, height, 0),
             aspect="equal" if height > 1 else "auto",
         )
-    ax.set_facecolor(PANEL)
+    ax.set_facecolor(inks_of(ax).panel)
     ax.set_xlim(0, width)
     ax.set_ylim(height, 0)
     if height > 1:
@@ -194,15 +192,15 @@ def _draw_one(ax: Axes, seen: _Seen, *, is_on_picture: bool) -> None:
     """Framed, with what is around it dimmed, or, where there is no picture, itself shaded."""
     from matplotlib.patches import Rectangle
 
-    height, width = seen.input
+    (height, width), colour = seen.input, inks_of(ax).colours["compute"]
     if seen.is_global:
-        ax.add_patch(Rectangle((0, 0), width, height, facecolor=_COLOUR, alpha=0.12, label="seen as a whole"))
+        ax.add_patch(Rectangle((0, 0), width, height, facecolor=colour, alpha=0.12, label="seen as a whole"))
     if not seen.wide or not seen.tall:
         return
     if is_on_picture and not seen.is_global:
         ax.add_patch(_around(seen, height, width))
-    frame = Rectangle((seen.left, seen.top), seen.wide, seen.tall, edgecolor=_COLOUR, linewidth=2, label="receptive field")
-    frame.set_facecolor("none" if is_on_picture else f"{_COLOUR}30")
+    frame = Rectangle((seen.left, seen.top), seen.wide, seen.tall, edgecolor=colour, linewidth=2, label="receptive field")
+    frame.set_facecolor("none" if is_on_picture else f"{colour}30")
     ax.add_patch(frame)
 
 
@@ -223,7 +221,8 @@ def _draw_nested(ax: Axes, layers: Sequence[LayerField], seen: Sequence[_Seen]) 
     """The widest first, and beside them the way through the layers."""
     from matplotlib.patches import Rectangle
 
-    shades = _shades(len(layers))
+    colours = inks_of(ax).colours
+    shades = _shades(colours["memory"], colours["compute"], len(layers))
     for layer, each, shade in reversed(list(zip(layers, seen, shades, strict=True))):
         sizes = "×".join("–" if axis.size is None else str(axis.size) for axis in each.axes)
         frame = Rectangle((each.left, each.top), each.wide, each.tall, edgecolor=shade, linewidth=2, facecolor=f"{shade}28")
@@ -233,9 +232,9 @@ def _draw_nested(ax: Axes, layers: Sequence[LayerField], seen: Sequence[_Seen]) 
     ax.legend(handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.02, 1.0), borderaxespad=0.0)
 
 
-def _shades(count: int) -> list[str]:
-    """From blue to red, in even steps."""
-    ends = [[int(_ENDS[end][at : at + 2], 16) for at in (1, 3, 5)] for end in (0, 1)]
+def _shades(inner: str, outer: str, count: int) -> list[str]:
+    """From the innermost to the outermost, in even steps."""
+    ends = [[int(end[at : at + 2], 16) for at in (1, 3, 5)] for end in (inner, outer)]
     shares = [number / max(count - 1, 1) for number in range(count)]
     mixed = ([round(one + share * (other - one)) for one, other in zip(*ends, strict=True)] for share in shares)
     return [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in mixed]
@@ -249,7 +248,7 @@ def _show_all(ax: Axes, seen: Sequence[_Seen], height: int, width: int) -> None:
     left, right = min([0, *(each.left for each in framed)]), max([width, *(each.left + each.wide for each in framed)])
     top, bottom = min([0, *(each.top for each in framed)]), max([height, *(each.top + each.tall for each in framed)])
     if (left, right, top, bottom) != (0, width, 0, height):
-        ax.add_patch(Rectangle((0, 0), width, height, fill=False, edgecolor=SOFT, linestyle=":", label="input"))
+        ax.add_patch(Rectangle((0, 0), width, height, fill=False, edgecolor=inks_of(ax).soft, linestyle=":", label="input"))
         room = (right - left) / 50
         ax.set_xlim(left - room, right + room)
         ax.set_ylim(bottom + room, top - room)

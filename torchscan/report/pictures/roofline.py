@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from torchscan import units
 from torchscan.analyses.roofline import OperatorLoad, Roofline
 from torchscan.errors import InputError
-from torchscan.report.colours import COLOURS
 from torchscan.report.pictures.labels import Spot, label
 from torchscan.report.pictures.pyplot import pyplot
-from torchscan.report.pictures.style import INK, SOFT, Size, below, drawing
+from torchscan.report.pictures.style import Size, below, drawing, inks_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,9 +126,10 @@ def _along(roofline: Roofline, left: float, right: float) -> list[Spot]:
 
 
 def _draw_roofs(roofline: Roofline, ax: Axes, left: float, right: float) -> None:
+    inks = inks_of(ax)
     highest = _highest(roofline, right)
     slope = [left, min(highest / roofline.bandwidth, right)]
-    ax.plot(slope, [roofline.bandwidth * each for each in slope], color=INK, linewidth=1.2, zorder=1)
+    ax.plot(slope, [roofline.bandwidth * each for each in slope], color=inks.ink, linewidth=1.2, zorder=1)
     middle = math.sqrt(slope[0] * slope[1])
     ax.annotate(
         units.count(roofline.bandwidth, "B/s", 1),
@@ -139,15 +139,16 @@ def _draw_roofs(roofline: Roofline, ax: Axes, left: float, right: float) -> None
         ha="right",
         va="bottom",
         fontsize="x-small",
-        color=SOFT,
+        color=inks.soft,
     )
     for form, peak in roofline.peak_flops.items():
-        ax.plot([max(peak / roofline.bandwidth, left), right], [peak, peak], color=INK, linewidth=1.2, zorder=1)
+        ax.plot([max(peak / roofline.bandwidth, left), right], [peak, peak], color=inks.ink, linewidth=1.2, zorder=1)
         said = f"{units.count(peak, 'FLOP/s', 0)} {form}"
-        ax.annotate(said, (right, peak), (-2, 3), textcoords="offset points", ha="right", fontsize="x-small", color=SOFT)
+        ax.annotate(said, (right, peak), (-2, 3), textcoords="offset points", ha="right", fontsize="x-small", color=inks.soft)
 
 
 def _draw_points(roofline: Roofline, ax: Axes, points: Sequence[_Point]) -> None:
+    inks = inks_of(ax)
     for limiter in _LIMITERS:
         found = [point for point in points if point.load.limiter == limiter]
         if found:
@@ -155,13 +156,13 @@ def _draw_points(roofline: Roofline, ax: Axes, points: Sequence[_Point]) -> None
                 [point.load.intensity or 0.0 for point in found],
                 [point.rate for point in found],
                 [_area(roofline, point) for point in found],
-                color=COLOURS[limiter],
+                color=inks.colours[limiter],
                 alpha=0.65,
-                edgecolors="white",
+                edgecolors=ax.get_facecolor(),
                 linewidths=0.6,
                 zorder=2,
             )
-            ax.scatter([], [], 30, marker="s", color=COLOURS[limiter], label=_share(roofline, limiter))
+            ax.scatter([], [], 30, marker="s", color=inks.colours[limiter], label=_share(roofline, limiter))
 
 
 def _share(roofline: Roofline, limiter: str) -> str:

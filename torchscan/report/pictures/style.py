@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from torchscan.errors import InputError
+from torchscan.report.colours import COLOURS, DARK_COLOURS
 from torchscan.report.pictures.pyplot import pyplot
 
 if TYPE_CHECKING:
@@ -20,15 +21,24 @@ _SIZES: dict[Size, tuple[float, float, float]] = {
     "column": (3.15, 2.4, 7.0),
     "page": (7.0, 3.2, 8.0),
 }
+#: how opaque a ground must be to count, and how bright for dark ink
+_HALF = 0.5
 
-INK, SOFT, HAIR, PANEL = "#1d1d1f", "#5c5f66", "#c9cbd0", "#f1f1ef"
+
+class Inks(NamedTuple):
+    """What is drawn with, on one ground."""
+
+    ink: str
+    soft: str
+    hair: str
+    panel: str
+    colours: Mapping[str, str]
+
+
+_LIGHT = Inks("#1d1d1f", "#5c5f66", "#c9cbd0", "#f1f1ef", COLOURS)
+_DARK = Inks("#e8e8e6", "#a6abb3", "#4a4e55", "#24272b", DARK_COLOURS)
 _STYLE = {
     "font.family": "sans-serif",
-    "text.color": INK,
-    "axes.labelcolor": SOFT,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "legend.labelcolor": INK,
     "legend.frameon": False,
     "legend.fontsize": "small",
     "legend.handlelength": 0.8,
@@ -45,15 +55,37 @@ def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterato
         raise InputError(f"size is {size!r}: choose one of {', '.join(map(repr, get_args(Size)))}")
     across, up, points = _SIZES[size]
     plt = pyplot()
-    with plt.rc_context({**_STYLE, "font.size": points}):
+    inks = _on(*map(plt.rcParams.get, ("axes.facecolor", "figure.facecolor"))) if ax is None else inks_of(ax)
+    with plt.rc_context({**_STYLE, **_colours(inks), "font.size": points}):
         if ax is None:
             ax = plt.subplots(figsize=(across, height or up), layout="constrained")[1]
         for side in ("top", "right"):
             ax.spines[side].set_visible(False)
         for side in ("left", "bottom"):
-            ax.spines[side].set(color=HAIR, linewidth=0.8)
-        ax.tick_params(which="both", color=HAIR, width=0.8, labelsize="small")
+            ax.spines[side].set(color=inks.hair, linewidth=0.8)
+        ax.tick_params(which="both", color=inks.hair, width=0.8, labelsize="small")
         yield ax
+
+
+def inks_of(ax: Axes) -> Inks:
+    """Those that can be seen on what is behind the axes, which may be a dark style of the user's."""
+    figure: Any = ax.figure
+    return _on(ax.get_facecolor(), figure.get_facecolor())
+
+
+def _on(*grounds: Any) -> Inks:
+    """The first of them that cannot be seen through counts."""
+    from matplotlib.colors import to_rgba
+
+    for red, green, blue, opacity in map(to_rgba, grounds):
+        if opacity > _HALF:
+            return _DARK if 0.299 * red + 0.587 * green + 0.114 * blue < _HALF else _LIGHT
+    return _LIGHT
+
+
+def _colours(inks: Inks) -> dict[str, str]:
+    softly = dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color"), inks.soft)
+    return {"text.color": inks.ink, "legend.labelcolor": inks.ink, **softly}
 
 
 def below(ax: Axes, columns: int) -> None:
