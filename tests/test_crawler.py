@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,3 +89,18 @@ def test_the_usual_calls_work_by_position(capsys: pytest.CaptureFixture[str]) ->
     assert torchscan.module_flops(model, x, None) == 2 * 4 * 27 * 36  # whatever the bias
     assert torchscan.module_dmas(model, x, None) > 0
     assert torchscan.module_rf(model, x, None) == (3, 1, 0)
+
+
+def test_a_failure_shows_the_lines_of_the_model_alone() -> None:
+    """Of the caller the one that asked, of the model the ones that it came through; ours and torch's would bury them."""
+
+    class Wrong(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ x
+
+    with pytest.raises(torchscan.RecordError) as caught:
+        torchscan.summary(nn.Sequential(Wrong()), (3, 4))
+    lines = "".join(traceback.format_exception(caught.value)).splitlines()
+    files = [line.split('"')[1] for line in lines if line.startswith("  File")]
+    assert [Path(file).name for file in files] == ["container.py", "test_crawler.py", "test_crawler.py", "signatures.py"]
+    assert "return x @ x" in "".join(lines)

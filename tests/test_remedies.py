@@ -178,7 +178,7 @@ def test_what_cannot_be_tried_is_said() -> None:
 def test_batches_that_do_not_fit_are_of_no_help() -> None:
     """Of 2^18 rows, a block keeps 0.56 GiB: 6 of them fit 5.8 GiB, and 24 do not."""
     remedies = time_remedies(blocks(), (64,), batch_size=2**18, training=True, device="RTX 2060")
-    assert "larger batches: this does not fit NVIDIA GeForce RTX 2060" in remedies.of_no_help
+    assert "larger batches: 524288 samples do not fit NVIDIA GeForce RTX 2060" in remedies.of_no_help
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -221,7 +221,7 @@ def test_a_model_in_16_bits_is_offered_no_narrower_numbers() -> None:
 def test_it_is_said_of_what_and_how_sure() -> None:
     model = blocks()
     remedies = time_remedies(model, (64,), batch_size=8, precision="fp16-mixed")
-    assert remedies.question == "NVIDIA GeForce RTX 3090, fp16-mixed, batch size 8"
+    assert remedies.question == "NVIDIA GeForce RTX 3090, fp16-mixed, batch size 8; limited by launch (100 % of the time)"
     estimate = analyze_roofline(model, (64,), batch_size=8, precision="fp16-mixed", **CARD)
     assert remedies.as_it_is.share_off == estimate.spread.share
     assert f"± {100 * estimate.spread.share:.0f} %" in str(remedies)

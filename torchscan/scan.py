@@ -36,7 +36,7 @@ from torchscan.remedies import Answer, Change, Situation, for_memory, for_time, 
 from torchscan.report.info import Info, info_of
 from torchscan.torch_versions import compiled_from
 from torchscan.trace.trace import Trace
-from torchscan.units import memory
+from torchscan.units import memory, share
 
 
 class Scan:
@@ -180,13 +180,12 @@ class Scan:
 
     def _time_remedies(self) -> Remedies:
         changes = for_time(self._situation(self._target, self._step_for(_kernels_of(self._target))))
-        return remedies_of("time_estimate", self._said, changes, self._time_with)
+        return remedies_of("time_estimate", f"{self._said}{_limit(self._roofline)}", changes, self._time_with)
 
     def _time_with(self, change: Change) -> Answer:
         scan = self._with(change)
-        too_large = _overflow(scan._step_for(_kernels_of(self._target)), self._target) if change.is_of_batch else []
-        if too_large:
-            raise InputError(too_large[0].partition(":")[0])
+        if change.is_of_batch and _overflow(scan._step_for(_kernels_of(self._target)), self._target):
+            raise InputError(f"{change.arguments['batch_size']} samples do not fit {self._target.name}")
         return Answer(scan._roofline.time_estimate, share_off=scan._roofline.spread.share)
 
     @property
@@ -318,6 +317,12 @@ def _is_gpu(device: Device) -> bool:
 
 def _kernels_of(device: Device) -> Kernels:
     return Kernels("cuda" if _is_gpu(device) else "cpu", device.has_flash)
+
+
+def _limit(roofline: Roofline) -> str:
+    """What most of the time goes by."""
+    most = [(limiter, time) for limiter, time in roofline.time_by_limiter.items() if time][:1]
+    return "".join(f"; limited by {limiter} ({share(time / roofline.time_estimate)} of the time)" for limiter, time in most)
 
 
 def _overflow(step: _Step, device: Device) -> list[str]:

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
+from torchscan.errors import RecordError
+
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
@@ -40,7 +42,10 @@ def spelled_out(
             __tracebackhide__ = True  # pytest shows the line that asked
             if not kwargs.keys() <= known:
                 raise TypeError(_unknown(called, kwargs.keys() - known, known))
-            return verb(*args, **kwargs)
+            try:
+                return verb(*args, **kwargs)
+            except RecordError as error:  # what the model raised is chained to it; our own lines say nothing
+                raise error.with_traceback(None)  # noqa: B904
 
         shown: Any = checked
         returned = get_type_hints(verb)["return"]

@@ -41,6 +41,7 @@ EXPECTED = """\
 a round card, fp32, batch size 4096
 
 Expected time  1.82 ms ± 50 %  2.3 M samples per second
+Limited by       compute 57 %  of the time, memory 42 %, launch <1 %
 At least              1.35 ms  at the rates of the data sheet, call by call
 Products               49.6 %  of 10.0 TFLOP/s fp32
 Memory                 49.6 %  of 100.0 GB/s

@@ -5,9 +5,12 @@ from __future__ import annotations
 import inspect
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+import torch
 from torch import nn
 
 from torchscan.errors import NeedsValuesError, RecordError, TorchscanError
@@ -22,6 +25,8 @@ from torchscan.trace.events import InputRecord, TensorSpec
 
 #: characters
 _LONGEST_PATH = 200
+#: files whose lines are in every traceback
+_CALLERS = (str(Path(__file__).parent.parent), nn.modules.module.__file__, str(Path(torch.__file__).parent / "_ops.py"))
 
 
 def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], request: PassRequest) -> TorchscanError:
@@ -36,6 +41,21 @@ def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], 
     explained = RecordError(f"{where}: {type(error).__name__}: {what}\n  the model was given: {got}\n  try: {hint}")
     explained.failed = None if failure.call is None else failure.call.index
     return explained
+
+
+def in_the_model(error: Exception) -> Exception:
+    """The exception with the lines of the model that it came through, without those of torchscan and of how torch calls."""
+    traceback = None
+    for each in reversed(list(_steps(error.__traceback__))):
+        if not each.tb_frame.f_code.co_filename.startswith(_CALLERS):
+            traceback = TracebackType(traceback, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return error if traceback is None else error.with_traceback(traceback)
+
+
+def _steps(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
 
 
 def _where(failure: Failure, module: nn.Module) -> str:

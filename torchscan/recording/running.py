@@ -19,7 +19,7 @@ from torchscan.recording.bookkeeping.tensors import TensorTable, shape_of, value
 from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.constants import KnownConstants
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
-from torchscan.recording.failures import explain
+from torchscan.recording.failures import explain, in_the_model
 from torchscan.recording.patches import overridden, replaced
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
@@ -64,7 +64,7 @@ def run(request: PassRequest, attempt: Attempt, recorder: Recorder, inventory: I
     except (BackwardError, OptimizerError):
         raise
     except Exception as error:
-        raise explain(recorder.failure_of(error), inventory.root, recorder.inputs, request) from error
+        raise explain(recorder.failure_of(error), inventory.root, recorder.inputs, request) from in_the_model(error)
 
 
 def _arguments(request: PassRequest, attempt: Attempt, inventory: Inventory) -> _Arguments:

@@ -115,6 +115,7 @@ def _totals(roofline: Roofline) -> Table:
     rows = [
         ("Expected time", _estimated(roofline), _samples(roofline)),
         *_phases(roofline),
+        *_limits(roofline),
         ("At least", _time("time_bound", roofline.time_bound), f"at the rates of the data sheet, {_bounded(roofline)}"),
         ("Products", ("compute_utilisation", compute), f"of {_peaks(roofline)}"),
         ("Memory", ("memory_utilisation", memory), f"of {units.count(roofline.bandwidth, 'B/s', 1)}"),
@@ -141,6 +142,14 @@ def _bounded(roofline: Roofline) -> str:
 def _phases(roofline: Roofline) -> list[tuple[str, tuple[str, Cell], str]]:
     phases = roofline.time_by_phase if len(roofline.time_by_phase) > 1 else {}
     return [(f"  {name}", _time(name, time), "") for name, time in phases.items()]
+
+
+def _limits(roofline: Roofline) -> list[tuple[str, tuple[str, Cell], str]]:
+    """What most of the time goes by, and the rest."""
+    shares = [(name, time / roofline.time_estimate) for name, time in roofline.time_by_limiter.items() if time]
+    first, *others = [f"{name} {units.share(share)}" for name, share in shares] or [""]
+    said = ", ".join(["of the time", *others])
+    return [("Limited by", ("limited_by", Cell(shares[0][0], first)), said)] if shares else []
 
 
 def _samples(roofline: Roofline) -> str:

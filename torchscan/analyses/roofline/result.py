@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from math import fsum
 from typing import Any, Literal
 
 from torchscan.analyses.remedies import NOBODY, Asker, Remedies
@@ -123,6 +125,14 @@ class Roofline(Result):
         return max(low, self.time_bound), high
 
     @property
+    def time_by_limiter(self) -> Mapping[Limiter, float]:
+        """How much of the estimate is of operators with each limit, the most first."""
+        times: dict[Limiter, list[float]] = defaultdict(list)
+        for each in self.operators:
+            times[each.limiter].append(each.time_estimate)
+        return dict(sorted(((limiter, fsum(each)) for limiter, each in times.items()), key=lambda each: -each[1]))
+
+    @property
     def total(self) -> GroupLoad:
         """The whole pass."""
         return self.layers[0]
@@ -142,6 +152,7 @@ class Roofline(Result):
             "time_range": list(self.time_range),
             "time_range_reason": self.spread.reason,
             "time_by_phase": dict(self.time_by_phase),
+            "time_by_limiter": dict(self.time_by_limiter),
             "peak_flops": dict(self.peak_flops),
             "compute_utilisation": self.compute_utilisation,
             "memory_utilisation": self.memory_utilisation,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torchscan import units
-from torchscan.analyses.roofline import OperatorLoad, Roofline
+from torchscan.analyses.roofline import Limiter, OperatorLoad, Roofline
 from torchscan.errors import InputError
 from torchscan.report.pictures.labels import Spot, label
 from torchscan.report.pictures.pyplot import pyplot
@@ -17,7 +17,7 @@ from torchscan.report.pictures.style import Size, below, drawing, inks_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LIMITERS = ("compute", "memory", "cache", "launch")
+_LIMITERS: Sequence[Limiter] = ("compute", "memory", "cache", "launch")
 #: square points that a point which took all the time would have; and how many layers are named, if there is room
 _LARGEST, _SMALLEST, _NAMED = 2500.0, 10.0, 6
 
@@ -165,6 +165,5 @@ def _draw_points(roofline: Roofline, ax: Axes, points: Sequence[_Point]) -> None
             ax.scatter([], [], 30, marker="s", color=inks.colours[limiter], label=_share(roofline, limiter))
 
 
-def _share(roofline: Roofline, limiter: str) -> str:
-    time = math.fsum(each.time_estimate for each in roofline.operators if each.limiter == limiter)
-    return f"{limiter} {units.share(time / roofline.time_estimate)} of the time"
+def _share(roofline: Roofline, limiter: Limiter) -> str:
+    return f"{limiter} {units.share(roofline.time_by_limiter[limiter] / roofline.time_estimate)} of the time"
