@@ -55,6 +55,8 @@ def main() -> None:
     both("layers", lambda: torchscan.draw_layers(torchscan.aggregate_info(info, 2), top=10))
     both("models", lambda: torchscan.draw_models(table))
 
+    bottleneck = torchscan.module_graph(torchscan.record(model, SHAPE), "layer3.0")
+    (STATIC / "bottleneck.svg").write_text(torchscan.to_svg(bottleneck), encoding="utf-8")
     whole = torchscan.crawl_module(model, SHAPE, **STEP, device="RTX 4090")
     columns = ["type", "output_shape", "params", "macs", "latency", "latency_share"]
     shown = info_table(torchscan.aggregate_info(whole, 2), columns).write("text", width=92, colours=True)

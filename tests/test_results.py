@@ -52,6 +52,7 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "run comparison": lambda: torchscan.compare_info(_run(), _run()),
     "comparison": lambda: torchscan.compare_info(_info(), torchscan.crawl_module(block(), SHAPE, batch_size=2)),
     "trace": lambda: torchscan.record(block(), SHAPE),
+    "graph": lambda: torchscan.module_graph(torchscan.record(block(), SHAPE)),
     "device": lambda: device_named("RTX 3090"),
     "table": lambda: torchscan.cost_table(torchscan.record(block(), SHAPE)),
 }
@@ -64,6 +65,7 @@ TABLES: Mapping[str, Callable[[Any], Table]] = {
     "run comparison": torchscan.comparison_table,
     "comparison": torchscan.comparison_table,
     "trace": torchscan.cost_table,
+    "graph": torchscan.graph_table,
 }
 #: a word of each
 SAYS = {
@@ -77,6 +79,7 @@ SAYS = {
     "comparison": "before",
     "run comparison": "before",
     "trace": "Operator",
+    "graph": "conv",
     "device": "936.0 GB/s",
     "table": "Operator",
 }

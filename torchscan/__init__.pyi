@@ -17,6 +17,18 @@ from torchscan.analyses.memory_timeline import (
 from torchscan.analyses.memory_timeline import (
     Moment as Moment,
 )
+from torchscan.analyses.module_graph import (
+    GraphEdge as GraphEdge,
+)
+from torchscan.analyses.module_graph import (
+    GraphNode as GraphNode,
+)
+from torchscan.analyses.module_graph import (
+    ModuleGraph as ModuleGraph,
+)
+from torchscan.analyses.module_graph import (
+    module_graph as module_graph,
+)
 from torchscan.analyses.receptive_field import (
     AxisField as AxisField,
 )
@@ -198,6 +210,16 @@ from torchscan.report.export import (
     to_markdown as to_markdown,
 )
 from torchscan.report.fields import field_table as field_table
+from torchscan.report.graphs.languages import (
+    graph_table as graph_table,
+)
+from torchscan.report.graphs.languages import (
+    to_dot as to_dot,
+)
+from torchscan.report.graphs.languages import (
+    to_mermaid as to_mermaid,
+)
+from torchscan.report.graphs.svg import to_svg as to_svg
 from torchscan.report.info import Info as Info
 from torchscan.report.inspection import run_table as run_table
 from torchscan.report.memory import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,15 +12,17 @@ from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.containers import (
     Fingerprint,
+    arguments_named,
     copy_arguments,
     fingerprint_of,
+    named_tensors,
     packed_objects,
     packed_tensors,
     tensors_in,
 )
 from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen, type_name_of
 from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable, Tracked, meta_tensor
-from torchscan.recording.call_tree import Call, CallTree
+from torchscan.recording.call_tree import Call, CallTree, Given
 from torchscan.recording.execution.assumed import NOTHING, AssumedValues, Met
 from torchscan.recording.execution.calls import (
     RESOLVE,
@@ -71,9 +73,17 @@ class Failure(NamedTuple):
     request: OpRequest | None
 
 
-#: the tensors that a module call was given and returned
-_Ends = tuple[tuple[int, ...], tuple[int, ...]]
-_NO_ENDS: _Ends = ((), ())
+class _Ends(NamedTuple):
+    """What a module call was given and returned, each tensor with its name, and how many operators had run by then."""
+
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    end: int | None = None
+
+
+_NO_ENDS = _Ends()
 
 
 class Recorder(TorchDispatchMode):
@@ -159,7 +169,7 @@ class Recorder(TorchDispatchMode):
         request = self._failed[1] if self._failed is not None and self._failed[0] is error else None
         call = self.tree.origin_of(error)
         if call is not None:
-            self._note_tensors(call, self.tree.given_to_origin, ())
+            self._note_tensors(call, (self.tree.given_to_origin, {}), ())
         return Failure(error, call, request)
 
     def op_calls(self) -> tuple[OpCall, ...]:
@@ -174,7 +184,7 @@ class Recorder(TorchDispatchMode):
         return tuple(map(self._module_call, self.tree.calls, ops))
 
     def _module_call(self, call: Call, ops: Sequence[int]) -> ModuleCall:
-        inputs, outputs = self._ends.get(call.index, _NO_ENDS)
+        ends = self._ends.get(call.index, _NO_ENDS)
         parent = None if call.parent is None else call.parent.index
         return ModuleCall(
             call.index,
@@ -184,17 +194,23 @@ class Recorder(TorchDispatchMode):
             call.depth,
             parent,
             tuple(call.children),
-            inputs,
-            outputs,
+            ends.inputs,
+            ends.outputs,
             tuple(ops),
             type(call.module).__module__,
+            ends.input_names,
+            ends.output_names,
+            ends.end,
         )
 
-    def _note_tensors(self, call: Call, arguments: object, result: object) -> None:
-        self._ends[call.index] = self._indices(arguments), self._indices(result)
+    def _note_tensors(self, call: Call, given: Given, result: object) -> None:
+        input_names, inputs = self._indices(arguments_named(type(call.module), *given))
+        output_names, outputs = self._indices(named_tensors(result))
+        self._ends[call.index] = _Ends(inputs, outputs, input_names, output_names, len(self.ops))
 
-    def _indices(self, value: object) -> tuple[int, ...]:
-        return tuple([self.table.find(tensor).index for tensor in tensors_in(value)])
+    def _indices(self, named: Iterable[tuple[str, Tensor]]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        found = [(name, self.table.find(tensor).index) for name, tensor in named]
+        return tuple([name for name, _ in found]), tuple([index for _, index in found])
 
     # -- operators ---------------------------------------------------------------------------------------------------
 

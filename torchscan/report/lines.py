@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torchscan.analyses.repeats import from_to, is_next
 from torchscan.report.columns import full_name_of, name_of
 from torchscan.report.info_data import SUMS, Layer
 
 #: what ``×`` in a name says
 FOLDED = "×: equal layers in one row, with the sums of all."
-#: the number at the end of a name, or that of a call
-_NUMBERED = re.compile(r"(.*?)(\d+|\(\d+\))")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,20 +127,6 @@ def _follows(one: Layer, other: Layer) -> bool:
     if one["path"] == other["path"]:
         return other["call"] == one["call"] + 1
     return is_next(one["name"], other["name"])
-
-
-def is_next(one: str, other: str) -> bool:
-    """Whether it is the next name of a numbered list."""
-    before, after = map(_NUMBERED.fullmatch, (one, other))
-    return bool(before and after and before[1] == after[1] and int(after[2]) == int(before[2]) + 1)
-
-
-def from_to(first: str, last: str) -> str:
-    """``layers.0 … 31``, ``cell … (8)``: of the last what is different."""
-    if first == last:
-        return first
-    numbered = _NUMBERED.fullmatch(first)
-    return f"{first} … {last.removeprefix(numbered[1] if numbered else first).strip()}"
 
 
 def _together(layers: Sequence[Layer]) -> Layer:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from torchscan import units
+from torchscan.analyses.repeats import from_to, is_next
 from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline, group, rounded
 from torchscan.errors import InputError
-from torchscan.report.lines import FOLDED, from_to, is_next
+from torchscan.report.lines import FOLDED
 from torchscan.report.table import Cell, Column, Row, Table, in_one_unit, in_words, totals_table
 
 Rows = Literal["layer", "kind", "operator"]

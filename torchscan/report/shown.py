@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from torchscan.analyses.memory_estimate import MemoryEstimate
+from torchscan.analyses.module_graph import ModuleGraph
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.remedies import Remedies
 from torchscan.analyses.roofline import Roofline
@@ -17,6 +18,8 @@ from torchscan.report.costs import cost_table
 from torchscan.report.devices import device_table
 from torchscan.report.export import format_info, to_html
 from torchscan.report.fields import field_table, layer_table
+from torchscan.report.graphs.languages import graph_table
+from torchscan.report.graphs.svg import to_svg
 from torchscan.report.html import part_of
 from torchscan.report.info import Info
 from torchscan.report.inspection import run_table
@@ -39,6 +42,9 @@ def _shows_as(kind: type[R], table: Callable[[R], Table], words: Callable[[R], s
 shows(Info, format_info, to_html)
 _shows_as(Table, lambda table: table)
 _shows_as(Trace, cost_table)
+shows(
+    ModuleGraph, lambda graph: graph_table(graph).write("text"), lambda graph: f'<div class="torchscan">{to_svg(graph)}</div>'
+)
 _shows_as(Device, device_table)
 _shows_as(ReceptiveField, field_table)
 _shows_as(LayerField, layer_table)

@@ -231,6 +231,12 @@ class ModuleCall(NamedTuple):
     ops: tuple[int, ...]
     #: the Python module of its class: ``torch.nn.modules.linear``
     type_module: str = ""
+    #: of each input the argument that it is, or is in: ``"x"``, ``"states[0]"``
+    input_names: tuple[str, ...] = ()
+    #: of each output where it is in the result: ``""``, ``"[0]"``, ``"['logits']"``
+    output_names: tuple[str, ...] = ()
+    #: how many operator calls had been made when it ended; None: an exception has left it
+    end: int | None = None
 
 
 class ParameterRecord(NamedTuple):

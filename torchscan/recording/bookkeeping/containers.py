@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import inspect
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -53,6 +54,23 @@ def named_tensors(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]
     else:
         for step, item in _steps_into(value):
             yield from named_tensors(item, name + step)
+
+
+def arguments_named(module: type, args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that a module was called with, by the names that its ``forward`` has for them."""
+    known = _parameters_of(getattr(module, "forward", None)) if args else ()
+    for at, value in enumerate(args):
+        yield from named_tensors(value, known[at] if at < len(known) else f"args[{at}]")
+    for name, value in kwargs.items():
+        yield from named_tensors(value, name)
+
+
+def _parameters_of(forward: object) -> tuple[str, ...]:
+    """The positional parameters after ``self``, as far as Python code says."""
+    code = None
+    with contextlib.suppress(Exception):
+        code = getattr(inspect.unwrap(forward), "__code__", None)  # type: ignore[arg-type]
+    return () if code is None else code.co_varnames[1 : code.co_argcount]
 
 
 def _steps_into(value: object) -> Iterator[tuple[str, object]]:

@@ -1,0 +1,166 @@
+"""Graphs as pictures and in other languages: every box once, no box on another, no line through a box."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from tests.recording.test_record import Calls
+from torchscan import ModuleGraph, RecordError, graph_table, module_graph, record, to_dot, to_mermaid, to_svg
+from torchscan.report.graphs.layout import Layout, Size, laid_out
+
+
+def block() -> ModuleGraph:
+    inner = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.ReLU())
+    model = Calls(lambda self, x: self.inner(x) + x, inner=inner)
+    return module_graph(record(model, (3, 8, 8)))
+
+
+# -- layout --------------------------------------------------------------------------------------------------------------
+
+
+def drawn(number: int, edges: list[tuple[int, int]]) -> tuple[Layout, list[Size]]:
+    sizes = [Size(40.0 + 13 * (at % 5), 36.0 if at % 3 else 22.0) for at in range(number)]
+    return laid_out(sizes, edges), sizes
+
+
+def a_graph(seed: int, number: int) -> list[tuple[int, int]]:
+    chosen = random.Random(seed)  # noqa: S311 - not for secrets
+    pairs = [sorted(chosen.sample(range(number), 2)) for _ in range(2 * number)]
+    return sorted({(one, other) for one, other in pairs})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_boxes_are_apart_and_below_what_they_read(seed: int) -> None:
+    number = 3 + 4 * seed
+    edges = a_graph(seed, number)
+    layout, sizes = drawn(number, edges)
+    boxes = [
+        (x - size.wide / 2, y - size.tall / 2, x + size.wide / 2, y + size.tall / 2)
+        for (x, y), size in zip(layout.places, sizes, strict=True)
+    ]
+    for one, other in itertools.combinations(boxes, 2):
+        assert one[2] < other[0] or other[2] < one[0] or one[3] < other[1] or other[3] < one[1]
+    assert min(box[0] for box in boxes) >= 0
+    assert max(box[2] for box in boxes) <= layout.size.wide + 1e-6
+    assert all(boxes[source][3] < boxes[target][1] for source, target in edges)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lines_go_from_box_to_box_and_bend_between_the_others(seed: int) -> None:
+    """At each layer that a line crosses, it is beside the boxes there."""
+    edges = a_graph(seed, 30)
+    layout, sizes = drawn(30, edges)
+    for (source, target), way in zip(edges, layout.ways, strict=True):
+        assert way[0] == (layout.places[source][0], layout.places[source][1] + sizes[source].tall / 2)
+        assert way[-1] == (layout.places[target][0], layout.places[target][1] - sizes[target].tall / 2)
+        for (x, y), ((left, top), size) in itertools.product(way[1:-1], zip(layout.places, sizes, strict=True)):
+            assert abs(x - left) > size.wide / 2 or abs(y - top) > size.tall / 2
+
+
+def test_a_chain_is_straight_and_a_shortcut_is_beside_it() -> None:
+    edges = [*itertools.pairwise(range(6)), (0, 4)]
+    layout, _ = drawn(6, edges)
+    assert len({round(x, 3) for x, _ in layout.places[1:4]}) == 1
+    assert len({round(x, 3) for x, _ in layout.ways[-1][1:-1]}) == 1, "straight all along"
+
+
+def test_lines_that_need_not_cross_do_not() -> None:
+    """Two chains side by side, whose boxes are called in turn."""
+    edges = [(0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6), (5, 7), (6, 7)]
+    layout, _ = drawn(8, edges)
+    sides = [layout.places[at][0] - layout.places[0][0] for at in (1, 3, 5)]
+    assert len({side > 0 for side in sides}) == 1
+
+
+def test_nothing_is_laid_out_and_so_is_one() -> None:
+    assert laid_out([], []).size == Size(0.0, 0.0)
+    assert laid_out([Size(10, 20)], []).places == [(5.0, 10.0)]
+
+
+# -- pictures ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_picture_has_each_box_and_line_once() -> None:
+    graph = block()
+    root = ET.fromstring(to_svg(graph))  # noqa: S314 - our own
+    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts == ["args[0]", "3×8×8", "inner", "Sequential · 3×8×8", "add", "3×8×8", "output", "3×8×8"]
+    paths = [each for each in root.iter("{http://www.w3.org/2000/svg}path") if each.get("marker-end")]
+    assert len(paths) == len(graph.edges) == 4
+    assert to_svg(graph) in graph._repr_html_()
+
+
+def test_equal_modules_and_operators_in_a_row_are_one_box() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return (x * 2 + 1).flatten(1)
+
+    model = Calls(forward, layers=nn.ModuleList(nn.Linear(4, 4) for _ in range(5)))
+    trace = record(model, (4,))
+    folded = module_graph(trace, fold=True)
+    assert [node.name for node in folded.nodes][1:-1] == ["layers.0 … 4", "mul, add"]
+    assert len(folded.nodes[1].calls) == 5
+    assert "layers.0 … 4 ×5" in to_svg(folded)
+    assert len(module_graph(trace).nodes) == 10
+
+
+def test_what_a_repeated_module_leaves_to_others_keeps_it_apart() -> None:
+    """Each result is also read by something that the next one reads."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x) + self.side(x)
+        return x
+
+    model = Calls(forward, layers=nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), side=nn.Linear(4, 4))
+    names = [node.name for node in module_graph(record(model, (4,)), fold=True).nodes]
+    assert {"layers.0", "layers.1", "layers.2"} <= set(names)
+
+
+def test_layers_that_differ_in_their_settings_alone_are_not_equal() -> None:
+    model = nn.Sequential(*(nn.Conv1d(4, 4, 3, padding=wide, dilation=wide) for wide in (1, 2, 3)))
+    assert len(module_graph(record(model, (4, 8)), fold=True).nodes) == 5
+
+
+def test_in_other_languages() -> None:
+    graph = block()
+    assert to_mermaid(graph).splitlines()[0] == "flowchart TD"
+    assert len(re.findall(r"n\d+ --> n\d+", to_mermaid(graph))) == 4
+    assert to_dot(graph).startswith("digraph {")
+    assert len(re.findall(r"n\d+ -> n\d+;", to_dot(graph))) == 4
+
+
+def test_as_a_table() -> None:
+    rows = {row.cells[0].text: row.cells[3].text for row in graph_table(block()).rows}
+    assert set(rows["add"].split(", ")) == {"inner", "args[0]"}
+
+
+def test_a_failure_is_marked() -> None:
+    with pytest.raises(RecordError) as caught:
+        record(nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 5)), (4,))
+    graph = module_graph(caught.value)
+    assert "1 failed" in to_svg(graph)
+    assert "1 failed" in to_mermaid(graph)
+    assert "1 failed" in to_dot(graph)
+
+
+EVIL = '"]</title><script>alert(1)</script>\u202e\n%%{init}%%' + "x" * 10_000
+
+
+def test_hostile_names_are_text() -> None:
+    model = Calls(lambda self, x: self._modules[EVIL](x))
+    model._modules[EVIL] = nn.Linear(4, 4)
+    graph = module_graph(record(model, (4,)))
+    assert "<script" not in to_svg(graph) + to_mermaid(graph)
+    assert "\u202e" not in to_svg(graph) + to_mermaid(graph) + to_dot(graph)
+    ET.fromstring(to_svg(graph))  # noqa: S314 - our own
+    assert "]<" not in to_mermaid(graph)
+    assert all(line.startswith(("flowchart", "  n")) for line in to_mermaid(graph).splitlines())

@@ -1,0 +1,76 @@
+"""A graph of modules: results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torchscan.analyses.module_graph.flow import NodeKind
+from torchscan.results import Result
+from torchscan.trace.events import TensorSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphNode:
+    """A box of the picture."""
+
+    kind: NodeKind
+    #: ``"conv1"``; of an input the argument that it is, of an output where it is in the result, of operators what they are
+    name: str
+    #: the class of a module
+    type_name: str = ""
+    #: the path of a module, or of a parameter
+    path: str = ""
+    #: of a module, its call: an index into ``trace.modules``; of several equal ones in a row, all of them
+    calls: tuple[int, ...] = ()
+    #: indices into ``trace.ops``
+    operators: tuple[int, ...] = ()
+    #: what comes out of it: indices into ``trace.tensors``
+    tensors: tuple[int, ...] = ()
+    #: whether the pass failed in it
+    failed: bool = False
+
+
+class GraphEdge(NamedTuple):
+    """From a node to another, by their positions, with the tensors that go there: indices into ``trace.tensors``."""
+
+    source: int
+    target: int
+    tensors: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleGraph(Result):
+    """What happens in one call of a module. Nodes are in the order in which they ran."""
+
+    path: str
+    type_name: str
+    #: 0 for the first call of this module, 1 for the second, …
+    call: int
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
+    #: the specs of the tensors that go along the edges, by their indices
+    specs: Mapping[int, TensorSpec]
+    #: of inputs made from ``input_shape``; None where complete arguments were given
+    batch_size: int | None
+
+    def __repr__(self) -> str:
+        """Short: there may be thousands of nodes."""
+        return f"<ModuleGraph of {self.path or self.type_name}: {len(self.nodes)} nodes, {len(self.edges)} edges>"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data."""
+        names = ("kind", "name", "type_name", "path", "failed")
+        return {
+            "path": self.path,
+            "type": self.type_name,
+            "call": self.call,
+            "nodes": [
+                {**{name: getattr(each, name) for name in names}, "repeats": max(len(each.calls), 1)} for each in self.nodes
+            ],
+            "edges": [
+                {"source": source, "target": target, "shapes": [list(self.specs[tensor].shape) for tensor in tensors]}
+                for source, target, tensors in self.edges
+            ],
+        }

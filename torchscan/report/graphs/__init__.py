@@ -1,0 +1,1 @@
+"""Graphs of modules as pictures, and in the languages of other tools."""

@@ -1,0 +1,110 @@
+"""Where boxes stand from left to right, given their order in each layer: lines straight, boxes amid their neighbours.
+
+After Brandes and Köpf, "Fast and simple horizontal coordinate assignment" (2001). Four times, from above and from below, to the
+left and to the right, each box is put in line with the median of its neighbours, and what is in line is moved as far as it
+goes. The place is the mean of the two in the middle of these four.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+Neighbours = Mapping[int, Sequence[int]]
+Layers = Sequence[Sequence[int]]
+
+
+def across(
+    layers: Layers, above: Neighbours, below: Neighbours, gap: Callable[[int, int], float], bends: int
+) -> dict[int, float]:
+    """The place of each. ``gap`` is how far apart the middles of two neighbours are; from ``bends`` on, nodes are bends."""
+    crossed = _crossed(layers, above, bends)
+    found = []
+    for ordered, neighbours in ((layers, above), (layers[::-1], below)):
+        for is_left in (True, False):
+            turned = ordered if is_left else [layer[::-1] for layer in ordered]
+            heads = _aligned(turned, neighbours, crossed)
+            x = _compacted(turned, heads, gap)
+            found.append(x if is_left else {node: -place for node, place in x.items()})
+    return _balanced(found)
+
+
+def _crossed(layers: Layers, above: Neighbours, bends: int) -> set[tuple[int, int]]:
+    """Segments that cross one between two bends, which is to be straight."""
+    crossed = set()
+    for upper, lower in itertools.pairwise(layers):
+        at = {node: place for place, node in enumerate(upper)}
+        begin, left = 0, 0
+        for place, node in enumerate(lower):
+            inner = next((each for each in above.get(node, ()) if node >= bends and each >= bends), None)
+            if inner is None and place < len(lower) - 1:
+                continue
+            right = len(upper) if inner is None else at[inner]
+            for other in lower[begin : place + 1]:
+                for source in above.get(other, ()):
+                    is_inner = other >= bends and source >= bends
+                    if not is_inner and not left <= at[source] <= right:
+                        crossed.add((source, other))
+            begin, left = place + 1, right
+    return crossed
+
+
+def _aligned(layers: Layers, neighbours: Neighbours, crossed: set[tuple[int, int]]) -> dict[int, int]:
+    """Who is in line with whom: the first of each line."""
+    heads = {node: node for layer in layers for node in layer}
+    is_taken = set[int]()
+    places = {node: place for layer in layers for place, node in enumerate(layer)}
+    for layer in layers:
+        reached = -1
+        for node in layer:
+            near = sorted(neighbours.get(node, ()), key=places.__getitem__)
+            for median in near[(len(near) - 1) // 2 : len(near) // 2 + 1]:
+                is_free = heads[node] == node and median not in is_taken
+                if is_free and reached < places[median] and not {(median, node), (node, median)} & crossed:
+                    heads[node] = heads[median]
+                    is_taken.add(median)
+                    reached = places[median]
+    return heads
+
+
+def _compacted(layers: Layers, heads: Mapping[int, int], gap: Callable[[int, int], float]) -> dict[int, float]:
+    """Each line as far to the left as those beside it allow, then to the right again where nothing holds it on the left."""
+    right: dict[int, dict[int, float]] = defaultdict(dict)
+    left: dict[int, dict[int, float]] = defaultdict(dict)
+    for layer in layers:
+        for one, other in itertools.pairwise(layer):
+            a, b = heads[one], heads[other]
+            right[a][b] = left[b][a] = max(right[a].get(b, 0.0), gap(one, other))
+    order = _from_left(dict.fromkeys(heads.values()), left, right)
+    x: dict[int, float] = {}
+    for head in order:
+        x[head] = max((x[each] + far for each, far in left[head].items()), default=0.0)
+    for head in reversed(order):
+        x[head] = max(x[head], min((x[each] - far for each, far in right[head].items()), default=x[head]))
+    return {node: x[head] for node, head in heads.items()}
+
+
+def _from_left(
+    heads: Mapping[int, None], left: Mapping[int, Mapping[int, float]], right: Mapping[int, Mapping[int, float]]
+) -> list[int]:
+    waiting = {head: len(left.get(head, ())) for head in heads}
+    ready = [head for head in heads if not waiting[head]]
+    for head in ready:
+        for other in right.get(head, ()):
+            waiting[other] -= 1
+            if not waiting[other]:
+                ready.append(other)
+    return ready
+
+
+def _balanced(found: Sequence[dict[int, float]]) -> dict[int, float]:
+    """Each shifted to one end of the narrowest, then the mean of the two in the middle."""
+    ends = [(min(x.values(), default=0.0), max(x.values(), default=0.0)) for x in found]
+    low, high = min(ends, key=lambda each: each[1] - each[0])
+    shifts = [low - end[0] if at % 2 == 0 else high - end[1] for at, end in enumerate(ends)]
+    balanced = {}
+    for node in found[0]:
+        _, one, other, _ = sorted(x[node] + shift for x, shift in zip(found, shifts, strict=True))
+        balanced[node] = (one + other) / 2
+    return balanced
