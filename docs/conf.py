@@ -90,8 +90,20 @@ def _finish(
     ]
 
 
+_PICTURE = re.compile(
+    r'<picture><source [^>]*srcset="([^"]*)"><img src="([^"]*)" alt="([^"]*)"></picture>'
+)
+
+
+def _follow_the_switch(app: Sphinx, name: str, content: list[str]) -> None:
+    """A picture that elsewhere follows the reader's system follows the switch of the site."""
+    both = r'<img class="only-light" src="\2" alt="\3"><img class="only-dark" src="\1" alt="\3">'
+    content[0] = _PICTURE.sub(both, content[0])
+
+
 def setup(app: Sphinx) -> None:
     """Napoleon has the priority 500."""
+    app.connect("source-read", _follow_the_switch)
     app.connect("autodoc-process-signature", _without_arguments)
     app.connect("autodoc-process-docstring", _keep_colons, priority=400)
     app.connect("autodoc-process-docstring", _finish, priority=600)

@@ -25,7 +25,7 @@ STEP: dict[str, Any] = {"batch_size": 32, "training": True, "optimizer": "AdamW"
 MODELS = "resnet18 resnet50 densenet121 mobilenet_v3_large efficientnet_b0 regnet_y_3_2gf convnext_tiny swin_t"
 #: what the site has behind its pages
 _DARK = {"axes.facecolor": "#131416", "figure.facecolor": "#131416", "savefig.facecolor": "#131416"}
-_COLOURS = 96
+_COLOURS = 256
 
 
 def both(name: str, draw: Callable[[], Any]) -> None:
@@ -59,10 +59,10 @@ def main() -> None:
     (STATIC / "bottleneck.svg").write_text(torchscan.to_svg(bottleneck), encoding="utf-8")
     whole = torchscan.crawl_module(model, SHAPE, **STEP, device="RTX 4090")
     columns = ["type", "output_shape", "params", "macs", "latency", "latency_share"]
-    shown = info_table(torchscan.aggregate_info(whole, 2), columns).write("text", width=92, colours=True)
+    shown = info_table(torchscan.aggregate_info(whole, 2), columns, fold_repeats=True).write("text", width=92, colours=True)
     terminal_picture(
         STATIC / "table.svg",
-        "summary(resnet50(), (3, 224, 224), **step, device='RTX 4090', max_depth=2)",
+        "summary(resnet50(), (3, 224, 224), **step, device='RTX 4090', max_depth=2, fold_repeats=True)",
         shown,
         gap=3,
     )

@@ -104,3 +104,18 @@ def test_a_failure_shows_the_lines_of_the_model_alone() -> None:
     files = [line.split('"')[1] for line in lines if line.startswith("  File")]
     assert [Path(file).name for file in files] == ["container.py", "test_crawler.py", "test_crawler.py", "signatures.py"]
     assert "return x @ x" in "".join(lines)
+
+
+def test_of_all_exceptions_that_led_to_a_failure_the_lines_of_the_model_are_shown() -> None:
+    class Wrong(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            try:
+                return x @ x
+            except RuntimeError as error:
+                raise ValueError("no square") from error
+
+    with pytest.raises(torchscan.RecordError) as caught:
+        torchscan.summary(Wrong(), (3, 4))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "return x @ x" in shown
+    assert "recorder.py" not in shown

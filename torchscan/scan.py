@@ -185,7 +185,7 @@ class Scan:
     def _time_with(self, change: Change) -> Answer:
         scan = self._with(change)
         if change.is_of_batch and _overflow(scan._step_for(_kernels_of(self._target)), self._target):
-            raise InputError(f"{change.arguments['batch_size']} samples do not fit {self._target.name}")
+            raise InputError(f"twice as many samples do not fit {self._target.name}")
         return Answer(scan._roofline.time_estimate, share_off=scan._roofline.spread.share)
 
     @property
@@ -193,7 +193,7 @@ class Scan:
         """The question in a line."""
         question = self.question
         device = question.device if self._device is None else self._device.name
-        said = [device or "no device", question.precision or "precision as the model is"]
+        said = [device or "no device", question.precision or "the model's own precision"]
         said += [f"batch size {question.batch_size}"] if question.input_shape is not None else []
         return ", ".join([*said, *(["a training step"] if question.has_backward else [])])
 

@@ -45,7 +45,7 @@ def spelled_out(
             try:
                 return verb(*args, **kwargs)
             except RecordError as error:  # what the model raised is chained to it; our own lines say nothing
-                raise error.with_traceback(None)  # noqa: B904
+                raise error.with_traceback(None) from error.__cause__
 
         shown: Any = checked
         returned = get_type_hints(verb)["return"]

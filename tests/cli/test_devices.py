@@ -57,7 +57,7 @@ def test_in_a_narrow_terminal_columns_leave_before_names_are_cut(terminal: Calla
     lines = terminal(50, "devices")
     assert lines[1].split() == ["Device", "fp16", "GB/s", "GB"]
     assert ["GeForce", "RTX", "2080", "SUPER", "44.6", "496", "8"] in [line.split() for line in lines]
-    said = re.search(r"Left out to fit: (.*)\.$", " ".join(lines))
+    said = re.search(r"No room for: (.*)\.$", " ".join(lines))
     assert said is not None
     assert sorted(said[1].split(", ")) == ["bf16", "fp32", "fp4", "fp64", "fp8", "int8", "tf32"]
     assert terminal(80, "devices")[1].split() == ["Device", "fp32", "fp16", "bf16", "fp8", "int8", "GB/s", "GB"]

@@ -172,7 +172,18 @@ def test_pictures_are_dark_where_the_users_style_is() -> None:
     for style, is_dark in zip(grounds, (False, True, True), strict=True):
         with plt.rc_context(style):
             ax = torchscan.draw_layers(info, "macs")
-        brightness = sum(to_rgb(ax.get_yticklabels()[0].get_color())) / 3
+        brightness = sum(to_rgb(ax.texts[0].get_color())) / 3
         assert (brightness > 0.5) == is_dark
-    given = plt.figure(facecolor="black").add_subplot(facecolor="none")
-    assert sum(to_rgb(torchscan.draw_layers(info, "macs", ax=given).texts[0].get_color())) / 3 > 0.5
+    black: Any = plt.figure(facecolor="black")
+    for given in (black.add_subplot(facecolor="none"), black.subfigures().add_subplot(facecolor="none")):
+        ax = torchscan.draw_layers(info, "macs", ax=given)
+        for text in (ax.texts[0], ax.title, ax.get_yticklabels()[0]):
+            assert sum(to_rgb(text.get_color())) / 3 > 0.5
+
+
+def test_words_around_white_axes_on_a_black_figure_are_light_and_those_in_them_dark() -> None:
+    given = plt.figure(facecolor="black").add_subplot(facecolor="white")
+    ax = torchscan.draw_layers(torchscan.crawl_module(nn.Linear(4, 4), (4,)), "macs", ax=given)
+    assert sum(to_rgb(ax.get_yticklabels()[0].get_color())) / 3 > 0.5
+    assert sum(to_rgb(ax.title.get_color())) / 3 > 0.5
+    assert sum(to_rgb(ax.texts[0].get_color())) / 3 < 0.5

@@ -147,9 +147,9 @@ def test_a_failure_is_marked() -> None:
     with pytest.raises(RecordError) as caught:
         record(nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 5)), (4,))
     graph = module_graph(caught.value)
-    assert "1 failed" in to_svg(graph)
-    assert "1 failed" in to_mermaid(graph)
-    assert "1 failed" in to_dot(graph)
+    assert "1 (failed)" in to_svg(graph)
+    assert "1 (failed)" in to_mermaid(graph)
+    assert "1 (failed)" in to_dot(graph)
 
 
 EVIL = '"]</title><script>alert(1)</script>\u202e\n%%{init}%%' + "x" * 10_000

@@ -84,8 +84,8 @@ def test_times_of_a_device_come_first_and_make_the_shares() -> None:
     assert run_table(found).write("text", width=100).splitlines()[1].split()[-4:] == ["FLOP/s", "(M)", "Memory", "(B)"]
     assert "on host" in run_table(found).write("text", width=120)
     narrow = run_table(found).write("text", width=80).replace("\n", " ")
-    assert "on host" not in narrow.partition("Left out")[0], "neither of the two"
-    assert "Left out to fit: Forward on host (µs), Backward on host (µs)." in narrow
+    assert "on host" not in narrow.partition("No room")[0], "neither of the two"
+    assert "No room for: Forward on host (µs), Backward on host (µs)." in narrow
     assert "times of the device, shares of forward and backward" in " ".join(str(found).split())
 
 

@@ -38,11 +38,11 @@ EXPECTED = """\
 Peak memory 271.26 KiB at aten.threshold_backward in 1,
 backward, batch size 64
 
-█ parameters    85.94 KiB  31.7 %
-▞ inputs        25.00 KiB   9.2 %
-▒ gradients      7.81 KiB   2.9 %
-░ activations   52.50 KiB  19.4 %
-· temporary    100.00 KiB  36.9 %
+█ parameters    85.94 KiB  32 %
+▞ inputs        25.00 KiB   9 %
+▒ gradients      7.81 KiB   3 %
+░ activations   52.50 KiB  19 %
+· temporary    100.00 KiB  37 %
 
                              ▼ peak, 1
                              ·
@@ -141,9 +141,9 @@ def test_the_context_is_said_with_its_range_if_it_is_not_known() -> None:
 def test_where_the_context_decides_the_text_says_so() -> None:
     """22 MiB are reserved: a segment of 20 for two workspaces of cuBLAS, and one of 2 for what is small."""
     assert "1 GiB: fits, but it is close\n" in format_memory(a_step(device="1 GiB"))
-    assert "Beside a context of 1.64 GiB it would not fit." in format_memory(a_step(device="1 GiB"))
+    assert "With a context of 1.64 GiB it would not fit." in format_memory(a_step(device="1 GiB"))
     assert "0.4 GiB: does not fit, but it is close\n" in format_memory(a_step(device="0.4 GiB"))
-    assert "Beside a context of 274.00 MiB it would fit." in format_memory(a_step(device="0.4 GiB"))
+    assert "With a context of 274.00 MiB it would fit." in format_memory(a_step(device="0.4 GiB"))
 
 
 def test_what_is_missing_is_said() -> None:

@@ -40,11 +40,11 @@ def a_roofline(**options: Any) -> Roofline:
 EXPECTED = """\
 a round card, fp32, batch size 4096
 
-Expected time  1.82 ms ± 50 %  2.3 M samples per second
-Limited by       compute 57 %  of the time, memory 42 %, launch <1 %
-At least              1.35 ms  at the rates of the data sheet, call by call
-Products               49.6 %  of 10.0 TFLOP/s fp32
-Memory                 49.6 %  of 100.0 GB/s
+Expected time    1.82 ms ± 50 %  2.3 M samples per second
+Limited by         compute 57 %  memory 42 %, launch <1 % of the time
+At least                1.35 ms  at the rates of the data sheet, call by call
+Matrix products          49.6 %  of 10.0 TFLOP/s fp32
+Memory                   49.6 %  of 100.0 GB/s
 
 ──────────────────────────────────────────────────────────────────────────────
 Layer  FLOPs (M)  FLOP/B  Limit    Bound (µs)  Estimate (µs)  of time
@@ -57,7 +57,7 @@ Layer  FLOPs (M)  FLOP/B  Limit    Bound (µs)  Estimate (µs)  of time
 ± 50 %: a guess: no time on a device of this kind was compared with a measured
 one.
 
-Left out to fit: Moved (MiB)."""
+No room for: Moved (MiB)."""
 
 
 def test_layers_the_heaviest_first() -> None:
@@ -81,6 +81,13 @@ def test_text_has_equal_layers_in_one_row_and_data_has_not() -> None:
     assert {"0", "1", "2", "3 … 4 ×2", "5"} <= names
     assert "×: equal layers in one row, with the sums of all." in text
     assert sorted(row.name for row in roofline_table(roofline, max_depth=1).rows) == list("012345")
+
+
+def test_layers_that_cost_the_same_and_do_not_do_the_same_have_rows_of_their_own() -> None:
+    model = nn.Sequential(nn.ReLU(), nn.Hardtanh(), nn.ReLU(), nn.ReLU())
+    roofline = analyze_roofline(model, (64,), batch_size=2**14, device="a round card", precision="fp32")
+    names = {line.partition("  ")[0] for line in format_roofline(roofline, max_depth=1).splitlines()}
+    assert {"0", "1", "2 … 3 ×2"} <= names
 
 
 @pytest.mark.parametrize("by", ["layer", "kind", "operator"])

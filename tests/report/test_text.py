@@ -199,7 +199,7 @@ def test_where_there_is_no_room_columns_are_left_out(width: int, shown: list[str
     assert [heading for heading in re.split("  +", narrow[1]) if heading] == shown
     assert "442.4" in narrow[4]
     assert max(map(len, narrow)) <= width
-    assert ("Left out" in "\n".join(narrow)) == (len(shown) < 6)
+    assert ("No room" in "\n".join(narrow)) == (len(shown) < 6)
 
 
 def test_the_mode_of_the_pass_is_said() -> None:
@@ -355,15 +355,15 @@ def test_only_terminals_have_colours(monkeypatch: pytest.MonkeyPatch, capsys: py
 # -- a pass that fails ---------------------------------------------------------------------------------------------------
 
 WHAT_RAN = """\
-────────────────────────────────────────────────
-Layer         Type        Input   Output  Params
-────────────────────────────────────────────────
-Sequential    Sequential  –       –          908
-├─0           Sequential  3×8×8   16×8×8     448
-└─1           Sequential  –       –          460
-  ├─0         ReLU        16×8×8  16×8×8       –
-  └─1 failed  Conv2d      16×8×8  –          460
-────────────────────────────────────────────────
+──────────────────────────────────────────────────
+Layer           Type        Input   Output  Params
+──────────────────────────────────────────────────
+Sequential      Sequential  –       –          908
+├─0             Sequential  3×8×8   16×8×8     448
+└─1             Sequential  –       –          460
+  ├─0           ReLU        16×8×8  16×8×8       –
+  └─1 (failed)  Conv2d      16×8×8  –          460
+──────────────────────────────────────────────────
 The pass failed in the layer that is marked; the error says why:
 """
 
@@ -381,7 +381,10 @@ def test_a_pass_that_fails_shows_the_layers_up_to_there(execute: Any, capsys: py
 def test_a_pass_that_fails_in_the_model_itself(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(torchscan.RecordError):
         torchscan.summary(Calls(lambda self, x: self.a(x) @ x, a=nn.Linear(4, 2)), (4,))
-    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[3:5]] == [["Calls", "failed"], ["└─a", "Linear"]]
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()[3:5]] == [
+        ["Calls", "(failed)"],
+        ["└─a", "Linear"],
+    ]
 
 
 # -- memory and times ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,8 +26,9 @@ from torchscan.trace.events import InputRecord, TensorSpec
 
 #: characters
 _LONGEST_PATH = 200
-#: files whose lines are in every traceback
-_CALLERS = (str(Path(__file__).parent.parent), nn.modules.module.__file__, str(Path(torch.__file__).parent / "_ops.py"))
+#: our own files, and torch's whose lines are in every traceback
+_OURS = f"{Path(__file__).parent.parent}{os.sep}"
+_CALLERS = (nn.modules.module.__file__, str(Path(torch.__file__).parent / "_ops.py"))
 
 
 def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], request: PassRequest) -> TorchscanError:
@@ -44,12 +46,27 @@ def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], 
 
 
 def in_the_model(error: Exception) -> Exception:
-    """The exception with the lines of the model that it came through, without those of torchscan and of how torch calls."""
-    traceback = None
-    for each in reversed(list(_steps(error.__traceback__))):
-        if not each.tb_frame.f_code.co_filename.startswith(_CALLERS):
-            traceback = TracebackType(traceback, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return error if traceback is None else error.with_traceback(traceback)
+    """The exception, and those it came from, with the lines of the model alone: not of torchscan, nor of how torch calls."""
+    waiting: list[BaseException | None] = [error]
+    seen = set[int]()
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = _of_the_model(each.__traceback__)
+            waiting += [each.__cause__, each.__context__]
+    return error
+
+
+def _of_the_model(traceback: TracebackType | None) -> TracebackType | None:
+    """All of it where the error is of torchscan's own making, or of nothing else."""
+    steps = list(_steps(traceback))
+    files = [each.tb_frame.f_code.co_filename for each in steps]
+    kept = None
+    for each, file in zip(reversed(steps), reversed(files), strict=True):
+        if not file.startswith(_OURS) and file not in _CALLERS:
+            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return traceback if kept is None or files[-1].startswith(_OURS) else kept
 
 
 def _steps(traceback: TracebackType | None) -> Iterator[TracebackType]:

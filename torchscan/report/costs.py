@@ -11,7 +11,7 @@ from torchscan.analyses.totals import by_module, by_operator, total_cost
 from torchscan.errors import InputError
 from torchscan.ops import OpCost
 from torchscan.report.remarks import missed_text, unpriced_text
-from torchscan.report.table import Cell, Column, Row, Table, in_one_unit, in_words
+from torchscan.report.table import NONE, Cell, Column, Row, Table, in_one_unit, in_words
 from torchscan.trace.trace import Trace
 
 By = Literal["operator", "module"]
@@ -60,7 +60,9 @@ def _written(costs: Sequence[tuple[str, OpCost]], by: By) -> tuple[list[Column],
         counted("dmas", "DMAs", 3),
         moved("bytes_read", "Read", 4),
         moved("bytes_written", "Written", 5),
-        in_words(share, [round(cost.flops / whole, 6) for cost in figures], units.share),
+        in_words(
+            share, [round(cost.flops / whole, 6) for cost in figures], lambda share: units.share(share) if share else NONE
+        ),
     ]
     columns, cells = zip(*written, strict=True)
     rows = [Row(cells=row, is_total=at == len(costs) - 1) for at, row in enumerate(zip(*cells, strict=True))]

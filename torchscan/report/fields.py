@@ -61,6 +61,7 @@ def layer_table(layer: LayerField) -> Table:
             Column(key="starts", heading="Starts by phase", is_number=False, narrowest=16, dispensable=3),
             Column(key="notes", heading="Notes", is_number=False, narrowest=12, dispensable=2),
         ],
+        summary=[f"A unit of {layer.path or layer.type_name} sees {field_text(plain_short(layer.rf))} of its input."],
         rows=[_axis_row(output, axis) for output, axes in enumerate(layer.outputs) for axis in axes],
         remarks=[f"Everything is seen by {operator}." for operator in _reasons(layer)],
         noun="axes",

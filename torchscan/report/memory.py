@@ -69,8 +69,7 @@ def _peak(estimate: MemoryEstimate) -> str:
 def _by_kind(estimate: MemoryEstimate) -> Table:
     shares = {kind: size / estimate.peak_bytes for kind in STACK if (size := estimate.by_kind[kind])}
     rows = [
-        [Cell(kind, kind), _bytes(estimate.by_kind[kind]), Cell(share, f"{100 * share:.1f} %")]
-        for kind, share in shares.items()
+        [Cell(kind, kind), _bytes(estimate.by_kind[kind]), Cell(share, units.share(share))] for kind, share in shares.items()
     ]
     return totals_table(rows, ("", "", ""))
 
@@ -98,7 +97,7 @@ def _closeness(verdict: Verdict | None) -> list[str]:
     if verdict is None or not verdict.is_close:
         return []
     least, most = map(units.memory, verdict.context_range)
-    return [f"Beside a context of {most} it would not fit." if verdict.fits else f"Beside a context of {least} it would fit."]
+    return [f"With a context of {most} it would not fit." if verdict.fits else f"With a context of {least} it would fit."]
 
 
 def _with_range(size: int, least_and_most: tuple[int, int]) -> Cell:

@@ -27,7 +27,7 @@ def roofline_table(
 
     ``by`` says what the rows are: layers down to ``max_depth``, each with all that it calls, deeper ones in their parents;
     kinds of operators; or single calls. What comes after the first ``rows`` is one row, so that the table adds up to the whole.
-    With ``fold_repeats``, equal layers that follow each other are one row.
+    With ``fold_repeats``, equal layers that follow each other are one row, where the rows are layers.
     """
     if by not in get_args(Rows):
         raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(Rows)))}")
@@ -77,8 +77,8 @@ class _Group:
     @property
     def figures(self) -> tuple[object, ...]:
         """What equal layers have in common."""
-        each = self.load
-        return each.flops, each.bytes_read, each.bytes_written, rounded(each.time_bound), rounded(each.time_estimate)
+        each, names = self.load, tuple(load.operator for load in self.loads)
+        return names, each.flops, each.bytes_read, each.bytes_written, rounded(each.time_bound), rounded(each.time_estimate)
 
 
 def _folded(groups: Sequence[_Group]) -> list[_Group]:
@@ -105,7 +105,7 @@ def _heaviest(groups: Sequence[_Group], rows: int) -> list[_Group]:
 
 
 def _question(roofline: Roofline) -> str:
-    how = [roofline.device, roofline.precision or "precision as the model is"]
+    how = [roofline.device, roofline.precision or "the model's own precision"]
     how += [f"batch size {roofline.batch_size}"] if roofline.batch_size is not None else []
     return ", ".join([*how, *(["compiled"] if roofline.compiled else [])])
 
@@ -118,7 +118,7 @@ def _totals(roofline: Roofline) -> Table:
         *_phases(roofline),
         *_limits(roofline),
         ("At least", _time("time_bound", roofline.time_bound), f"at the rates of the data sheet, {_bounded(roofline)}"),
-        ("Products", ("compute_utilisation", compute), f"of {_peaks(roofline)}"),
+        ("Matrix products", ("compute_utilisation", compute), f"of {_peaks(roofline)}"),
         ("Memory", ("memory_utilisation", memory), f"of {units.count(roofline.bandwidth, 'B/s', 1)}"),
     ]
     table = totals_table([[Cell(key, name), cell, Cell(said, said)] for name, (key, cell), said in rows], ("", "", ""))
@@ -149,7 +149,7 @@ def _limits(roofline: Roofline) -> list[tuple[str, tuple[str, Cell], str]]:
     """What most of the time goes by, and the rest."""
     shares = [(name, time / roofline.time_estimate) for name, time in roofline.time_by_limiter.items() if time]
     first, *others = [f"{name} {units.share(share)}" for name, share in shares] or [""]
-    said = ", ".join(["of the time", *others])
+    said = f"{', '.join(others)} of the time" if others else "of the time"
     return [("Limited by", ("limited_by", Cell(shares[0][0], first)), said)] if shares else []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
@@ -217,7 +218,7 @@ def in_one_unit(
     column: Column, values: Sequence[float | None], scaling: Scaling, marks: Sequence[str] = ()
 ) -> tuple[Column, list[Cell]]:
     """A column whose figures share a unit, and its cells; ``marks`` stand before the figures: ``"≥ "`` for a lower bound."""
-    scale = scaling(value for value in values if value)
+    scale = scaling(abs(value) for value in values if value and math.isfinite(value))
     marked = list(zip(values, marks or [""] * len(values), strict=True))
     texts = [f"{mark}{scale.text(value or 0)}" if value or mark else NONE for value, mark in marked]
     return in_unit(column, scale), list(map(Cell, values, texts))

@@ -131,7 +131,7 @@ def needed(table: Table, width: int) -> Table:
         gone = [column for column in kept if column.dispensable == least_needed] if least_needed else kept[-1:]
         out[:0] = [column.heading for column in gone if column.heading]
         kept = [column for column in kept if column not in gone]
-    said = [f"Left out to fit: {', '.join(out)}."] if out else []
+    said = [f"No room for: {', '.join(out)}."] if out else []
     keys = [column.key for column in kept]
     some = table.only([column for column in table.columns if column.key in keys])
     return replace(some, columns=kept, remarks=[*table.remarks, *said])

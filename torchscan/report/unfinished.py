@@ -44,4 +44,4 @@ def _around(rows: Sequence[Row], failed: int) -> Iterator[Row]:
 
 def _failed(row: Row) -> Row:
     name, *others = row.cells
-    return replace(row, cells=[Cell(name.value, f"{name.text} failed"), *others])
+    return replace(row, cells=[Cell(name.value, f"{name.text} (failed)"), *others])

@@ -13,7 +13,7 @@ _LONGEST = 36
 def name_of(node: GraphNode) -> str:
     """With how many it stands for, and whether the pass failed in it."""
     times = f" ×{len(node.calls)}" if len(node.calls) > 1 else ""
-    return f"{_short(node.name)}{times}{' failed' if node.failed else ''}"
+    return f"{_short(node.name)}{times}{' (failed)' if node.failed else ''}"
 
 
 def below_name(graph: ModuleGraph, at: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from torchscan import units
 from torchscan.errors import InputError
 from torchscan.report.pictures.labels import Spot, label
 from torchscan.report.pictures.style import Size, drawing, inks_of
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 _AREA = 42.0
 #: of the largest and the smallest figure
 _FAR = 12.0
+#: … from which on ticks stand at powers of ten alone; and where an axis need not begin at 0
+_MANY, _NEAR = 200.0, 2.0
 
 
 def draw_models(
@@ -65,16 +68,18 @@ def draw_models(
 
 
 def _scale(ax: Axes, values: Sequence[float], axis: Literal["x", "y"]) -> None:
-    """From 0 on; where the largest would push all others into a corner, by powers of ten."""
+    """From 0 on, unless all are alike; where the largest would push all others into a corner, by powers of ten."""
     is_far = min(values) > 0 and max(values) > _FAR * min(values)
     if is_far:
         from matplotlib.ticker import LogLocator, NullFormatter
 
         ax.set(**{f"{axis}scale": "log"})
         of_axis = getattr(ax, f"{axis}axis")
-        of_axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        of_axis.set_major_formatter(lambda value, _: f"{value:g}")
+        of_axis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(values) < _MANY * min(values) else (1,)))
+        of_axis.set_major_formatter(lambda value, _: units.count(value, digits=0) if value >= 1 else f"{value:g}")
         of_axis.set_minor_formatter(NullFormatter())
+    elif max(values) < _NEAR * min(values):
+        return
     elif axis == "x":
         ax.set_xlim(left=0)
     else:

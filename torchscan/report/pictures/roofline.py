@@ -141,9 +141,12 @@ def _draw_roofs(roofline: Roofline, ax: Axes, left: float, right: float) -> None
         fontsize="x-small",
         color=inks.soft,
     )
+    forms: dict[float, list[str]] = defaultdict(list)
     for form, peak in roofline.peak_flops.items():
+        forms[peak].append(form)
+    for peak, names in forms.items():
         ax.plot([max(peak / roofline.bandwidth, left), right], [peak, peak], color=inks.ink, linewidth=1.2, zorder=1)
-        said = f"{units.count(peak, 'FLOP/s', 0)} {form}"
+        said = f"{units.count(peak, 'FLOP/s', 0)} {', '.join(names)}"
         ax.annotate(said, (right, peak), (-2, 3), textcoords="offset points", ha="right", fontsize="x-small", color=inks.soft)
 
 

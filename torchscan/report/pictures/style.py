@@ -55,22 +55,30 @@ def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterato
         raise InputError(f"size is {size!r}: choose one of {', '.join(map(repr, get_args(Size)))}")
     across, up, points = _SIZES[size]
     plt = pyplot()
-    inks = _on(*map(plt.rcParams.get, ("axes.facecolor", "figure.facecolor"))) if ax is None else inks_of(ax)
-    with plt.rc_context({**_STYLE, **_colours(inks), "font.size": points}):
+    grounds = [plt.rcParams["axes.facecolor"], plt.rcParams["figure.facecolor"]] if ax is None else _grounds(ax)
+    inks, around = _on(*grounds), _on(*grounds[1:])
+    with plt.rc_context({**_STYLE, **_colours(inks, around), "font.size": points}):
         if ax is None:
             ax = plt.subplots(figsize=(across, height or up), layout="constrained")[1]
+        for label in (ax.title, ax.xaxis.label, ax.yaxis.label):
+            label.set_color(around.soft)
         for side in ("top", "right"):
             ax.spines[side].set_visible(False)
         for side in ("left", "bottom"):
             ax.spines[side].set(color=inks.hair, linewidth=0.8)
-        ax.tick_params(which="both", color=inks.hair, width=0.8, labelsize="small")
+        ax.tick_params(which="both", color=inks.hair, labelcolor=around.soft, width=0.8, labelsize="small")
         yield ax
 
 
 def inks_of(ax: Axes) -> Inks:
     """Those that can be seen on what is behind the axes, which may be a dark style of the user's."""
+    return _on(*_grounds(ax))
+
+
+def _grounds(ax: Axes) -> list[Any]:
+    """What is behind them: their own, that of their part of the figure, and that of the whole."""
     figure: Any = ax.figure
-    return _on(ax.get_facecolor(), figure.get_facecolor())
+    return [each.get_facecolor() for each in (ax, figure, figure.figure)]
 
 
 def _on(*grounds: Any) -> Inks:
@@ -83,9 +91,10 @@ def _on(*grounds: Any) -> Inks:
     return _LIGHT
 
 
-def _colours(inks: Inks) -> dict[str, str]:
-    softly = dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color"), inks.soft)
-    return {"text.color": inks.ink, "legend.labelcolor": inks.ink, **softly}
+def _colours(inks: Inks, around: Inks) -> dict[str, str]:
+    """Inside the axes, and around them, where another ground may be."""
+    softly = dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor"), around.soft)
+    return {"text.color": inks.ink, "legend.labelcolor": around.ink, **softly}
 
 
 def below(ax: Axes, columns: int) -> None:
