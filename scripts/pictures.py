@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from matplotlib import pyplot as plt
 from PIL import Image
+from playwright.sync_api import sync_playwright
 from terminal_picture import terminal_picture
 
 import torchscan
@@ -38,6 +41,28 @@ def both(name: str, draw: Callable[[], Any]) -> None:
         Image.open(path).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
+def pages(page: str) -> None:
+    """What a browser shows of a page: in a window, and on a phone."""
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        print("no browser here: the pictures of the page stay as they are")
+        return
+    with TemporaryDirectory() as folder, sync_playwright() as driver:
+        file = Path(folder) / "model.html"
+        file.write_text(page, encoding="utf-8")
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = driver.chromium.launch(executable_path=program, args=options)
+        for scheme, suffix in (("light", ""), ("dark", "-dark")):
+            for name, wide, tall in (("page", 1280, 1120), ("phone", 380, 1480)):
+                path = STATIC / f"{name}{suffix}.png"
+                seen = browser.new_context(viewport={"width": wide, "height": tall}, color_scheme=scheme).new_page()
+                seen.goto(f"{file.as_uri()}#layer3.0/" if name == "page" else file.as_uri())
+                seen.wait_for_timeout(300)
+                seen.screenshot(path=path)
+                Image.open(path).convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+        browser.close()
+
+
 def main() -> None:
     """Draw all of them."""
     os.environ["COLORTERM"] = "truecolor"
@@ -57,6 +82,7 @@ def main() -> None:
 
     bottleneck = torchscan.module_graph(torchscan.record(model, SHAPE), "layer3.0")
     (STATIC / "bottleneck.svg").write_text(torchscan.to_svg(bottleneck), encoding="utf-8")
+    pages(torchscan.to_page(torchscan.Scan(model, SHAPE, **STEP, device="RTX 4090"), "ResNet-50"))
     whole = torchscan.crawl_module(model, SHAPE, **STEP, device="RTX 4090")
     columns = ["type", "output_shape", "params", "macs", "latency", "latency_share"]
     shown = info_table(torchscan.aggregate_info(whole, 2), columns, fold_repeats=True).write("text", width=92, colours=True)

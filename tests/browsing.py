@@ -61,7 +61,7 @@ def opened(
         if url.startswith("file:") and url != file.as_uri():
             wrong.append(f"asks for {url}")
 
-    page.route(lambda url: not url.startswith(("file:", "data:")) or is_expected(url), refuse)
+    page.route(lambda url: not url.startswith(("file:", "data:", "blob:")) or is_expected(url), refuse)
     page.on("request", look)
     page.on("console", notice)
     page.on("pageerror", lambda error: wrong.append(f"raises {error}"))

@@ -561,17 +561,21 @@ def test_comparing_and_one_page(run: Any, folder: Path) -> None:
     assert "| MACs | 48 | 54 | +12.50 % |" in run("compare", "a.json", "b.json", "--format", "github")[1]
     assert run("report", *NET, "--device", "RTX 4090") == (0, "written to torchscan.html\n", "")
     page = (folder / "torchscan.html").read_text()
-    titles = ("Layers", "Operators", "Memory", "Time")
-    sections = dict(zip(titles, re.split("|".join(f"<h2>{title}</h2>" for title in titles), page)[1:], strict=True))
-    held = {"Layers": "head", "Operators": "aten.linear", "Memory": "Tensors and workspaces", "Time": "head"}
-    assert [
-        title for title in titles if held[title] not in re.sub("<s(tyle|cript).*?</s", "", sections[title], flags=re.S)
-    ] == []
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1])  # type: ignore[index]
+    assert [row["name"] for row in data["rows"]] == ["Net", "fc", "head"]
+    assert [each["label"] for each in data["verdicts"]][:3] == ["Fits in 23 GiB", "One pass", "Limited by"]
+
+
+def test_a_page_of_a_pass_that_fails_shows_how_far_it_came(run: Any, folder: Path) -> None:
+    status, out, err = run("report", "nets.py:Net", "--input", "5", "--output", "failed.html")
+    assert (status, out) == (2, "written to failed.html\n")
+    assert "failed in aten.linear" in err
+    assert '"failed":true' in (folder / "failed.html").read_text()
 
 
 def test_a_section_that_is_not_known_says_why(run: Any, folder: Path) -> None:
     assert run("report", *NET, "--precision", "fp8")[0] == 0
-    assert "<p>Not known: memory is not estimated for fp8" in (folder / "torchscan.html").read_text()
+    assert "Memory: memory is not estimated for fp8" in (folder / "torchscan.html").read_text()
 
 
 def test_checking(run: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

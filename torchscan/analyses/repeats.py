@@ -17,7 +17,7 @@ def kinds_of(trace: Trace) -> list[int]:
     kinds = [0] * len(trace.modules)
     for call in reversed(trace.modules):  # children come after their parents
         below = tuple((trace.modules[child].path.removeprefix(call.path), kinds[child]) for child in call.children)
-        run = tuple(id(trace.ops[op].signature) for op in call.ops)
+        run = tuple(id(trace.ops[op].signature) for op in call.ops if trace.ops[op].phase == "forward")
         ends = tuple(id(trace.tensors[tensor].spec) for tensor in (*call.inputs, *call.outputs))
         kinds[call.index] = known.setdefault((call.type_name, below, run, ends), len(known))
     return kinds

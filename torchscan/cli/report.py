@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import html
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchscan.cli.arguments import model_command, on_model
-from torchscan.cli.saying import answer, in_options
-from torchscan.errors import TorchscanError
+from torchscan.cli.saying import FINE, WRONG_USE, answer, in_options, say
+from torchscan.errors import RecordError, TorchscanError
 from torchscan.files import write_text
 
 if TYPE_CHECKING:
-    from torchscan.scan import Scan
     from torchscan.targets import Built
 
 _EXAMPLES = """\
@@ -25,7 +23,7 @@ examples
 
 def add_to(commands: Any) -> None:
     """Register the command."""
-    help_ = "layers, costs, memory and times of a model as one page"
+    help_ = "a page to walk through: graph, layers, memory and times of a model"
     parser = model_command(commands, "report", help_, _EXAMPLES, run=_run, step=True)
     parser.add_argument("--device", metavar="NAME", help="does it fit there, and how long does it take?")
     parser.add_argument(
@@ -33,48 +31,29 @@ def add_to(commands: Any) -> None:
     )
 
 
-def _run(options: argparse.Namespace) -> None:
+def _run(options: argparse.Namespace) -> int:
     from torchscan.hardware.devices import device_named
-    from torchscan.report.html import page
-    from torchscan.units import printable
+    from torchscan.pages import to_page
 
     if options.device is not None:
         device_named(options.device)
-    parts = on_model(options, options.target, _sections)
-    write_text(
-        options.output, page(f"torchscan: {options.target}", f"<h1>{html.escape(printable(options.target))}</h1>\n", *parts)
+    failures: list[str] = []
+    page = on_model(
+        options, options.target, lambda built, scan: to_page(scan, options.target, excuse=partial(_excuse, built, failures))
     )
+    write_text(options.output, page)
     answer(f"written to {options.output}")
+    for each in failures:
+        say(each)
+    return WRONG_USE if failures else FINE
 
 
-def _sections(built: Built, scan: Scan) -> list[str]:
-    """All sections, from one scan. For a training step, operators are those in pieces, whose record exists anyway."""
-    from torchscan.report.costs import cost_table
-    from torchscan.report.export import to_html
-    from torchscan.report.html import part_of
-    from torchscan.report.memory import memory_table
-    from torchscan.report.roofline import roofline_table
-
-    is_step = scan.question.training
-    sections: dict[str, Callable[[], str]] = {
-        f"Layers{', forward pass' if is_step else ''}": lambda: to_html(scan.forward.info),
-        f"Operators{', whole training step' if is_step else ''}": lambda: part_of(
-            cost_table(scan.steps if is_step else scan.trace)
-        ),
-        "Memory": lambda: part_of(memory_table(scan.memory)),
-    }
-    if scan.question.device is not None:
-        sections["Time"] = lambda: part_of(roofline_table(scan.roofline))
-    return [f"<h2>{title}</h2>\n{_part(built, title, part)}\n" for title, part in sections.items()]
-
-
-def _part(built: Built, title: str, part: Callable[[], str]) -> str:
-    """One section. Any section except the layers may be missing; then the reason takes its place."""
+def _excuse(built: Built, failures: list[str], error: TorchscanError) -> str:
+    """Why a part is missing, unless the model has another chance, with data. A pass that fails has a page, too."""
     from torchscan.targets import may_need_data
 
-    try:
-        return part()
-    except TorchscanError as error:
-        if title.startswith("Layers") or (built.has_another_chance and may_need_data(error)):
-            raise
-        return f"<p>Not known: {html.escape(in_options(str(error)))}</p>"
+    if built.has_another_chance and may_need_data(error):
+        raise error
+    said = in_options(str(error))
+    failures += [said] if isinstance(error, RecordError) else []
+    return said

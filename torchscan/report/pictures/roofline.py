@@ -46,7 +46,7 @@ def draw_roofline(roofline: Roofline, *, ax: Axes | None = None, size: Size = "s
         ax: where to draw; by default in a new figure.
         size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
     """
-    points = _points(roofline)
+    points = points_of(roofline)
     if not points:
         raise InputError("there is nothing to draw: no operator does arithmetic")
     with drawing(ax, size) as ax:
@@ -78,7 +78,7 @@ def _highest(roofline: Roofline, right: float) -> float:
     return max(roofline.peak_flops.values(), default=roofline.bandwidth * right)
 
 
-def _points(roofline: Roofline) -> list[_Point]:
+def points_of(roofline: Roofline) -> list[_Point]:
     """One for each set of equal calls, the longest first. Calls without arithmetic cannot be placed."""
     members: dict[tuple[object, ...], list[OperatorLoad]] = defaultdict(list)
     for each in roofline.operators:

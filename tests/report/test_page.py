@@ -1,0 +1,391 @@
+"""The page of a model, as people use it, in a browser without a network."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchscan
+from tests.browsing import least_contrast, opened
+from tests.recording.test_record import Calls
+from tests.report.test_graphs import a_graph, drawn
+from tests.torchvision_cpu import torchvision
+from torchscan import Scan, to_page
+from torchscan.report.paging.file import SCRIPTS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+STEP: dict[str, Any] = {
+    "batch_size": 32,
+    "training": True,
+    "optimizer": "AdamW",
+    "precision": "bf16-mixed",
+    "device": "RTX 4090",
+}
+Visit = Callable[..., Any]
+
+
+def data_of(page: str) -> dict[str, Any]:
+    """What a page was given to show."""
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+@pytest.fixture(scope="module")
+def resnet() -> str:
+    return to_page(Scan(torchvision.models.resnet50(weights=None), (3, 224, 224), **STEP), "ResNet-50")
+
+
+@pytest.fixture
+def visit(browser: Browser, tmp_path: Path) -> Visit:
+    @contextmanager
+    def visited(page: str, **options: Any) -> Iterator[Page]:
+        file = tmp_path / "model.html"
+        file.write_text(page, encoding="utf-8")
+        with opened(browser, file, **options) as seen:
+            yield seen
+
+    return visited
+
+
+def box(page: Page, name: str) -> Locator:
+    return page.locator(f'.node[data-name="{name}"]').first
+
+
+def boxes(page: Page) -> list[str]:
+    names: list[str] = page.locator(".node").evaluate_all("nodes => nodes.map(node => node.dataset.name)")
+    return names
+
+
+def rows(page: Page) -> list[str]:
+    names: list[str] = page.locator("tbody tr").evaluate_all("rows => rows.map(row => row.cells[0].children[1].textContent)")
+    return names
+
+
+def where(page: Page) -> str:
+    return page.locator(".crumbs").inner_text()
+
+
+# -- what it is given ----------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_sums_of_what_is_in_them(resnet: str) -> None:
+    """Of each row with others in it, parameters, MACs and time are at least those of all of them together."""
+    found = data_of(resnet)["rows"]
+    assert found[0]["params"] == 25_557_032
+    for at, row in enumerate(found):
+        inner = [each for each in found if each["in"] == at]
+        for key in ("params", "macs", "time"):
+            assert sum(each[key] for each in inner) <= row[key] * 1.001
+    blocks = {row["name"]: row for row in found if row["type"] == "Bottleneck" and row["path"].startswith("layer3")}
+    assert list(blocks) == ["0", "1 … 5"]
+    assert blocks["1 … 5"]["repeats"] == 5
+    assert blocks["1 … 5"]["params"] == 5 * 1_117_184
+
+
+def test_what_is_the_same_is_there_once(resnet: str) -> None:
+    assert len(resnet) < 400_000
+    assert len(data_of(resnet)["rows"]) < 110, "of 151 calls and four runs of equal blocks"
+
+
+def test_what_has_no_answer_says_why() -> None:
+    data = data_of(to_page(Scan(nn.Linear(4, 4), (4,), precision="fp8", device="H200")))
+    assert data["memory"] is None
+    assert data["remarks"][0].startswith("Memory: memory is not estimated for fp8")
+
+
+# -- walking -------------------------------------------------------------------------------------------------------------
+
+
+def test_walking_in_and_out(visit: Visit, resnet: str) -> None:
+    with visit(resnet) as page:
+        assert boxes(page)[:3] == ["x", "conv1", "bn1"]
+        box(page, "layer3").dblclick()
+        assert boxes(page) == ["input", "0", "1 … 5", "output"]
+        assert where(page).startswith("ResNet › layer3")
+        box(page, "0").focus()
+        page.keyboard.press("Enter")
+        assert {"downsample", "add", "relu (3)"} <= set(boxes(page))
+        assert page.evaluate("location.hash") == "#layer3.0/"
+        page.go_back()
+        assert boxes(page) == ["input", "0", "1 … 5", "output"]
+        page.locator(".crumbs a").first.click()
+        assert "layer3" in boxes(page)
+
+
+def test_the_address_says_where(visit: Visit, resnet: str) -> None:
+    """Also in a block that is folded with others."""
+    with visit(resnet) as page:
+        page.evaluate("location.hash = '#layer3.0.conv2'")
+        page.wait_for_selector('.node.selected[data-name="conv2"]')
+        assert where(page).startswith("ResNet › layer3 › 0")
+        assert page.locator("tr.selected").inner_text().startswith("conv2")
+        page.evaluate("location.hash = '#layer3.4.bn1'")
+        page.wait_for_selector('.node.selected[data-name="bn1"]')
+        assert "1 … 5 ×5" in where(page)
+
+
+def test_a_module_opens_in_place(visit: Visit, resnet: str) -> None:
+    with visit(resnet) as page:
+        number = len(boxes(page))
+        page.locator("[data-opens]", has=page.locator("title")).nth(4).click()
+        assert len(boxes(page)) > number
+        inner, outer = (
+            page.locator(f'.node[data-name="{name}"] > .frame').first.bounding_box() for name in ("1 … 2", "layer1")
+        )
+        assert inner is not None
+        assert outer is not None
+        assert outer["x"] < inner["x"]
+        assert outer["y"] + outer["height"] > inner["y"] + inner["height"]
+        box(page, "layer1").focus()
+        page.keyboard.press("Space")
+        assert len(boxes(page)) == number
+
+
+def test_the_keyboard_alone(visit: Visit, resnet: str) -> None:
+    """Down along the edges, in, out; and in the table as in any tree."""
+    with visit(resnet) as page:
+        box(page, "x").focus()
+        for _ in range(5):
+            page.keyboard.press("ArrowDown")
+        assert page.evaluate("document.activeElement.dataset.name") == "layer1"
+        page.keyboard.press("Enter")
+        box(page, "input").focus()
+        page.keyboard.press("Escape")
+        assert "layer1" in boxes(page)
+        page.locator("tbody tr").first.focus()
+        for key in ("ArrowDown", "ArrowDown"):
+            page.keyboard.press(key)
+        assert page.locator("tr.selected").inner_text().startswith("bn1")
+        page.keyboard.press("/")
+        assert page.evaluate("document.activeElement.type") == "search"
+
+
+def test_graph_and_table_are_in_step(visit: Visit, resnet: str) -> None:
+    with visit(resnet) as page:
+        box(page, "layer2").click()
+        assert page.locator("tr.selected").inner_text().startswith("▾layer2")
+        page.evaluate("location.hash = '#layer1.0/'")
+        box(page, "relu (3)").click()
+        page.wait_for_selector('.node.selected[data-name="relu (3)"]')
+        assert page.locator("tr.selected").inner_text().startswith("relu (3)")
+        page.locator("tbody tr", has_text="avgpool").click()
+        assert page.locator(".node.selected").get_attribute("data-name") == "avgpool"
+
+
+def test_the_table_opens_sorts_and_searches(visit: Visit, resnet: str) -> None:
+    with visit(resnet) as page:
+        number = len(rows(page))
+        page.locator("tbody tr", has_text="Bottleneck").first.locator("button.fold").click()
+        assert len(rows(page)) == number + 10
+        page.get_by_role("button", name="Params").click()
+        assert rows(page)[:2] == ["ResNet", "layer4"]
+        page.get_by_role("button", name="Params").click()
+        page.get_by_role("button", name="Params").click()
+        page.locator("input[type=search]").fill("linear")
+        assert rows(page) == ["fc"]
+
+
+def test_colour_by_another_figure(visit: Visit, resnet: str) -> None:
+    with visit(resnet) as page:
+        assert page.locator("select").input_value() == "time"
+        assert "7.67 ms" in str(box(page, "layer1").text_content())
+        page.locator("select").select_option("params")
+        assert "15.0 M" in str(box(page, "layer4").text_content())
+        assert page.locator("thead th").last.inner_text() == "parameters"
+        for option in ("macs", "flops", "bytes", "intensity", "activations", "peak", "rf"):
+            page.locator("select").select_option(option)
+
+
+def test_what_one_points_at_is_told(visit: Visit, resnet: str) -> None:
+    with visit(resnet) as page:
+        box(page, "conv1").hover()
+        said = page.locator(".tip").inner_text()
+        assert all(text in said for text in ("kernel_size", "(7, 7)", "64×112×112", "9.41 k", "limited by"))
+        page.mouse.move(2, 2)
+        assert page.locator(".tip").is_hidden()
+
+
+def test_charts_answer_a_click(visit: Visit, resnet: str) -> None:
+    with visit(resnet) as page:
+        chart = page.locator(".panel.memory svg")
+        chart.scroll_into_view_if_needed()
+        place = chart.bounding_box()
+        assert place is not None
+        page.mouse.move(place["x"] + 0.4 * place["width"], place["y"] + 0.5 * place["height"])
+        assert {"layer", "operator", "activations"} <= set(page.locator(".tip dt").all_inner_texts())
+        page.mouse.down()
+        page.mouse.up()
+        page.wait_for_selector("tr.selected")
+        point = page.locator(".panel.roofline .point").first
+        point.focus()
+        assert "of the time" in page.locator(".tip").inner_text()
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".node.selected")
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_panels_are_saved(visit: Visit, resnet: str, kind: str, tmp_path: Path) -> None:
+    with visit(resnet) as page:
+        for panel in (".graph", ".memory", ".roofline"):
+            with page.expect_download() as saving:
+                page.locator(f".panel{panel} .tools button", has_text=kind.upper()).click()
+            file = tmp_path / f"saved.{kind}"
+            saving.value.save_as(file)
+            head = file.read_bytes()[:200]
+            assert head.startswith(b"<svg") if kind == "svg" else head.startswith(b"\x89PNG")
+            assert saving.value.suggested_filename.startswith("ResNet-50-")
+
+
+# -- looks ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read(visit: Visit, resnet: str, scheme: str) -> None:
+    with visit(resnet, color_scheme=scheme, bypass_csp=True) as page:
+        contrast, text = least_contrast(page, ".verdicts, header, .layers, h2")
+        assert contrast >= 4.5, text
+
+
+@pytest.mark.parametrize("width", [1280, 380])
+def test_no_page_is_wider_than_the_screen(visit: Visit, resnet: str, width: int) -> None:
+    with visit(resnet) as page:
+        page.set_viewport_size({"width": width, "height": 800})
+        page.reload()
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+        assert page.locator("tbody tr").first.is_visible()
+        assert page.locator(".share").first.is_visible(), "on a phone the name, a figure and its share stay"
+
+
+# -- scripts -------------------------------------------------------------------------------------------------------------
+
+FOLDER = Path(torchscan.__file__).parent / "report" / "page" / "model"
+
+
+@pytest.mark.skipif(shutil.which("tsc") is None, reason="there is no TypeScript here, which checks the types of the scripts")
+def test_scripts_are_typed() -> None:
+    strict = ["--noEmit", "--allowJs", "--checkJs", "--strict", "--target", "es2022", "--lib", "es2022,dom,dom.iterable"]
+    files = sorted(map(str, FOLDER.glob("*.js")))
+    done = subprocess.run(["tsc", *strict, "--moduleResolution", "bundler", "--module", "es2022", *files], capture_output=True)  # noqa: S603, S607
+    assert done.returncode == 0, done.stdout.decode()
+
+
+def test_all_scripts_are_in_the_page_after_what_they_import() -> None:
+    assert sorted(SCRIPTS) == sorted(file.stem for file in FOLDER.glob("*.js"))
+    for at, name in enumerate(SCRIPTS):
+        imported = re.findall(r'^import .* from "\./(\w+)\.js";', (FOLDER / f"{name}.js").read_text(), re.MULTILINE)
+        assert set(imported) <= set(SCRIPTS[:at]), name
+
+
+def test_a_page_lays_graphs_out_as_pictures_do(visit: Visit) -> None:
+    with visit(to_page(Scan(nn.Linear(4, 4), (4,)))) as page:
+        for seed in range(12):
+            edges = a_graph(seed, 3 + 4 * seed)
+            layout, sizes = drawn(3 + 4 * seed, edges)
+            given = [[size._asdict() for size in sizes], edges]
+            found = page.evaluate("([sizes, edges]) => $layout.laidOut(sizes, edges)", given)
+            assert [tuple(each) for each in found["places"]] == [pytest.approx(each) for each in layout.places]
+            assert found["size"] == pytest.approx(layout.size._asdict())
+            assert [[tuple(point) for point in way] for way in found["ways"]] == [
+                [pytest.approx(point) for point in way] for way in layout.ways
+            ]
+
+
+# -- all sorts of models -------------------------------------------------------------------------------------------------
+
+
+def _unet() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        one = self.down(x)
+        up: Tensor = self.up(self.middle(self.pool(one)))
+        return torch.cat([up, one], 1)
+
+    return Calls(
+        forward,
+        down=nn.Conv2d(3, 4, 3, padding=1),
+        pool=nn.MaxPool2d(2),
+        middle=nn.Conv2d(4, 4, 1),
+        up=nn.Upsample(scale_factor=2),
+    )
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], set[str]]] = {
+    "inception": (lambda: torchvision.models.inception_v3(weights=None, init_weights=False), (3, 299, 299), {"Mixed_5b"}),
+    "transformer": (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4), 6), (10, 64), {"layers.0 … 5"}),
+    "lstm": (lambda: nn.Sequential(nn.LSTM(8, 8)), (5, 8), {"0"}),
+    "unet": (_unet, (3, 16, 16), {"down", "cat"}),
+    "recursive": (
+        lambda: Calls(lambda self, x, n=3: self(self.fc(x), n - 1) if n else x, fc=nn.Linear(4, 4)),
+        (4,),
+        {"fc", "Calls (2)"},
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_all_sorts(visit: Visit, name: str) -> None:
+    make, shape, expected = MODELS[name]
+    with visit(to_page(Scan(make(), shape))) as page:
+        assert expected <= set(boxes(page))
+        for at in range(page.locator("tbody tr").count()):
+            page.locator("tbody tr").nth(at).click()
+        page.locator("[data-opens]").first.click()
+
+
+def test_a_pass_that_fails(visit: Visit) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Sequential(nn.Flatten(), nn.Linear(100, 10)))
+    with visit(to_page(Scan(model, (3, 8, 8)))) as page:
+        assert "it takes 100 features and is given 288" in page.locator(".error").inner_text()
+        assert page.locator(".node.failed").get_attribute("data-name") == "1"
+        box(page, "1").dblclick()
+        assert page.locator(".node.failed").get_attribute("data-name") == "1"
+        assert "failed" in page.locator("tr.failed").last.inner_text()
+
+
+class Evil(nn.Linear):
+    def extra_repr(self) -> str:
+        return EVIL
+
+
+EVIL = '</script><script>window.pwned = 1</script><img src=x onerror="window.pwned=1">\u202e\u0007=,' + "y" * 10_000
+
+
+def test_hostile_data_is_text(visit: Visit) -> None:
+    model = Calls(lambda self, x: self._modules[EVIL](x))
+    model._modules[EVIL] = Evil(4, 4)
+    with visit(to_page(Scan(model, (4,)), EVIL)) as page:
+        name = boxes(page)[1]
+        assert name.startswith("</script>")
+        assert "\u202e" not in page.content()
+        page.locator(".node").nth(1).hover()
+        assert page.locator(".tip").inner_text().count("<img") >= 1
+        page.locator(".node").nth(1).dblclick()
+        assert page.locator("script, img").count() == 0
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= 1000
+
+
+def test_a_level_of_two_thousand_modules_can_be_moved(visit: Visit) -> None:
+    """Each of another kind than the next, so that none are folded."""
+    layers = [nn.ReLU() if at % 2 else nn.Tanh() for at in range(2000)]
+    with visit(to_page(Scan(nn.Sequential(*layers), (4,)))) as page:
+        assert page.locator(".node").count() == 2002
+        page.mouse.move(200, 500)
+        page.mouse.down()
+        for step in range(20):
+            page.mouse.move(200, 500 - 10 * step)
+        page.mouse.up()
+        assert "translate" in str(page.locator(".graph > g").get_attribute("transform"))

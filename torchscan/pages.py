@@ -1,0 +1,102 @@
+"""The page of a model: every answer of a scan in one file that can be walked through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from torch import nn
+
+from torchscan.errors import RecordError, TorchscanError
+from torchscan.report.info import info_of
+from torchscan.report.paging.data import Shown, question_of
+from torchscan.report.paging.file import model_page
+from torchscan.scan import Scan
+from torchscan.trace.trace import Trace
+
+Answer = TypeVar("Answer")
+#: what to say where there is no answer; it may raise the error instead
+Excuse = Callable[[TorchscanError], str]
+
+
+def to_page(scan: Scan, title: str | None = None, *, excuse: Excuse = str) -> str:
+    """One HTML file that shows a model: its graph and its layers in step, memory over the pass, and what limits it.
+
+    Nothing is fetched, neither to make it nor to read it.
+
+    Args:
+        scan: of the model; with a ``device``, times and whether it fits are there, too.
+        title: of the page; by default the class of the model.
+        excuse: what to say where a part of it has no answer, from the error.
+    """
+    module = scan.question.module
+    name = type(module).__name__ if title is None else title
+    reasons: dict[str, str] = {}
+
+    def known(part: str, ask: Callable[[], Answer]) -> Answer | None:
+        try:
+            return ask()
+        except TorchscanError as error:
+            reasons[part] = excuse(error)
+            return None
+
+    try:
+        trace = scan.trace
+    except RecordError as error:
+        said = excuse(error)
+        if error.so_far is None or not error.so_far.modules:
+            raise
+        return model_page(_unfinished(scan, name, error, said))
+    memory = known("Memory", lambda: scan.memory)
+    roofline = None if scan.question.device is None else known("Time", lambda: scan.roofline)
+    return model_page(
+        Shown(
+            title=name,
+            question=_question(scan, trace),
+            trace=trace,
+            info=info_of(trace, "torchscan", scan.fields, memory=memory, roofline=roofline),
+            memory=memory,
+            roofline=roofline,
+            fields=scan.fields,
+            settings=settings_of(module),
+            reasons=reasons,
+        )
+    )
+
+
+def _unfinished(scan: Scan, title: str, error: RecordError, said: str) -> Shown:
+    """Up to the module that failed."""
+    trace = error.so_far
+    return Shown(
+        title=title,
+        question=_question(scan, trace),
+        trace=trace,
+        info=info_of(trace),
+        settings=settings_of(scan.question.module),
+        failed=error.failed,
+        error=said,
+    )
+
+
+def _question(scan: Scan, trace: Trace) -> list[str]:
+    asked = scan.question
+    return question_of(
+        trace,
+        has_backward=asked.has_backward,
+        precision=asked.precision,
+        optimizer=None if asked.optimizer is None else asked.optimizer if isinstance(asked.optimizer, str) else "an optimizer",
+        device=asked.device,
+    )
+
+
+def settings_of(module: nn.Module) -> dict[str, str]:
+    """What each module says of itself; one that raises says nothing."""
+    found = {}
+    for path, each in module.named_modules():
+        try:
+            said = each.extra_repr()
+        except Exception:  # noqa: S112 - a model's own code, for a tooltip
+            continue
+        if isinstance(said, str) and said:
+            found[path] = said
+    return found

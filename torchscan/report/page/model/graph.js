@@ -1,0 +1,255 @@
+// The graph of one level: boxes that open in place or are walked into, lines between them, to be moved and zoomed.
+
+import { make } from "./elements.js";
+import { laidOut } from "./layout.js";
+
+/** @typedef {import("./figures.js").Figure} Figure */
+/** @typedef {import("./layout.js").Size} Size */
+
+const PADDING = 12, BAR = 40, HEAD = 34, NARROWEST = 84, TALL = 40, SMALL = 24, LONGEST = 34;
+
+/** @param {string} text */
+function short(text) { return text.length <= LONGEST ? text : `${text.slice(0, LONGEST / 2)}…${text.slice(-LONGEST / 2)}`; }
+
+export class GraphView {
+  /**
+   * @param {HTMLElement} host
+   * @param {any} data of the page
+   * @param {{select: (row: number) => void, enter: (row: number) => void, leave: () => void, point: (event: Event | null, said: [string, string][]) => void}} on
+   */
+  constructor(host, data, on) {
+    this.host = host; this.data = data; this.on = on;
+    /** @type {Set<number>} rows that are open in place */
+    this.opened = new Set();
+    this.row = 0; this.selected = -1;
+    /** @type {Figure | null} */
+    this.figure = null;
+    this.view = { x: 0, y: 0, zoom: 1 };
+    this.ruler = document.createElement("canvas").getContext("2d");
+    this.svg = make("svg", { class: "graph", role: "group", "aria-label": "graph of the module" });
+    this.inner = make("g");
+    this.svg.append(arrows(), this.inner);
+    host.append(this.svg);
+    this.listen();
+  }
+
+  /** @param {number} row whose inside is shown @param {number} selected @param {Figure} figure that colours the boxes */
+  show(row, selected, figure) {
+    const isElsewhere = row !== this.row || !this.inner.firstChild;
+    this.row = row; this.selected = selected; this.figure = figure;
+    const focused = document.activeElement?.closest("[data-node]")?.getAttribute("data-node");
+    const drawn = this.level(this.data.rows[row].level, String(row));
+    this.inner.replaceChildren(drawn.element);
+    this.size = drawn.size;
+    if (isElsewhere) this.fit();
+    else this.move();
+    if (focused) this.inner.querySelector(`[data-node="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  }
+
+  /** All boxes and lines of a level. @param {number} number @param {string} where @returns {{element: any, size: Size}} */
+  level(number, where) {
+    const level = this.data.levels[number];
+    const insides = level.nodes.map((/** @type {any} */ node, /** @type {number} */ at) => {
+      const row = node.row === undefined ? null : this.data.rows[node.row];
+      return row && row.level !== undefined && this.opened.has(node.row) ? this.level(row.level, `${where}.${at}`) : null;
+    });
+    const sizes = level.nodes.map((/** @type {any} */ node, /** @type {number} */ at) => this.sizeOf(node, insides[at]));
+    const layout = laidOut(sizes, level.edges.map((/** @type {any} */ edge) => [edge[0], edge[1]]));
+    const most = this.largest(level);
+    const lines = layout.ways.map((way, at) => line(way, level.edges[at][2]));
+    const boxes = level.nodes.map((/** @type {any} */ node, /** @type {number} */ at) =>
+      this.box(node, layout.places[at], sizes[at], insides[at], `${where}.${at}`, most, level, at));
+    return { element: make("g", {}, ...lines, ...boxes), size: layout.size };
+  }
+
+  /** @param {any} level */
+  largest(level) {
+    return Math.max(1e-300, ...level.nodes.map((/** @type {any} */ node) => (node.row === undefined ? 0 : this.figure?.value(this.data.rows[node.row]) ?? 0)));
+  }
+
+  /** @param {any} node @param {{size: Size} | null} inside @returns {Size} */
+  sizeOf(node, inside) {
+    const row = node.row === undefined ? null : this.data.rows[node.row];
+    const value = row && this.figure ? this.figure.text(this.figure.value(row)) : "";
+    const first = this.wide(this.nameOf(node), 13) + (value ? this.wide(value, 11) + 22 : 0);
+    const wide = Math.max(NARROWEST, first + 2 * PADDING + (row?.level === undefined ? 0 : 18), this.wide(this.below(node), 11) + 2 * PADDING + (row ? BAR + 12 + (row.level === undefined ? 0 : 16) : 0));
+    const tall = this.below(node) ? TALL : SMALL;
+    return inside ? { wide: Math.max(wide, inside.size.wide + 2 * PADDING), tall: HEAD + inside.size.tall + 2 * PADDING } : { wide, tall };
+  }
+
+  /** @param {string} text @param {number} size */
+  wide(text, size) {
+    if (!this.ruler) return 0.6 * size * text.length;
+    this.ruler.font = `${size}px system-ui, sans-serif`;
+    return 1.04 * this.ruler.measureText(text).width;
+  }
+
+  /** @param {any} node */
+  nameOf(node) {
+    const row = node.row === undefined ? null : this.data.rows[node.row];
+    return `${short(node.name)}${row && row.repeats > 1 ? ` ×${row.repeats}` : ""}${row?.failed ? " failed" : ""}`;
+  }
+
+  /** @param {any} node */
+  below(node) {
+    const row = node.row === undefined ? null : this.data.rows[node.row];
+    return short([row?.type, node.shape].filter(Boolean).join(" · "));
+  }
+
+  /**
+   * @param {any} node @param {[number, number]} place @param {Size} size @param {any} inside @param {string} id
+   * @param {number} most @param {any} level @param {number} at
+   */
+  box(node, [middle, centre], size, inside, id, most, level, at) {
+    const row = node.row === undefined ? null : this.data.rows[node.row], x = middle - size.wide / 2, y = centre - size.tall / 2;
+    const value = row && this.figure ? this.figure.value(row) : 0, isEnd = node.kind === "input" || node.kind === "output";
+    const colour = row?.failed ? "wrong" : row ? this.figure?.colour(row) ?? "memory" : node.kind === "tensor" ? "parameters" : "launch";
+    const made = make("g", {
+      class: `node ${node.kind}${row && node.row === this.selected ? " selected" : ""}${row?.failed ? " failed" : ""}`,
+      transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, tabindex: 0, role: row ? "button" : "img",
+      "data-node": id, "data-row": node.row, "data-name": node.name,
+      "aria-label": [this.nameOf(node), this.below(node), row && this.figure ? `${this.figure.label} ${this.figure.text(value)}` : ""].filter(Boolean).join(", "),
+    }, make("rect", { class: "frame", width: size.wide.toFixed(1), height: size.tall.toFixed(1), rx: isEnd ? Math.min(size.tall / 2, 18) : 5 }));
+    if (row && value && this.figure) {
+      made.append(make("rect", { class: `tint on-${colour}`, width: size.wide.toFixed(1), height: size.tall.toFixed(1), rx: 5, opacity: (0.04 + 0.18 * value / most).toFixed(3) }));
+    }
+    if (!isEnd) made.append(make("rect", { class: `on-${colour}`, width: 3.5, height: size.tall.toFixed(1), rx: 1 }));
+    made.append(make("text", { x: PADDING, y: 16 }, this.nameOf(node)));
+    if (this.below(node)) made.append(make("text", { class: "soft", x: PADDING, y: 31 }, this.below(node)));
+    if (row && this.figure) this.drawFigure(made, row, value / most, size, colour);
+    if (row?.level !== undefined) made.append(this.opener(node.row, size));
+    if (inside) {
+      inside.element.setAttribute("transform", `translate(${((size.wide - inside.size.wide) / 2).toFixed(1)} ${HEAD + PADDING})`);
+      made.append(inside.element);
+    }
+    this.listenTo(made, node, row, level, at, id);
+    return made;
+  }
+
+  /** @param {any} made @param {any} row @param {number} part @param {Size} size @param {string} colour */
+  drawFigure(made, row, part, size, colour) {
+    const end = size.wide - PADDING - (row.level === undefined ? 0 : 16);
+    made.append(make("text", { class: "figure", x: end.toFixed(1), y: 15.5, "text-anchor": "end" }, this.figure?.text(this.figure.value(row)) ?? ""));
+    if (!part) return;
+    const left = end - BAR;
+    made.append(make("rect", { class: "groove", x: left.toFixed(1), y: 25, width: BAR, height: 4, rx: 2 }));
+    made.append(make("rect", { class: `on-${colour}`, x: left.toFixed(1), y: 25, width: Math.max(1.5, BAR * part).toFixed(1), height: 4, rx: 2 }));
+  }
+
+  /** The sign that opens a box in place. @param {number} row @param {Size} size */
+  opener(row, size) {
+    const isOpen = this.opened.has(row);
+    return make("g", { class: "opener", transform: `translate(${(size.wide - 15).toFixed(1)} 11)`, "data-opens": row, onclick: (/** @type {Event} */ event) => { event.stopPropagation(); this.toggle(row); } },
+      make("rect", { x: -9, y: -9, width: 20, height: 20, fill: "transparent" }),
+      make("path", { d: isOpen ? "M-3.5 0H3.5" : "M-3.5 0H3.5M0 -3.5V3.5" }), make("title", {}, isOpen ? "close" : "open here"));
+  }
+
+  /** @param {number} row */
+  toggle(row) {
+    if (!this.opened.delete(row)) this.opened.add(row);
+    if (this.figure) this.show(this.row, this.selected, this.figure);
+  }
+
+  // -- what people do ------------------------------------------------------------------------------------------------
+
+  /** @param {any} made @param {any} node @param {any} row @param {any} level @param {number} at @param {string} id */
+  listenTo(made, node, row, level, at, id) {
+    const said = () => (row ? this.said(row) : /** @type {[string, string][]} */ ([["", node.name], ["what", node.kind], ["shape", node.shape]]));
+    made.addEventListener("pointerenter", (/** @type {Event} */ event) => this.on.point(event, said()));
+    made.addEventListener("pointerleave", () => this.on.point(null, []));
+    made.addEventListener("focus", (/** @type {Event} */ event) => this.on.point(event, said()));
+    made.addEventListener("blur", () => this.on.point(null, []));
+    made.addEventListener("click", (/** @type {Event} */ event) => { event.stopPropagation(); if (row && !this.hasMoved) this.on.select(node.row); });
+    made.addEventListener("dblclick", (/** @type {Event} */ event) => { event.stopPropagation(); if (row?.level !== undefined) this.on.enter(node.row); });
+    made.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.key(event, node, row, level, at, id));
+  }
+
+  /** @param {any} row @returns {[string, string][]} */
+  said(row) { return [["", row.name]]; }
+
+  /** @param {KeyboardEvent} event @param {any} node @param {any} row @param {any} level @param {number} at @param {string} id */
+  key(event, node, row, level, at, id) {
+    const edges = level.edges, prefix = id.slice(0, id.lastIndexOf("."));
+    const to = {
+      ArrowDown: () => edges.find((/** @type {any} */ edge) => edge[0] === at)?.[1],
+      ArrowUp: () => edges.find((/** @type {any} */ edge) => edge[1] === at)?.[0],
+      ArrowRight: () => at + 1, ArrowLeft: () => at - 1,
+    }[event.key];
+    if (to) this.inner.querySelector(`[data-node="${prefix}.${to() ?? at}"]`)?.focus();
+    else if (event.key === "Enter" && row?.level !== undefined) this.on.enter(node.row);
+    else if (event.key === " " && row?.level !== undefined) this.toggle(node.row);
+    else if (event.key === "Backspace" || event.key === "Escape") this.on.leave();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  listen() {
+    this.hasMoved = false;
+    /** @type {{x: number, y: number} | null} */
+    let held = null;
+    this.svg.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => { held = { x: event.clientX - this.view.x, y: event.clientY - this.view.y }; this.hasMoved = false; });
+    this.svg.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
+      if (!held || !event.buttons) { held = null; return; }
+      const x = event.clientX - held.x, y = event.clientY - held.y;
+      if (!this.hasMoved && Math.hypot(x - this.view.x, y - this.view.y) < 4) return;
+      if (!this.hasMoved) this.svg.setPointerCapture(event.pointerId);
+      this.hasMoved = true;
+      this.view.x = x; this.view.y = y;
+      this.move();
+    });
+    this.svg.addEventListener("pointerup", () => { held = null; });
+    this.svg.addEventListener("wheel", (/** @type {WheelEvent} */ event) => {
+      if (!event.ctrlKey && !event.metaKey) return;
+      event.preventDefault();
+      const box = this.svg.getBoundingClientRect();
+      this.zoom(Math.exp(-event.deltaY / 300), event.clientX - box.x, event.clientY - box.y);
+    }, { passive: false });
+    this.svg.addEventListener("focusin", (/** @type {FocusEvent} */ event) => this.bring(/** @type {Element} */ (event.target)));
+  }
+
+  /** Move the view so that what has the focus is seen. @param {Element} element */
+  bring(element) {
+    if (!element.matches(":focus-visible")) return;
+    const box = element.getBoundingClientRect(), host = this.svg.getBoundingClientRect();
+    if (box.top < host.top) this.view.y += host.top - box.top + 16;
+    if (box.bottom > host.bottom) this.view.y += Math.max(host.bottom - box.bottom - 16, host.top - box.top + 16);
+    if (box.left < host.left) this.view.x += host.left - box.left + 16;
+    if (box.right > host.right) this.view.x += Math.max(host.right - box.right - 16, host.left - box.left + 16);
+    this.svg.parentElement.scrollTo(0, 0);
+    this.move();
+  }
+
+  /** @param {number} factor @param {number} [x] that stays where it is @param {number} [y] */
+  zoom(factor, x = this.svg.clientWidth / 2, y = this.svg.clientHeight / 2) {
+    const zoom = Math.min(4, Math.max(0.05, this.view.zoom * factor)), real = zoom / this.view.zoom;
+    this.view = { zoom, x: x - (x - this.view.x) * real, y: y - (y - this.view.y) * real };
+    this.move();
+  }
+
+  /** All of it, as large as it can be read and not larger. */
+  fit() {
+    const { wide, tall } = this.size ?? { wide: 1, tall: 1 }, room = 24;
+    const across = (this.svg.clientWidth - room) / wide, down = (this.svg.clientHeight - room) / tall;
+    const zoom = Math.min(1, Math.max(Math.min(across, down), Math.min(0.62, across)));
+    this.view = { zoom, x: (this.svg.clientWidth - zoom * wide) / 2, y: zoom * tall < this.svg.clientHeight ? room / 2 : room / 2 };
+    this.move();
+  }
+
+  move() { this.inner.setAttribute("transform", `translate(${this.view.x.toFixed(1)} ${this.view.y.toFixed(1)}) scale(${this.view.zoom.toFixed(4)})`); }
+}
+
+function arrows() {
+  return make("defs", {}, make("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 6, markerHeight: 6, orient: "auto" }, make("path", { class: "head", d: "M0 0.5L7.5 4L0 7.5z" })));
+}
+
+/** @param {[number, number][]} way @param {string} said */
+function line(way, said) {
+  let [x, y] = way[0], path = `M${x.toFixed(1)} ${y.toFixed(1)}`;
+  for (const [toX, toY] of way.slice(1)) {
+    const middle = ((y + toY) / 2).toFixed(1);
+    path += Math.abs(toX - x) < 0.05 ? `V${toY.toFixed(1)}` : `C${x.toFixed(1)} ${middle} ${toX.toFixed(1)} ${middle} ${toX.toFixed(1)} ${toY.toFixed(1)}`;
+    [x, y] = [toX, toY];
+  }
+  return make("path", { class: "way", d: path, "marker-end": "url(#arrow)" }, make("title", {}, said));
+}

@@ -1,0 +1,126 @@
+// The table of layers: a tree that opens, or a list in the order of a column.
+
+import { make } from "./elements.js";
+import { count, share } from "./format.js";
+
+/** @typedef {import("./figures.js").Figure} Figure */
+/** @typedef {Record<string, any>} Row */
+
+export class LayersView {
+  /**
+   * @param {HTMLElement} host @param {Row[]} rows
+   * @param {{select: (row: number) => void, enter: (row: number) => void, point: (event: Event | null, row: Row | null) => void}} on
+   */
+  constructor(host, rows, on) {
+    this.host = host; this.rows = rows; this.on = on;
+    this.closed = new Set(rows.flatMap((row, at) => (row.depth >= 2 && this.hasInner(at) ? [at] : [])));
+    /** @type {{key: string, isDown: boolean} | null} */
+    this.sorted = null;
+    this.selected = -1;
+    /** @type {Figure | null} */
+    this.figure = null;
+    this.wanted = "";
+  }
+
+  /** @param {number} at */
+  hasInner(at) { return this.rows[at + 1]?.depth > this.rows[at].depth; }
+
+  /** @param {number} selected @param {Figure} figure */
+  show(selected, figure) {
+    if (selected !== this.selected) for (let at = this.rows[selected]?.in; at !== null && at !== undefined; at = this.rows[at].in) this.closed.delete(at);
+    this.selected = selected; this.figure = figure;
+    const focused = document.activeElement?.closest("[data-at]")?.getAttribute("data-at");
+    const columns = this.columns(figure);
+    const head = make("tr", {}, ...columns.map((column) => this.heading(column)));
+    const body = make("tbody", {}, ...this.seen().map((at) => this.line(at, columns)));
+    this.host.replaceChildren(make("table", { role: this.sorted ? "table" : "treegrid", "aria-label": "layers" }, make("thead", {}, head), body));
+    if (focused) /** @type {HTMLElement | null} */ (this.host.querySelector(`[data-at="${focused}"]`))?.focus({ preventScroll: true });
+  }
+
+  /** @param {Figure} figure @returns {{key: string, label: string, isNumber: boolean, always?: boolean, of: (row: Row) => any, text: (row: Row) => string}[]} */
+  columns(figure) {
+    const text = (/** @type {string} */ key, /** @type {string} */ label) => ({ key, label, isNumber: true, of: (/** @type {Row} */ row) => row[key], text: (/** @type {Row} */ row) => count(row[key]) });
+    const rest = [text("params", "Params"), text("macs", "MACs"), { key: "rf", label: "RF", isNumber: true, of: (/** @type {Row} */ row) => parseFloat(row.rf) || 0, text: (/** @type {Row} */ row) => row.rf || "–" }]
+      .filter((column) => column.key !== figure.key && this.rows.some((row) => row[column.key]));
+    return [
+      { key: "name", label: "Layer", isNumber: false, always: true, of: (row) => row.name, text: (row) => row.name },
+      { key: "output", label: "Output", isNumber: true, of: (row) => row.output[0] ?? "", text: (row) => (row.output[0] ?? "–") + (row.output.length > 1 ? ` +${row.output.length - 1}` : "") },
+      ...rest,
+      { key: figure.key, label: figure.label, isNumber: true, always: true, of: figure.value, text: (row) => figure.text(figure.value(row)) },
+    ];
+  }
+
+  /** Rows that are seen, in their order. */
+  seen() {
+    const wanted = this.wanted.toLowerCase();
+    const all = this.rows.map((_, at) => at).filter((at) => !wanted || `${this.rows[at].path} ${this.rows[at].name} ${this.rows[at].type}`.toLowerCase().includes(wanted));
+    if (this.sorted) {
+      const column = this.columns(/** @type {Figure} */ (this.figure)).find((each) => each.key === this.sorted?.key), way = this.sorted.isDown ? -1 : 1;
+      return all.sort((one, other) => { const a = column?.of(this.rows[one]), b = column?.of(this.rows[other]); return way * (a < b ? -1 : a > b ? 1 : 0); });
+    }
+    if (wanted) return all;
+    const hidden = new Set();
+    return all.filter((at) => { const above = this.rows[at].in; if (above !== null && (hidden.has(above) || this.closed.has(above))) { hidden.add(at); return false; } return true; });
+  }
+
+  /** @param {ReturnType<LayersView["columns"]>[number]} column */
+  heading(column) {
+    const order = this.sorted?.key === column.key ? (this.sorted.isDown ? "descending" : "ascending") : undefined;
+    const press = () => {
+      this.sorted = this.sorted?.key !== column.key ? { key: column.key, isDown: column.key !== "name" } : this.sorted.isDown === (column.key !== "name") ? { key: column.key, isDown: !this.sorted.isDown } : null;
+      if (this.figure) this.show(this.selected, this.figure);
+    };
+    return make("th", { scope: "col", class: `${column.isNumber ? "number" : ""}${column.always ? "" : " extra"}`, "aria-sort": order }, make("button", { type: "button", onclick: press }, column.label));
+  }
+
+  /** @param {number} at @param {ReturnType<LayersView["columns"]>} columns */
+  line(at, columns) {
+    const row = this.rows[at], isTree = !this.sorted && !this.wanted;
+    const made = make("tr", {
+      "data-at": at, tabindex: at === Math.max(this.selected, 0) ? 0 : -1, class: `${at === this.selected ? "selected" : ""}${row.failed ? " failed" : ""}`,
+      "aria-level": isTree ? row.depth + 1 : undefined, "aria-expanded": isTree && this.hasInner(at) ? String(!this.closed.has(at)) : undefined, "aria-selected": at === this.selected ? "true" : undefined,
+      onclick: () => this.on.select(at), ondblclick: () => row.level !== undefined && this.on.enter(at),
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event, at),
+      onpointerenter: (/** @type {Event} */ event) => this.on.point(event, row), onpointerleave: () => this.on.point(null, null),
+    }, this.nameCell(at, isTree), ...columns.slice(1).map((column) => make("td", { class: `number${column.always ? "" : " extra"}` }, `${column.key === "macs" && !row.complete ? "≥ " : ""}${column.text(row)}`)));
+    if (this.figure) made.lastChild.append(this.part(row));
+    return made;
+  }
+
+  /** A bar beside a figure, and its share of the whole. @param {Row} row */
+  part(row) {
+    const figure = /** @type {Figure} */ (this.figure), whole = figure.adds ? figure.value(this.rows[0]) : Math.max(...this.rows.map(figure.value));
+    const part = whole ? figure.value(row) / whole : 0, drawn = make("span", { class: "share" }, make("i", { class: `on-${figure.colour(row)}` }));
+    drawn.firstChild.style.width = `${100 * part}%`;
+    return make("span", { class: "part" }, figure.adds ? make("span", { class: "percent" }, share(part)) : "", drawn);
+  }
+
+  /** @param {number} at @param {boolean} isTree */
+  nameCell(at, isTree) {
+    const row = this.rows[at], isOpen = !this.closed.has(at);
+    const fold = isTree && this.hasInner(at) ? make("button", { type: "button", class: "fold", tabindex: -1, "aria-label": isOpen ? "close" : "open", onclick: (/** @type {Event} */ event) => { event.stopPropagation(); this.toggle(at); } }, isOpen ? "▾" : "▸") : make("span", { class: "fold" });
+    const name = `${isTree ? row.name : row.path || row.name}${row.failed ? " failed" : ""}`;
+    const cell = make("td", { class: "name" }, fold, make("span", {}, name), make("span", { class: "type" }, `${row.type}${row.repeats > 1 ? ` ×${row.repeats}` : ""}`));
+    if (isTree) cell.style.paddingLeft = `${6 + 15 * Math.min(row.depth, 40)}px`;
+    return cell;
+  }
+
+  /** @param {number} at */
+  toggle(at) {
+    if (!this.closed.delete(at)) this.closed.add(at);
+    if (this.figure) this.show(this.selected, this.figure);
+  }
+
+  /** @param {KeyboardEvent} event @param {number} at */
+  key(event, at) {
+    const seen = this.seen(), place = seen.indexOf(at), isTree = !this.sorted && !this.wanted;
+    const go = (/** @type {number | undefined} */ to) => { if (to === undefined) return; this.on.select(to); /** @type {HTMLElement | null} */ (this.host.querySelector(`[data-at="${to}"]`))?.focus(); };
+    if (event.key === "ArrowDown") go(seen[place + 1]);
+    else if (event.key === "ArrowUp") go(seen[place - 1]);
+    else if (event.key === "ArrowRight" && isTree && this.hasInner(at)) { if (this.closed.has(at)) this.toggle(at); else go(seen[place + 1]); }
+    else if (event.key === "ArrowLeft" && isTree) { if (this.hasInner(at) && !this.closed.has(at)) this.toggle(at); else if (this.rows[at].in !== null) go(this.rows[at].in); }
+    else if (event.key === "Enter" && this.rows[at].level !== undefined) this.on.enter(at);
+    else return;
+    event.preventDefault();
+  }
+}

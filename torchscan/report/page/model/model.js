@@ -1,0 +1,152 @@
+// The page of a model: verdicts, the graph and the table in step, memory and time.
+
+import { memoryChart, rooflineChart } from "./charts.js";
+import { bar, make } from "./elements.js";
+import { figuresOf, saidOf } from "./figures.js";
+import { GraphView } from "./graph.js";
+import { LayersView } from "./layers.js";
+import { save } from "./save.js";
+
+/** @param {HTMLElement} host @param {any} data */
+export function showModel(host, data) { return new ModelPage(host, data); }
+
+class ModelPage {
+  /** @param {HTMLElement} host @param {any} data */
+  constructor(host, data) {
+    this.data = data;
+    this.figures = figuresOf(data.rows);
+    this.figure = this.figures.find((each) => each.key === "time") ?? this.figures.find((each) => each.key === "macs") ?? this.figures[0];
+    this.shown = 0; this.selected = -1;
+    this.tip = make("div", { class: "tip", role: "tooltip", hidden: "" });
+    const point = (/** @type {Event | null} */ event, /** @type {[string, string][]} */ said) => this.point(event, said);
+    this.crumbs = make("nav", { class: "crumbs", "aria-label": "where this is" });
+    const graph = make("div", { class: "canvas" }), table = make("div", { class: "scroll" });
+    host.replaceChildren(this.header(), ...(data.error ? [make("p", { class: "error" }, data.error)] : []), this.verdicts(), make("main", {},
+      this.panel("Graph", "graph", graph, this.colouring(), this.crumbs, this.zooming()),
+      this.panel("Layers", "layers", table, this.searching()),
+      make("div", { class: "charts" }, ...this.charts())), ...data.remarks.map((/** @type {string} */ each) => make("p", { class: "remark" }, each)), this.tip);
+    this.graph = new GraphView(graph, data, { select: (row) => this.select(row), enter: (row) => this.enter(row), leave: () => this.leave(), point });
+    this.graph.said = (row) => saidOf(row, this.figures);
+    this.layers = new LayersView(table, data.rows, { select: (row) => this.select(row), enter: (row) => this.enter(row), point: (event, row) => this.point(event, row ? saidOf(row, this.figures) : []) });
+    addEventListener("hashchange", () => this.follow());
+    addEventListener("resize", () => this.graph.fit());
+    addEventListener("keydown", (event) => { if (event.key === "/" && !(event.target instanceof HTMLInputElement)) { event.preventDefault(); this.search.focus(); } });
+    this.follow();
+  }
+
+  // -- where one is --------------------------------------------------------------------------------------------------
+
+  /** Show what the address says: the model, or `#layer3.0.conv2`. */
+  follow() {
+    const path = decodeURIComponent(location.hash.slice(1)), found = path ? this.rowOf(path) : 0;
+    const at = found ?? 0, row = this.data.rows[at];
+    this.selected = found && row ? at : -1;
+    const isInside = location.hash.endsWith("/") || at === 0;
+    this.shown = isInside && row.level !== undefined ? at : row.in ?? 0;
+    this.draw();
+  }
+
+  /** Of a folded module, which has a row with others, that row. @param {string} path @returns {number | null} */
+  rowOf(path) {
+    const wanted = path.replace(/\/$/, ""), rows = this.data.rows;
+    const exact = rows.findIndex((/** @type {any} */ row) => row.key === wanted);
+    if (exact >= 0 || !wanted) return Math.max(exact, 0);
+    for (const row of rows) {
+      const first = row.repeats > 1 ? /^(.*?)(\d+)$/.exec(row.path) : null;
+      if (!first || !wanted.startsWith(first[1])) continue;
+      const number = /^\d+/.exec(wanted.slice(first[1].length))?.[0] ?? "", ahead = Number(number) - Number(first[2]);
+      if (number && ahead > 0 && ahead < row.repeats) return this.rowOf(row.path + wanted.slice(first[1].length + number.length));
+    }
+    return wanted.includes(".") ? this.rowOf(wanted.slice(0, wanted.lastIndexOf("."))) : null;
+  }
+
+  /** @param {number} row */
+  select(row) { this.go(row, false); }
+
+  /** @param {number} row */
+  enter(row) { this.go(row, true); }
+
+  leave() { const above = this.data.rows[this.shown].in; if (above !== null) this.go(this.shown, false); }
+
+  /** @param {number} row @param {boolean} isInside */
+  go(row, isInside) {
+    const { key } = this.data.rows[row], hash = key ? `#${encodeURIComponent(key)}${isInside ? "/" : ""}` : "#";
+    if (location.hash === hash || (hash === "#" && !location.hash)) this.follow();
+    else location.hash = hash; // hashchange follows
+  }
+
+  draw() {
+    this.graph.show(this.shown, this.selected, this.figure);
+    this.layers.show(this.selected, this.figure);
+    const way = [];
+    for (let at = this.shown; at !== null; at = this.data.rows[at].in) way.unshift(at);
+    this.crumbs.replaceChildren(...way.flatMap((at, place) => {
+      const row = this.data.rows[at], isLast = place === way.length - 1;
+      const name = `${row.name}${row.repeats > 1 ? ` ×${row.repeats}` : ""}`;
+      return [...(place ? [" › "] : []), isLast ? make("b", {}, name) : make("a", { href: "#", onclick: (/** @type {Event} */ event) => { event.preventDefault(); this.enter(at); } }, name)];
+    }), make("span", { class: "type" }, this.data.rows[this.shown].type));
+  }
+
+  // -- parts ---------------------------------------------------------------------------------------------------------
+
+  header() {
+    return make("header", {}, make("h1", {}, this.data.title), make("span", { class: "question" }, this.data.question.join(" · ")));
+  }
+
+  verdicts() {
+    return make("div", { class: "verdicts" }, ...this.data.verdicts.map((/** @type {any} */ each) =>
+      make("section", { class: "verdict" }, make("span", { class: "label" }, each.label), make("b", {}, each.value), make("span", {}, each.said), ...(each.bar ? [bar(each.bar)] : []))));
+  }
+
+  /** @param {string} title @param {string} name @param {HTMLElement} content @param {...Node} tools */
+  panel(title, name, content, ...tools) {
+    return make("section", { class: `panel ${name}`, "aria-label": title }, make("h2", {}, make("span", {}, title), ...tools.slice(0, 1)), ...tools.slice(1), content);
+  }
+
+  colouring() {
+    const chosen = make("select", { "aria-label": "colour by", onchange: () => { this.figure = this.figures[chosen.selectedIndex]; this.draw(); } },
+      ...this.figures.map((figure) => make("option", { value: figure.key, selected: figure === this.figure ? "" : undefined }, figure.label)));
+    return make("label", {}, "colour ", chosen);
+  }
+
+  zooming() {
+    const button = (/** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ press) => make("button", { type: "button", "aria-label": label, title: label, onclick: press }, text);
+    return make("div", { class: "tools" }, button("−", "smaller", () => this.graph.zoom(1 / 1.3)), button("+", "larger", () => this.graph.zoom(1.3)), button("fit", "all of it", () => this.graph.fit()), ...this.saving(() => this.graph.svg, "graph"));
+  }
+
+  /** @param {() => SVGSVGElement} drawn @param {string} name */
+  saving(drawn, name) {
+    return ["svg", "png"].map((kind) => make("button", { type: "button", title: `save as ${kind.toUpperCase()}`, onclick: () => save(drawn(), kind, `${this.data.title}-${name}`) }, kind.toUpperCase()));
+  }
+
+  searching() {
+    this.search = make("input", { type: "search", placeholder: "search: path or type", "aria-label": "search layers by path or type", oninput: () => { this.layers.wanted = this.search.value; this.layers.show(this.selected, this.figure); } });
+    return this.search;
+  }
+
+  charts() {
+    const on = { select: (/** @type {string} */ path) => { const row = this.rowOf(path); if (row) this.select(row); }, point: (/** @type {Event | null} */ event, /** @type {[string, string][]} */ said) => this.point(event, said) };
+    const drawn = [
+      ...(this.data.memory ? [{ title: "Memory over the pass", name: "memory", ...memoryChart(this.data.memory, on) }] : []),
+      ...(this.data.roofline?.points.length ? [{ title: "What limits it", name: "roofline", ...rooflineChart(this.data.roofline, on) }] : []),
+    ];
+    return drawn.map((each) => make("section", { class: `panel ${each.name}`, "aria-label": each.title }, make("h2", {}, make("span", {}, each.title), make("span", {}, each.unit)), each.svg,
+      make("div", { class: "key" }, ...each.key.map((/** @type {[string, string]} */ [kind, text]) => make("span", {}, make("i", { class: `on-${kind}` }), text))),
+      make("div", { class: "tools" }, ...this.saving(() => each.svg, each.name))));
+  }
+
+  // -- what is pointed at --------------------------------------------------------------------------------------------
+
+  /** @param {Event | null} event @param {[string, string][]} said the first is the title */
+  point(event, said) {
+    this.tip.hidden = !event || !said.length;
+    if (this.tip.hidden || !event) return;
+    const [[, title], ...rest] = said;
+    this.tip.replaceChildren(make("b", {}, title), make("dl", {}, ...rest.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])));
+    const box = /** @type {Element} */ (event.currentTarget ?? event.target).getBoundingClientRect(), isPointer = event instanceof PointerEvent;
+    const x = isPointer ? event.clientX + 14 : box.right + 8, y = isPointer ? event.clientY + 14 : box.top;
+    const size = this.tip.getBoundingClientRect();
+    this.tip.style.left = `${Math.max(4, x + size.width > innerWidth - 8 ? x - size.width - 28 : x)}px`;
+    this.tip.style.top = `${Math.max(4, Math.min(y, innerHeight - size.height - 8))}px`;
+  }
+}

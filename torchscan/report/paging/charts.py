@@ -1,0 +1,66 @@
+"""Memory over a pass and the roofline, as series that a page draws."""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby, pairwise
+from typing import Any
+
+from torchscan.analyses.memory_estimate import MemoryEstimate
+from torchscan.analyses.roofline import Roofline
+from torchscan.report.memory import STACK
+from torchscan.report.paging.rows import cut
+from torchscan.report.pictures.roofline import points_of
+
+#: columns of a chart, each the largest moment of a stretch
+_MOST_COLUMNS = 360
+_MOST_POINTS = 400
+
+
+def memory_series(estimate: MemoryEstimate) -> dict[str, Any]:
+    """What is alive over the operators, by kind, with the layer and the operator of each column."""
+    timeline = estimate.timeline
+    count = min(_MOST_COLUMNS, len(timeline))
+    bounds = [number * len(timeline) // count for number in range(count + 1)] if count else [0]
+    moments = [max(timeline[begin:end], key=lambda moment: moment.total) for begin, end in pairwise(bounds)]
+    kinds = [kind for kind in STACK if any(moment.by_kind[kind] for moment in moments)]
+    verdict = estimate.verdict
+    return {
+        "kinds": kinds,
+        "sizes": [[moment.by_kind[kind] for moment in moments] for kind in kinds],
+        "layers": [cut(moment.layer) for moment in moments],
+        "operators": [moment.operator.removeprefix("aten.") for moment in moments],
+        "phases": [[name, len(list(members))] for name, members in groupby(moment.phase for moment in moments)],
+        "peak": max(range(count), key=lambda at: moments[at].total, default=None),
+        "peakLayer": cut(estimate.peak_layer),
+        "peakBytes": estimate.peak_bytes,
+        "capacity": None if verdict is None else verdict.capacity_bytes - verdict.context_bytes,
+        "device": None if verdict is None else verdict.device,
+    }
+
+
+def roofline_series(roofline: Roofline) -> dict[str, Any]:
+    """The roofs, and a point for all equal calls of an operator."""
+    points = [
+        {
+            "x": _rounded(point.load.intensity or 0.0),
+            "y": _rounded(point.rate),
+            "share": _rounded(point.time / roofline.time_estimate),
+            "limiter": point.load.limiter,
+            "layer": cut(point.load.layer),
+            "operator": point.load.operator.removeprefix("aten."),
+            "calls": point.calls,
+        }
+        for point in points_of(roofline)[:_MOST_POINTS]
+    ]
+    return {
+        "points": points,
+        "bandwidth": roofline.bandwidth,
+        "peaks": [[form, peak] for form, peak in roofline.peak_flops.items() if math.isfinite(peak)],
+        "limits": [[name, _rounded(time / (roofline.time_estimate or 1))] for name, time in roofline.time_by_limiter.items()],
+        "device": roofline.device,
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")

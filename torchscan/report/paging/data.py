@@ -1,0 +1,141 @@
+"""Everything that the page of a model shows, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchscan import units
+from torchscan.analyses.memory_estimate import MemoryEstimate
+from torchscan.analyses.receptive_field import ReceptiveField
+from torchscan.analyses.receptive_field.result import plain_short
+from torchscan.analyses.roofline import Roofline
+from torchscan.report.columns import field_text, sizes
+from torchscan.report.info_data import InfoDict, data_of
+from torchscan.report.paging.charts import memory_series, roofline_series
+from torchscan.report.paging.rows import Paging, Settings
+from torchscan.trace.trace import Trace
+from torchscan.units import printable
+
+_DIGITS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a page is made of; what there is no answer to is None, and the reason is among the ``reasons``."""
+
+    title: str
+    #: what ran: "training step", "bf16-mixed", "AdamW"
+    question: Sequence[str]
+    trace: Trace
+    info: InfoDict
+    memory: MemoryEstimate | None = None
+    roofline: Roofline | None = None
+    fields: ReceptiveField | None = None
+    settings: Settings = field(default_factory=dict)
+    #: what could not be told, and why
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    #: the call of a module that the pass failed in, and the error
+    failed: int | None = None
+    error: str = ""
+
+
+def page_data(shown: Shown) -> dict[str, Any]:
+    """For a page: what is said first, then the layers, then time and memory."""
+    info = data_of(shown.info)
+    found = Paging(shown.trace, info, shown.roofline, shown.settings, shown.failed).rows()
+    return {
+        "title": printable(shown.title),
+        "question": [printable(each) for each in shown.question],
+        "verdicts": [*_fits(shown), *_time(shown), *_counts(shown), *_field(shown)],
+        "rows": found.rows,
+        "levels": found.levels,
+        "memory": None if shown.memory is None or not shown.memory.timeline else memory_series(shown.memory),
+        "roofline": None if shown.roofline is None or not shown.roofline.operators else roofline_series(shown.roofline),
+        "remarks": [*(f"{name}: {printable(reason)}" for name, reason in shown.reasons.items())],
+        "error": "\n".join(map(printable, shown.error.splitlines())),
+        "version": info["provenance"]["torchscan_version"],
+    }
+
+
+def _fits(shown: Shown) -> list[dict[str, Any]]:
+    memory = shown.memory
+    if memory is None:
+        return []
+    verdict, said = memory.verdict, [f"peak in {memory.peak_layer or 'the model itself'}"]
+    if verdict is None:
+        return [_verdict("Peak memory", units.memory(memory.peak_bytes), *said)]
+    label = "Fits" if verdict.fits and not verdict.is_close else "Fits, but it is close" if verdict.fits else "Does not fit"
+    share = (verdict.reserved_bytes + verdict.context_bytes) / verdict.capacity_bytes
+    bar = [["activations" if verdict.fits else "temporary", min(share, 1.0)]]
+    if verdict.largest_batch_size is not None:
+        said.append(f"largest batch {units.exact(verdict.largest_batch_size)}")
+    where = f"{label} in {units.memory(verdict.capacity_bytes, 0)}"
+    return [{**_verdict(where, units.memory(memory.peak_bytes), *said), "bar": bar}]
+
+
+def _time(shown: Shown) -> list[dict[str, Any]]:
+    roofline = shown.roofline
+    if roofline is None or not roofline.time_estimate:
+        return []
+    shares = [(name, time / roofline.time_estimate) for name, time in roofline.time_by_limiter.items() if time]
+    step = "One step" if "backward" in roofline.time_by_phase else "One pass"
+    rate = (
+        []
+        if roofline.batch_size is None
+        else [f"{units.count(roofline.batch_size / roofline.time_estimate, '', 1)} samples per second"]
+    )
+    said = [f"{name} {units.share(share)}" for name, share in shares]
+    return [
+        _verdict(step, units.duration(roofline.time_estimate), f"± {100 * roofline.spread.share:.0f} %", *rate),
+        {**_verdict("Limited by", shares[0][0], *said), "bar": [list(each) for each in shares]},
+    ]
+
+
+def _counts(shown: Shown) -> list[dict[str, Any]]:
+    overall, bound = data_of(shown.info)["overall"], "" if data_of(shown.info)["overall"]["complete"] else "≥ "
+    parameters = overall["grad_params"] + overall["nograd_params"]
+    size = units.memory(overall["param_size"] + overall["buffer_size"])
+    step = ", forward and backward" if data_of(shown.info)["provenance"]["backward"] else ""
+    frozen = [f"{units.count(overall['nograd_params'])} frozen"] if overall["nograd_params"] else []
+    return [
+        _verdict("Arithmetic", f"{bound}{_three(overall['macs'], 'MACs')}", f"{_three(overall['flops'], 'FLOPs')}{step}"),
+        _verdict("Parameters", _three(parameters), f"{size} with buffers", *frozen),
+    ]
+
+
+def _field(shown: Shown) -> list[dict[str, Any]]:
+    """Of the output, or, where that sees everything, what it sees through windows before."""
+    if shown.fields is None:
+        return []
+    last = field_text(plain_short(shown.fields.output.rf))
+    if not last or last == "–":
+        return []
+    return [_verdict("Receptive field", last, "of a unit of the output")]
+
+
+def _three(value: float, unit: str = "") -> str:
+    """With three digits."""
+    for digits in (2, 1, 0):
+        said = units.count(value, unit, digits)
+        if len(said.partition(" ")[0].replace(".", "")) <= _DIGITS:
+            break
+    return said
+
+
+def _verdict(label: str, value: str, *said: str) -> dict[str, Any]:
+    return {"label": label, "value": value, "said": ", ".join(printable(each) for each in said)}
+
+
+def question_of(trace: Trace, **asked: Any) -> list[str]:
+    """What ran, for the line at the top."""
+    given = trace.provenance.inputs
+    batch = trace.provenance.batch_size
+    inputs = (
+        [f"batch {batch} of {', '.join(sizes(list(each.shape[1:])) for each in given)}"]
+        if batch is not None
+        else [f"{each.name} {sizes(list(each.shape))}" for each in given]
+    )
+    said = ["training step" if asked.get("has_backward") else "inference", *inputs]
+    return [*said, *(str(asked[name]) for name in ("precision", "optimizer", "device") if asked.get(name))]

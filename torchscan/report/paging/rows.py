@@ -1,0 +1,189 @@
+"""The layers of a page and the graphs inside them, equal ones folded: what is the same is there once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchscan.analyses.module_graph import GraphNode, ModuleGraph, ModuleGraphs
+from torchscan.analyses.roofline import Roofline
+from torchscan.report.columns import field_text, sizes
+from torchscan.report.graphs.words import shape_of
+from torchscan.report.info import tree_order
+from torchscan.report.info_data import InfoData
+from torchscan.trace.trace import Trace
+from torchscan.units import printable
+
+#: characters that a page shows of a name or a setting
+_LONGEST = 300
+#: that add up
+_FIGURES = ("params", "macs", "flops", "bytes", "time")
+Settings = Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Rows:
+    """All rows, each after the one that it is in, and the levels that they open."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    levels: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Paging:
+    """Makes the rows of a record."""
+
+    def __init__(
+        self, trace: Trace, info: InfoData, roofline: Roofline | None, settings: Settings, failed: int | None = None
+    ) -> None:
+        """``settings`` are what modules say of themselves (``extra_repr``), by their paths."""
+        self._trace = trace
+        self._graphs = ModuleGraphs(trace, failed)
+        self._layers = dict(zip(tree_order(trace), info["layers"], strict=True))
+        self._settings = settings
+        self._limits = {} if roofline is None else _limits(roofline)
+        self._totals = self._summed_up()
+        self._found = Rows()
+
+    def rows(self) -> Rows:
+        """From the model down."""
+        root = self._trace.root
+        node = GraphNode(kind="module", name=root.type_name, type_name=root.type_name, calls=(0,))
+        self._add(node, [0], [0], None, 0)
+        return self._found
+
+    def _summed_up(self) -> list[dict[str, Any]]:
+        """By call, with everything that it calls."""
+        found = [self._own(call.index) for call in self._trace.modules]
+        for call in reversed(self._trace.modules):  # children come after their parents
+            if call.parent is not None:
+                above = found[call.parent]
+                for name in _FIGURES:
+                    above[name] += found[call.index][name]
+                for limiter, time in found[call.index]["limits"].items():
+                    above["limits"][limiter] = above["limits"].get(limiter, 0.0) + time
+        return found
+
+    def _own(self, call: int) -> dict[str, Any]:
+        layer = self._layers[call]
+        return {
+            "params": layer["grad_params"] + layer["nograd_params"],
+            "macs": layer["macs"],
+            "flops": layer["flops"],
+            "bytes": layer["bytes_read"] + layer["bytes_written"],
+            "time": layer.get("time_estimate", 0.0),
+            "limits": dict(self._limits.get((layer["path"], layer["call"]), {})),
+        }
+
+    def _add(self, node: GraphNode, places: Sequence[int], run: Sequence[int], above: int | None, depth: int) -> int:
+        """A row for equal calls, of which ``run`` are those that one block calls; what is inside is that of the first."""
+        number = len(self._found.rows)
+        row = {**self._row(node, places, run), "in": above, "depth": depth}
+        self._found.rows.append(row)
+        if self._trace.modules[run[0]].children or self._trace.modules[run[0]].ops:
+            row["level"] = self._level(run[0], places, number, depth)
+        return number
+
+    def _level(self, call: int, places: Sequence[int], number: int, depth: int) -> int:
+        graph = self._graphs.folded(self._graphs.in_call(call))
+        nodes = []
+        for at, each in enumerate(graph.nodes):
+            row = None
+            if each.kind == "module":
+                row = self._add(each, self._places_of(each, call, places), each.calls, number, depth + 1)
+            nodes.append(_node(graph, at, row))
+        edges = [[source, target, _carried(graph, tensors)] for source, target, tensors in graph.edges]
+        self._found.levels.append({"nodes": nodes, "edges": edges})
+        return len(self._found.levels) - 1
+
+    def _places_of(self, node: GraphNode, call: int, places: Sequence[int]) -> list[int]:
+        """The same children of all equal calls."""
+        children = self._trace.modules[call].children
+        positions = [children.index(each) for each in node.calls]
+        return [self._trace.modules[place].children[position] for place in places for position in positions]
+
+    def _row(self, node: GraphNode, places: Sequence[int], run: Sequence[int]) -> dict[str, Any]:
+        layer, call = self._layers[run[-1]], self._trace.modules[run[0]]
+        totals = [self._totals[place] for place in places]
+        found: dict[str, Any] = {
+            "name": cut(node.name),
+            "path": cut(call.path),
+            "key": cut(call.path) + (f"@{call.call + 1}" if call.call else ""),
+            "type": cut(node.type_name),
+            "repeats": len(run),
+            "input": _shape(layer["input_shape"]),
+            "output": _shape(layer["output_shape"]),
+            "rf": "" if layer["rf"] is None else field_text(layer["rf"]),
+            "complete": all(self._layers[place]["complete"] for place in places),
+            **{name: sum(each[name] for each in totals) for name in _FIGURES if name != "time"},
+        }
+        if "time_estimate" in layer:
+            found["time"] = _rounded(math.fsum(each["time"] for each in totals))
+            found["limiter"] = _most([each["limits"] for each in totals])
+        if "peak_bytes" in layer:
+            found["activations"] = sum(self._layers[place].get("activation_bytes") or 0 for place in places)
+            found["peak"] = max(self._layers[place].get("peak_bytes") or 0 for place in places)
+        if node.failed:
+            found["failed"] = True
+        if settings := self._settings.get(call.path):
+            found["settings"] = [[cut(name), cut(value)] for name, value in parsed(settings)]
+        return found
+
+
+def _limits(roofline: Roofline) -> dict[tuple[str, int], dict[str, float]]:
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for each in roofline.operators:
+        times = found.setdefault((each.layer, each.call), {})
+        times[each.limiter] = times.get(each.limiter, 0.0) + each.time_estimate
+    return found
+
+
+def _most(times: Sequence[Mapping[str, float]]) -> str:
+    """The limit of most of the time."""
+    found: dict[str, float] = {}
+    for each in times:
+        for limiter, time in each.items():
+            found[limiter] = found.get(limiter, 0.0) + time
+    return max(found, key=found.__getitem__, default="")
+
+
+def _node(graph: ModuleGraph, at: int, row: int | None) -> dict[str, Any]:
+    node = graph.nodes[at]
+    found: dict[str, Any] = {"kind": node.kind, "name": cut(node.name), "shape": shape_of(graph, at)}
+    return found if row is None else {**found, "row": row}
+
+
+def _carried(graph: ModuleGraph, tensors: Sequence[int]) -> str:
+    return ", ".join(dict.fromkeys(sizes(list(graph.specs[each].shape)) for each in tensors))
+
+
+def _shape(shapes: Any) -> list[str]:
+    if shapes is None:
+        return []
+    several = shapes if shapes and isinstance(shapes[0], list) else [shapes]
+    return [sizes(each) for each in several[:8]]
+
+
+def parsed(settings: str) -> list[tuple[str, str]]:
+    """``"3, 64, kernel_size=(7, 7)"`` -> settings by name; what has none is said first."""
+    parts, depth, start = [], 0, 0
+    for at, sign in enumerate(settings):
+        depth += (sign in "([{") - (sign in ")]}")
+        if sign == "," and depth == 0:
+            parts.append(settings[start:at])
+            start = at + 1
+    parts.append(settings[start:])
+    named = [part.strip().partition("=") for part in parts if part.strip()]
+    plain = ", ".join(name for name, sign, _ in named if not sign)
+    return [*([("", plain)] if plain else []), *((name, value) for name, sign, value in named if sign)]
+
+
+def cut(text: str) -> str:
+    """As a page shows it."""
+    said = printable(text)
+    return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
