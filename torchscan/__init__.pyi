@@ -159,7 +159,12 @@ from torchscan.ops import (
 from torchscan.ops import (
     windows as windows,
 )
-from torchscan.pages import to_page as to_page
+from torchscan.pages import (
+    Page as Page,
+)
+from torchscan.pages import (
+    to_page as to_page,
+)
 from torchscan.report.aggregate import aggregate_info as aggregate_info
 from torchscan.report.compare import (
     Comparison as Comparison,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from torch import nn
 
 from torchscan.errors import RecordError, TorchscanError
+from torchscan.files import write_text
 from torchscan.report.info import info_of
 from torchscan.report.paging.data import Shown, question_of
 from torchscan.report.paging.file import model_page
@@ -17,12 +20,32 @@ from torchscan.trace.trace import Trace
 Answer = TypeVar("Answer")
 #: what to say where there is no answer; it may raise the error instead
 Excuse = Callable[[TorchscanError], str]
+#: pixels, in a notebook
+_TALL = 900
 
 
-def to_page(scan: Scan, title: str | None = None, *, excuse: Excuse = str) -> str:
+class Page(str):
+    """The text of an HTML file; a notebook shows it, and :meth:`save` writes it."""
+
+    __slots__ = ()
+
+    def save(self, path: str | Path) -> None:
+        """Write the file; one that is there is replaced when the new one is complete."""
+        write_text(Path(path), self)
+
+    def _repr_html_(self) -> str:
+        """In a frame of its own, which can run its script and save panels, and reach nothing of the notebook's."""
+        sandbox = "allow-scripts allow-downloads"
+        return (
+            f'<iframe srcdoc="{html.escape(self)}" sandbox="{sandbox}" title="the page of a model" '
+            f'style="width: 100%; height: {_TALL}px; border: 0"></iframe>'
+        )
+
+
+def to_page(scan: Scan, title: str | None = None, *, excuse: Excuse = str) -> Page:
     """One HTML file that shows a model: its graph and its layers in step, memory over the pass, and what limits it.
 
-    Nothing is fetched, neither to make it nor to read it.
+    A notebook shows it, and ``page.save("model.html")`` writes it. Nothing is fetched, neither to make it nor to read it.
 
     Args:
         scan: of the model; with a ``device``, times and whether it fits are there, too.
@@ -46,22 +69,21 @@ def to_page(scan: Scan, title: str | None = None, *, excuse: Excuse = str) -> st
         said = excuse(error)
         if error.so_far is None or not error.so_far.modules:
             raise
-        return model_page(_unfinished(scan, name, error, said))
+        return Page(model_page(_unfinished(scan, name, error, said)))
     memory = known("Memory", lambda: scan.memory)
     roofline = None if scan.question.device is None else known("Time", lambda: scan.roofline)
-    return model_page(
-        Shown(
-            title=name,
-            question=_question(scan, trace),
-            trace=trace,
-            info=info_of(trace, "torchscan", scan.fields, memory=memory, roofline=roofline),
-            memory=memory,
-            roofline=roofline,
-            fields=scan.fields,
-            settings=settings_of(module),
-            reasons=reasons,
-        )
+    shown = Shown(
+        title=name,
+        question=_question(scan, trace),
+        trace=trace,
+        info=info_of(trace, "torchscan", scan.fields, memory=memory, roofline=roofline),
+        memory=memory,
+        roofline=roofline,
+        fields=scan.fields,
+        settings=settings_of(module),
+        reasons=reasons,
     )
+    return Page(model_page(shown))
 
 
 def _unfinished(scan: Scan, title: str, error: RecordError, said: str) -> Shown:

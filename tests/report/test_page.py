@@ -20,6 +20,7 @@ from tests.browsing import least_contrast, opened
 from tests.recording.test_record import Calls
 from tests.report.test_graphs import a_graph, drawn
 from tests.torchvision_cpu import torchvision
+from torchscan import Page as ModelPage
 from torchscan import Scan, to_page
 from torchscan.report.paging.file import SCRIPTS
 
@@ -45,7 +46,7 @@ def data_of(page: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def resnet() -> str:
+def resnet() -> ModelPage:
     return to_page(Scan(torchvision.models.resnet50(weights=None), (3, 224, 224), **STEP), "ResNet-50")
 
 
@@ -183,7 +184,11 @@ def test_graph_and_table_are_in_step(visit: Visit, resnet: str) -> None:
         page.wait_for_selector('.node.selected[data-name="relu (3)"]')
         assert page.locator("tr.selected").inner_text().startswith("relu (3)")
         page.locator("tbody tr", has_text="avgpool").click()
-        assert page.locator(".node.selected").get_attribute("data-name") == "avgpool"
+        page.wait_for_selector('.node.selected[data-name="avgpool"]')
+        seen, whole = (page.locator(each).bounding_box() for each in (".node.selected > .frame", ".canvas"))
+        assert seen is not None
+        assert whole is not None
+        assert whole["y"] <= seen["y"] <= whole["y"] + whole["height"] - seen["height"], "it is brought into view"
 
 
 def test_the_table_opens_sorts_and_searches(visit: Visit, resnet: str) -> None:
@@ -215,6 +220,7 @@ def test_what_one_points_at_is_told(visit: Visit, resnet: str) -> None:
         box(page, "conv1").hover()
         said = page.locator(".tip").inner_text()
         assert all(text in said for text in ("kernel_size", "(7, 7)", "64×112×112", "9.41 k", "limited by"))
+        assert page.locator(".tip svg").get_attribute("aria-label") == "a unit in the middle sees 7×7 of 224×224"
         page.mouse.move(2, 2)
         assert page.locator(".tip").is_hidden()
 
@@ -248,6 +254,23 @@ def test_panels_are_saved(visit: Visit, resnet: str, kind: str, tmp_path: Path) 
             head = file.read_bytes()[:200]
             assert head.startswith(b"<svg") if kind == "svg" else head.startswith(b"\x89PNG")
             assert saving.value.suggested_filename.startswith("ResNet-50-")
+
+
+def test_a_notebook_shows_it_in_a_frame_of_its_own(browser: Browser, tmp_path: Path, resnet: ModelPage) -> None:
+    """Which cannot reach what is around it."""
+    file = tmp_path / "cell.html"
+    file.write_text(f"<!doctype html><p id=around>{resnet._repr_html_()}", encoding="utf-8")
+    with opened(browser, file) as page:
+        inside = page.frame_locator("iframe")
+        inside.locator('.node[data-name="layer3"]').focus()
+        page.keyboard.press("Enter")
+        inside.locator('.node[data-name="1 … 5"]').wait_for()
+        assert inside.locator("tr.selected").inner_text().startswith("▾layer3")
+
+
+def test_it_is_saved_as_a_file(tmp_path: Path, resnet: ModelPage) -> None:
+    resnet.save(tmp_path / "model.html")
+    assert (tmp_path / "model.html").read_text(encoding="utf-8") == resnet
 
 
 # -- looks ---------------------------------------------------------------------------------------------------------------
@@ -343,7 +366,7 @@ def test_models_of_all_sorts(visit: Visit, name: str) -> None:
         assert expected <= set(boxes(page))
         for at in range(page.locator("tbody tr").count()):
             page.locator("tbody tr").nth(at).click()
-        page.locator("[data-opens]").first.click()
+        page.locator("[data-opens]").first.dispatch_event("click")
 
 
 def test_a_pass_that_fails(visit: Visit) -> None:
@@ -389,3 +412,13 @@ def test_a_level_of_two_thousand_modules_can_be_moved(visit: Visit) -> None:
             page.mouse.move(200, 500 - 10 * step)
         page.mouse.up()
         assert "translate" in str(page.locator(".graph > g").get_attribute("transform"))
+
+
+def test_modules_nested_deeply(visit: Visit) -> None:
+    model: nn.Module = nn.ReLU()
+    for _ in range(80):
+        model = nn.Sequential(model)
+    with visit(to_page(Scan(model, (4,)))) as page:
+        assert page.evaluate("location.hash = '#' + Array(80).fill(0).join('.')")
+        page.wait_for_selector(".node.selected")
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= 1000

@@ -44,7 +44,7 @@ class Shown:
 def page_data(shown: Shown) -> dict[str, Any]:
     """For a page: what is said first, then the layers, then time and memory."""
     info = data_of(shown.info)
-    found = Paging(shown.trace, info, shown.roofline, shown.settings, shown.failed).rows()
+    found = Paging(shown.trace, info, shown.roofline, shown.settings, shown.failed, shown.fields).rows()
     return {
         "title": printable(shown.title),
         "question": [printable(each) for each in shown.question],

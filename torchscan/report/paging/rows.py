@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchscan.analyses.module_graph import GraphNode, ModuleGraph, ModuleGraphs
+from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.roofline import Roofline
 from torchscan.report.columns import field_text, sizes
 from torchscan.report.graphs.words import shape_of
@@ -31,27 +32,54 @@ class Rows:
     levels: list[dict[str, Any]] = field(default_factory=list)
 
 
+class _Waiting(NamedTuple):
+    """A row to be made, for equal calls at these places, in the row above."""
+
+    node: GraphNode
+    places: Sequence[int]
+    above: int | None
+    depth: int
+    #: in the graph, which is told the number of the row
+    box: dict[str, Any]
+
+
 class Paging:
     """Makes the rows of a record."""
 
     def __init__(
-        self, trace: Trace, info: InfoData, roofline: Roofline | None, settings: Settings, failed: int | None = None
+        self,
+        trace: Trace,
+        info: InfoData,
+        roofline: Roofline | None,
+        settings: Settings,
+        failed: int | None = None,
+        fields: ReceptiveField | None = None,
     ) -> None:
         """``settings`` are what modules say of themselves (``extra_repr``), by their paths."""
+        self._fields = [] if fields is None else list(fields)
         self._trace = trace
         self._graphs = ModuleGraphs(trace, failed)
         self._layers = dict(zip(tree_order(trace), info["layers"], strict=True))
         self._settings = settings
         self._limits = {} if roofline is None else _limits(roofline)
         self._totals = self._summed_up()
-        self._found = Rows()
 
     def rows(self) -> Rows:
-        """From the model down."""
+        """From the model down, each row after the one that it is in."""
         root = self._trace.root
-        node = GraphNode(kind="module", name=root.type_name, type_name=root.type_name, calls=(0,))
-        self._add(node, [0], [0], None, 0)
-        return self._found
+        found, node = Rows(), GraphNode(kind="module", name=root.type_name, type_name=root.type_name, calls=(0,))
+        waiting = [_Waiting(node, [0], None, 0, {})]
+        while waiting:
+            each = waiting.pop()
+            number, call = len(found.rows), self._trace.modules[each.node.calls[0]]
+            each.box["row"] = number
+            found.rows.append({**self._row(each.node, each.places), "in": each.above, "depth": each.depth})
+            if call.children or call.ops:
+                found.rows[number]["level"] = len(found.levels)
+                level, inside = self._level(each, number)
+                found.levels.append(level)
+                waiting += reversed(inside)
+        return found
 
     def _summed_up(self) -> list[dict[str, Any]]:
         """By call, with everything that it calls."""
@@ -76,26 +104,18 @@ class Paging:
             "limits": dict(self._limits.get((layer["path"], layer["call"]), {})),
         }
 
-    def _add(self, node: GraphNode, places: Sequence[int], run: Sequence[int], above: int | None, depth: int) -> int:
-        """A row for equal calls, of which ``run`` are those that one block calls; what is inside is that of the first."""
-        number = len(self._found.rows)
-        row = {**self._row(node, places, run), "in": above, "depth": depth}
-        self._found.rows.append(row)
-        if self._trace.modules[run[0]].children or self._trace.modules[run[0]].ops:
-            row["level"] = self._level(run[0], places, number, depth)
-        return number
-
-    def _level(self, call: int, places: Sequence[int], number: int, depth: int) -> int:
+    def _level(self, row: _Waiting, number: int) -> tuple[dict[str, Any], list[_Waiting]]:
+        """What is inside a row, and the rows that are there; of equal blocks the inside of the first."""
+        call = row.node.calls[0]
         graph = self._graphs.folded(self._graphs.in_call(call))
-        nodes = []
-        for at, each in enumerate(graph.nodes):
-            row = None
-            if each.kind == "module":
-                row = self._add(each, self._places_of(each, call, places), each.calls, number, depth + 1)
-            nodes.append(_node(graph, at, row))
+        boxes = [_box(graph, at) for at in range(len(graph.nodes))]
+        inside = [
+            _Waiting(node, self._places_of(node, call, row.places), number, row.depth + 1, box)
+            for node, box in zip(graph.nodes, boxes, strict=True)
+            if node.kind == "module"
+        ]
         edges = [[source, target, _carried(graph, tensors)] for source, target, tensors in graph.edges]
-        self._found.levels.append({"nodes": nodes, "edges": edges})
-        return len(self._found.levels) - 1
+        return {"nodes": boxes, "edges": edges}, inside
 
     def _places_of(self, node: GraphNode, call: int, places: Sequence[int]) -> list[int]:
         """The same children of all equal calls."""
@@ -103,7 +123,8 @@ class Paging:
         positions = [children.index(each) for each in node.calls]
         return [self._trace.modules[place].children[position] for place in places for position in positions]
 
-    def _row(self, node: GraphNode, places: Sequence[int], run: Sequence[int]) -> dict[str, Any]:
+    def _row(self, node: GraphNode, places: Sequence[int]) -> dict[str, Any]:
+        run = node.calls
         layer, call = self._layers[run[-1]], self._trace.modules[run[0]]
         totals = [self._totals[place] for place in places]
         found: dict[str, Any] = {
@@ -124,6 +145,8 @@ class Paging:
         if "peak_bytes" in layer:
             found["activations"] = sum(self._layers[place].get("activation_bytes") or 0 for place in places)
             found["peak"] = max(self._layers[place].get("peak_bytes") or 0 for place in places)
+        if self._fields and (seen := seen_by(self._fields[run[-1]])) is not None:
+            found["sees"] = seen
         if node.failed:
             found["failed"] = True
         if settings := self._settings.get(call.path):
@@ -139,6 +162,18 @@ def _limits(roofline: Roofline) -> dict[tuple[str, int], dict[str, float]]:
     return found
 
 
+def seen_by(layer: LayerField) -> list[int] | None:
+    """What a unit in the middle sees of a picture: from where, how much, and of how much; None: that cannot be drawn."""
+    local = [axis for axis in layer.axes if axis.status == "local"]
+    if len(local) != 2 or len({axis.input for axis in local}) > 1:
+        return None
+    spans = [(axis.interval((axis.units or 1) // 2), axis.length) for axis in local]
+    if any(span is None for span, _ in spans):
+        return None
+    (top, bottom), (left, right) = (span or (0, 0) for span, _ in spans)
+    return [left, top, right - left + 1, bottom - top + 1, spans[1][1], spans[0][1]]
+
+
 def _most(times: Sequence[Mapping[str, float]]) -> str:
     """The limit of most of the time."""
     found: dict[str, float] = {}
@@ -148,10 +183,9 @@ def _most(times: Sequence[Mapping[str, float]]) -> str:
     return max(found, key=found.__getitem__, default="")
 
 
-def _node(graph: ModuleGraph, at: int, row: int | None) -> dict[str, Any]:
+def _box(graph: ModuleGraph, at: int) -> dict[str, Any]:
     node = graph.nodes[at]
-    found: dict[str, Any] = {"kind": node.kind, "name": cut(node.name), "shape": shape_of(graph, at)}
-    return found if row is None else {**found, "row": row}
+    return {"kind": node.kind, "name": cut(node.name), "shape": shape_of(graph, at)}
 
 
 def _carried(graph: ModuleGraph, tensors: Sequence[int]) -> str:

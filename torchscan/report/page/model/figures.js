@@ -1,5 +1,6 @@
 // What a page can show of a layer, and how it is written.
 
+import { make } from "./elements.js";
 import { bytes, count, duration, ratio } from "./format.js";
 
 /** @typedef {Record<string, any>} Row */
@@ -23,6 +24,15 @@ const ALL = [
 
 /** Those that the page has. @param {Row[]} rows */
 export function figuresOf(rows) { return ALL.filter((figure) => rows.some((row) => figure.value(row))); }
+
+/** What a unit in the middle sees of the input, drawn. @param {Row | undefined} row */
+export function seenBy(row) {
+  if (!row?.sees) return null;
+  const [left, top, wide, tall, across, down] = row.sees, x0 = Math.min(0, left), y0 = Math.min(0, top);
+  const x1 = Math.max(across, left + wide), y1 = Math.max(down, top + tall), width = 96, scale = width / (x1 - x0);
+  return make("svg", { class: "sees", width, height: ((y1 - y0) * scale).toFixed(1), viewBox: `${x0} ${y0} ${x1 - x0} ${y1 - y0}`, role: "img", "aria-label": `a unit in the middle sees ${wide}×${tall} of ${across}×${down}` },
+    make("rect", { class: "groove", x: 0, y: 0, width: across, height: down }), make("rect", { class: "seen", x: left, y: top, width: wide, height: tall, "vector-effect": "non-scaling-stroke" }));
+}
 
 /** What is said of a layer where one points at it. @param {Row} row @param {Figure[]} figures @returns {[string, string][]} */
 export function saidOf(row, figures) {

@@ -21,7 +21,7 @@ export class GraphView {
     this.host = host; this.data = data; this.on = on;
     /** @type {Set<number>} rows that are open in place */
     this.opened = new Set();
-    this.row = 0; this.selected = -1;
+    this.row = 0; this.selected = -1; this.drawn = "";
     /** @type {Figure | null} */
     this.figure = null;
     this.view = { x: 0, y: 0, zoom: 1 };
@@ -35,15 +35,25 @@ export class GraphView {
 
   /** @param {number} row whose inside is shown @param {number} selected @param {Figure} figure that colours the boxes */
   show(row, selected, figure) {
-    const isElsewhere = row !== this.row || !this.inner.firstChild;
+    const drawnBefore = this.drawn, isElsewhere = row !== this.row || !drawnBefore;
     this.row = row; this.selected = selected; this.figure = figure;
+    this.drawn = `${row} ${figure.key} ${[...this.opened].join()}`;
+    if (this.drawn === drawnBefore) { this.mark(); return; }
     const focused = document.activeElement?.closest("[data-node]")?.getAttribute("data-node");
     const drawn = this.level(this.data.rows[row].level, String(row));
     this.inner.replaceChildren(drawn.element);
     this.size = drawn.size;
     if (isElsewhere) this.fit();
     else this.move();
+    const marked = this.inner.querySelector(".node.selected");
+    if (marked) this.bring(marked);
     if (focused) this.inner.querySelector(`[data-node="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  }
+
+  /** Thousands of boxes are drawn once; what is selected changes a class. */
+  mark() {
+    for (const each of this.inner.querySelectorAll(".node.selected")) each.classList.remove("selected");
+    for (const each of this.inner.querySelectorAll(`.node[data-row="${this.selected}"]`)) { each.classList.add("selected"); this.bring(each); }
   }
 
   /** All boxes and lines of a level. @param {number} number @param {string} where @returns {{element: any, size: Size}} */
@@ -205,18 +215,20 @@ export class GraphView {
       const box = this.svg.getBoundingClientRect();
       this.zoom(Math.exp(-event.deltaY / 300), event.clientX - box.x, event.clientY - box.y);
     }, { passive: false });
-    this.svg.addEventListener("focusin", (/** @type {FocusEvent} */ event) => this.bring(/** @type {Element} */ (event.target)));
+    this.svg.addEventListener("focusin", (/** @type {FocusEvent} */ event) => {
+      const target = /** @type {Element} */ (event.target);
+      if (target.matches(":focus-visible")) this.bring(target);
+    });
   }
 
-  /** Move the view so that what has the focus is seen. @param {Element} element */
+  /** Move the view so that a box is seen. @param {Element} element */
   bring(element) {
-    if (!element.matches(":focus-visible")) return;
     const box = element.getBoundingClientRect(), host = this.svg.getBoundingClientRect();
     if (box.top < host.top) this.view.y += host.top - box.top + 16;
     if (box.bottom > host.bottom) this.view.y += Math.max(host.bottom - box.bottom - 16, host.top - box.top + 16);
     if (box.left < host.left) this.view.x += host.left - box.left + 16;
     if (box.right > host.right) this.view.x += Math.max(host.right - box.right - 16, host.left - box.left + 16);
-    this.svg.parentElement.scrollTo(0, 0);
+    this.host.scrollTo(0, 0);
     this.move();
   }
 

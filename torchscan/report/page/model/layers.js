@@ -16,7 +16,7 @@ export class LayersView {
     this.closed = new Set(rows.flatMap((row, at) => (row.depth >= 2 && this.hasInner(at) ? [at] : [])));
     /** @type {{key: string, isDown: boolean} | null} */
     this.sorted = null;
-    this.selected = -1;
+    this.selected = -1; this.drawn = ""; this.whole = 0;
     /** @type {Figure | null} */
     this.figure = null;
     this.wanted = "";
@@ -29,6 +29,34 @@ export class LayersView {
   show(selected, figure) {
     if (selected !== this.selected) for (let at = this.rows[selected]?.in; at !== null && at !== undefined; at = this.rows[at].in) this.closed.delete(at);
     this.selected = selected; this.figure = figure;
+    const drawnBefore = this.drawn;
+    this.drawn = `${figure.key} ${this.sorted?.key} ${this.sorted?.isDown} ${this.wanted} ${[...this.closed].join()}`;
+    if (this.drawn !== drawnBefore) this.redraw(figure);
+    else this.mark();
+    this.bring();
+  }
+
+  /** Thousands of rows are drawn once; what is selected changes a class. */
+  mark() {
+    for (const each of this.host.querySelectorAll("tr.selected")) { each.classList.remove("selected"); each.removeAttribute("aria-selected"); each.setAttribute("tabindex", "-1"); }
+    const marked = this.host.querySelector(`[data-at="${this.selected}"]`);
+    marked?.classList.add("selected");
+    marked?.setAttribute("aria-selected", "true");
+    marked?.setAttribute("tabindex", "0");
+  }
+
+  /** Scroll the table, not the page, to what is selected. */
+  bring() {
+    const marked = this.host.querySelector("tr.selected"), head = this.host.querySelector("thead");
+    if (!marked || !head) return;
+    const row = marked.getBoundingClientRect(), seen = this.host.getBoundingClientRect(), top = seen.top + head.getBoundingClientRect().height;
+    if (row.top < top) this.host.scrollTop += row.top - top;
+    else if (row.bottom > seen.bottom) this.host.scrollTop += row.bottom - seen.bottom;
+  }
+
+  /** @param {Figure} figure */
+  redraw(figure) {
+    this.whole = figure.adds ? figure.value(this.rows[0]) : Math.max(...this.rows.map(figure.value));
     const focused = document.activeElement?.closest("[data-at]")?.getAttribute("data-at");
     const columns = this.columns(figure);
     const head = make("tr", {}, ...columns.map((column) => this.heading(column)));
@@ -89,8 +117,7 @@ export class LayersView {
 
   /** A bar beside a figure, and its share of the whole. @param {Row} row */
   part(row) {
-    const figure = /** @type {Figure} */ (this.figure), whole = figure.adds ? figure.value(this.rows[0]) : Math.max(...this.rows.map(figure.value));
-    const part = whole ? figure.value(row) / whole : 0, drawn = make("span", { class: "share" }, make("i", { class: `on-${figure.colour(row)}` }));
+    const figure = /** @type {Figure} */ (this.figure), part = this.whole ? figure.value(row) / this.whole : 0, drawn = make("span", { class: "share" }, make("i", { class: `on-${figure.colour(row)}` }));
     drawn.firstChild.style.width = `${100 * part}%`;
     return make("span", { class: "part" }, figure.adds ? make("span", { class: "percent" }, share(part)) : "", drawn);
   }

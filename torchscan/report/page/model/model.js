@@ -2,7 +2,7 @@
 
 import { memoryChart, rooflineChart } from "./charts.js";
 import { bar, make } from "./elements.js";
-import { figuresOf, saidOf } from "./figures.js";
+import { figuresOf, saidOf, seenBy } from "./figures.js";
 import { GraphView } from "./graph.js";
 import { LayersView } from "./layers.js";
 import { save } from "./save.js";
@@ -26,8 +26,8 @@ class ModelPage {
       this.panel("Layers", "layers", table, this.searching()),
       make("div", { class: "charts" }, ...this.charts())), ...data.remarks.map((/** @type {string} */ each) => make("p", { class: "remark" }, each)), this.tip);
     this.graph = new GraphView(graph, data, { select: (row) => this.select(row), enter: (row) => this.enter(row), leave: () => this.leave(), point });
-    this.graph.said = (row) => saidOf(row, this.figures);
-    this.layers = new LayersView(table, data.rows, { select: (row) => this.select(row), enter: (row) => this.enter(row), point: (event, row) => this.point(event, row ? saidOf(row, this.figures) : []) });
+    this.graph.said = (row) => this.saidOf(row);
+    this.layers = new LayersView(table, data.rows, { select: (row) => this.select(row), enter: (row) => this.enter(row), point: (event, row) => this.point(event, row ? this.saidOf(row) : []) });
     addEventListener("hashchange", () => this.follow());
     addEventListener("resize", () => this.graph.fit());
     addEventListener("keydown", (event) => { if (event.key === "/" && !(event.target instanceof HTMLInputElement)) { event.preventDefault(); this.search.focus(); } });
@@ -137,12 +137,19 @@ class ModelPage {
 
   // -- what is pointed at --------------------------------------------------------------------------------------------
 
+  /** @param {any} row */
+  saidOf(row) {
+    this.pointed = row;
+    return saidOf(row, this.figures);
+  }
+
   /** @param {Event | null} event @param {[string, string][]} said the first is the title */
   point(event, said) {
     this.tip.hidden = !event || !said.length;
     if (this.tip.hidden || !event) return;
-    const [[, title], ...rest] = said;
-    this.tip.replaceChildren(make("b", {}, title), make("dl", {}, ...rest.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])));
+    const [[, title], ...rest] = said, seen = seenBy(this.pointed);
+    this.pointed = undefined;
+    this.tip.replaceChildren(make("b", {}, title), make("dl", {}, ...rest.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])), ...(seen ? [seen] : []));
     const box = /** @type {Element} */ (event.currentTarget ?? event.target).getBoundingClientRect(), isPointer = event instanceof PointerEvent;
     const x = isPointer ? event.clientX + 14 : box.right + 8, y = isPointer ? event.clientY + 14 : box.top;
     const size = this.tip.getBoundingClientRect();
