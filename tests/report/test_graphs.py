@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
@@ -68,7 +69,7 @@ def test_a_chain_is_straight_and_a_shortcut_is_beside_it() -> None:
     edges = [*itertools.pairwise(range(6)), (0, 4)]
     layout, _ = drawn(6, edges)
     assert len({round(x, 3) for x, _ in layout.places[1:4]}) == 1
-    assert len({round(x, 3) for x, _ in layout.ways[-1][1:-1]}) == 1, "straight all along"
+    assert len({round(x, 3) for x, _ in layout.ways[-1][2:-2]}) == 1, "straight all along"
 
 
 def test_lines_that_need_not_cross_do_not() -> None:
@@ -110,6 +111,14 @@ def test_equal_modules_and_operators_in_a_row_are_one_box() -> None:
     assert len(folded.nodes[1].calls) == 5
     assert "layers.0 … 4 ×5" in to_svg(folded)
     assert len(module_graph(trace).nodes) == 10
+
+
+def test_operators_are_apart_where_one_would_seem_to_be_of_all() -> None:
+    """``relu(x) + other(x)`` is not the relu of a sum; what reads of operators alone is one with them."""
+    model = Calls(lambda self, x: (torch.relu(x) + self.other(x)).tanh().exp() * (x.cos() + x.sin()), other=nn.Linear(4, 4))
+    graph = module_graph(record(model, (4,)), fold=True)
+    assert next(node.name for node in graph.nodes if node.kind == "operator") == "relu"
+    assert len([node for node in graph.nodes if node.kind == "operator"]) == 2
 
 
 def test_what_a_repeated_module_leaves_to_others_keeps_it_apart() -> None:

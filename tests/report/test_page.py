@@ -80,6 +80,12 @@ def where(page: Page) -> str:
     return page.locator(".crumbs").inner_text()
 
 
+def focused(page: Page, name: str) -> bool:
+    """Whether it has the focus soon."""
+    page.locator(f'.node[data-name="{name}"]:focus').wait_for()
+    return True
+
+
 # -- what it is given ----------------------------------------------------------------------------------------------------
 
 
@@ -175,6 +181,40 @@ def test_the_keyboard_alone(visit: Visit, resnet: str) -> None:
         assert page.evaluate("document.activeElement.type") == "search"
 
 
+def test_the_focus_goes_along_and_selections_are_no_places_to_go_back_to(visit: Visit, resnet: ModelPage) -> None:
+    with visit(resnet) as page:
+        box(page, "layer1").focus()
+        page.keyboard.press("Enter")
+        assert focused(page, "input")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Escape")
+        assert focused(page, "layer1")
+        before = page.evaluate("history.length")
+        for name in ("conv1", "bn1", "layer4"):
+            box(page, name).click()
+        assert page.evaluate("history.length") == before
+        assert page.evaluate("location.hash") == "#layer4"
+
+
+def test_a_box_inside_an_open_one_is_selected_where_it_is(visit: Visit, resnet: ModelPage) -> None:
+    with visit(resnet) as page:
+        box(page, "layer1").focus()
+        page.keyboard.press("Space")
+        box(page, "1 … 2").click(position={"x": 20, "y": 10})
+        assert page.locator("tr.selected").inner_text().startswith("▸1 … 2")
+        assert "›" not in where(page)
+
+
+def test_addresses_that_lead_nowhere_show_the_model(visit: Visit, resnet: ModelPage) -> None:
+    with visit(resnet) as page:
+        for address, said in (("#%", ""), ("#body", "there is no layer body")):
+            page.evaluate("address => { location.hash = address; }", address)
+            page.locator(".crumbs", has_text=said).wait_for()
+            assert "layer1" in boxes(page)
+        page.locator("input[type=search]").fill("zzz")
+        assert page.locator("tbody").inner_text() == "no layer matches “zzz”"
+
+
 def test_graph_and_table_are_in_step(visit: Visit, resnet: str) -> None:
     with visit(resnet) as page:
         box(page, "layer2").click()
@@ -210,7 +250,7 @@ def test_colour_by_another_figure(visit: Visit, resnet: str) -> None:
         assert "7.67 ms" in str(box(page, "layer1").text_content())
         page.locator("select").select_option("params")
         assert "15.0 M" in str(box(page, "layer4").text_content())
-        assert page.locator("thead th").last.inner_text() == "parameters"
+        assert page.locator("thead th").last.inner_text() == "Parameters"
         for option in ("macs", "flops", "bytes", "intensity", "activations", "peak", "rf"):
             page.locator("select").select_option(option)
 

@@ -17,19 +17,31 @@ Groups = Sequence[Sequence[int]]
 
 
 def with_operators_folded(graph: ModuleGraph, is_view: Callable[[int], bool]) -> ModuleGraph:
-    """An operator whose result only one other operator reads is in a box with it."""
-    targets = defaultdict(set)
+    """An operator whose result only one other operator reads is in a box with it, unless that reads of others, too.
+
+    ``relu(x) + other(x)`` would read as the relu of both.
+    """
+    targets, sources = defaultdict(set), defaultdict(set)
     for source, target, _ in graph.edges:
         targets[source].add(target)
+        sources[target].add(source)
     head = list(range(len(graph.nodes)))
     for at in reversed(head):  # readers come after what they read
         into = {head[target] for target in targets[at]}
-        if graph.nodes[at].kind == "operator" and len(into) == 1 and graph.nodes[only := into.pop()].kind == "operator":
-            head[at] = only
+        beside = {each for target in targets[at] for each in sources[target]}
+        is_operator = graph.nodes[at].kind == "operator"
+        if is_operator and len(into) == 1 and all(_is_folded(graph, each, head, targets[each], into) for each in (at, *beside)):
+            (head[at],) = into
     groups = defaultdict(list)
     for at, each in enumerate(head):
         groups[each].append(at)
     return _merged(graph, list(groups.values()), lambda nodes: _operators(nodes, is_view))
+
+
+def _is_folded(graph: ModuleGraph, at: int, head: Sequence[int], targets: set[int], into: set[int]) -> bool:
+    """Whether it is an operator that nobody else reads, or a parameter."""
+    is_operator = graph.nodes[at].kind == "operator" and all(graph.nodes[each].kind == "operator" for each in into)
+    return graph.nodes[at].kind == "tensor" or (is_operator and {head[target] for target in targets} == into)
 
 
 def _operators(nodes: Sequence[GraphNode], is_view: Callable[[int], bool]) -> GraphNode:

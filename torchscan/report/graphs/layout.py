@@ -6,10 +6,10 @@ by sweep, and the order with the fewest crossings stays.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from torchscan.report.graphs.across import across
@@ -50,7 +50,14 @@ def laid_out(sizes: Sequence[Size], edges: Sequence[tuple[int, int]]) -> Layout:
     tall = [max((sizes[at].tall for at in layer if at < len(sizes)), default=0.0) for layer in layers]
     y = _down(tall)
     at_rank = {node: rank for rank, layer in enumerate(layers) for node in layer}
-    ways = [_way(chain, x, y, at_rank, sizes) for chain in chains]
+    ways = [
+        _way(
+            [(x[at], y[at_rank[at]], tall[at_rank[at]] / 2) for at in chain],
+            sizes[chain[0]].tall / 2,
+            sizes[chain[-1]].tall / 2,
+        )
+        for chain in chains
+    ]
     right = max((x[at] + wide[at] / 2 for at in range(len(wide))), default=0.0)
     return Layout(
         [(x[at], y[ranks[at]]) for at in range(len(sizes))], ways, Size(right, (y[-1] + tall[-1] / 2) if tall else 0.0)
@@ -99,7 +106,7 @@ def _with_bends(
             chain.append(number)
             number += 1
         chain.append(target)
-        for one, other in itertools.pairwise(chain):
+        for one, other in pairwise(chain):
             below[one].append(other)
         chains.append(chain)
     return chains, layers, below
@@ -136,7 +143,7 @@ def _sort(layer: list[int], fixed: Sequence[int], neighbours: dict[int, list[int
 def _crossings(layers: Sequence[Sequence[int]], below: dict[int, list[int]]) -> int:
     """How many pairs of lines cross: inversions, counted by a tree of sums."""
     found = 0
-    for upper, lower in itertools.pairwise(layers):
+    for upper, lower in pairwise(layers):
         at = {node: place for place, node in enumerate(lower)}
         ends = [place for node in upper for place in sorted(at[each] for each in below.get(node, ()) if each in at)]
         sums = [0] * (len(lower) + 1)
@@ -176,11 +183,13 @@ def _down(tall: Sequence[float]) -> list[float]:
     return found
 
 
-def _way(
-    chain: Sequence[int], x: Sequence[float], y: Sequence[float], at_rank: dict[int, int], sizes: Sequence[Size]
-) -> list[Point]:
-    """From the lower side of a box to the upper side of another."""
-    first, *bends, last = chain
-    start = (x[first], y[at_rank[first]] + sizes[first].tall / 2)
-    end = (x[last], y[at_rank[last]] - sizes[last].tall / 2)
-    return [start, *((x[each], y[at_rank[each]]) for each in bends), end]
+def _way(chain: Sequence[tuple[float, float, float]], first: float, last: float) -> list[Point]:
+    """From the lower side of a box to the upper side of another: straight down through each layer, bent between them.
+
+    Of each node its place and half the height of its layer; ``first`` and ``last`` are half the heights of the boxes.
+    """
+    points = []
+    for at, (x, y, half) in enumerate(chain):
+        points.append((x, y + first if at == 0 else y - half))
+        points.append((x, y - last if at == len(chain) - 1 else y + half))
+    return [one for one, other in pairwise(points) if one != other] + points[-1:]

@@ -9,8 +9,8 @@ from typing import Any
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
 from torchscan.report.memory import STACK
-from torchscan.report.paging.rows import cut
 from torchscan.report.pictures.roofline import points_of
+from torchscan.units import printable
 
 #: columns of a chart, each the largest moment of a stretch
 _MOST_COLUMNS = 360
@@ -28,11 +28,11 @@ def memory_series(estimate: MemoryEstimate) -> dict[str, Any]:
     return {
         "kinds": kinds,
         "sizes": [[moment.by_kind[kind] for moment in moments] for kind in kinds],
-        "layers": [cut(moment.layer) for moment in moments],
+        "layers": [printable(moment.layer) for moment in moments],
         "operators": [moment.operator.removeprefix("aten.") for moment in moments],
         "phases": [[name, len(list(members))] for name, members in groupby(moment.phase for moment in moments)],
         "peak": max(range(count), key=lambda at: moments[at].total, default=None),
-        "peakLayer": cut(estimate.peak_layer),
+        "peakLayer": printable(estimate.peak_layer),
         "peakBytes": estimate.peak_bytes,
         "capacity": None if verdict is None else verdict.capacity_bytes - verdict.context_bytes,
         "device": None if verdict is None else verdict.device,
@@ -47,7 +47,7 @@ def roofline_series(roofline: Roofline) -> dict[str, Any]:
             "y": _rounded(point.rate),
             "share": _rounded(point.time / roofline.time_estimate),
             "limiter": point.load.limiter,
-            "layer": cut(point.load.layer),
+            "layer": printable(point.load.layer),
             "operator": point.load.operator.removeprefix("aten."),
             "calls": point.calls,
         }

@@ -96,7 +96,7 @@ def _time(shown: Shown) -> list[dict[str, Any]]:
 def _counts(shown: Shown) -> list[dict[str, Any]]:
     overall, bound = data_of(shown.info)["overall"], "" if data_of(shown.info)["overall"]["complete"] else "≥ "
     parameters = overall["grad_params"] + overall["nograd_params"]
-    size = units.memory(overall["param_size"] + overall["buffer_size"])
+    size = units.memory(overall["param_size"] + overall["buffer_size"], 1)
     step = ", forward and backward" if data_of(shown.info)["provenance"]["backward"] else ""
     frozen = [f"{units.count(overall['nograd_params'])} frozen"] if overall["nograd_params"] else []
     return [

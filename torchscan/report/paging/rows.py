@@ -130,7 +130,7 @@ class Paging:
         found: dict[str, Any] = {
             "name": cut(node.name),
             "path": cut(call.path),
-            "key": cut(call.path) + (f"@{call.call + 1}" if call.call else ""),
+            "key": printable(call.path) + (f"@{call.call + 1}" if call.call else ""),
             "type": cut(node.type_name),
             "repeats": len(run),
             "input": _shape(layer["input_shape"]),

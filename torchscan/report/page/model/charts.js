@@ -43,9 +43,10 @@ export function memoryChart(memory, on) {
     start += length;
   }
   if (isShown) svg.append(make("line", { class: "limit", x1: LEFT, x2: WIDE - 8, y1: y(memory.capacity), y2: y(memory.capacity) }), make("text", { x: LEFT + 4, y: y(memory.capacity) - 4 }, `${bytes(memory.capacity)} for tensors on ${memory.device}`));
-  const peak = memory.peak, isLate = peak > number / 2;
+  const peak = memory.peak, named = `peak ${bytes(memory.peakBytes)}, ${memory.peakLayer || "the model itself"}`, most = Math.floor((WIDE - LEFT - 24) / 6.4);
+  const said = named.length <= most ? named : `${named.slice(0, 20)}…${named.slice(21 - most)}`, isLate = x(peak + 0.5) + 7 + 6.4 * said.length > WIDE;
   svg.append(make("circle", { class: "peak", cx: x(peak + 0.5), cy: y(memory.peakBytes), r: 3.5 }),
-    make("text", { x: x(peak + 0.5) + (isLate ? -7 : 7), y: y(memory.peakBytes) - 6, "text-anchor": isLate ? "end" : "start" }, `peak ${bytes(memory.peakBytes)}, ${memory.peakLayer || "the model itself"}`));
+    make("text", { x: isLate ? Math.max(x(peak + 0.5) - 7, LEFT + 6.4 * said.length) : x(peak + 0.5) + 7, y: y(memory.peakBytes) - 6, "text-anchor": isLate ? "end" : "start" }, said));
   const cursor = make("line", { class: "cursor", y1: TOP, y2: TALL - BOTTOM, visibility: "hidden" });
   svg.append(cursor);
   pointed(svg, WIDE, number, (at, event) => {
@@ -57,7 +58,7 @@ export function memoryChart(memory, on) {
     on.point(event, [["", bytes(total)], ["layer", memory.layers[at] || "the model itself"], ["operator", memory.operators[at]],
       ...memory.kinds.map((/** @type {string} */ kind, /** @type {number} */ place) => [kind, bytes(memory.sizes[place][at])]).filter((/** @type {string[]} */ [, size]) => size !== "–")]);
   }, (at) => on.select(memory.layers[at]));
-  return { svg, unit: ["B", "KiB", "MiB", "GiB", "TiB"][Math.round(Math.log(unitOf) / Math.log(1024))], key: memory.kinds.map((/** @type {string} */ kind, /** @type {number} */ place) => [kind, `${kind} ${bytes(memory.sizes[place][peak])}`]) };
+  return { svg, unit: ["B", "KiB", "MiB", "GiB", "TiB"][Math.round(Math.log(unitOf) / Math.log(1024))], key: memory.kinds.map((/** @type {string} */ kind, /** @type {number} */ place) => [kind, `${kind} ${bytes(memory.sizes[place][peak])}`]).filter((/** @type {string[]} */ [, text]) => !text.endsWith("–")) };
 }
 
 /** @param {any} svg @param {number} wide @param {number} number @param {(at: number | null, event: Event | null) => void} over @param {(at: number) => void} click */

@@ -17,7 +17,7 @@ const ALL = [
   { key: "params", label: "parameters", value: of("params"), text: count, colour: always("parameters"), adds: true },
   { key: "bytes", label: "bytes moved", value: of("bytes"), text: bytes, colour: always("memory"), adds: true },
   { key: "intensity", label: "FLOPs per byte", value: (row) => (row.bytes ? row.flops / row.bytes : 0), text: ratio, colour: (row) => row.limiter || "compute", adds: false },
-  { key: "activations", label: "activations kept", value: of("activations"), text: bytes, colour: always("activations"), adds: false },
+  { key: "activations", label: "activations left", value: of("activations"), text: bytes, colour: always("activations"), adds: false },
   { key: "peak", label: "peak memory", value: of("peak"), text: bytes, colour: always("activations"), adds: false },
   { key: "rf", label: "receptive field", value: (row) => parseFloat(row.rf) || 0, text: (value) => (value ? String(value) : "–"), colour: always("compute"), adds: false },
 ];

@@ -22,6 +22,8 @@ export class GraphView {
     /** @type {Set<number>} rows that are open in place */
     this.opened = new Set();
     this.row = 0; this.selected = -1; this.drawn = "";
+    /** where the focus goes when another level is shown: to a box of it */
+    this.keepsFocus = false; this.rowBefore = -1; this.isMoved = false;
     /** @type {Figure | null} */
     this.figure = null;
     this.view = { x: 0, y: 0, zoom: 1 };
@@ -39,12 +41,15 @@ export class GraphView {
     this.row = row; this.selected = selected; this.figure = figure;
     this.drawn = `${row} ${figure.key} ${[...this.opened].join()}`;
     if (this.drawn === drawnBefore) { this.mark(); return; }
-    const focused = document.activeElement?.closest("[data-node]")?.getAttribute("data-node");
+    const focused = document.activeElement?.closest("[data-node]")?.getAttribute("data-node"), left = this.rowBefore;
+    this.rowBefore = row;
     const drawn = this.level(this.data.rows[row].level, String(row));
     this.inner.replaceChildren(drawn.element);
     this.size = drawn.size;
     if (isElsewhere) this.fit();
     else this.move();
+    if (isElsewhere && this.keepsFocus) /** @type {any} */ (this.inner.querySelector(`.node[data-row="${left}"]`) ?? this.inner.querySelector(".node"))?.focus({ preventScroll: true });
+    this.keepsFocus = false;
     const marked = this.inner.querySelector(".node.selected");
     if (marked) this.bring(marked);
     if (focused) this.inner.querySelector(`[data-node="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
@@ -186,9 +191,9 @@ export class GraphView {
       ArrowRight: () => at + 1, ArrowLeft: () => at - 1,
     }[event.key];
     if (to) this.inner.querySelector(`[data-node="${prefix}.${to() ?? at}"]`)?.focus();
-    else if (event.key === "Enter" && row?.level !== undefined) this.on.enter(node.row);
+    else if (event.key === "Enter" && row?.level !== undefined) { this.keepsFocus = true; this.on.enter(node.row); }
     else if (event.key === " " && row?.level !== undefined) this.toggle(node.row);
-    else if (event.key === "Backspace" || event.key === "Escape") this.on.leave();
+    else if (event.key === "Backspace" || event.key === "Escape") { this.keepsFocus = true; this.on.leave(); }
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -204,7 +209,7 @@ export class GraphView {
       const x = event.clientX - held.x, y = event.clientY - held.y;
       if (!this.hasMoved && Math.hypot(x - this.view.x, y - this.view.y) < 4) return;
       if (!this.hasMoved) this.svg.setPointerCapture(event.pointerId);
-      this.hasMoved = true;
+      this.hasMoved = this.isMoved = true;
       this.view.x = x; this.view.y = y;
       this.move();
     });
@@ -234,6 +239,7 @@ export class GraphView {
 
   /** @param {number} factor @param {number} [x] that stays where it is @param {number} [y] */
   zoom(factor, x = this.svg.clientWidth / 2, y = this.svg.clientHeight / 2) {
+    this.isMoved = true;
     const zoom = Math.min(4, Math.max(0.05, this.view.zoom * factor)), real = zoom / this.view.zoom;
     this.view = { zoom, x: x - (x - this.view.x) * real, y: y - (y - this.view.y) * real };
     this.move();
@@ -241,10 +247,12 @@ export class GraphView {
 
   /** All of it, as large as it can be read and not larger. */
   fit() {
-    const { wide, tall } = this.size ?? { wide: 1, tall: 1 }, room = 24;
+    const { wide, tall } = this.size ?? { wide: 1, tall: 1 }, room = 24, most = Math.min(0.66 * innerHeight, 620);
+    this.isMoved = false;
+    this.host.style.height = `${Math.min(most, Math.max(120, Math.min(1, (this.svg.clientWidth - room) / wide) * tall + room)).toFixed(0)}px`;
     const across = (this.svg.clientWidth - room) / wide, down = (this.svg.clientHeight - room) / tall;
     const zoom = Math.min(1, Math.max(Math.min(across, down), Math.min(0.62, across)));
-    this.view = { zoom, x: (this.svg.clientWidth - zoom * wide) / 2, y: zoom * tall < this.svg.clientHeight ? room / 2 : room / 2 };
+    this.view = { zoom, x: (this.svg.clientWidth - zoom * wide) / 2, y: room / 2 };
     this.move();
   }
 

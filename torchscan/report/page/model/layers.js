@@ -57,12 +57,14 @@ export class LayersView {
   /** @param {Figure} figure */
   redraw(figure) {
     this.whole = figure.adds ? figure.value(this.rows[0]) : Math.max(...this.rows.map(figure.value));
-    const focused = document.activeElement?.closest("[data-at]")?.getAttribute("data-at");
+    const active = document.activeElement, focused = active?.closest("[data-at]")?.getAttribute("data-at"), heading = active?.getAttribute("data-key");
     const columns = this.columns(figure);
     const head = make("tr", {}, ...columns.map((column) => this.heading(column)));
     const body = make("tbody", {}, ...this.seen().map((at) => this.line(at, columns)));
+    if (!body.firstChild) body.append(make("tr", {}, make("td", { colspan: columns.length }, `no layer matches “${this.wanted}”`)));
     this.host.replaceChildren(make("table", { role: this.sorted ? "table" : "treegrid", "aria-label": "layers" }, make("thead", {}, head), body));
-    if (focused) /** @type {HTMLElement | null} */ (this.host.querySelector(`[data-at="${focused}"]`))?.focus({ preventScroll: true });
+    const back = focused ? `[data-at="${focused}"]` : heading ? `[data-key="${heading}"]` : null;
+    if (back) /** @type {HTMLElement | null} */ (this.host.querySelector(back))?.focus({ preventScroll: true });
   }
 
   /** @param {Figure} figure @returns {{key: string, label: string, isNumber: boolean, always?: boolean, of: (row: Row) => any, text: (row: Row) => string}[]} */
@@ -74,7 +76,7 @@ export class LayersView {
       { key: "name", label: "Layer", isNumber: false, always: true, of: (row) => row.name, text: (row) => row.name },
       { key: "output", label: "Output", isNumber: true, of: (row) => row.output[0] ?? "", text: (row) => (row.output[0] ?? "–") + (row.output.length > 1 ? ` +${row.output.length - 1}` : "") },
       ...rest,
-      { key: figure.key, label: figure.label, isNumber: true, always: true, of: figure.value, text: (row) => figure.text(figure.value(row)) },
+      { key: figure.key, label: figure.label[0].toUpperCase() + figure.label.slice(1), isNumber: true, always: true, of: figure.value, text: (row) => figure.text(figure.value(row)) },
     ];
   }
 
@@ -98,7 +100,7 @@ export class LayersView {
       this.sorted = this.sorted?.key !== column.key ? { key: column.key, isDown: column.key !== "name" } : this.sorted.isDown === (column.key !== "name") ? { key: column.key, isDown: !this.sorted.isDown } : null;
       if (this.figure) this.show(this.selected, this.figure);
     };
-    return make("th", { scope: "col", class: `${column.isNumber ? "number" : ""}${column.always ? "" : " extra"}`, "aria-sort": order }, make("button", { type: "button", onclick: press }, column.label));
+    return make("th", { scope: "col", class: `${column.isNumber ? "number" : ""}${column.always ? "" : " extra"}`, "aria-sort": order }, make("button", { type: "button", "data-key": column.key, onclick: press }, column.label));
   }
 
   /** @param {number} at @param {ReturnType<LayersView["columns"]>} columns */
@@ -128,7 +130,7 @@ export class LayersView {
     const fold = isTree && this.hasInner(at) ? make("button", { type: "button", class: "fold", tabindex: -1, "aria-label": isOpen ? "close" : "open", onclick: (/** @type {Event} */ event) => { event.stopPropagation(); this.toggle(at); } }, isOpen ? "▾" : "▸") : make("span", { class: "fold" });
     const name = `${isTree ? row.name : row.path || row.name}${row.failed ? " failed" : ""}`;
     const cell = make("td", { class: "name" }, fold, make("span", {}, name), make("span", { class: "type" }, `${row.type}${row.repeats > 1 ? ` ×${row.repeats}` : ""}`));
-    if (isTree) cell.style.paddingLeft = `${6 + 15 * Math.min(row.depth, 40)}px`;
+    if (isTree) cell.style.paddingLeft = `${6 + 15 * Math.min(row.depth, 12)}px`;
     return cell;
   }
 

@@ -26,15 +26,23 @@ export function laidOut(sizes, edges) {
   for (const each of tall) { y.push(down + each / 2); down += each + LAYER_GAP; }
   const rankOf = new Map(layers.flatMap((layer, rank) => layer.map((node) => /** @type {[number, number]} */ ([node, rank]))));
   const at = (/** @type {number} */ node) => y[rankOf.get(node) ?? 0];
-  const ways = chains.map((chain) => chain.map((node, place) => /** @type {Point} */ ([
-    moved[node],
-    place === 0 ? at(node) + sizes[node].tall / 2 : place === chain.length - 1 ? at(node) - sizes[node].tall / 2 : at(node),
-  ])));
+  const half = (/** @type {number} */ node) => tall[rankOf.get(node) ?? 0] / 2;
+  const ways = chains.map((chain) => wayOf(chain.map((node) => [moved[node], at(node), half(node)]), sizes[chain[0]].tall / 2, sizes[chain[chain.length - 1]].tall / 2));
   const right = Math.max(0, ...moved.map((place, node) => place + wide[node] / 2));
   return {
     places: sizes.map((_, node) => /** @type {Point} */ ([moved[node], at(node)])),
     ways, ranks, size: { wide: right, tall: Math.max(0, down - LAYER_GAP) },
   };
+}
+
+/**
+ * Straight down through each layer, so that lines bend between the boxes alone.
+ * @param {number[][]} chain the place of each node, and half the height of its layer @param {number} first half of the box @param {number} last
+ * @returns {Point[]}
+ */
+function wayOf(chain, first, last) {
+  const points = chain.flatMap(([x, y, half], at) => /** @type {Point[]} */ ([[x, at === 0 ? y + first : y - half], [x, at === chain.length - 1 ? y - last : y + half]]));
+  return points.filter(([x, y], at) => at === points.length - 1 || x !== points[at + 1][0] || y !== points[at + 1][1]);
 }
 
 /** @param {number} number @param {[number, number][]} edges */

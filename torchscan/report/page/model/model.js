@@ -7,6 +7,13 @@ import { GraphView } from "./graph.js";
 import { LayersView } from "./layers.js";
 import { save } from "./save.js";
 
+const MOST_CRUMBS = 8;
+
+/** What stands after the hash of the address; "" where nobody can tell. */
+function asked() {
+  try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; }
+}
+
 /** @param {HTMLElement} host @param {any} data */
 export function showModel(host, data) { return new ModelPage(host, data); }
 
@@ -16,7 +23,7 @@ class ModelPage {
     this.data = data;
     this.figures = figuresOf(data.rows);
     this.figure = this.figures.find((each) => each.key === "time") ?? this.figures.find((each) => each.key === "macs") ?? this.figures[0];
-    this.shown = 0; this.selected = -1;
+    this.shown = 0; this.selected = -1; this.missing = "";
     this.tip = make("div", { class: "tip", role: "tooltip", hidden: "" });
     const point = (/** @type {Event | null} */ event, /** @type {[string, string][]} */ said) => this.point(event, said);
     this.crumbs = make("nav", { class: "crumbs", "aria-label": "where this is" });
@@ -29,7 +36,8 @@ class ModelPage {
     this.graph.said = (row) => this.saidOf(row);
     this.layers = new LayersView(table, data.rows, { select: (row) => this.select(row), enter: (row) => this.enter(row), point: (event, row) => this.point(event, row ? this.saidOf(row) : []) });
     addEventListener("hashchange", () => this.follow());
-    addEventListener("resize", () => this.graph.fit());
+    let wide = innerWidth;
+    addEventListener("resize", () => { if (innerWidth !== wide && !this.graph.isMoved) this.graph.fit(); wide = innerWidth; });
     addEventListener("keydown", (event) => { if (event.key === "/" && !(event.target instanceof HTMLInputElement)) { event.preventDefault(); this.search.focus(); } });
     this.follow();
   }
@@ -38,11 +46,13 @@ class ModelPage {
 
   /** Show what the address says: the model, or `#layer3.0.conv2`. */
   follow() {
-    const path = decodeURIComponent(location.hash.slice(1)), found = path ? this.rowOf(path) : 0;
-    const at = found ?? 0, row = this.data.rows[at];
-    this.selected = found && row ? at : -1;
-    const isInside = location.hash.endsWith("/") || at === 0;
-    this.shown = isInside && row.level !== undefined ? at : row.in ?? 0;
+    const path = asked(), found = path ? this.rowOf(path) : 0, rows = this.data.rows;
+    const at = found ?? 0, isInside = location.hash.endsWith("/") || at === 0;
+    this.missing = found === null ? path : "";
+    this.selected = at || -1;
+    let shown = isInside && rows[at].level !== undefined ? at : rows[at].in ?? 0;
+    while (!isInside && this.graph.opened.has(shown) && rows[shown].in !== null) shown = rows[shown].in; // seen where it is
+    this.shown = shown;
     this.draw();
   }
 
@@ -71,7 +81,9 @@ class ModelPage {
   /** @param {number} row @param {boolean} isInside */
   go(row, isInside) {
     const { key } = this.data.rows[row], hash = key ? `#${encodeURIComponent(key)}${isInside ? "/" : ""}` : "#";
-    if (location.hash === hash || (hash === "#" && !location.hash)) this.follow();
+    const isSeen = !isInside && (this.data.rows[row].in === this.shown || this.graph.opened.has(this.data.rows[row].in));
+    if (isSeen) history.replaceState(null, "", hash); // a selection is no place to go back to
+    if (isSeen || location.hash === hash || (hash === "#" && !location.hash)) this.follow();
     else location.hash = hash; // hashchange follows
   }
 
@@ -80,11 +92,13 @@ class ModelPage {
     this.layers.show(this.selected, this.figure);
     const way = [];
     for (let at = this.shown; at !== null; at = this.data.rows[at].in) way.unshift(at);
+    if (way.length > MOST_CRUMBS) way.splice(2, way.length - MOST_CRUMBS, -1);
     this.crumbs.replaceChildren(...way.flatMap((at, place) => {
+      if (at < 0) return [" › …"];
       const row = this.data.rows[at], isLast = place === way.length - 1;
       const name = `${row.name}${row.repeats > 1 ? ` ×${row.repeats}` : ""}`;
-      return [...(place ? [" › "] : []), isLast ? make("b", {}, name) : make("a", { href: "#", onclick: (/** @type {Event} */ event) => { event.preventDefault(); this.enter(at); } }, name)];
-    }), make("span", { class: "type" }, this.data.rows[this.shown].type));
+      return [...(place ? [" › "] : []), isLast ? make("b", {}, name) : make("a", { href: "#", onclick: (/** @type {Event} */ event) => { event.preventDefault(); this.graph.keepsFocus = true; this.enter(at); } }, name)];
+    }), make("span", { class: "type" }, this.missing ? `there is no layer ${this.missing}` : this.data.rows[this.shown].type));
   }
 
   // -- parts ---------------------------------------------------------------------------------------------------------
@@ -106,7 +120,7 @@ class ModelPage {
   colouring() {
     const chosen = make("select", { "aria-label": "colour by", onchange: () => { this.figure = this.figures[chosen.selectedIndex]; this.draw(); } },
       ...this.figures.map((figure) => make("option", { value: figure.key, selected: figure === this.figure ? "" : undefined }, figure.label)));
-    return make("label", {}, "colour ", chosen);
+    return make("label", {}, "colour by ", chosen);
   }
 
   zooming() {
