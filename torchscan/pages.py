@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from torch import nn
 
+from torchscan.analyses.memory_estimate import MemoryEstimate
+from torchscan.analyses.roofline import Roofline
 from torchscan.errors import RecordError, TorchscanError
 from torchscan.files import write_text
 from torchscan.report.info import info_of
@@ -52,8 +54,7 @@ def to_page(scan: Scan, title: str | None = None, *, excuse: Excuse = str) -> Pa
         title: of the page; by default the class of the model.
         excuse: what to say where a part of it has no answer, from the error.
     """
-    module = scan.question.module
-    name = type(module).__name__ if title is None else title
+    name = type(scan.question.module).__name__ if title is None else title
     reasons: dict[str, str] = {}
 
     def known(part: str, ask: Callable[[], Answer]) -> Answer | None:
@@ -64,7 +65,7 @@ def to_page(scan: Scan, title: str | None = None, *, excuse: Excuse = str) -> Pa
             return None
 
     try:
-        trace = scan.trace
+        scan.trace  # noqa: B018 - whether there is one
     except RecordError as error:
         said = excuse(error)
         if error.so_far is None or not error.so_far.modules:
@@ -72,18 +73,23 @@ def to_page(scan: Scan, title: str | None = None, *, excuse: Excuse = str) -> Pa
         return Page(model_page(_unfinished(scan, name, error, said)))
     memory = known("Memory", lambda: scan.memory)
     roofline = None if scan.question.device is None else known("Time", lambda: scan.roofline)
-    shown = Shown(
-        title=name,
-        question=_question(scan, trace),
-        trace=trace,
-        info=info_of(trace, "torchscan", scan.fields, memory=memory, roofline=roofline),
+    return Page(model_page(_finished(scan, name, memory, roofline, reasons)))
+
+
+def _finished(
+    scan: Scan, title: str, memory: MemoryEstimate | None, roofline: Roofline | None, reasons: Mapping[str, str]
+) -> Shown:
+    return Shown(
+        title=title,
+        question=_question(scan, scan.trace),
+        trace=scan.trace,
+        info=info_of(scan.trace, "torchscan", scan.fields, memory=memory, roofline=roofline),
         memory=memory,
         roofline=roofline,
         fields=scan.fields,
-        settings=settings_of(module),
+        settings=settings_of(scan.question.module),
         reasons=reasons,
     )
-    return Page(model_page(shown))
 
 
 def _unfinished(scan: Scan, title: str, error: RecordError, said: str) -> Shown:

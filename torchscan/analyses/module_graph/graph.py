@@ -11,6 +11,7 @@ producer is not in, the tensor is an input; in those around the producer, it is 
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -74,9 +75,10 @@ class ModuleGraphs:
         if index is None:
             known = [number for known, number in self._by_name if known == path]
             if not known:
-                raise InputError(f"no module {path!r} was called")
+                near = difflib.get_close_matches(path, [name for name, _ in self._by_name if name], 1)
+                raise InputError(f"no module {path!r} was called{f': did you mean {near[0]!r}?' if near else ''}")
             times = "once" if len(known) == 1 else f"{len(known)} times"
-            raise InputError(f"{path!r} has no call {call}: it was called {times}")
+            raise InputError(f"there is no such call of {path or 'the model'}: it was called {times}")
         return index
 
     @cached_property

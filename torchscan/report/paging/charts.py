@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
-from torchscan.report.memory import STACK
+from torchscan.report.memory import STACK, columns_of
+from torchscan.report.paging.rows import rounded
 from torchscan.report.pictures.roofline import points_of
 from torchscan.units import printable
 
@@ -20,9 +21,7 @@ _MOST_POINTS = 400
 def memory_series(estimate: MemoryEstimate) -> dict[str, Any]:
     """What is alive over the operators, by kind, with the layer and the operator of each column."""
     timeline = estimate.timeline
-    count = min(_MOST_COLUMNS, len(timeline))
-    bounds = [number * len(timeline) // count for number in range(count + 1)] if count else [0]
-    moments = [max(timeline[begin:end], key=lambda moment: moment.total) for begin, end in pairwise(bounds)]
+    moments = list(columns_of(timeline, _MOST_COLUMNS))
     kinds = [kind for kind in STACK if any(moment.by_kind[kind] for moment in moments)]
     verdict = estimate.verdict
     return {
@@ -31,7 +30,7 @@ def memory_series(estimate: MemoryEstimate) -> dict[str, Any]:
         "layers": [printable(moment.layer) for moment in moments],
         "operators": [moment.operator.removeprefix("aten.") for moment in moments],
         "phases": [[name, len(list(members))] for name, members in groupby(moment.phase for moment in moments)],
-        "peak": max(range(count), key=lambda at: moments[at].total, default=None),
+        "peak": max(range(len(moments)), key=lambda at: moments[at].total, default=None),
         "peakLayer": printable(estimate.peak_layer),
         "peakBytes": estimate.peak_bytes,
         "capacity": None if verdict is None else verdict.capacity_bytes - verdict.context_bytes,
@@ -43,9 +42,9 @@ def roofline_series(roofline: Roofline) -> dict[str, Any]:
     """The roofs, and a point for all equal calls of an operator."""
     points = [
         {
-            "x": _rounded(point.load.intensity or 0.0),
-            "y": _rounded(point.rate),
-            "share": _rounded(point.time / roofline.time_estimate),
+            "x": rounded(point.load.intensity or 0.0),
+            "y": rounded(point.rate),
+            "share": rounded(point.time / roofline.time_estimate),
             "limiter": point.load.limiter,
             "layer": printable(point.load.layer),
             "operator": point.load.operator.removeprefix("aten."),
@@ -57,10 +56,6 @@ def roofline_series(roofline: Roofline) -> dict[str, Any]:
         "points": points,
         "bandwidth": roofline.bandwidth,
         "peaks": [[form, peak] for form, peak in roofline.peak_flops.items() if math.isfinite(peak)],
-        "limits": [[name, _rounded(time / (roofline.time_estimate or 1))] for name, time in roofline.time_by_limiter.items()],
+        "limits": [[name, rounded(time / (roofline.time_estimate or 1))] for name, time in roofline.time_by_limiter.items()],
         "device": roofline.device,
     }
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")

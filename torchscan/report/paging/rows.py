@@ -140,7 +140,7 @@ class Paging:
             **{name: sum(each[name] for each in totals) for name in _FIGURES if name != "time"},
         }
         if "time_estimate" in layer:
-            found["time"] = _rounded(math.fsum(each["time"] for each in totals))
+            found["time"] = rounded(math.fsum(each["time"] for each in totals))
             found["limiter"] = _most([each["limits"] for each in totals])
         if "peak_bytes" in layer:
             found["activations"] = sum(self._layers[place].get("activation_bytes") or 0 for place in places)
@@ -219,5 +219,6 @@ def cut(text: str) -> str:
     return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
+    """To as many digits as a picture shows."""
     return float(f"{value:.4g}")
