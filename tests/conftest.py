@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from tests.observables import flags
 
@@ -25,6 +26,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers() -> None:
+    """Weights drawn by chance would else depend on the tests that ran before, which two workers deal out anew each time."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
