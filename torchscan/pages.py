@@ -11,11 +11,13 @@ from torch import nn
 
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
-from torchscan.errors import RecordError, TorchscanError
+from torchscan.errors import InputError, RecordError, TorchscanError
 from torchscan.files import write_text
+from torchscan.measured import Measured, Measuring
 from torchscan.report.info import info_of
 from torchscan.report.paging.data import Shown, question_of
 from torchscan.report.paging.file import model_page
+from torchscan.report.paging.rows import cut
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
 
@@ -44,7 +46,7 @@ class Page(str):
         )
 
 
-def to_page(scan: Scan, title: str | None = None, *, excuse: Excuse = str) -> Page:
+def to_page(scan: Scan, title: str | None = None, *, run: Measuring | None = None, excuse: Excuse = str) -> Page:
     """One HTML file that shows a model: its graph and its layers in step, memory over the pass, and what limits it.
 
     A notebook shows it, and ``page.save("model.html")`` writes it. Nothing is fetched, neither to make it nor to read it.
@@ -52,6 +54,7 @@ def to_page(scan: Scan, title: str | None = None, *, excuse: Excuse = str) -> Pa
     Args:
         scan: of the model; with a ``device``, times and whether it fits are there, too.
         title: of the page; by default the class of the model.
+        run: what has measured the model in real steps: an inspection (``inspect``, ``open_run``) or a run that was watched.
         excuse: what to say where a part of it has no answer, from the error.
     """
     name = type(scan.question.module).__name__ if title is None else title
@@ -71,17 +74,31 @@ def to_page(scan: Scan, title: str | None = None, *, excuse: Excuse = str) -> Pa
         if error.so_far is None or not error.so_far.modules:
             raise
         return Page(model_page(_unfinished(scan, name, error, said)))
+    measured = None if run is None else _of_this_model(run.measured(), scan.trace)
     memory = known("Memory", lambda: scan.memory)
     roofline = None if scan.question.device is None else known("Time", lambda: scan.roofline)
-    return Page(model_page(_finished(scan, name, memory, roofline, reasons)))
+    return Page(model_page(_finished(scan, name, memory, roofline, measured, reasons)))
+
+
+def _of_this_model(measured: Measured, trace: Trace) -> Measured:
+    if not any((call.path, call.call) in measured.figures for call in trace.modules if call.path):
+        some = ", ".join(path for path, _ in measured.figures if path) or "none"
+        raise InputError(f"the run is of another model: it has measured none of the modules of this one, but {cut(some)}")
+    return measured
 
 
 def _finished(
-    scan: Scan, title: str, memory: MemoryEstimate | None, roofline: Roofline | None, reasons: Mapping[str, str]
+    scan: Scan,
+    title: str,
+    memory: MemoryEstimate | None,
+    roofline: Roofline | None,
+    measured: Measured | None,
+    reasons: Mapping[str, str],
 ) -> Shown:
     return Shown(
         title=title,
-        question=_question(scan, scan.trace),
+        question=[*_question(scan, scan.trace), *([] if measured is None else [measured.source])],
+        measured=measured,
         trace=scan.trace,
         info=info_of(scan.trace, "torchscan", scan.fields, memory=memory, roofline=roofline),
         memory=memory,

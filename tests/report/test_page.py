@@ -20,8 +20,8 @@ from tests.browsing import least_contrast, opened
 from tests.recording.test_record import Calls
 from tests.report.test_graphs import a_graph, drawn
 from tests.torchvision_cpu import torchvision
+from torchscan import InputError, RunFacts, Scan, inspect, open_run, to_page, watch
 from torchscan import Page as ModelPage
-from torchscan import Scan, to_page
 from torchscan.report.paging.file import SCRIPTS
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def test_walking_in_and_out(visit: Visit, resnet: str) -> None:
         page.go_back()
         assert boxes(page) == ["input", "0", "1 … 5", "output"]
         page.locator(".crumbs a").first.click()
-        assert "layer3" in boxes(page)
+        box(page, "layer3").wait_for()
 
 
 def test_the_address_says_where(visit: Visit, resnet: str) -> None:
@@ -260,9 +260,94 @@ def test_what_one_points_at_is_told(visit: Visit, resnet: str) -> None:
         box(page, "conv1").hover()
         said = page.locator(".tip").inner_text()
         assert all(text in said for text in ("kernel_size", "(7, 7)", "64×112×112", "9.41 k", "limited by"))
-        assert page.locator(".tip svg").get_attribute("aria-label") == "a unit in the middle sees 7×7 of 224×224"
+        assert page.locator(".tip svg").get_attribute("aria-label") == "unit (56, 56) of 112×112 sees 7×7 of 224×224"
         page.mouse.move(2, 2)
         assert page.locator(".tip").is_hidden()
+
+
+def test_one_chooses_a_unit_and_sees_what_it_sees(visit: Visit, resnet: str) -> None:
+    """The third stage's units are 16 places apart and see 267: 133 on either side of their own."""
+    with visit(resnet) as page:
+        panel = page.locator(".panel.sight")
+        assert panel.locator(".said").inner_text() == "Every unit of ResNet sees the whole input."
+        box(page, "layer3").click()
+        assert panel.locator(".said").inner_text() == "layer3: unit (7, 7) of 14×14 sees 267×267 of 224×224"
+        box(page, "layer1").click()
+        drawn = panel.locator("svg")
+        drawn.scroll_into_view_if_needed()
+        output = drawn.locator(".groove").first.bounding_box()
+        assert output is not None
+        page.mouse.click(output["x"] + 0.5, output["y"] + 0.5)
+        assert panel.locator(".said").inner_text() == "layer1: unit (0, 0) of 56×56 sees 35×35 of 224×224"
+        page.keyboard.press("ArrowDown")
+        assert drawn.get_attribute("aria-label") == "unit (1, 0) of 56×56 sees 35×35 of 224×224"
+        scale = 120 / (224 + 17)  # it reaches 17 places over the left edge, and 13 over the upper one
+        seen = drawn.locator(".seen").last
+        assert float(str(seen.get_attribute("width"))) == pytest.approx(35 * scale, abs=0.06)
+        assert float(str(seen.get_attribute("x"))) == 0
+        assert float(str(drawn.locator(".groove").last.get_attribute("x"))) == pytest.approx(17 * scale, abs=0.06)
+
+
+# -- a run ---------------------------------------------------------------------------------------------------------------
+
+
+class Root(nn.Module):
+    """Of what is negative, NaN."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sqrt(x)
+
+
+def _odd() -> tuple[nn.Module, RunFacts]:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Identity(), Root()), nn.Linear(4, 2))
+    with inspect(model, warm_up=0) as run:
+        model(torch.randn(8, 4)).sum().backward()
+    return model, run.facts
+
+
+def test_a_run_colours_the_page(visit: Visit) -> None:
+    model, run = _odd()
+    page_of = to_page(Scan(model, (4,), batch_size=8, training=True), run=run)
+    rows = {row["path"]: row for row in data_of(page_of)["rows"]}
+    calls = {call.path: call for call in run.calls}
+    assert rows[""]["latency"] == pytest.approx(calls[""].forward.median + calls[""].backward.median, rel=1e-3)
+    assert rows["1.1"]["nonfinite"] == calls["1.1"].forward_nan + calls["1.1"].grad_in_nan + calls["1.1"].grad_out_nan
+    assert "nonfinite" not in rows["0"] or rows["0"]["nonfinite"] == calls["0"].grad_out_nan
+    with visit(page_of) as page:
+        assert page.locator("select").input_value() == "nonfinite", "what is wrong is seen first"
+        verdict = page.locator(".verdict", has_text="First NaN")
+        assert "aten.sqrt" in verdict.inner_text()
+        assert "holds" in str(box(page, "1").get_attribute("class"))
+        verdict.locator("a").click()
+        assert "producer" in str(page.locator(".node.selected").get_attribute("class"))
+        assert page.locator("tr.selected").inner_text().startswith("1")
+        page.locator(".node.selected").hover()
+        assert "first of them" in page.locator(".tip").inner_text()
+        page.locator("select").select_option("latency")
+        assert page.locator("thead th").last.inner_text() == "Measured time"
+
+
+def test_a_watched_run_has_norms_of_gradients(tmp_path: Path) -> None:
+    last = nn.Linear(5, 2)
+    model = nn.Sequential(nn.Linear(3, 5), last)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with watch(model, tmp_path / "run", every=1):
+        before = last.weight.detach().clone()
+        loss: Tensor = model(torch.rand(4, 3)).sum()
+        loss.backward()
+        optimizer.step()
+    page = to_page(Scan(model, (3,), batch_size=4), run=open_run(tmp_path / "run"))
+    rows = {row["path"]: row for row in data_of(page)["rows"]}
+    assert rows["1"]["gradient"] == pytest.approx(8**0.5, rel=1e-3), "of a sum, the gradient is 1 for each of 4×2 results"
+    change = (last.weight.detach() - before).norm() / before.norm()
+    assert rows["1"]["update"] >= float(change) * 0.99
+    assert "latency" not in rows["1"]
+
+
+def test_a_run_of_another_model_is_refused() -> None:
+    _, run = _odd()
+    with pytest.raises(InputError, match=r"the run is of another model: .* but 0, 1, 1.0, 1.1, 2"):
+        to_page(Scan(nn.ModuleDict({"a": nn.Linear(2, 2)})["a"], (2,)), run=run)
 
 
 def test_charts_answer_a_click(visit: Visit, resnet: str) -> None:
@@ -286,7 +371,8 @@ def test_charts_answer_a_click(visit: Visit, resnet: str) -> None:
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_panels_are_saved(visit: Visit, resnet: str, kind: str, tmp_path: Path) -> None:
     with visit(resnet) as page:
-        for panel in (".graph", ".memory", ".roofline"):
+        box(page, "layer3").click()
+        for panel in (".graph", ".memory", ".roofline", ".sight"):
             with page.expect_download() as saving:
                 page.locator(f".panel{panel} .tools button", has_text=kind.upper()).click()
             file = tmp_path / f"saved.{kind}"

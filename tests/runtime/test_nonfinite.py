@@ -192,8 +192,9 @@ def test_the_sentence_says_what_where_and_from_what() -> None:
 
 
 def test_who_passes_it_on_is_counted_apart() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), Log(), nn.Linear(4, 2))
-    nn.init.ones_(model[0].weight)
+    first = nn.Linear(4, 4)
+    nn.init.ones_(first.weight)  # all results are below 0
+    model = nn.Sequential(first, Log(), nn.Linear(4, 2))
     with inspect(model) as run:
         model(torch.full((1, 4), -1e9)).sum().backward()
     counts = {call.path: (call.forward_nan > 0, call.grad_out_nan > 0, call.grad_in_nan > 0) for call in run.facts.calls}

@@ -13,12 +13,15 @@ from torchscan.errors import RecordError, TorchscanError
 from torchscan.files import write_text
 
 if TYPE_CHECKING:
+    from torchscan.scan import Scan
     from torchscan.targets import Built
 
 _EXAMPLES = """\
 examples
   torchscan report torchvision:resnet50
-  torchscan report timm:vit_base_patch16_224 --training --optimizer AdamW --output vit.html"""
+  torchscan report timm:vit_base_patch16_224 --training --optimizer AdamW --output vit.html
+  torchscan inspect torchvision:resnet50 --training --save run.json
+  torchscan report torchvision:resnet50 --training --run run.json"""
 
 
 def add_to(commands: Any) -> None:
@@ -27,20 +30,31 @@ def add_to(commands: Any) -> None:
     parser = model_command(commands, "report", help_, _EXAMPLES, run=_run, step=True)
     parser.add_argument("--device", metavar="NAME", help="does it fit there, and how long does it take?")
     parser.add_argument(
+        "--run",
+        dest="measured",
+        metavar="RUN",
+        type=Path,
+        help="what was measured: a file of inspect --save, or the folder of a run that was watched",
+    )
+    parser.add_argument(
         "--output", metavar="FILE", type=Path, default=Path("torchscan.html"), help="the page (default torchscan.html)"
     )
 
 
 def _run(options: argparse.Namespace) -> int:
     from torchscan.hardware.devices import device_named
+    from torchscan.live.opening import open_run
     from torchscan.pages import to_page
 
     if options.device is not None:
         device_named(options.device)
+    run = None if options.measured is None else open_run(options.measured)
     failures: list[str] = []
-    page = on_model(
-        options, options.target, lambda built, scan: to_page(scan, options.target, excuse=partial(_excuse, built, failures))
-    )
+
+    def made(built: Built, scan: Scan) -> str:
+        return to_page(scan, options.target, run=run, excuse=partial(_excuse, built, failures))
+
+    page = on_model(options, options.target, made)
     write_text(options.output, page)
     answer(f"written to {options.output}")
     for each in failures:

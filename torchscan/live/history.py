@@ -17,10 +17,12 @@ from typing import Any, TypeVar
 
 from torchscan.errors import InputError
 from torchscan.live.bins import quantiles
+from torchscan.live.by_call import measured_in
 from torchscan.live.schema import FIGURES, KINDS, Distribution, Kind, Phase, Series
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Reader, StoreError
 from torchscan.live.uniting import together
+from torchscan.measured import Measured
 
 T = TypeVar("T")
 
@@ -125,6 +127,10 @@ class WatchedRun:
         keys = sorted(found)
         distributions = tuple(together(found[key]) for key in keys)
         return History(series=wanted, phase=phase, steps=tuple(step for step, _ in keys), distributions=distributions)
+
+    def measured(self) -> Measured:
+        """Of the last training step, by call, for the page of a model: ``to_page(scan, run=run)``."""
+        return measured_in(self.path, [(reader.series(), reader.newest("train")) for reader in self._readers()])
 
     def frame(self, phase: Phase = "train") -> Any:
         """All figures as a pandas DataFrame, with a row for each series and step."""

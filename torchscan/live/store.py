@@ -152,6 +152,13 @@ class Reader:
         for step, number, when, data in self._all(rows, phase):
             yield Watched(step=step, phase=phase, number=number, time=when, distributions=unpacked(data))
 
+    def newest(self, phase: Phase) -> Watched | None:
+        """The last step that was written; None: there is none."""
+        rows = self._all("SELECT step, number, time, data FROM steps WHERE phase = ? ORDER BY written DESC LIMIT 1", phase)
+        for step, number, when, data in rows:
+            return Watched(step=step, phase=phase, number=number, time=when, distributions=unpacked(data))
+        return None
+
     def times(self, phase: Phase) -> list[tuple[int, float]]:
         """The steps that are kept, and when each was written, without what is in them."""
         rows = self._all("SELECT step, time FROM steps WHERE phase = ? ORDER BY written", phase)

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from torchscan.measured import Key
 from torchscan.recording.call_tree import Call
 from torchscan.runtime.device_times import DeviceTimes
 from torchscan.runtime.finiteness import FINE, Look
@@ -16,8 +17,6 @@ from torchscan.runtime.values import Values
 _LOOKS = ("forward", "grad_in", "grad_out")
 #: the fields of a call that are counts of one step
 COUNTED = tuple(f"{name}_{kind}" for name in _LOOKS for kind in ("nan", "inf"))
-#: a call: the path of its module, and which of that module's calls it is
-Key = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

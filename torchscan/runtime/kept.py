@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from torchscan.measured import Key
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.compiling import Compilation
-from torchscan.runtime.facts import Key, StepFacts
+from torchscan.runtime.facts import StepFacts
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.memory import Shapes
 from torchscan.runtime.run import Watched

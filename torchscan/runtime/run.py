@@ -6,16 +6,18 @@ import json
 import os
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from torchscan import units
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import InputError
 from torchscan.files import write_text
+from torchscan.measured import Figure, Key, Measured, Verdict
 from torchscan.ops import OpCost
 from torchscan.plain import plain
 from torchscan.results import Result
@@ -23,7 +25,7 @@ from torchscan.runtime.checks import Checked
 from torchscan.runtime.chrome_trace import chrome_trace
 from torchscan.runtime.compiling import Compilation
 from torchscan.runtime.expected import Expected, ExpectedTimes, expected_of, expected_times
-from torchscan.runtime.facts import COUNTED, InspectedCall, Key, StepFacts
+from torchscan.runtime.facts import COUNTED, InspectedCall, StepFacts
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.provenance import RunProvenance
 from torchscan.runtime.step_time import require_step_time
@@ -105,6 +107,10 @@ class Inspected(ABC):
     @abstractmethod
     def facts(self) -> RunFacts:
         """What was found."""
+
+    def measured(self) -> Measured:
+        """By call, for the page of a model: ``to_page(scan, run=run)``."""
+        return _measured_by(self.facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,3 +342,38 @@ def _plain(call: CallRun) -> dict[str, Any]:
 def _name(call: CallRun, name: str, siblings: dict[str, Any]) -> str:
     numbered = (f"{name} ({number})" for number in count(call.invocation + 1))
     return name if name not in siblings else next(each for each in numbered if each not in siblings)
+
+
+# -- by call, for a page ---------------------------------------------------------------------------------------------------
+
+
+def _measured_by(facts: RunFacts) -> Measured:
+    """The calls of a step; what checkpoints ran again belongs to the calls that they run again."""
+    figures: dict[Key, dict[Figure, float]] = {}
+    for call in facts.calls:
+        if not call.is_again:
+            figures[call.path, call.invocation] = dict(_figures_of(call))
+    steps = f"{units.exact(facts.steps)} step{'' if facts.steps == 1 else 's'}"
+    return Measured(
+        source=f"{steps} measured on {facts.provenance.device}",
+        figures=figures,
+        verdicts=[*_time_of(facts, steps), *_nonfinite_of(facts)],
+        producers={(found.path, found.invocation): found.said for found in reversed(facts.nonfinite)},
+    )
+
+
+def _figures_of(call: CallRun) -> Iterator[tuple[Figure, float]]:
+    yield "latency", call.time
+    if counted := sum(getattr(call, name) for name in COUNTED):
+        yield "nonfinite", counted
+
+
+def _time_of(facts: RunFacts, steps: str) -> Iterator[Verdict]:
+    passes = "forward and backward" if facts.backward.median else "forward"
+    if facts.steps:
+        yield "Measured", units.duration(facts.step_time), f"{passes}, the median of {steps}", None
+
+
+def _nonfinite_of(facts: RunFacts) -> Iterator[Verdict]:
+    for first in facts.nonfinite[:1]:
+        yield f"First {first.what}", first.path or first.type_name, str(first), (first.path, first.invocation)

@@ -11,10 +11,11 @@ from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.receptive_field import ReceptiveField
 from torchscan.analyses.receptive_field.result import plain_short
 from torchscan.analyses.roofline import Roofline
+from torchscan.measured import Key, Measured
 from torchscan.report.columns import field_text, sizes
 from torchscan.report.info_data import InfoDict, data_of
 from torchscan.report.paging.charts import memory_series, roofline_series
-from torchscan.report.paging.rows import Paging, Settings
+from torchscan.report.paging.rows import Paging, Settings, key_of
 from torchscan.trace.trace import Trace
 from torchscan.units import printable
 
@@ -34,6 +35,7 @@ class Shown:
     roofline: Roofline | None = None
     fields: ReceptiveField | None = None
     settings: Settings = field(default_factory=dict)
+    measured: Measured | None = None
     #: what could not be told, and why
     reasons: Mapping[str, str] = field(default_factory=dict)
     #: the call of a module that the pass failed in, and the error
@@ -44,11 +46,19 @@ class Shown:
 def page_data(shown: Shown) -> dict[str, Any]:
     """For a page: what is said first, then the layers, then time and memory."""
     info = data_of(shown.info)
-    found = Paging(shown.trace, info, shown.roofline, shown.settings, shown.failed, shown.fields).rows()
+    found = Paging(
+        shown.trace,
+        info,
+        roofline=shown.roofline,
+        settings=shown.settings,
+        failed=shown.failed,
+        fields=shown.fields,
+        measured=shown.measured,
+    ).rows()
     return {
         "title": printable(shown.title),
         "question": [printable(each) for each in shown.question],
-        "verdicts": [*_fits(shown), *_time(shown), *_counts(shown), *_field(shown)],
+        "verdicts": [*_measured(shown), *_fits(shown), *_time(shown), *_counts(shown), *_field(shown)],
         "rows": found.rows,
         "levels": found.levels,
         "memory": None if shown.memory is None or not shown.memory.timeline else memory_series(shown.memory),
@@ -57,6 +67,16 @@ def page_data(shown: Shown) -> dict[str, Any]:
         "error": "\n".join(map(printable, shown.error.splitlines())),
         "version": info["provenance"]["torchscan_version"],
     }
+
+
+def _measured(shown: Shown) -> list[dict[str, Any]]:
+    return [] if shown.measured is None else [_of_run(*each) for each in shown.measured.verdicts]
+
+
+def _of_run(label: str, value: str, said: str, place: Key | None) -> dict[str, Any]:
+    """A verdict; a call that it is about can be gone to."""
+    link = {} if place is None else {"path": key_of(*place)}
+    return {**_verdict(label, value, said), **link}
 
 
 def _fits(shown: Shown) -> list[dict[str, Any]]:

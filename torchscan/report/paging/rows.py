@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torchscan.analyses.module_graph import GraphNode, ModuleGraph, ModuleGraphs
-from torchscan.analyses.receptive_field import LayerField, ReceptiveField
+from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
 from torchscan.analyses.roofline import Roofline
+from torchscan.measured import Figure, Measured
 from torchscan.report.columns import field_text, sizes
 from torchscan.report.graphs.words import shape_of
 from torchscan.report.info import tree_order
@@ -19,6 +20,8 @@ from torchscan.units import printable
 
 #: characters that a page shows of a name or a setting
 _LONGEST = 300
+#: of windows that do not repeat, starts that a page has for an axis
+_PHASES = 64
 #: that add up
 _FIGURES = ("params", "macs", "flops", "bytes", "time")
 Settings = Mapping[str, str]
@@ -50,10 +53,12 @@ class Paging:
         self,
         trace: Trace,
         info: InfoData,
+        *,
         roofline: Roofline | None,
         settings: Settings,
-        failed: int | None = None,
-        fields: ReceptiveField | None = None,
+        failed: int | None,
+        fields: ReceptiveField | None,
+        measured: Measured | None,
     ) -> None:
         """``settings`` are what modules say of themselves (``extra_repr``), by their paths."""
         self._fields = [] if fields is None else list(fields)
@@ -61,6 +66,8 @@ class Paging:
         self._graphs = ModuleGraphs(trace, failed)
         self._layers = dict(zip(tree_order(trace), info["layers"], strict=True))
         self._settings = settings
+        self._measured = {} if measured is None else measured.figures
+        self._producers = {} if measured is None else measured.producers
         self._limits = {} if roofline is None else _limits(roofline)
         self._totals = self._summed_up()
 
@@ -74,6 +81,8 @@ class Paging:
             number, call = len(found.rows), self._trace.modules[each.node.calls[0]]
             each.box["row"] = number
             found.rows.append({**self._row(each.node, each.places), "in": each.above, "depth": each.depth})
+            if "producer" in found.rows[number]:
+                _mark_above(found.rows, each.above)
             if call.children or call.ops:
                 found.rows[number]["level"] = len(found.levels)
                 level, inside = self._level(each, number)
@@ -130,7 +139,7 @@ class Paging:
         found: dict[str, Any] = {
             "name": cut(node.name),
             "path": cut(call.path),
-            "key": printable(call.path) + (f"@{call.call + 1}" if call.call else ""),
+            "key": key_of(call.path, call.call),
             "type": cut(node.type_name),
             "repeats": len(run),
             "input": _shape(layer["input_shape"]),
@@ -147,11 +156,36 @@ class Paging:
             found["peak"] = max(self._layers[place].get("peak_bytes") or 0 for place in places)
         if self._fields and (seen := seen_by(self._fields[run[-1]])) is not None:
             found["sees"] = seen
+        keys = [(self._trace.modules[place].path, self._trace.modules[place].call) for place in places]
+        found |= _joined([self._measured.get(key, {}) for key in keys])
+        if said := next((self._producers[key] for key in keys if key in self._producers), None):
+            found["producer"] = cut(said)
         if node.failed:
             found["failed"] = True
         if settings := self._settings.get(call.path):
             found["settings"] = [[cut(name), cut(value)] for name, value in parsed(settings)]
         return found
+
+
+def _mark_above(rows: Sequence[dict[str, Any]], above: int | None) -> None:
+    """What the producer is in, so that one finds the way to it."""
+    while above is not None:
+        rows[above]["holds"] = True
+        above = rows[above]["in"]
+
+
+def _joined(measured: Sequence[Mapping[Figure, float]]) -> dict[str, float]:
+    """Of equal calls: times and counts add up, of norms and changes the greatest is shown."""
+    found: dict[str, float] = {}
+    for name in dict.fromkeys(name for each in measured for name in each):
+        values = [each[name] for each in measured if name in each]
+        found[name] = rounded(max(values) if name in ("gradient", "update") else math.fsum(values))
+    return found
+
+
+def key_of(path: str, call: int) -> str:
+    """Of a call, in the page's address."""
+    return printable(path) + (f"@{call + 1}" if call else "")
 
 
 def _limits(roofline: Roofline) -> dict[tuple[str, int], dict[str, float]]:
@@ -162,16 +196,25 @@ def _limits(roofline: Roofline) -> dict[tuple[str, int], dict[str, float]]:
     return found
 
 
-def seen_by(layer: LayerField) -> list[int] | None:
-    """What a unit in the middle sees of a picture: from where, how much, and of how much; None: that cannot be drawn."""
+def seen_by(layer: LayerField) -> dict[str, dict[str, Any]] | None:
+    """What units see of a picture, axis by axis; None: that cannot be drawn."""
     local = [axis for axis in layer.axes if axis.status == "local"]
     if len(local) != 2 or len({axis.input for axis in local}) > 1:
         return None
-    spans = [(axis.interval((axis.units or 1) // 2), axis.length) for axis in local]
-    if any(span is None for span, _ in spans):
+    if any(axis.units is None or not 0 < len(axis.starts) <= _PHASES for axis in local):
         return None
-    (top, bottom), (left, right) = (span or (0, 0) for span, _ in spans)
-    return [left, top, right - left + 1, bottom - top + 1, spans[1][1], spans[0][1]]
+    return {name: _axis(axis) for name, axis in zip("yx", local, strict=True)}
+
+
+def _axis(axis: AxisField) -> dict[str, Any]:
+    return {
+        "units": axis.units,
+        "length": axis.length,
+        "starts": axis.starts,
+        "rise": axis.rise,
+        "sizes": axis.sizes,
+        "inside": axis.inside,
+    }
 
 
 def _most(times: Sequence[Mapping[str, float]]) -> str:

@@ -1,16 +1,24 @@
 // What a page can show of a layer, and how it is written.
 
 import { make } from "./elements.js";
-import { bytes, count, duration, ratio } from "./format.js";
+import { bytes, count, duration, ratio, share } from "./format.js";
+import { middleOf, seenBy, sightOf } from "./sees.js";
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{key: string, label: string, value: (row: Row) => number, text: (value: number) => string, colour: (row: Row) => string, adds: boolean}} Figure */
+
+/** @param {number} value */
+function norm(value) { return value ? (value >= 1e4 || value < 1e-3 ? value.toExponential(2) : value.toPrecision(3)) : "–"; }
 
 const of = (/** @type {string} */ key) => (/** @type {Row} */ row) => row[key] ?? 0;
 const always = (/** @type {string} */ name) => () => name;
 
 /** @type {Figure[]} */
 const ALL = [
+  { key: "nonfinite", label: "NaN and Inf", value: of("nonfinite"), text: count, colour: always("wrong"), adds: false },
+  { key: "latency", label: "measured time", value: of("latency"), text: duration, colour: always("compute"), adds: true },
+  { key: "gradient", label: "gradient norm", value: of("gradient"), text: norm, colour: always("memory"), adds: false },
+  { key: "update", label: "update ÷ weight", value: of("update"), text: share, colour: always("parameters"), adds: false },
   { key: "time", label: "time", value: of("time"), text: duration, colour: (row) => row.limiter || "launch", adds: true },
   { key: "macs", label: "MACs", value: of("macs"), text: count, colour: always("compute"), adds: true },
   { key: "flops", label: "FLOPs", value: of("flops"), text: count, colour: always("compute"), adds: true },
@@ -26,12 +34,10 @@ const ALL = [
 export function figuresOf(rows) { return ALL.filter((figure) => rows.some((row) => figure.value(row))); }
 
 /** What a unit in the middle sees of the input, drawn. @param {Row | undefined} row */
-export function seenBy(row) {
+export function sightIn(row) {
   if (!row?.sees) return null;
-  const [left, top, wide, tall, across, down] = row.sees, x0 = Math.min(0, left), y0 = Math.min(0, top);
-  const x1 = Math.max(across, left + wide), y1 = Math.max(down, top + tall), width = 96, scale = width / (x1 - x0);
-  return make("svg", { class: "sees", width, height: ((y1 - y0) * scale).toFixed(1), viewBox: `${x0} ${y0} ${x1 - x0} ${y1 - y0}`, role: "img", "aria-label": `a unit in the middle sees ${wide}×${tall} of ${across}×${down}` },
-    make("rect", { class: "groove", x: 0, y: 0, width: across, height: down }), make("rect", { class: "seen", x: left, y: top, width: wide, height: tall, "vector-effect": "non-scaling-stroke" }));
+  const unit = middleOf(row.sees), seen = seenBy(row.sees, unit, 96);
+  return make("svg", { class: "sees", width: seen.wide, height: seen.tall, viewBox: `-1 -1 ${seen.wide + 2} ${seen.tall + 2}`, role: "img", "aria-label": sightOf(row.sees, unit) }, seen.element);
 }
 
 /** What is said of a layer where one points at it. @param {Row} row @param {Figure[]} figures @returns {[string, string][]} */
@@ -41,7 +47,7 @@ export function saidOf(row, figures) {
     ["", row.path || row.name], ["type", row.type],
     ...(row.repeats > 1 ? [["repeats", `${row.repeats} equal modules; figures are their sums`]] : []),
     ["input", row.input.join(", ")], ["output", row.output.join(", ")],
-    ...said, ["receptive field", row.rf], ["limited by", row.limiter ?? ""],
+    ...said, [row.nonfinite ? "first of them" : "first NaN or Inf", row.producer ?? ""], ["receptive field", row.rf], ["limited by", row.limiter ?? ""],
     ...(row.settings ?? []).map((/** @type {[string, string]} */ [name, value]) => [name || "settings", value]),
   ]).filter(([, value]) => value && value !== "–");
 }

@@ -120,7 +120,7 @@ export class GraphView {
     const value = row && this.figure ? this.figure.value(row) : 0, isEnd = node.kind === "input" || node.kind === "output";
     const colour = row?.failed ? "wrong" : row ? this.figure?.colour(row) ?? "memory" : node.kind === "tensor" ? "parameters" : "launch";
     const made = make("g", {
-      class: `node ${node.kind}${row && node.row === this.selected ? " selected" : ""}${row?.failed ? " failed" : ""}`,
+      class: `node ${node.kind}${row && node.row === this.selected ? " selected" : ""}${row?.failed ? " failed" : ""}${row?.producer ? " producer" : row?.holds ? " holds" : ""}`,
       transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, tabindex: 0, role: row ? "button" : "img",
       "data-node": id, "data-row": node.row, "data-name": node.name,
       "aria-label": [this.nameOf(node), this.below(node), row && this.figure ? `${this.figure.label} ${this.figure.text(value)}` : ""].filter(Boolean).join(", "),

@@ -2,10 +2,11 @@
 
 import { memoryChart, rooflineChart } from "./charts.js";
 import { bar, make } from "./elements.js";
-import { figuresOf, saidOf, seenBy } from "./figures.js";
+import { figuresOf, saidOf, sightIn } from "./figures.js";
 import { GraphView } from "./graph.js";
 import { LayersView } from "./layers.js";
 import { save } from "./save.js";
+import { SeesView } from "./sees.js";
 
 const MOST_CRUMBS = 8;
 
@@ -22,7 +23,7 @@ class ModelPage {
   constructor(host, data) {
     this.data = data;
     this.figures = figuresOf(data.rows);
-    this.figure = this.figures.find((each) => each.key === "time") ?? this.figures.find((each) => each.key === "macs") ?? this.figures[0];
+    this.figure = ["nonfinite", "latency", "time", "macs"].flatMap((key) => this.figures.filter((each) => each.key === key))[0] ?? this.figures[0];
     this.shown = 0; this.selected = -1; this.missing = "";
     this.tip = make("div", { class: "tip", role: "tooltip", hidden: "" });
     const point = (/** @type {Event | null} */ event, /** @type {[string, string][]} */ said) => this.point(event, said);
@@ -31,7 +32,7 @@ class ModelPage {
     host.replaceChildren(this.header(), ...(data.error ? [make("p", { class: "error" }, data.error)] : []), this.verdicts(), make("main", {},
       this.panel("Graph", "graph", graph, this.colouring(), this.crumbs, this.zooming()),
       this.panel("Layers", "layers", table, this.searching()),
-      make("div", { class: "charts" }, ...this.charts())), ...data.remarks.map((/** @type {string} */ each) => make("p", { class: "remark" }, each)), this.tip);
+      make("div", { class: "charts" }, ...this.charts(), ...this.seeing())), ...data.remarks.map((/** @type {string} */ each) => make("p", { class: "remark" }, each)), this.tip);
     this.graph = new GraphView(graph, data, { select: (row) => this.select(row), enter: (row) => this.enter(row), leave: () => this.leave(), point });
     this.graph.said = (row) => this.saidOf(row);
     this.layers = new LayersView(table, data.rows, { select: (row) => this.select(row), enter: (row) => this.enter(row), point: (event, row) => this.point(event, row ? this.saidOf(row) : []) });
@@ -90,6 +91,7 @@ class ModelPage {
   draw() {
     this.graph.show(this.shown, this.selected, this.figure);
     this.layers.show(this.selected, this.figure);
+    this.sees?.show(Math.max(this.selected, 0));
     const way = [];
     for (let at = this.shown; at !== null; at = this.data.rows[at].in) way.unshift(at);
     if (way.length > MOST_CRUMBS) way.splice(2, way.length - MOST_CRUMBS, -1);
@@ -109,7 +111,7 @@ class ModelPage {
 
   verdicts() {
     return make("div", { class: "verdicts" }, ...this.data.verdicts.map((/** @type {any} */ each) =>
-      make("section", { class: "verdict" }, make("span", { class: "label" }, each.label), make("b", {}, each.value), make("span", {}, each.said), ...(each.bar ? [bar(each.bar)] : []))));
+      make("section", { class: "verdict" }, make("span", { class: "label" }, each.label), make("b", {}, each.path ? make("a", { href: `#${encodeURIComponent(each.path)}` }, each.value) : each.value), make("span", {}, each.said), ...(each.bar ? [bar(each.bar)] : []))));
   }
 
   /** @param {string} title @param {string} name @param {HTMLElement} content @param {...Node} tools */
@@ -131,6 +133,14 @@ class ModelPage {
   /** @param {() => SVGSVGElement} drawn @param {string} name */
   saving(drawn, name) {
     return ["svg", "png"].map((kind) => make("button", { type: "button", title: `save as ${kind.toUpperCase()}`, onclick: () => save(drawn(), kind, `${this.data.title}-${name}`) }, kind.toUpperCase()));
+  }
+
+  /** What a unit sees, where any layer sees a part of a picture. */
+  seeing() {
+    if (!this.data.rows.some((/** @type {any} */ row) => row.sees)) return [];
+    const inside = make("div");
+    const sees = this.sees = new SeesView(inside, this.data.rows);
+    return [this.panel("What a unit sees", "sight", inside, make("div", { class: "tools" }, ...this.saving(() => sees.svg, "sees")))];
   }
 
   searching() {
@@ -161,7 +171,7 @@ class ModelPage {
   point(event, said) {
     this.tip.hidden = !event || !said.length;
     if (this.tip.hidden || !event) return;
-    const [[, title], ...rest] = said, seen = seenBy(this.pointed);
+    const [[, title], ...rest] = said, seen = sightIn(this.pointed);
     this.pointed = undefined;
     this.tip.replaceChildren(make("b", {}, title), make("dl", {}, ...rest.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])), ...(seen ? [seen] : []));
     const box = /** @type {Element} */ (event.currentTarget ?? event.target).getBoundingClientRect(), isPointer = event instanceof PointerEvent;
