@@ -57,6 +57,11 @@ def to_page(scan: Scan, title: str | None = None, *, run: Measuring | None = Non
         run: what has measured the model in real steps: an inspection (``inspect``, ``open_run``) or a run that was watched.
         excuse: what to say where a part of it has no answer, from the error.
     """
+    return Page(model_page(shown_of(scan, title, run=run, excuse=excuse)))
+
+
+def shown_of(scan: Scan, title: str | None = None, *, run: Measuring | None = None, excuse: Excuse = str) -> Shown:
+    """What its page shows."""
     name = type(scan.question.module).__name__ if title is None else title
     reasons: dict[str, str] = {}
 
@@ -73,11 +78,11 @@ def to_page(scan: Scan, title: str | None = None, *, run: Measuring | None = Non
         said = excuse(error)
         if error.so_far is None or not error.so_far.modules:
             raise
-        return Page(model_page(_unfinished(scan, name, error, said)))
+        return _unfinished(scan, name, error, said)
     measured = None if run is None else _of_this_model(run.measured(), scan.trace)
     memory = known("Memory", lambda: scan.memory)
     roofline = None if scan.question.device is None else known("Time", lambda: scan.roofline)
-    return Page(model_page(_finished(scan, name, memory, roofline, measured, reasons)))
+    return _finished(scan, name, memory, roofline, measured, reasons)
 
 
 def _of_this_model(measured: Measured, trace: Trace) -> Measured:

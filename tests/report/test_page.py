@@ -22,6 +22,7 @@ from tests.report.test_graphs import a_graph, drawn
 from tests.torchvision_cpu import torchvision
 from torchscan import InputError, RunFacts, Scan, inspect, open_run, to_page, watch
 from torchscan import Page as ModelPage
+from torchscan.measured import Measured
 from torchscan.report.paging.file import SCRIPTS
 
 if TYPE_CHECKING:
@@ -308,7 +309,7 @@ def _odd() -> tuple[nn.Module, RunFacts]:
 def test_a_run_colours_the_page(visit: Visit) -> None:
     model, run = _odd()
     page_of = to_page(Scan(model, (4,), batch_size=8, training=True), run=run)
-    rows = {row["path"]: row for row in data_of(page_of)["rows"]}
+    rows = data_of(page_of)["measured"]["figures"]
     calls = {call.path: call for call in run.calls}
     assert rows[""]["latency"] == pytest.approx(calls[""].forward.median + calls[""].backward.median, rel=1e-3)
     assert rows["1.1"]["nonfinite"] == calls["1.1"].forward_nan + calls["1.1"].grad_in_nan + calls["1.1"].grad_out_nan
@@ -337,11 +338,27 @@ def test_a_watched_run_has_norms_of_gradients(tmp_path: Path) -> None:
         loss.backward()
         optimizer.step()
     page = to_page(Scan(model, (3,), batch_size=4), run=open_run(tmp_path / "run"))
-    rows = {row["path"]: row for row in data_of(page)["rows"]}
+    rows = data_of(page)["measured"]["figures"]
     assert rows["1"]["gradient"] == pytest.approx(8**0.5, rel=1e-3), "of a sum, the gradient is 1 for each of 4×2 results"
     change = (last.weight.detach() - before).norm() / before.norm()
     assert rows["1"]["update"] >= float(change) * 0.99
     assert "latency" not in rows["1"]
+
+
+def test_figures_of_folded_blocks_are_joined(visit: Visit) -> None:
+    """Times add up, of norms the greatest is shown."""
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)))
+    figures = {(f"{at}", 0): {"latency": 1.0 + at, "gradient": 5.0 - at} for at in range(3)}
+
+    class Run:
+        def measured(self) -> Measured:
+            return Measured(source="a run", figures=figures)  # type: ignore[arg-type]
+
+    with visit(to_page(Scan(model, (4,)), run=Run())) as page:
+        assert boxes(page) == ["input", "0 … 2", "output"]
+        assert "6.00 s" in str(box(page, "0 … 2").text_content())
+        page.locator("select").select_option("gradient")
+        assert "5.00" in str(box(page, "0 … 2").text_content())
 
 
 def test_a_run_of_another_model_is_refused() -> None:

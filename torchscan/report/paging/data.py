@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from torchscan.measured import Key, Measured
 from torchscan.report.columns import field_text, sizes
 from torchscan.report.info_data import InfoDict, data_of
 from torchscan.report.paging.charts import memory_series, roofline_series
-from torchscan.report.paging.rows import Paging, Settings, key_of
+from torchscan.report.paging.rows import Paging, Settings, cut, key_of, rounded
 from torchscan.trace.trace import Trace
 from torchscan.units import printable
 
@@ -36,6 +37,8 @@ class Shown:
     fields: ReceptiveField | None = None
     settings: Settings = field(default_factory=dict)
     measured: Measured | None = None
+    #: whether rows say which calls they are of, though nothing was measured yet
+    names_calls: bool = False
     #: what could not be told, and why
     reasons: Mapping[str, str] = field(default_factory=dict)
     #: the call of a module that the pass failed in, and the error
@@ -53,7 +56,7 @@ def page_data(shown: Shown) -> dict[str, Any]:
         settings=shown.settings,
         failed=shown.failed,
         fields=shown.fields,
-        measured=shown.measured,
+        names_calls=shown.measured is not None or shown.names_calls,
     ).rows()
     return {
         "title": printable(shown.title),
@@ -65,12 +68,24 @@ def page_data(shown: Shown) -> dict[str, Any]:
         "roofline": None if shown.roofline is None or not shown.roofline.operators else roofline_series(shown.roofline),
         "remarks": [*(f"{name}: {printable(reason)}" for name, reason in shown.reasons.items())],
         "error": "\n".join(map(printable, shown.error.splitlines())),
+        **({} if shown.measured is None else {"measured": by_key(shown.measured)}),
         "version": info["provenance"]["torchscan_version"],
     }
 
 
 def _measured(shown: Shown) -> list[dict[str, Any]]:
     return [] if shown.measured is None else [_of_run(*each) for each in shown.measured.verdicts]
+
+
+def by_key(measured: Measured) -> dict[str, Any]:
+    """What a run has measured, by the keys of rows."""
+    return {
+        "figures": {
+            key_of(*key): {name: rounded(value) for name, value in figures.items() if math.isfinite(value)}
+            for key, figures in measured.figures.items()
+        },
+        "producers": {key_of(*key): cut(said) for key, said in measured.producers.items()},
+    }
 
 
 def _of_run(label: str, value: str, said: str, place: Key | None) -> dict[str, Any]:

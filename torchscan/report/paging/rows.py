@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from torchscan.analyses.module_graph import GraphNode, ModuleGraph, ModuleGraphs
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
 from torchscan.analyses.roofline import Roofline
-from torchscan.measured import Figure, Measured
 from torchscan.report.columns import field_text, sizes
 from torchscan.report.graphs.words import shape_of
 from torchscan.report.info import tree_order
@@ -58,16 +57,18 @@ class Paging:
         settings: Settings,
         failed: int | None,
         fields: ReceptiveField | None,
-        measured: Measured | None,
+        names_calls: bool,
     ) -> None:
-        """``settings`` are what modules say of themselves (``extra_repr``), by their paths."""
+        """``settings`` are what modules say of themselves (``extra_repr``), by their paths.
+
+        ``names_calls``: which calls each row is of, for figures of a run.
+        """
         self._fields = [] if fields is None else list(fields)
         self._trace = trace
         self._graphs = ModuleGraphs(trace, failed)
         self._layers = dict(zip(tree_order(trace), info["layers"], strict=True))
         self._settings = settings
-        self._measured = {} if measured is None else measured.figures
-        self._producers = {} if measured is None else measured.producers
+        self._names_calls = names_calls
         self._limits = {} if roofline is None else _limits(roofline)
         self._totals = self._summed_up()
 
@@ -81,8 +82,6 @@ class Paging:
             number, call = len(found.rows), self._trace.modules[each.node.calls[0]]
             each.box["row"] = number
             found.rows.append({**self._row(each.node, each.places), "in": each.above, "depth": each.depth})
-            if "producer" in found.rows[number]:
-                _mark_above(found.rows, each.above)
             if call.children or call.ops:
                 found.rows[number]["level"] = len(found.levels)
                 level, inside = self._level(each, number)
@@ -156,31 +155,13 @@ class Paging:
             found["peak"] = max(self._layers[place].get("peak_bytes") or 0 for place in places)
         if self._fields and (seen := seen_by(self._fields[run[-1]])) is not None:
             found["sees"] = seen
-        keys = [(self._trace.modules[place].path, self._trace.modules[place].call) for place in places]
-        found |= _joined([self._measured.get(key, {}) for key in keys])
-        if said := next((self._producers[key] for key in keys if key in self._producers), None):
-            found["producer"] = cut(said)
+        if self._names_calls:
+            found["calls"] = [key_of(self._trace.modules[place].path, self._trace.modules[place].call) for place in places]
         if node.failed:
             found["failed"] = True
         if settings := self._settings.get(call.path):
             found["settings"] = [[cut(name), cut(value)] for name, value in parsed(settings)]
         return found
-
-
-def _mark_above(rows: Sequence[dict[str, Any]], above: int | None) -> None:
-    """What the producer is in, so that one finds the way to it."""
-    while above is not None:
-        rows[above]["holds"] = True
-        above = rows[above]["in"]
-
-
-def _joined(measured: Sequence[Mapping[Figure, float]]) -> dict[str, float]:
-    """Of equal calls: times and counts add up, of norms and changes the greatest is shown."""
-    found: dict[str, float] = {}
-    for name in dict.fromkeys(name for each in measured for name in each):
-        values = [each[name] for each in measured if name in each]
-        found[name] = rounded(max(values) if name in ("gradient", "update") else math.fsum(values))
-    return found
 
 
 def key_of(path: str, call: int) -> str:

@@ -5,6 +5,7 @@ import { bar, make } from "./elements.js";
 import { figuresOf, saidOf, sightIn } from "./figures.js";
 import { GraphView } from "./graph.js";
 import { LayersView } from "./layers.js";
+import { apply } from "./measured.js";
 import { save } from "./save.js";
 import { SeesView } from "./sees.js";
 
@@ -22,6 +23,7 @@ class ModelPage {
   /** @param {HTMLElement} host @param {any} data */
   constructor(host, data) {
     this.data = data;
+    if (data.measured) apply(data.rows, data.measured);
     this.figures = figuresOf(data.rows);
     this.figure = ["nonfinite", "latency", "time", "macs"].flatMap((key) => this.figures.filter((each) => each.key === key))[0] ?? this.figures[0];
     this.shown = 0; this.selected = -1; this.missing = "";
