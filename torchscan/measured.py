@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 #: a call: the path of its module, and which of that module's calls it is
@@ -24,10 +24,34 @@ class Measured:
     #: what measured, in the line of the question: "9 steps on CPU"
     source: str
     figures: Mapping[Key, Mapping[Figure, float]]
+    #: of each module, by its path
+    types: Mapping[str, str] = field(default_factory=dict)
     #: what is said first
     verdicts: Sequence[Verdict] = ()
     #: who made the first value that is not finite, and what is known of it
     producers: Mapping[Key, str] = field(default_factory=dict)
+
+    def inside(self, path: str) -> Measured:
+        """Of the module at this path, by the paths that its modules have in it."""
+        if not path:
+            return self
+        keys = {key: (inner, key[1]) for key in (*self.figures, *self.producers) if (inner := _inner(path, key[0])) is not None}
+        return replace(
+            self,
+            figures={keys[key]: each for key, each in self.figures.items() if key in keys},
+            producers={keys[key]: each for key, each in self.producers.items() if key in keys},
+            verdicts=[(what, value, said, None if key is None else keys.get(key)) for what, value, said, key in self.verdicts],
+        )
+
+
+def joined(outer: str, inner: str) -> str:
+    """The path of a module by that of a module around it, and its own there."""
+    return ".".join(filter(None, (outer, inner)))
+
+
+def _inner(outer: str, path: str) -> str | None:
+    """The path in the module at ``outer``; None: it is not in it."""
+    return "" if path == outer else path.removeprefix(f"{outer}.") if path.startswith(f"{outer}.") else None
 
 
 class Measuring(Protocol):

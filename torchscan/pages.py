@@ -13,7 +13,7 @@ from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import InputError, RecordError, TorchscanError
 from torchscan.files import write_text
-from torchscan.measured import Measured, Measuring
+from torchscan.measured import Measured, Measuring, joined
 from torchscan.report.info import info_of
 from torchscan.report.paging.data import Shown, question_of
 from torchscan.report.paging.file import model_page
@@ -86,10 +86,22 @@ def shown_of(scan: Scan, title: str | None = None, *, run: Measuring | None = No
 
 
 def _of_this_model(measured: Measured, trace: Trace) -> Measured:
-    if not any((call.path, call.call) in measured.figures for call in trace.modules if call.path):
-        some = ", ".join(path for path, _ in measured.figures if path) or "none"
-        raise InputError(f"the run is of another model: it has measured none of the modules of this one, but {cut(some)}")
-    return measured
+    """Its calls by the paths of this model, which may be a part of what has run."""
+    if not measured.types:
+        raise InputError("the run has no step that was measured: let the model train, or run, for some steps first")
+    types = {call.path: call.type_name for call in trace.modules}
+    places = ["", *(path for path, name in measured.types.items() if name == types[""])]
+    inner = max(places, key=lambda path: _found(types, measured.types, path))
+    found = _found(types, measured.types, inner)
+    if 2 * found < min(len(types), len(measured.types)) or not found:
+        modules = ", ".join(f"{path} ({name})" for path, name in measured.types.items() if path) or measured.types[""]
+        raise InputError(f"the run is of another model than {types['']}, with {cut(modules)}")
+    return measured.inside(inner)
+
+
+def _found(types: Mapping[str, str], measured: Mapping[str, str], inner: str) -> int:
+    """How many modules are there with the same types, if the model is at this path."""
+    return sum(measured.get(joined(inner, path)) == name for path, name in types.items())
 
 
 def _finished(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import torchscan
 from tests.browsing import least_contrast, opened
@@ -122,13 +124,16 @@ def test_walking_in_and_out(visit: Visit, resnet: str) -> None:
     with visit(resnet) as page:
         assert boxes(page)[:3] == ["x", "conv1", "bn1"]
         box(page, "layer3").dblclick()
+        box(page, "1 … 5").wait_for()
         assert boxes(page) == ["input", "0", "1 … 5", "output"]
         assert where(page).startswith("ResNet › layer3")
         box(page, "0").focus()
         page.keyboard.press("Enter")
+        box(page, "downsample").wait_for()
         assert {"downsample", "add", "relu (3)"} <= set(boxes(page))
         assert page.evaluate("location.hash") == "#layer3.0/"
         page.go_back()
+        box(page, "1 … 5").wait_for()
         assert boxes(page) == ["input", "0", "1 … 5", "output"]
         page.locator(".crumbs a").first.click()
         box(page, "layer3").wait_for()
@@ -173,7 +178,7 @@ def test_the_keyboard_alone(visit: Visit, resnet: str) -> None:
         page.keyboard.press("Enter")
         box(page, "input").focus()
         page.keyboard.press("Escape")
-        assert "layer1" in boxes(page)
+        box(page, "layer1").wait_for()
         page.locator("tbody tr").first.focus()
         for key in ("ArrowDown", "ArrowDown"):
             page.keyboard.press(key)
@@ -186,9 +191,11 @@ def test_the_focus_goes_along_and_selections_are_no_places_to_go_back_to(visit: 
     with visit(resnet) as page:
         box(page, "layer1").focus()
         page.keyboard.press("Enter")
+        box(page, "input").wait_for()
         assert focused(page, "input")
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Escape")
+        box(page, "layer1").wait_for()
         assert focused(page, "layer1")
         before = page.evaluate("history.length")
         for name in ("conv1", "bn1", "layer4"):
@@ -272,16 +279,16 @@ def test_one_chooses_a_unit_and_sees_what_it_sees(visit: Visit, resnet: str) -> 
         panel = page.locator(".panel.sight")
         assert panel.locator(".said").inner_text() == "Every unit of ResNet sees the whole input."
         box(page, "layer3").click()
-        assert panel.locator(".said").inner_text() == "layer3: unit (7, 7) of 14×14 sees 267×267 of 224×224"
+        assert panel.locator(".said").inner_text() == "layer3: unit (7, 7) of 14×14 sees 267×267 of 224×224, and padding"
         box(page, "layer1").click()
         drawn = panel.locator("svg")
         drawn.scroll_into_view_if_needed()
         output = drawn.locator(".groove").first.bounding_box()
         assert output is not None
         page.mouse.click(output["x"] + 0.5, output["y"] + 0.5)
-        assert panel.locator(".said").inner_text() == "layer1: unit (0, 0) of 56×56 sees 35×35 of 224×224"
+        assert panel.locator(".said").inner_text() == "layer1: unit (0, 0) of 56×56 sees 35×35 of 224×224, and padding"
         page.keyboard.press("ArrowDown")
-        assert drawn.get_attribute("aria-label") == "unit (1, 0) of 56×56 sees 35×35 of 224×224"
+        assert drawn.get_attribute("aria-label") == "unit (1, 0) of 56×56 sees 35×35 of 224×224, and padding"
         scale = 120 / (224 + 17)  # it reaches 17 places over the left edge, and 13 over the upper one
         seen = drawn.locator(".seen").last
         assert float(str(seen.get_attribute("width"))) == pytest.approx(35 * scale, abs=0.06)
@@ -352,7 +359,8 @@ def test_figures_of_folded_blocks_are_joined(visit: Visit) -> None:
 
     class Run:
         def measured(self) -> Measured:
-            return Measured(source="a run", figures=figures)  # type: ignore[arg-type]
+            types = {"": "Sequential", **{f"{at}": "Sequential" for at in range(3)}}
+            return Measured(source="a run", figures=figures, types=types)  # type: ignore[arg-type]
 
     with visit(to_page(Scan(model, (4,)), run=Run())) as page:
         assert boxes(page) == ["input", "0 … 2", "output"]
@@ -363,8 +371,53 @@ def test_figures_of_folded_blocks_are_joined(visit: Visit) -> None:
 
 def test_a_run_of_another_model_is_refused() -> None:
     _, run = _odd()
-    with pytest.raises(InputError, match=r"the run is of another model: .* but 0, 1, 1.0, 1.1, 2"):
-        to_page(Scan(nn.ModuleDict({"a": nn.Linear(2, 2)})["a"], (2,)), run=run)
+    with pytest.raises(InputError, match=r"the run is of another model than Conv1d, with 0 \(Linear\), 1 "):
+        to_page(Scan(nn.Conv1d(2, 2, 1), (2, 4)), run=run)
+
+
+def test_a_run_without_steps_is_refused() -> None:
+    with inspect(nn.Linear(2, 2)) as run:
+        pass
+    with pytest.raises(InputError, match="no step that was measured"):
+        to_page(Scan(nn.Linear(2, 2), (2,)), run=run)
+
+
+def test_a_run_may_be_of_more_than_the_model() -> None:
+    inner, _ = _odd()
+    whole = nn.Sequential(nn.Linear(4, 4), inner)
+    with inspect(whole, warm_up=0) as run:
+        whole(torch.randn(8, 4)).sum().backward()
+    figures = data_of(to_page(Scan(inner, (4,)), run=run))["measured"]["figures"]
+    assert figures["1.1"]["latency"] == pytest.approx(run.measured().figures["1.1.1", 0]["latency"], rel=1e-3)
+
+
+def test_a_nan_among_gradients_is_no_norm(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    with watch(model, tmp_path / "run", every=1):
+        (model(torch.rand(4, 3)) * math.nan).sum().backward()
+    figures = data_of(to_page(Scan(model, (3,), batch_size=4), run=open_run(tmp_path / "run")))["measured"]["figures"]
+    assert figures["1"]["nonfinite"] >= 8
+    assert "gradient" not in figures["1"]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Sequential(nn.Linear(4, 4), Root()), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(checkpoint(self.inner, x, use_reentrant=True))
+
+
+def test_what_a_checkpoint_runs_again_belongs_to_the_first_call() -> None:
+    model = Checkpointed()
+    with inspect(model, warm_up=0) as run:
+        model(torch.randn(8, 4, requires_grad=True)).sum().backward()
+    figures = run.measured().figures
+    own = [call for call in run.facts.calls if call.path == "inner"]
+    assert len(own) == 2
+    assert figures["inner", 0]["latency"] == pytest.approx(sum(call.time for call in own))
+    assert ("inner", 1) not in figures
 
 
 def test_charts_answer_a_click(visit: Visit, resnet: str) -> None:
@@ -408,6 +461,12 @@ def test_a_notebook_shows_it_in_a_frame_of_its_own(browser: Browser, tmp_path: P
         inside.locator('.node[data-name="layer3"]').focus()
         page.keyboard.press("Enter")
         inside.locator('.node[data-name="1 … 5"]').wait_for()
+        inside.locator('.node[data-name="0"]').click()
+        inside.locator("tr.selected", has_text="Bottleneck").wait_for()
+        inside.locator(".crumbs a").first.click()
+        inside.locator('.node[data-name="layer4"]').wait_for()
+        inside.locator('.node[data-name="layer3"]').click()
+        inside.locator("tr.selected", has_text="layer3").wait_for()
         assert inside.locator("tr.selected").inner_text().startswith("▾layer3")
 
 
@@ -520,6 +579,29 @@ def test_a_pass_that_fails(visit: Visit) -> None:
         box(page, "1").dblclick()
         assert page.locator(".node.failed").get_attribute("data-name") == "1"
         assert "failed" in page.locator("tr.failed").last.inner_text()
+
+
+def test_a_model_that_calls_nothing(visit: Visit) -> None:
+    with visit(to_page(Scan(Calls(lambda self, x: x), (4,)))) as page:
+        assert boxes(page) == ["args[0]", "output"]
+
+
+def test_a_level_of_many_thousand_lines(visit: Visit) -> None:
+    """As arguments of one call they would be too many."""
+    with visit(to_page(Scan(nn.Linear(4, 4), (4,)))) as page:
+        edges = [[at, 700] for at in range(700)] + [[at, 701] for at in range(701)]
+        chain = [[at, at + 1] for at in range(700)]
+        sizes = [{"wide": 80, "tall": 40}] * 702
+        assert page.evaluate("([sizes, edges]) => $layout.laidOut(sizes, edges).size.tall", [sizes, edges + chain]) > 0
+
+
+def test_equal_calls_are_found_by_each_of_their_addresses(visit: Visit) -> None:
+    model = Calls(lambda self, x: self.cell(self.cell(self.cell(self.fc(x)))), fc=nn.Linear(4, 4), cell=nn.Linear(4, 4))
+    with visit(to_page(Scan(model, (4,)))) as page:
+        for address in ("cell", "cell@2", "cell@3"):
+            page.evaluate("address => { location.hash = address; }", f"#{address}")
+            page.locator("tr.selected", has_text="cell").wait_for()
+            assert "there is no" not in where(page)
 
 
 class Evil(nn.Linear):

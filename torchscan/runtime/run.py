@@ -350,16 +350,35 @@ def _name(call: CallRun, name: str, siblings: dict[str, Any]) -> str:
 def _measured_by(facts: RunFacts) -> Measured:
     """The calls of a step; what checkpoints ran again belongs to the calls that they run again."""
     figures: dict[Key, dict[Figure, float]] = {}
+    originals = _originals(facts.calls)
     for call in facts.calls:
-        if not call.is_again:
-            figures[call.path, call.invocation] = dict(_figures_of(call))
+        of_call = figures.setdefault(originals.get((call.path, call.invocation), (call.path, call.invocation)), {})
+        for name, value in _figures_of(call):
+            of_call[name] = of_call.get(name, 0) + value
     steps = f"{units.exact(facts.steps)} step{'' if facts.steps == 1 else 's'}"
+    first = facts.nonfinite[0] if facts.nonfinite else None
+    producer = None if first is None else originals.get((first.path, first.invocation), (first.path, first.invocation))
     return Measured(
         source=f"{steps} measured on {facts.provenance.device}",
         figures=figures,
-        verdicts=[*_time_of(facts, steps), *_nonfinite_of(facts)],
-        producers={(found.path, found.invocation): found.said for found in reversed(facts.nonfinite)},
+        types={call.path: call.type_name for call in facts.calls},
+        verdicts=[*_time_of(facts, steps), *_nonfinite_of(facts, producer)],
+        producers={} if first is None or producer is None else {producer: first.said},
     )
+
+
+def _originals(calls: Sequence[CallRun]) -> dict[Key, Key]:
+    """Of calls that checkpoints ran again those that came first: what was called last is run again first."""
+    first: dict[str, list[Key]] = {}
+    again: dict[str, list[Key]] = {}
+    for call in calls:
+        (again if call.is_again else first).setdefault(call.path, []).append((call.path, call.invocation))
+    return {
+        key: first[path][-1 - at % len(first[path])]
+        for path, keys in again.items()
+        if path in first
+        for at, key in enumerate(keys)
+    }
 
 
 def _figures_of(call: CallRun) -> Iterator[tuple[Figure, float]]:
@@ -374,6 +393,6 @@ def _time_of(facts: RunFacts, steps: str) -> Iterator[Verdict]:
         yield "Measured", units.duration(facts.step_time), f"{passes}, the median of {steps}", None
 
 
-def _nonfinite_of(facts: RunFacts) -> Iterator[Verdict]:
+def _nonfinite_of(facts: RunFacts, producer: Key | None) -> Iterator[Verdict]:
     for first in facts.nonfinite[:1]:
-        yield f"First {first.what}", first.path or first.type_name, str(first), (first.path, first.invocation)
+        yield f"First {first.what}", first.path or first.type_name, str(first), producer

@@ -37,8 +37,6 @@ class Shown:
     fields: ReceptiveField | None = None
     settings: Settings = field(default_factory=dict)
     measured: Measured | None = None
-    #: whether rows say which calls they are of, though nothing was measured yet
-    names_calls: bool = False
     #: what could not be told, and why
     reasons: Mapping[str, str] = field(default_factory=dict)
     #: the call of a module that the pass failed in, and the error
@@ -56,7 +54,6 @@ def page_data(shown: Shown) -> dict[str, Any]:
         settings=shown.settings,
         failed=shown.failed,
         fields=shown.fields,
-        names_calls=shown.measured is not None or shown.names_calls,
     ).rows()
     return {
         "title": printable(shown.title),
@@ -133,6 +130,8 @@ def _counts(shown: Shown) -> list[dict[str, Any]]:
     parameters = overall["grad_params"] + overall["nograd_params"]
     size = units.memory(overall["param_size"] + overall["buffer_size"], 1)
     step = ", forward and backward" if data_of(shown.info)["provenance"]["backward"] else ""
+    if shown.failed is not None:
+        bound, step = "≥ ", ", up to the failure"
     frozen = [f"{units.count(overall['nograd_params'])} frozen"] if overall["nograd_params"] else []
     return [
         _verdict("Arithmetic", f"{bound}{_three(overall['macs'], 'MACs')}", f"{_three(overall['flops'], 'FLOPs')}{step}"),

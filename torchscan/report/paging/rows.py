@@ -57,18 +57,13 @@ class Paging:
         settings: Settings,
         failed: int | None,
         fields: ReceptiveField | None,
-        names_calls: bool,
     ) -> None:
-        """``settings`` are what modules say of themselves (``extra_repr``), by their paths.
-
-        ``names_calls``: which calls each row is of, for figures of a run.
-        """
+        """``settings`` are what modules say of themselves (``extra_repr``), by their paths."""
         self._fields = [] if fields is None else list(fields)
         self._trace = trace
         self._graphs = ModuleGraphs(trace, failed)
         self._layers = dict(zip(tree_order(trace), info["layers"], strict=True))
         self._settings = settings
-        self._names_calls = names_calls
         self._limits = {} if roofline is None else _limits(roofline)
         self._totals = self._summed_up()
 
@@ -82,7 +77,7 @@ class Paging:
             number, call = len(found.rows), self._trace.modules[each.node.calls[0]]
             each.box["row"] = number
             found.rows.append({**self._row(each.node, each.places), "in": each.above, "depth": each.depth})
-            if call.children or call.ops:
+            if call.children or call.ops or number == 0:
                 found.rows[number]["level"] = len(found.levels)
                 level, inside = self._level(each, number)
                 found.levels.append(level)
@@ -155,7 +150,7 @@ class Paging:
             found["peak"] = max(self._layers[place].get("peak_bytes") or 0 for place in places)
         if self._fields and (seen := seen_by(self._fields[run[-1]])) is not None:
             found["sees"] = seen
-        if self._names_calls:
+        if len(places) > 1:
             found["calls"] = [key_of(self._trace.modules[place].path, self._trace.modules[place].call) for place in places]
         if node.failed:
             found["failed"] = True
@@ -182,6 +177,8 @@ def seen_by(layer: LayerField) -> dict[str, dict[str, Any]] | None:
     local = [axis for axis in layer.axes if axis.status == "local"]
     if len(local) != 2 or len({axis.input for axis in local}) > 1:
         return None
+    if local[0].dim is None or local[1].dim is None or local[0].dim >= local[1].dim:
+        return None  # flattened, or turned
     if any(axis.units is None or not 0 < len(axis.starts) <= _PHASES for axis in local):
         return None
     return {name: _axis(axis) for name, axis in zip("yx", local, strict=True)}
@@ -227,7 +224,7 @@ def parsed(settings: str) -> list[tuple[str, str]]:
     """``"3, 64, kernel_size=(7, 7)"`` -> settings by name; what has none is said first."""
     parts, depth, start = [], 0, 0
     for at, sign in enumerate(settings):
-        depth += (sign in "([{") - (sign in ")]}")
+        depth = max(0, depth + (sign in "([{") - (sign in ")]}"))
         if sign == "," and depth == 0:
             parts.append(settings[start:at])
             start = at + 1

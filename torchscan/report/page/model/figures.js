@@ -1,14 +1,17 @@
 // What a page can show of a layer, and how it is written.
 
 import { make } from "./elements.js";
-import { bytes, count, duration, ratio, share } from "./format.js";
+import { bytes, count, duration, most, ratio } from "./format.js";
 import { middleOf, seenBy, sightOf } from "./sees.js";
 
 /** @typedef {Record<string, any>} Row */
-/** @typedef {{key: string, label: string, value: (row: Row) => number, text: (value: number) => string, colour: (row: Row) => string, adds: boolean}} Figure */
+/** @typedef {{key: string, label: string, value: (row: Row) => number, text: (value: number, row: Row) => string, colour: (row: Row) => string, adds: boolean}} Figure */
 
 /** @param {number} value */
 function norm(value) { return value ? (value >= 1e4 || value < 1e-3 ? value.toExponential(2) : value.toPrecision(3)) : "–"; }
+
+/** The largest side; what sees everything comes last. @param {Row} row */
+export function fieldOf(row) { return row.rf.startsWith("global") ? Infinity : most((row.rf.match(/\d+/g) ?? []).map(Number), 0); }
 
 const of = (/** @type {string} */ key) => (/** @type {Row} */ row) => row[key] ?? 0;
 const always = (/** @type {string} */ name) => () => name;
@@ -18,7 +21,7 @@ const ALL = [
   { key: "nonfinite", label: "NaN and Inf", value: of("nonfinite"), text: count, colour: always("wrong"), adds: false },
   { key: "latency", label: "measured time", value: of("latency"), text: duration, colour: always("compute"), adds: true },
   { key: "gradient", label: "gradient norm", value: of("gradient"), text: norm, colour: always("memory"), adds: false },
-  { key: "update", label: "update ÷ weight", value: of("update"), text: share, colour: always("parameters"), adds: false },
+  { key: "update", label: "update ÷ weight", value: of("update"), text: norm, colour: always("parameters"), adds: false },
   { key: "time", label: "time", value: of("time"), text: duration, colour: (row) => row.limiter || "launch", adds: true },
   { key: "macs", label: "MACs", value: of("macs"), text: count, colour: always("compute"), adds: true },
   { key: "flops", label: "FLOPs", value: of("flops"), text: count, colour: always("compute"), adds: true },
@@ -27,7 +30,7 @@ const ALL = [
   { key: "intensity", label: "FLOPs per byte", value: (row) => (row.bytes ? row.flops / row.bytes : 0), text: ratio, colour: (row) => row.limiter || "compute", adds: false },
   { key: "activations", label: "activations left", value: of("activations"), text: bytes, colour: always("activations"), adds: false },
   { key: "peak", label: "peak memory", value: of("peak"), text: bytes, colour: always("activations"), adds: false },
-  { key: "rf", label: "receptive field", value: (row) => parseFloat(row.rf) || 0, text: (value) => (value ? String(value) : "–"), colour: always("compute"), adds: false },
+  { key: "rf", label: "receptive field", value: fieldOf, text: (_, row) => row.rf || "–", colour: always("compute"), adds: false },
 ];
 
 /** Those that the page has. @param {Row[]} rows */
@@ -42,10 +45,10 @@ export function sightIn(row) {
 
 /** What is said of a layer where one points at it. @param {Row} row @param {Figure[]} figures @returns {[string, string][]} */
 export function saidOf(row, figures) {
-  const said = figures.filter((figure) => figure.key !== "rf").map((figure) => /** @type {[string, string]} */ ([figure.label, figure.text(figure.value(row))]));
+  const said = figures.filter((figure) => figure.key !== "rf").map((figure) => /** @type {[string, string]} */ ([figure.label, figure.text(figure.value(row), row)]));
   return /** @type {[string, string][]} */ ([
     ["", row.path || row.name], ["type", row.type],
-    ...(row.repeats > 1 ? [["repeats", `${row.repeats} equal modules; figures are their sums`]] : []),
+    ...(row.repeats > 1 ? [["repeats", `${row.repeats} equal modules: times, arithmetic, bytes and parameters are their sums`]] : []),
     ["input", row.input.join(", ")], ["output", row.output.join(", ")],
     ...said, [row.nonfinite ? "first of them" : "first NaN or Inf", row.producer ?? ""], ["receptive field", row.rf], ["limited by", row.limiter ?? ""],
     ...(row.settings ?? []).map((/** @type {[string, string]} */ [name, value]) => [name || "settings", value]),

@@ -3,6 +3,19 @@
 const DECIMAL = ["", "k", "M", "G", "T", "P", "E"];
 const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
+/** Of any number of values: as arguments of Math.max, some hundred thousand are too many. @param {Iterable<number>} values */
+export function most(values, found = -Infinity) {
+  for (const each of values) if (each > found) found = each;
+  return found;
+}
+
+/** @param {Iterable<number>} values */
+export function least(values) {
+  let found = Infinity;
+  for (const each of values) if (each < found) found = each;
+  return found;
+}
+
 /** @param {number} value @param {number} base @param {string[]} names */
 function scaled(value, base, names) {
   let power = 0;

@@ -1,6 +1,7 @@
 // The graph of one level: boxes that open in place or are walked into, lines between them, to be moved and zoomed.
 
 import { make } from "./elements.js";
+import { most } from "./format.js";
 import { laidOut } from "./layout.js";
 
 /** @typedef {import("./figures.js").Figure} Figure */
@@ -79,13 +80,14 @@ export class GraphView {
 
   /** @param {any} level */
   largest(level) {
-    return Math.max(1e-300, ...level.nodes.map((/** @type {any} */ node) => (node.row === undefined ? 0 : this.figure?.value(this.data.rows[node.row]) ?? 0)));
+    const values = level.nodes.map((/** @type {any} */ node) => (node.row === undefined ? 0 : this.figure?.value(this.data.rows[node.row]) ?? 0));
+    return most(values.filter(Number.isFinite), 1e-300);
   }
 
   /** @param {any} node @param {{size: Size} | null} inside @returns {Size} */
   sizeOf(node, inside) {
     const row = node.row === undefined ? null : this.data.rows[node.row];
-    const value = row && this.figure ? this.figure.text(this.figure.value(row)) : "";
+    const value = row && this.figure ? this.figure.text(this.figure.value(row), row) : "";
     const first = this.wide(this.nameOf(node), 13) + (value ? this.wide(value, 11) + 22 : 0);
     const wide = Math.max(NARROWEST, first + 2 * PADDING + (row?.level === undefined ? 0 : 18), this.wide(this.below(node), 11) + 2 * PADDING + (row ? BAR + 12 + (row.level === undefined ? 0 : 16) : 0));
     const tall = this.below(node) ? TALL : SMALL;
@@ -123,15 +125,15 @@ export class GraphView {
       class: `node ${node.kind}${row && node.row === this.selected ? " selected" : ""}${row?.failed ? " failed" : ""}${row?.producer ? " producer" : row?.holds ? " holds" : ""}`,
       transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, tabindex: 0, role: row ? "button" : "img",
       "data-node": id, "data-row": node.row, "data-name": node.name,
-      "aria-label": [this.nameOf(node), this.below(node), row && this.figure ? `${this.figure.label} ${this.figure.text(value)}` : ""].filter(Boolean).join(", "),
+      "aria-label": [this.nameOf(node), this.below(node), row && this.figure ? `${this.figure.label} ${this.figure.text(value, row)}` : ""].filter(Boolean).join(", "),
     }, make("rect", { class: "frame", width: size.wide.toFixed(1), height: size.tall.toFixed(1), rx: isEnd ? Math.min(size.tall / 2, 18) : 5 }));
     if (row && value && this.figure) {
-      made.append(make("rect", { class: `tint on-${colour}`, width: size.wide.toFixed(1), height: size.tall.toFixed(1), rx: 5, opacity: (0.04 + 0.18 * value / most).toFixed(3) }));
+      made.append(make("rect", { class: `tint on-${colour}`, width: size.wide.toFixed(1), height: size.tall.toFixed(1), rx: 5, opacity: (0.04 + 0.18 * Math.min(1, value / most)).toFixed(3) }));
     }
     if (!isEnd) made.append(make("rect", { class: `on-${colour}`, width: 3.5, height: size.tall.toFixed(1), rx: 1 }));
     made.append(make("text", { x: PADDING, y: 16 }, this.nameOf(node)));
     if (this.below(node)) made.append(make("text", { class: "soft", x: PADDING, y: 31 }, this.below(node)));
-    if (row && this.figure) this.drawFigure(made, row, value / most, size, colour);
+    if (row && this.figure) this.drawFigure(made, row, Math.min(1, value / most), size, colour);
     if (row?.level !== undefined) made.append(this.opener(node.row, size));
     if (inside) {
       inside.element.setAttribute("transform", `translate(${((size.wide - inside.size.wide) / 2).toFixed(1)} ${HEAD + PADDING})`);
@@ -144,7 +146,7 @@ export class GraphView {
   /** @param {any} made @param {any} row @param {number} part @param {Size} size @param {string} colour */
   drawFigure(made, row, part, size, colour) {
     const end = size.wide - PADDING - (row.level === undefined ? 0 : 16);
-    made.append(make("text", { class: "figure", x: end.toFixed(1), y: 15.5, "text-anchor": "end" }, this.figure?.text(this.figure.value(row)) ?? ""));
+    made.append(make("text", { class: "figure", x: end.toFixed(1), y: 15.5, "text-anchor": "end" }, this.figure?.text(this.figure.value(row), row) ?? ""));
     if (!part) return;
     const left = end - BAR;
     made.append(make("rect", { class: "groove", x: left.toFixed(1), y: 25, width: BAR, height: 4, rx: 2 }));

@@ -1,7 +1,8 @@
 // The table of layers: a tree that opens, or a list in the order of a column.
 
 import { make } from "./elements.js";
-import { count, share } from "./format.js";
+import { fieldOf } from "./figures.js";
+import { count, most, share } from "./format.js";
 
 /** @typedef {import("./figures.js").Figure} Figure */
 /** @typedef {Record<string, any>} Row */
@@ -36,6 +37,13 @@ export class LayersView {
     this.bring();
   }
 
+  /** For a path or a type: what is found is seen from its beginning. @param {string} wanted */
+  look(wanted) {
+    this.wanted = wanted;
+    if (this.figure) this.show(this.selected, this.figure);
+    this.host.scrollTop = 0;
+  }
+
   /** Thousands of rows are drawn once; what is selected changes a class. */
   mark() {
     for (const each of this.host.querySelectorAll("tr.selected")) { each.classList.remove("selected"); each.removeAttribute("aria-selected"); each.setAttribute("tabindex", "-1"); }
@@ -56,7 +64,7 @@ export class LayersView {
 
   /** @param {Figure} figure */
   redraw(figure) {
-    this.whole = figure.adds ? figure.value(this.rows[0]) : Math.max(...this.rows.map(figure.value));
+    this.whole = figure.adds ? figure.value(this.rows[0]) : most(this.rows.map(figure.value).filter(Number.isFinite), 0);
     const active = document.activeElement, focused = active?.closest("[data-at]")?.getAttribute("data-at"), heading = active?.getAttribute("data-key");
     const columns = this.columns(figure);
     const head = make("tr", {}, ...columns.map((column) => this.heading(column)));
@@ -70,20 +78,26 @@ export class LayersView {
   /** @param {Figure} figure @returns {{key: string, label: string, isNumber: boolean, always?: boolean, of: (row: Row) => any, text: (row: Row) => string}[]} */
   columns(figure) {
     const text = (/** @type {string} */ key, /** @type {string} */ label) => ({ key, label, isNumber: true, of: (/** @type {Row} */ row) => row[key], text: (/** @type {Row} */ row) => count(row[key]) });
-    const rest = [text("params", "Params"), text("macs", "MACs"), { key: "rf", label: "RF", isNumber: true, of: (/** @type {Row} */ row) => parseFloat(row.rf) || 0, text: (/** @type {Row} */ row) => row.rf || "–" }]
+    const rest = [text("params", "Params"), text("macs", "MACs"), { key: "rf", label: "RF", isNumber: true, of: (/** @type {Row} */ row) => fieldOf(row), text: (/** @type {Row} */ row) => row.rf || "–" }]
       .filter((column) => column.key !== figure.key && this.rows.some((row) => row[column.key]));
     return [
       { key: "name", label: "Layer", isNumber: false, always: true, of: (row) => row.name, text: (row) => row.name },
       { key: "output", label: "Output", isNumber: true, of: (row) => row.output[0] ?? "", text: (row) => (row.output[0] ?? "–") + (row.output.length > 1 ? ` +${row.output.length - 1}` : "") },
       ...rest,
-      { key: figure.key, label: figure.label[0].toUpperCase() + figure.label.slice(1), isNumber: true, always: true, of: figure.value, text: (row) => figure.text(figure.value(row)) },
+      { key: figure.key, label: figure.label[0].toUpperCase() + figure.label.slice(1), isNumber: true, always: true, of: figure.value, text: (row) => figure.text(figure.value(row), row) },
     ];
+  }
+
+  /** A folded row has the paths of all that it stands for. @param {number} at @param {string} wanted */
+  isMeant(at, wanted) {
+    const { path, name, type, calls } = this.rows[at];
+    return `${path} ${name} ${type}`.toLowerCase().includes(wanted) || (calls ?? []).some((/** @type {string} */ key) => key.toLowerCase().includes(wanted));
   }
 
   /** Rows that are seen, in their order. */
   seen() {
     const wanted = this.wanted.toLowerCase();
-    const all = this.rows.map((_, at) => at).filter((at) => !wanted || `${this.rows[at].path} ${this.rows[at].name} ${this.rows[at].type}`.toLowerCase().includes(wanted));
+    const all = this.rows.map((_, at) => at).filter((at) => !wanted || this.isMeant(at, wanted));
     if (this.sorted) {
       const column = this.columns(/** @type {Figure} */ (this.figure)).find((each) => each.key === this.sorted?.key), way = this.sorted.isDown ? -1 : 1;
       return all.sort((one, other) => { const a = column?.of(this.rows[one]), b = column?.of(this.rows[other]); return way * (a < b ? -1 : a > b ? 1 : 0); });
@@ -119,7 +133,7 @@ export class LayersView {
 
   /** A bar beside a figure, and its share of the whole. @param {Row} row */
   part(row) {
-    const figure = /** @type {Figure} */ (this.figure), part = this.whole ? figure.value(row) / this.whole : 0, drawn = make("span", { class: "share" }, make("i", { class: `on-${figure.colour(row)}` }));
+    const figure = /** @type {Figure} */ (this.figure), part = this.whole ? Math.min(1, figure.value(row) / this.whole) : 0, drawn = make("span", { class: "share" }, make("i", { class: `on-${figure.colour(row)}` }));
     drawn.firstChild.style.width = `${100 * part}%`;
     return make("span", { class: "part" }, figure.adds ? make("span", { class: "percent" }, share(part)) : "", drawn);
   }

@@ -2,6 +2,8 @@
 
 const GAP = 22, LINE_GAP = 14, LAYER_GAP = 28, SWEEPS = 12;
 
+import { least, most } from "./format.js";
+
 /** @typedef {{wide: number, tall: number}} Size */
 /** @typedef {[number, number]} Point */
 
@@ -17,9 +19,9 @@ export function laidOut(sizes, edges) {
   const wide = [...sizes.map((size) => size.wide), ...Array(layers.flat().length - sizes.length).fill(0)];
   const gap = (/** @type {number} */ one, /** @type {number} */ other) => (wide[one] + wide[other]) / 2 + (wide[one] || wide[other] ? GAP : LINE_GAP);
   const x = across(layers, turned(below), below, gap, sizes.length);
-  const left = Math.min(...x.map((place, at) => place - wide[at] / 2), Infinity);
+  const left = least(x.map((place, at) => place - wide[at] / 2));
   const moved = x.map((place) => place - left);
-  const tall = layers.map((layer) => Math.max(0, ...layer.filter((at) => at < sizes.length).map((at) => sizes[at].tall)));
+  const tall = layers.map((layer) => most(layer.filter((at) => at < sizes.length).map((at) => sizes[at].tall), 0));
   /** @type {number[]} */
   const y = [];
   let down = 0;
@@ -28,7 +30,7 @@ export function laidOut(sizes, edges) {
   const at = (/** @type {number} */ node) => y[rankOf.get(node) ?? 0];
   const half = (/** @type {number} */ node) => tall[rankOf.get(node) ?? 0] / 2;
   const ways = chains.map((chain) => wayOf(chain.map((node) => [moved[node], at(node), half(node)]), sizes[chain[0]].tall / 2, sizes[chain[chain.length - 1]].tall / 2));
-  const right = Math.max(0, ...moved.map((place, node) => place + wide[node] / 2));
+  const right = most(moved.map((place, node) => place + wide[node] / 2), 0);
   return {
     places: sizes.map((_, node) => /** @type {Point} */ ([moved[node], at(node)])),
     ways, ranks, size: { wide: right, tall: Math.max(0, down - LAYER_GAP) },
@@ -53,18 +55,18 @@ function ranksOf(number, edges) {
   const ranks = Array(number).fill(0), waiting = into.map((each) => each.length);
   const ready = waiting.flatMap((each, at) => (each ? [] : [at]));
   for (const at of ready) {
-    ranks[at] = Math.max(0, ...into[at].map((source) => ranks[source] + 1));
+    ranks[at] = most(into[at].map((source) => ranks[source] + 1), 0);
     for (const target of out[at]) if (!(waiting[target] -= 1)) ready.push(target);
   }
   for (let at = 0; at < number; at += 1) {
-    if (!into[at].length && out[at].length) ranks[at] = Math.min(...out[at].map((target) => ranks[target])) - 1;
+    if (!into[at].length && out[at].length) ranks[at] = least(out[at].map((target) => ranks[target])) - 1;
   }
   return ranks;
 }
 
 /** @param {number[]} ranks @param {[number, number][]} edges */
 function withBends(ranks, edges) {
-  const layers = Array.from({ length: Math.max(-1, ...ranks) + 1 }, () => /** @type {number[]} */ ([]));
+  const layers = Array.from({ length: most(ranks, -1) + 1 }, () => /** @type {number[]} */ ([]));
   ranks.forEach((rank, at) => layers[rank].push(at));
   /** @type {Map<number, number[]>} */
   const below = new Map();
@@ -218,17 +220,17 @@ function compacted(layers, heads, gap) {
   /** @type {Map<number, number>} */
   const x = new Map();
   const at = (/** @type {number} */ head) => x.get(head) ?? 0;
-  for (const head of ready) x.set(head, Math.max(0, ...[...of(left, head)].map(([each, far]) => at(each) + far)));
+  for (const head of ready) x.set(head, most([...of(left, head)].map(([each, far]) => at(each) + far), 0));
   for (const head of [...ready].reverse()) {
     const reach = [...of(right, head)].map(([each, far]) => at(each) - far);
-    x.set(head, Math.max(at(head), reach.length ? Math.min(...reach) : at(head)));
+    x.set(head, Math.max(at(head), reach.length ? least(reach) : at(head)));
   }
   return new Map([...heads].map(([node, head]) => [node, at(head)]));
 }
 
 /** @param {Map<number, number>[]} found @param {number} number */
 function balanced(found, number) {
-  const ends = found.map((x) => [Math.min(...x.values()), Math.max(...x.values())]);
+  const ends = found.map((x) => [least(x.values()), most(x.values())]);
   const [low, high] = ends.reduce((best, each) => (each[1] - each[0] < best[1] - best[0] ? each : best), ends[0]);
   const shifts = ends.map((each, at) => (at % 2 === 0 ? low - each[0] : high - each[1]));
   return Array.from({ length: number }, (_, node) => {

@@ -5,7 +5,7 @@ import { bar, make } from "./elements.js";
 import { figuresOf, saidOf, sightIn } from "./figures.js";
 import { GraphView } from "./graph.js";
 import { LayersView } from "./layers.js";
-import { apply } from "./measured.js";
+import { apply, callsOf } from "./measured.js";
 import { save } from "./save.js";
 import { SeesView } from "./sees.js";
 
@@ -25,6 +25,9 @@ class ModelPage {
     this.data = data;
     if (data.measured) apply(data.rows, data.measured);
     this.figures = figuresOf(data.rows);
+    /** @type {Map<string, number>} */
+    this.rowsByKey = new Map();
+    data.rows.forEach((/** @type {any} */ row, /** @type {number} */ at) => { for (const key of callsOf(row)) if (!this.rowsByKey.has(key)) this.rowsByKey.set(key, at); });
     this.figure = ["nonfinite", "latency", "time", "macs"].flatMap((key) => this.figures.filter((each) => each.key === key))[0] ?? this.figures[0];
     this.shown = 0; this.selected = -1; this.missing = "";
     this.tip = make("div", { class: "tip", role: "tooltip", hidden: "" });
@@ -59,19 +62,8 @@ class ModelPage {
     this.draw();
   }
 
-  /** Of a folded module, which has a row with others, that row. @param {string} path @returns {number | null} */
-  rowOf(path) {
-    const wanted = path.replace(/\/$/, ""), rows = this.data.rows;
-    const exact = rows.findIndex((/** @type {any} */ row) => row.key === wanted);
-    if (exact >= 0 || !wanted) return Math.max(exact, 0);
-    for (const row of rows) {
-      const first = row.repeats > 1 ? /^(.*?)(\d+)$/.exec(row.path) : null;
-      if (!first || !wanted.startsWith(first[1])) continue;
-      const number = /^\d+/.exec(wanted.slice(first[1].length))?.[0] ?? "", ahead = Number(number) - Number(first[2]);
-      if (number && ahead > 0 && ahead < row.repeats) return this.rowOf(row.path + wanted.slice(first[1].length + number.length));
-    }
-    return wanted.includes(".") ? this.rowOf(wanted.slice(0, wanted.lastIndexOf("."))) : null;
-  }
+  /** Of a call, by its key; equal calls have a row together. @param {string} key @returns {number | null} */
+  rowOf(key) { return this.rowsByKey.get(key.replace(/\/$/, "")) ?? null; }
 
   /** @param {number} row */
   select(row) { this.go(row, false); }
@@ -85,7 +77,9 @@ class ModelPage {
   go(row, isInside) {
     const { key } = this.data.rows[row], hash = key ? `#${encodeURIComponent(key)}${isInside ? "/" : ""}` : "#";
     const isSeen = !isInside && (this.data.rows[row].in === this.shown || this.graph.opened.has(this.data.rows[row].in));
-    if (isSeen) history.replaceState(null, "", hash); // a selection is no place to go back to
+    if (isSeen) { // a selection is no place to go back to
+      try { history.replaceState(null, "", hash); } catch { location.hash = hash; return; } // in a notebook's frame, whose address is the notebook's
+    }
     if (isSeen || location.hash === hash || (hash === "#" && !location.hash)) this.follow();
     else location.hash = hash; // hashchange follows
   }
@@ -111,9 +105,15 @@ class ModelPage {
     return make("header", {}, make("h1", {}, this.data.title), make("span", { class: "question" }, this.data.question.join(" · ")));
   }
 
+  /** To a call. @param {string} key @param {string} text */
+  link(key, text) {
+    const follow = (/** @type {Event} */ event) => { event.preventDefault(); const row = this.rowOf(key); if (row !== null) this.select(row); };
+    return make("a", { href: `#${encodeURIComponent(key)}`, onclick: follow }, text);
+  }
+
   verdicts() {
     return make("div", { class: "verdicts" }, ...this.data.verdicts.map((/** @type {any} */ each) =>
-      make("section", { class: "verdict" }, make("span", { class: "label" }, each.label), make("b", {}, each.path ? make("a", { href: `#${encodeURIComponent(each.path)}` }, each.value) : each.value), make("span", {}, each.said), ...(each.bar ? [bar(each.bar)] : []))));
+      make("section", { class: "verdict" }, make("span", { class: "label" }, each.label), make("b", {}, each.path ? this.link(each.path, each.value) : each.value), make("span", {}, each.said), ...(each.bar ? [bar(each.bar)] : []))));
   }
 
   /** @param {string} title @param {string} name @param {HTMLElement} content @param {...Node} tools */
@@ -146,7 +146,7 @@ class ModelPage {
   }
 
   searching() {
-    this.search = make("input", { type: "search", placeholder: "search: path or type", "aria-label": "search layers by path or type", oninput: () => { this.layers.wanted = this.search.value; this.layers.show(this.selected, this.figure); } });
+    this.search = make("input", { type: "search", placeholder: "search: path or type", "aria-label": "search layers by path or type", oninput: () => { this.layers.look(this.search.value); }, onkeydown: (/** @type {KeyboardEvent} */ event) => { const first = this.layers.seen()[0]; if (event.key === "Enter" && this.search.value && first !== undefined) this.select(first); } });
     return this.search;
   }
 

@@ -22,7 +22,8 @@ export function middleOf(sees) { return [Math.floor(sees.x.units / 2), Math.floo
 export function sightOf(sees, [column, row]) {
   const across = spanOf(sees.x, column), down = spanOf(sees.y, row);
   if (!across || !down) return `unit (${row}, ${column}) sees nothing`;
-  return `unit (${row}, ${column}) of ${sees.y.units}×${sees.x.units} sees ${down[1]}×${across[1]} of ${sees.y.length}×${sees.x.length}`;
+  const isOver = [[down, sees.y.length], [across, sees.x.length]].some(([span, length]) => { const [from, size] = /** @type {[number, number]} */ (span); return from < 0 || from + size > Number(length); });
+  return `unit (${row}, ${column}) of ${sees.y.units}×${sees.x.units} sees ${down[1]}×${across[1]} of ${sees.y.length}×${sees.x.length}${isOver ? ", and padding" : ""}`;
 }
 
 /** The input, and what a unit sees of it, which may reach over its edges. @param {Sees} sees @param {[number, number]} unit @param {number} side */
