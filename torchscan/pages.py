@@ -14,6 +14,7 @@ from torchscan.analyses.roofline import Roofline
 from torchscan.errors import InputError, RecordError, TorchscanError
 from torchscan.files import write_text
 from torchscan.measured import Measured, Measuring, joined
+from torchscan.recording.training.optimizers import require_known
 from torchscan.report.info import info_of
 from torchscan.report.paging.data import Shown, question_of
 from torchscan.report.paging.file import model_page
@@ -62,6 +63,7 @@ def to_page(scan: Scan, title: str | None = None, *, run: Measuring | None = Non
 
 def shown_of(scan: Scan, title: str | None = None, *, run: Measuring | None = None, excuse: Excuse = str) -> Shown:
     """What its page shows."""
+    require_known(scan.question.optimizer)
     name = type(scan.question.module).__name__ if title is None else title
     reasons: dict[str, str] = {}
 

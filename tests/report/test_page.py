@@ -22,7 +22,7 @@ from tests.browsing import least_contrast, opened
 from tests.recording.test_record import Calls
 from tests.report.test_graphs import a_graph, drawn
 from tests.torchvision_cpu import torchvision
-from torchscan import InputError, RunFacts, Scan, inspect, open_run, to_page, watch
+from torchscan import InputError, RunFacts, Scan, TorchscanError, inspect, open_run, to_page, watch
 from torchscan import Page as ModelPage
 from torchscan.measured import Measured
 from torchscan.report.paging.file import SCRIPTS
@@ -109,6 +109,11 @@ def test_rows_are_sums_of_what_is_in_them(resnet: str) -> None:
 def test_what_is_the_same_is_there_once(resnet: str) -> None:
     assert len(resnet) < 400_000
     assert len(data_of(resnet)["rows"]) < 110, "of 151 calls and four runs of equal blocks"
+
+
+def test_an_optimizer_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(TorchscanError, match="'Adamm'"):
+        to_page(Scan(nn.Linear(4, 4), (4,), training=True, optimizer="Adamm"))
 
 
 def test_what_has_no_answer_says_why() -> None:

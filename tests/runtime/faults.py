@@ -98,6 +98,11 @@ def _with(model: nn.Module, **values: float) -> nn.Module:
     return model
 
 
+def _scaled(forward: Callable[..., Tensor]) -> Model:
+    """With a parameter below 0."""
+    return lambda: _with(Calls(forward, scale=nn.Linear(4, 1, bias=False)), **{"scale.weight": -1.0})
+
+
 def _zeros(*shape: int) -> Callable[[], tuple[Tensor]]:
     return lambda: (torch.zeros(shape),)
 
@@ -296,6 +301,10 @@ _STEPS: Callable[[], tuple[Tensor]] = lambda: (torch.rand(2, 3, 4),)  # noqa: E7
 FAULTS: dict[str, Fault] = {
     # weights
     "NaN in a weight": Fault(model=_poisoned(lambda: _linear(4, 4, 4, 2), "1.weight"), path="1", weights=("weight",)),
+    "root of a parameter": Fault(model=_scaled(lambda self, x: torch.sqrt(self.scale.weight) * x), path="", operator="sqrt"),
+    "logarithm of a view of a parameter": Fault(
+        model=_scaled(lambda self, x: x @ torch.log(self.scale.weight.t())), path="", operator="log"
+    ),
     "Inf in a bias": Fault(
         model=_poisoned(lambda: _linear(4, 4, 2), "0.bias", math.inf), path="0", what="Inf", weights=("bias",)
     ),

@@ -167,11 +167,16 @@ class _Watch(TorchDispatchMode):
         before = self._look_at(given)  # now: it may be written to
         result = func(*args, **kwargs)
         made = tensors_in(result)
-        if given and all(id(each) in self._weights for each in given):
+        if given and all(id(each) in self._weights for each in given) and not self._is_made_of(given, made):
             self._weights |= {id(each): each for each in made}
         elif (look := self._look_at(made)) != FINE:
             self._note(func, (*args, *kwargs.values()), before, look)
         return result
+
+    def _is_made_of(self, weights: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
+        """Whether finite parameters have become what is not: of a view of such that are not, whoever takes it is the one."""
+        looks = [sum(map(look_at, filter(is_readable, each)), FINE) for each in (weights, made)]
+        return looks[0] == FINE != looks[1]
 
     def _note(self, func: OpOverload, values: tuple[Any, ...], before: Look, look: Look) -> None:
         is_told_to = any(isinstance(each, float) and not math.isfinite(each) for each in values)

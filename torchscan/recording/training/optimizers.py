@@ -59,6 +59,12 @@ def optimizer_on(choice: OptimizerChoice, parameters: Mapping[int, Tensor]) -> O
     return _checked(choice, lambda: make(trainable))
 
 
+def require_known(choice: OptimizerChoice | None) -> None:
+    """Raise if it is a name that no optimizer has."""
+    if isinstance(choice, str):
+        _class_named(choice)
+
+
 def fused(choice: OptimizerChoice) -> OptimizerChoice:
     """The same with torch's kernel that updates all parameters at once, without temporaries."""
     if isinstance(choice, Optimizer):
