@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 #: a call: the path of its module, and which of that module's calls it is
 Key = tuple[str, int]
@@ -28,6 +28,8 @@ class Measured:
     types: Mapping[str, str] = field(default_factory=dict)
     #: what is said first
     verdicts: Sequence[Verdict] = ()
+    #: how tensors of calls were distributed over the steps, as plain data, with the ``call`` that each is of
+    histories: Sequence[Mapping[str, Any]] = ()
     #: who made the first value that is not finite, and what is known of it
     producers: Mapping[Key, str] = field(default_factory=dict)
 
@@ -35,13 +37,20 @@ class Measured:
         """Of the module at this path, by the paths that its modules have in it."""
         if not path:
             return self
-        keys = {key: (inner, key[1]) for key in (*self.figures, *self.producers) if (inner := _inner(path, key[0])) is not None}
+        known = (*self.figures, *self.producers, *(_key(each["call"]) for each in self.histories))
+        keys = {key: (inner, key[1]) for key in known if (inner := _inner(path, key[0])) is not None}
         return replace(
             self,
+            types={inner: name for outer, name in self.types.items() if (inner := _inner(path, outer)) is not None},
             figures={keys[key]: each for key, each in self.figures.items() if key in keys},
             producers={keys[key]: each for key, each in self.producers.items() if key in keys},
+            histories=[{**each, "call": list(keys[place])} for each in self.histories if (place := _key(each["call"])) in keys],
             verdicts=[(what, value, said, None if key is None else keys.get(key)) for what, value, said, key in self.verdicts],
         )
+
+
+def _key(call: Sequence[Any]) -> Key:
+    return str(call[0]), int(call[1])
 
 
 def joined(outer: str, inner: str) -> str:

@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -372,6 +373,39 @@ def test_figures_of_folded_blocks_are_joined(visit: Visit) -> None:
         assert "6.00 s" in str(box(page, "0 … 2").text_content())
         page.locator("select").select_option("gradient")
         assert "5.00" in str(box(page, "0 … 2").text_content())
+
+
+def test_distributions_over_the_steps(visit: Visit, tmp_path: Path) -> None:
+    """Of what is chosen: each tensor of the call, with the same step in all pictures."""
+    model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    with watch(model, tmp_path / "run", every=1) as watcher:
+        for step in range(6):
+            loss: Tensor = model(torch.rand(4, 3) * (math.nan if step == 4 else 1)).sum()
+            loss.backward()
+            watcher.step()
+            time.sleep(0.05)  # nobody waits for the process that writes
+    run = open_run(tmp_path / "run")
+    assert run.steps() == [*range(6)]
+    with visit(to_page(Scan(model, (3,), batch_size=4), run=run)) as page:
+        panel = page.locator(".panel.distributions")
+        panel.locator("figure").first.wait_for()
+        box(page, "2").click()
+        names = panel.locator("figure b").all_inner_texts()
+        assert set(names) == {"input", "output", "output gradient", "weight", "bias", "weight gradient", "bias gradient"}
+        gradient = panel.locator("figure", has_text="output gradient")
+        assert gradient.locator("figcaption").inner_text() == "step 5: 1 … 1, median 1", "of a sum"
+        canvas = gradient.locator("canvas")
+        canvas.scroll_into_view_if_needed()
+        place = canvas.bounding_box()
+        assert place is not None
+        page.mouse.move(place["x"] + 4.5 / 6 * place["width"], place["y"] + 50)
+        outputs = panel.locator("figure", has=page.locator("b", has_text=re.compile("^output$")))
+        assert "step 4" in outputs.locator("figcaption").inner_text()
+        assert "8 NaN" in outputs.locator("figcaption").inner_text()
+        drawn = canvas.evaluate("canvas => canvas.toDataURL()")
+        panel.locator("select").last.select_option("linear")
+        panel.locator("figure").first.wait_for()
+        assert panel.locator("canvas").nth(names.index("output gradient")).evaluate("canvas => canvas.toDataURL()") != drawn
 
 
 def test_a_run_of_another_model_is_refused() -> None:

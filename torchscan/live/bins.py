@@ -6,6 +6,7 @@ two steps, ranks or runs can be added up.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
@@ -31,14 +32,18 @@ def is_finite(number: int) -> bool:
     return number % _HALF < _INFINITE
 
 
-def quantiles(counts: Mapping[int, int], shares: Iterable[float]) -> list[float]:
+def quantiles(
+    counts: Mapping[int, int], shares: Iterable[float], within: tuple[float, float] = (-math.inf, math.inf)
+) -> list[float]:
     """Of the finite values: each in the right bin, by its place among the others there, so wrong by a bin's width at most.
 
-    Those of the two bins around zero are 0, which they hold more often than subnormal numbers.
+    Those of the two bins around zero are 0, which they hold more often than subnormal numbers. ``within``: the least and the
+    greatest of all values, which are known better than the bins that they are in.
     """
-    ordered = sorted((*bounds(number), count) for number, count in counts.items() if is_finite(number))
+    ordered = sorted((*_BOUNDS[number], count) for number, count in counts.items() if is_finite(number))
     ends = list(accumulate(count for *_, count in ordered))
-    return [_at(share * ends[-1], ordered, ends) if ends else float("nan") for share in shares]
+    least, most = within
+    return [min(max(_at(share * ends[-1], ordered, ends), least), most) if ends else math.nan for share in shares]
 
 
 def _at(place: float, ordered: list[tuple[float, float, int]], ends: list[int]) -> float:
@@ -55,3 +60,7 @@ def _edge(number: int) -> float:
         return float("nan")
     value: float = struct.unpack("<f", struct.pack("<I", number << SHIFT))[0]
     return value
+
+
+#: of all bins
+_BOUNDS = [bounds(number) for number in range(BINS)]

@@ -9,7 +9,7 @@ import heapq
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from torchscan.errors import InputError
 from torchscan.live.bins import quantiles
 from torchscan.live.by_call import measured_in
+from torchscan.live.heat import heat_of
 from torchscan.live.schema import FIGURES, KINDS, Distribution, Kind, Phase, Series
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Reader, StoreError
@@ -60,9 +61,21 @@ class History:
         return [list(each) for each in zip(*(_quantiles(each, shares) for each in self.distributions), strict=True)]
 
 
+def _drawn(history: History) -> dict[str, Any]:
+    """For a page."""
+    series = history.series
+    drawn = heat_of(history.steps, history.distributions)
+    return {"call": [series.path, series.invocation], "kind": series.kind, "name": series.what, **drawn}
+
+
+def _history(series: Series, phase: Phase, found: Mapping[tuple[int, int], Sequence[Distribution]]) -> History:
+    keys = sorted(found)
+    distributions = tuple(together(found[key]) for key in keys)
+    return History(series=series, phase=phase, steps=tuple(step for step, _ in keys), distributions=distributions)
+
+
 def _quantiles(distribution: Distribution, shares: Iterable[float]) -> list[float]:
-    found = quantiles(distribution.counts, shares)
-    return [min(max(each, distribution.least), distribution.most) if math.isfinite(each) else each for each in found]
+    return quantiles(distribution.counts, shares, (distribution.least, distribution.most))
 
 
 class WatchedRun:
@@ -118,19 +131,23 @@ class WatchedRun:
         """One series over time, of all ranks together. A text is what :attr:`Series.said` says: ``"fc.weight gradient"``."""
         wanted = self._named(series) if isinstance(series, str) else series
         _require_phase(phase)
-        found: dict[tuple[int, int], list[Distribution]] = defaultdict(list)
+        return self.histories([wanted], phase)[0]
+
+    def histories(self, series: Sequence[Series], phase: Phase = "train") -> list[History]:
+        """Several series, for which the run is read once."""
+        _require_phase(phase)
+        found: dict[Series, dict[tuple[int, int], list[Distribution]]] = {each: defaultdict(list) for each in series}
         for reader in self._readers():
-            number = next((number for number, each in reader.series().items() if each == wanted), None)
+            numbers = {number: found[each] for number, each in reader.series().items() if each in found}
             for watched in reader.steps(phase):
-                if number is not None and number in watched.distributions:
-                    found[watched.step, watched.number].append(watched.distributions[number])
-        keys = sorted(found)
-        distributions = tuple(together(found[key]) for key in keys)
-        return History(series=wanted, phase=phase, steps=tuple(step for step, _ in keys), distributions=distributions)
+                for number in numbers.keys() & watched.distributions.keys():
+                    numbers[number][watched.step, watched.number].append(watched.distributions[number])
+        return [_history(each, phase, steps) for each, steps in found.items()]
 
     def measured(self) -> Measured:
         """Of the last training step, by call, for the page of a model: ``to_page(scan, run=run)``."""
-        return measured_in(self.path, [(reader.series(), reader.newest("train")) for reader in self._readers()])
+        measured = measured_in(self.path, [(reader.series(), reader.newest("train")) for reader in self._readers()])
+        return replace(measured, histories=[_drawn(each) for each in self.histories(self.series) if len(each)])
 
     def frame(self, phase: Phase = "train") -> Any:
         """All figures as a pandas DataFrame, with a row for each series and step."""

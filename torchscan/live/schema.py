@@ -32,12 +32,17 @@ class Series:
     def said(self) -> str:
         """As people write it."""
         call = f" ({self.invocation + 1})" if self.invocation else ""
-        place = f"{self.path or self.type_name}{call}"
+        has_name = self.kind.startswith(("param", "attached"))
+        return f"{self.path or self.type_name}{call}{'.' if has_name else ' '}{self.what}"
+
+    @property
+    def what(self) -> str:
+        """The same without the call that it is of."""
         if self.kind in ("param", "attached"):
-            return f"{place}.{self.name}"
+            return self.name
         if self.kind in ("param_grad", "attached_grad"):
-            return f"{place}.{self.name} gradient"
-        return f"{place} {self.kind.replace('_grad', ' gradient')}{f' {self.name}' if self.name != '0' else ''}"
+            return f"{self.name} gradient"
+        return f"{self.kind.replace('_grad', ' gradient')}{f' {self.name}' if self.name != '0' else ''}"
 
 
 class Announced(NamedTuple):

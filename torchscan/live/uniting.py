@@ -71,8 +71,9 @@ def _custom(name: str, part: Distribution) -> float:
 def _counts(parts: Sequence[Distribution]) -> dict[int, int]:
     """Of values that stand for equally many each: where fewer were sampled of more, they count several times."""
     stands_for = [part.numel / max(1, part.sampled) for part in parts]
+    least = min(stands_for)
     counts: Counter[int] = Counter()
     for part, each in zip(parts, stands_for, strict=True):
-        for number, count in part.counts.items():
-            counts[number] += round(count * each / min(stands_for))
+        times = each / least
+        counts.update(part.counts if times == 1 else {number: round(count * times) for number, count in part.counts.items()})
     return dict(counts)

@@ -102,7 +102,7 @@ def _metrics(seen: Seen) -> Iterator[Any]:
 def _quantiles(found: Distribution) -> dict[str, float]:
     if not number_of_finite(found):
         return {}
-    return dict(zip(_SHARES, quantiles(found.counts, _SHARES.values()), strict=True))
+    return dict(zip(_SHARES, quantiles(found.counts, _SHARES.values(), (found.least, found.most)), strict=True))
 
 
 def _histograms(seen: Seen) -> dict[str, Any]:

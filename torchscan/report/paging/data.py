@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import zlib
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,8 +84,15 @@ def by_key(measured: Measured) -> dict[str, Any]:
             key_of(*key): {name: rounded(value) for name, value in figures.items() if math.isfinite(value)}
             for key, figures in measured.figures.items()
         },
+        **({"histories": _packed(measured.histories)} if measured.histories else {}),
         "producers": {key_of(*key): cut(said) for key, said in measured.producers.items()},
     }
+
+
+def _packed(histories: Sequence[Mapping[str, Any]]) -> str:
+    """Compressed, since there may be hundreds; the page unpacks them when it is asked for one."""
+    found = [{**each, "call": key_of(*each["call"]), "name": printable(each["name"])} for each in histories]
+    return b64encode(zlib.compress(json.dumps(found, separators=(",", ":"), allow_nan=False).encode(), 9)).decode()
 
 
 def _of_run(label: str, value: str, said: str, place: Key | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torchscan.report.paging.data import Shown, page_data
 from torchscan.units import printable
 
 #: each after all that it imports
-SCRIPTS = ("format", "elements", "layout", "sees", "figures", "graph", "layers", "charts", "save", "measured", "model")
+SCRIPTS = ("format", "elements", "layout", "sees", "figures", "graph", "layers", "charts", "save", "measured", "heat", "model")
 _IMPORT = re.compile(r'^import (\{.*\}) from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (function|class|const) (\w+)", re.MULTILINE)
 _START = """const data = JSON.parse(document.getElementById("data").textContent);

@@ -4,6 +4,7 @@ import { memoryChart, rooflineChart } from "./charts.js";
 import { bar, make } from "./elements.js";
 import { figuresOf, saidOf, sightIn } from "./figures.js";
 import { GraphView } from "./graph.js";
+import { HeatView } from "./heat.js";
 import { LayersView } from "./layers.js";
 import { apply, callsOf } from "./measured.js";
 import { save } from "./save.js";
@@ -37,7 +38,7 @@ class ModelPage {
     host.replaceChildren(this.header(), ...(data.error ? [make("p", { class: "error" }, data.error)] : []), this.verdicts(), make("main", {},
       this.panel("Graph", "graph", graph, this.colouring(), this.crumbs, this.zooming()),
       this.panel("Layers", "layers", table, this.searching()),
-      make("div", { class: "charts" }, ...this.charts(), ...this.seeing())), ...data.remarks.map((/** @type {string} */ each) => make("p", { class: "remark" }, each)), this.tip);
+      make("div", { class: "charts" }, ...this.charts(), ...this.seeing()), ...this.distributions()), ...data.remarks.map((/** @type {string} */ each) => make("p", { class: "remark" }, each)), this.tip);
     this.graph = new GraphView(graph, data, { select: (row) => this.select(row), enter: (row) => this.enter(row), leave: () => this.leave(), point });
     this.graph.said = (row) => this.saidOf(row);
     this.layers = new LayersView(table, data.rows, { select: (row) => this.select(row), enter: (row) => this.enter(row), point: (event, row) => this.point(event, row ? this.saidOf(row) : []) });
@@ -88,6 +89,7 @@ class ModelPage {
     this.graph.show(this.shown, this.selected, this.figure);
     this.layers.show(this.selected, this.figure);
     this.sees?.show(Math.max(this.selected, 0));
+    this.tell();
     const way = [];
     for (let at = this.shown; at !== null; at = this.data.rows[at].in) way.unshift(at);
     if (way.length > MOST_CRUMBS) way.splice(2, way.length - MOST_CRUMBS, -1);
@@ -135,6 +137,25 @@ class ModelPage {
   /** @param {() => SVGSVGElement} drawn @param {string} name */
   saving(drawn, name) {
     return ["svg", "png"].map((kind) => make("button", { type: "button", title: `save as ${kind.toUpperCase()}`, onclick: () => save(drawn(), kind, `${this.data.title}-${name}`) }, kind.toUpperCase()));
+  }
+
+  /** What a run has recorded of the tensors of the chosen layer. */
+  distributions() {
+    const packed = this.data.measured?.histories;
+    if (!packed) return [];
+    const inside = make("div", { class: "heats" }), heat = this.heat = new HeatView(inside, packed);
+    this.calls = make("select", { "aria-label": "which call", onchange: () => heat.show(this.calls.value) });
+    const scale = make("select", { "aria-label": "scale", onchange: () => { heat.isLinear = scale.value === "linear"; heat.show(heat.key); } }, make("option", { value: "log" }, "logarithmic"), make("option", { value: "linear" }, "linear"));
+    return [this.panel("Distributions over the steps", "distributions", inside, make("span", {}, this.calls, " ", scale))];
+  }
+
+  /** The distributions of the chosen layer: of several equal ones, of the first, or of another that is chosen. */
+  tell() {
+    if (!this.heat) return;
+    const keys = callsOf(this.data.rows[Math.max(this.selected, 0)]), chosen = keys.includes(asked()) ? asked() : keys[0];
+    if (keys.includes(this.heat.key) && this.heat.key !== "" && this.calls.options.length === keys.length) return;
+    this.calls.replaceChildren(...keys.map((key) => make("option", { value: key, selected: key === chosen ? "" : undefined }, key || this.data.rows[0].name)));
+    this.heat.show(chosen);
   }
 
   /** What a unit sees, where any layer sees a part of a picture. */

@@ -1,0 +1,146 @@
+// How tensors of a call were distributed over the steps: a picture for each, with a column for a step and a row for values.
+
+import { bar, make } from "./elements.js";
+
+/** @typedef {Record<string, any>} History */
+
+const WIDE = 320, TALL = 132, MARK = 6, SHADES = "0123456789ABCDEF";
+const KINDS = /** @type {Record<string, string>} */ ({ input: "inputs", output: "activations", input_grad: "gradients", output_grad: "gradients", param: "parameters", param_grad: "optimizer", attached: "buffers", attached_grad: "gradients" });
+
+/** @param {string} packed @returns {Promise<History[]>} */
+async function unpacked(packed) {
+  const bytes = Uint8Array.from(atob(packed), (sign) => sign.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
+}
+
+/** Two rows for each octave, from a value up. @param {number} value */
+function rowOf(value) {
+  const exponent = Math.floor(Math.log2(value));
+  return 2 * (exponent + 127) + 2 * (value / 2 ** exponent - 1);
+}
+
+/** @param {number | null} value */
+function written(value) { return value === null ? "–" : value === 0 ? "0" : Math.abs(value) >= 1e4 || Math.abs(value) < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3))); }
+
+export class HeatView {
+  /** @param {HTMLElement} host @param {string} packed */
+  constructor(host, packed) {
+    this.host = host; this.key = ""; this.isLinear = false;
+    /** @type {{canvas: HTMLCanvasElement, history: History, said: HTMLElement}[]} */
+    this.drawn = [];
+    /** @type {Map<string, History[]>} */
+    this.byCall = new Map();
+    unpacked(packed).then((all) => {
+      for (const each of all) this.byCall.set(each.call, [...(this.byCall.get(each.call) ?? []), each]);
+      this.show(this.key);
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.show(this.key));
+  }
+
+  /** @param {string} key of a call */
+  show(key) {
+    this.key = key;
+    const found = this.byCall.get(key) ?? [];
+    this.drawn = found.map((history) => this.panel(history));
+    if (found.length) this.host.replaceChildren(...this.drawn.map((each) => /** @type {Node} */ (each.canvas.parentNode)));
+    else this.host.replaceChildren(make("p", { class: "said" }, this.byCall.size ? "Nothing was recorded of this call. Choose another layer." : ""));
+    for (const each of this.drawn) this.draw(each.canvas, each.history);
+  }
+
+  /** @param {History} history */
+  panel(history) {
+    const last = history.last.length - 1, name = `${history.name}, steps ${history.first[0]} to ${history.last[last]}`;
+    const canvas = make("canvas", { role: "img", tabindex: 0, "aria-label": `${name}; at last from ${written(history.least[last])} to ${written(history.most[last])}, mean ${written(history.mean[last])}` });
+    const said = make("figcaption", {}, this.saidOf(history, last));
+    canvas.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => { const box = canvas.getBoundingClientRect(); this.point((event.clientX - box.x) / box.width); });
+    canvas.addEventListener("pointerleave", () => this.point(null));
+    make("figure", { class: "heat" }, make("b", {}, history.name), canvas, said);
+    return { canvas, history, said };
+  }
+
+  /** @param {History} history @param {number} at */
+  saidOf(history, at) {
+    const steps = history.first[at] === history.last[at] ? `step ${history.first[at]}` : `steps ${history.first[at]}–${history.last[at]}`;
+    const wrong = [[history.nan[at], "NaN"], [history.inf[at], "Inf"]].filter(([count]) => count).map(([count, name]) => `, ${count} ${name}`).join("");
+    const values = history.least[at] === null ? "nothing finite" : `${written(history.least[at])} … ${written(history.most[at])}, median ${written(history.quantiles[at][1])}`;
+    return `${steps}: ${values}${wrong}`;
+  }
+
+  /** The same step in all pictures. @param {number | null} part of the way across */
+  point(part) {
+    for (const { canvas, history, said } of this.drawn) {
+      const number = history.first.length, at = part === null ? number - 1 : Math.min(number - 1, Math.max(0, Math.floor(part * number)));
+      said.textContent = this.saidOf(history, at);
+      this.draw(canvas, history);
+      if (part === null) continue;
+      const context = canvas.getContext("2d");
+      if (context) { context.fillStyle = getComputedStyle(canvas).color; context.fillRect((at + 0.5) * WIDE / number, 0, 1, TALL); }
+    }
+  }
+
+  /** @param {HTMLCanvasElement} canvas @param {History} history */
+  draw(canvas, history) {
+    const scale = devicePixelRatio || 1, context = canvas.getContext("2d");
+    if (!context) return;
+    canvas.width = WIDE * scale; canvas.height = TALL * scale;
+    context.scale(scale, scale);
+    const number = history.first.length, wide = WIDE / number, y = this.axis(history), colour = this.colourOf(history.kind);
+    context.fillStyle = colour;
+    history.rows.forEach((/** @type {string} */ row, /** @type {number} */ at) => {
+      const [above, below] = y.ofRow(at);
+      for (let column = 0; column < number; column += 1) {
+        const shade = SHADES.indexOf(row[column]);
+        if (!shade) continue;
+        context.globalAlpha = 0.1 + 0.9 * shade / 15;
+        context.fillRect(column * wide, above, Math.ceil(wide * scale) / scale, Math.max(1 / scale, below - above));
+      }
+    });
+    context.globalAlpha = 1;
+    const ink = getComputedStyle(canvas).color;
+    context.strokeStyle = context.fillStyle = ink;
+    context.globalAlpha = 0.5;
+    const zero = y.of(0);
+    context.setLineDash([2, 3]);
+    context.beginPath(); context.moveTo(0, zero); context.lineTo(WIDE, zero); context.stroke();
+    context.setLineDash([]);
+    context.globalAlpha = 0.85;
+    [0, 1, 2].forEach((which) => {
+      context.lineWidth = which === 1 ? 1.4 : 0.6;
+      context.beginPath();
+      history.quantiles.forEach((/** @type {(number | null)[]} */ values, /** @type {number} */ at) => { const value = values[which]; if (value !== null) context.lineTo((at + 0.5) * wide, y.of(value)); });
+      context.stroke();
+    });
+    context.globalAlpha = 1;
+    context.fillStyle = this.colourOf("wrong");
+    for (let at = 0; at < number; at += 1) if (history.nan[at] + history.inf[at]) context.fillRect(at * wide, 0, Math.max(1, wide), MARK);
+    context.fillStyle = ink;
+    context.font = "10px system-ui, sans-serif";
+    context.fillText(written(y.top), 3, MARK + 9); context.fillText(written(y.bottom), 3, TALL - 3);
+  }
+
+  /** Where values are drawn: in rows of half an octave, or by their size. @param {History} history */
+  axis(history) {
+    const { nearest, up, down } = history, number = up + 1 + down, tall = (TALL - MARK) / number;
+    const edge = (/** @type {number} */ row) => { const exponent = Math.floor(row / 2) - 127; return 2 ** exponent * (row % 2 ? 1.5 : 1); };
+    const top = up ? edge(nearest + up) : edge(nearest), bottom = down ? -edge(nearest + down) : -edge(nearest);
+    if (this.isLinear) {
+      const of = (/** @type {number} */ value) => MARK + (TALL - MARK) * (top - value) / (top - bottom);
+      const valueOf = (/** @type {number} */ at) => (at <= up ? (at === up + 1 ? -edge(nearest) : edge(nearest + up - at)) : -edge(nearest + at - up - 1));
+      return { top, bottom, of, ofRow: (/** @type {number} */ at) => [of(at === 0 ? top : valueOf(at)), of(at + 1 === number ? bottom : valueOf(at + 1))] };
+    }
+    const of = (/** @type {number} */ value) => {
+      const place = Math.abs(value) < edge(nearest) ? up + 0.5 - 0.5 * value / edge(nearest) : value > 0 ? up + nearest - rowOf(value) : up + 1 + rowOf(-value) - nearest;
+      return MARK + tall * Math.min(number, Math.max(0, place));
+    };
+    return { top, bottom, of, ofRow: (/** @type {number} */ at) => [MARK + tall * at, MARK + tall * (at + 1)] };
+  }
+
+  /** @param {string} kind */
+  colourOf(kind) {
+    const sample = bar([[KINDS[kind] ?? kind, 1]]);
+    this.host.append(sample);
+    const found = getComputedStyle(sample.firstChild).backgroundColor;
+    sample.remove();
+    return found;
+  }
+}
