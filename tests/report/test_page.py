@@ -107,6 +107,11 @@ def test_rows_are_sums_of_what_is_in_them(resnet: str) -> None:
     assert blocks["1 … 5"]["params"] == 5 * 1_117_184
 
 
+def test_the_receptive_field_is_that_before_all_is_seen(resnet: str) -> None:
+    verdict = next(each for each in data_of(resnet)["verdicts"] if each["label"] == "Receptive field")
+    assert (verdict["value"], verdict["said"]) == ("427", "in layer4.2.relu; then global")
+
+
 def test_what_is_the_same_is_there_once(resnet: str) -> None:
     assert len(resnet) < 400_000
     assert len(data_of(resnet)["rows"]) < 110, "of 151 calls and four runs of equal blocks"

@@ -150,12 +150,15 @@ def _counts(shown: Shown) -> list[dict[str, Any]]:
 
 
 def _field(shown: Shown) -> list[dict[str, Any]]:
-    """Of the output, or, where that sees everything, what it sees through windows before."""
+    """Of the output, or, where that sees everything, of the last layer that does not."""
     if shown.fields is None:
         return []
     last = field_text(plain_short(shown.fields.output.rf))
     if not last or last == "–":
         return []
+    local = [each for each in shown.fields if each.axes and all(axis.status == "local" for axis in each.axes)]
+    if last == "global" and local:
+        return [_verdict("Receptive field", field_text(plain_short(local[-1].rf)), f"in {local[-1].path}; then global")]
     return [_verdict("Receptive field", last, "of a unit of the output")]
 
 
