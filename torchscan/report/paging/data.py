@@ -156,7 +156,7 @@ def _field(shown: Shown) -> list[dict[str, Any]]:
     last = field_text(plain_short(shown.fields.output.rf))
     if not last or last == "–":
         return []
-    local = [each for each in shown.fields if each.axes and all(axis.status == "local" for axis in each.axes)]
+    local = [each for each in shown.fields if each.rf != 1 and {axis.status for axis in each.axes} == {"local"}]
     if last == "global" and local:
         return [_verdict("Receptive field", field_text(plain_short(local[-1].rf)), f"in {local[-1].path}; then global")]
     return [_verdict("Receptive field", last, "of a unit of the output")]
