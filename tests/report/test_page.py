@@ -111,7 +111,7 @@ def test_the_receptive_field_is_that_before_all_is_seen(resnet: str) -> None:
     verdict = next(each for each in data_of(resnet)["verdicts"] if each["label"] == "Receptive field")
     assert (verdict["value"], verdict["said"]) == ("427", "in layer4.2.relu; then global")
     plain = data_of(to_page(Scan(nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), (3, 4, 4))))
-    assert ["global"] == [each["value"] for each in plain["verdicts"] if each["label"] == "Receptive field"]
+    assert [each["value"] for each in plain["verdicts"] if each["label"] == "Receptive field"] == ["global"]
 
 
 def test_what_is_the_same_is_there_once(resnet: str) -> None:
