@@ -11,8 +11,6 @@ Key = tuple[str, int]
 #: seconds of both passes, with everything inside; the L2 norm of the gradient of the call's result; the share by which a step
 #: has changed its parameters; values that are NaN or infinite
 Figure = Literal["latency", "gradient", "update", "nonfinite"]
-
-
 #: what it is, its value, what else, and the call that it is about
 Verdict = tuple[str, str, str, Key | None]
 
@@ -51,11 +49,6 @@ class Measured:
 
 def _key(call: Sequence[Any]) -> Key:
     return str(call[0]), int(call[1])
-
-
-def joined(outer: str, inner: str) -> str:
-    """The path of a module by that of a module around it, and its own there."""
-    return ".".join(filter(None, (outer, inner)))
 
 
 def _inner(outer: str, path: str) -> str | None:

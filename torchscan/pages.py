@@ -13,12 +13,13 @@ from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import InputError, RecordError, TorchscanError
 from torchscan.files import write_text
-from torchscan.measured import Measured, Measuring, joined
+from torchscan.measured import Measured, Measuring
+from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.state import original_of
 from torchscan.recording.training.optimizers import require_known
 from torchscan.report.info import info_of
 from torchscan.report.paging.data import Shown, question_of
 from torchscan.report.paging.file import model_page
-from torchscan.report.paging.rows import cut
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
 
@@ -58,10 +59,10 @@ def to_page(scan: Scan, title: str | None = None, *, run: Measuring | None = Non
         run: what has measured the model in real steps: an inspection (``inspect``, ``open_run``) or a run that was watched.
         excuse: what to say where a part of it has no answer, from the error.
     """
-    return Page(model_page(shown_of(scan, title, run=run, excuse=excuse)))
+    return Page(model_page(_shown(scan, title, run, excuse)))
 
 
-def shown_of(scan: Scan, title: str | None = None, *, run: Measuring | None = None, excuse: Excuse = str) -> Shown:
+def _shown(scan: Scan, title: str | None, run: Measuring | None, excuse: Excuse) -> Shown:
     """What its page shows."""
     require_known(scan.question.optimizer)
     name = type(scan.question.module).__name__ if title is None else title
@@ -81,29 +82,29 @@ def shown_of(scan: Scan, title: str | None = None, *, run: Measuring | None = No
         if error.so_far is None or not error.so_far.modules:
             raise
         return _unfinished(scan, name, error, said)
-    measured = None if run is None else _of_this_model(run.measured(), scan.trace)
+    measured = None if run is None else _of_this_model(run.measured(), original_of(scan.question.module))
     memory = known("Memory", lambda: scan.memory)
     roofline = None if scan.question.device is None else known("Time", lambda: scan.roofline)
     return _finished(scan, name, memory, roofline, measured, reasons)
 
 
-def _of_this_model(measured: Measured, trace: Trace) -> Measured:
+def _of_this_model(measured: Measured, model: nn.Module) -> Measured:
     """Its calls by the paths of this model, which may be a part of what has run."""
     if not measured.types:
         raise InputError("the run has no step that was measured: let the model train, or run, for some steps first")
-    types = {call.path: call.type_name for call in trace.modules}
-    places = ["", *(path for path, name in measured.types.items() if name == types[""])]
-    inner = max(places, key=lambda path: _found(types, measured.types, path))
-    found = _found(types, measured.types, inner)
-    if 2 * found < min(len(types), len(measured.types)) or not found:
-        modules = ", ".join(f"{path} ({name})" for path, name in measured.types.items() if path) or measured.types[""]
-        raise InputError(f"the run is of another model than {types['']}, with {cut(modules)}")
-    return measured.inside(inner)
-
-
-def _found(types: Mapping[str, str], measured: Mapping[str, str], inner: str) -> int:
-    """How many modules are there with the same types, if the model is at this path."""
-    return sum(measured.get(joined(inner, path)) == name for path, name in types.items())
+    types = {path: type_name_of(module) for path, module in model.named_modules(remove_duplicate=False)}
+    places = [path for path, name in measured.types.items() if name == types[""]]
+    if "" not in measured.types:  # only some modules were looked at
+        places.append("")
+    for place in places:
+        inner = measured.inside(place)
+        if inner.types and inner.types.items() <= types.items():
+            return inner
+    found = measured.inside(places[0]) if places else measured
+    path = next((path for path, name in found.types.items() if types.get(path) != name), "")
+    here = f"is a {types[path]}" if path in types else "is not there"
+    where = path or "the model itself"
+    raise InputError(f"the run is of another model: there {where} is a {found.types[path]}, and here it {here}")
 
 
 def _finished(

@@ -417,8 +417,11 @@ def test_distributions_over_the_steps(visit: Visit, tmp_path: Path) -> None:
 
 def test_a_run_of_another_model_is_refused() -> None:
     _, run = _odd()
-    with pytest.raises(InputError, match=r"the run is of another model than Conv1d, with 0 \(Linear\), 1 "):
+    with pytest.raises(InputError, match="there the model itself is a Sequential, and here it is a Conv1d"):
         to_page(Scan(nn.Conv1d(2, 2, 1), (2, 4)), run=run)
+    alike = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Identity(), nn.ReLU()), nn.Linear(4, 2))
+    with pytest.raises(InputError, match=r"there 1.1 is a Root, and here it is a ReLU"):
+        to_page(Scan(alike, (4,)), run=run)
 
 
 def test_a_run_without_steps_is_refused() -> None:

@@ -42,7 +42,7 @@ def heat_of(steps: Sequence[int], distributions: Sequence[Distribution], most: i
         "up": up,
         "down": down,
         "rows": _shaded(counts, rows, nearest),
-        **{name: [_rounded(getattr(each, name)) for each in columns] for name in ("least", "most", "mean", "std")},
+        **{name: [_rounded(getattr(each, name)) for each in columns] for name in ("least", "most", "mean")},
         **{name: [getattr(each, name) for each in columns] for name in ("nan", "inf")},
         "quantiles": [
             [_rounded(value) for value in quantiles(each.counts, _SHARES, (each.least, each.most))] for each in columns
@@ -82,11 +82,8 @@ def _nearest(counts: Iterable[Mapping[int, int]]) -> int:
 def _shaded(counts: Sequence[Mapping[int, int]], rows: Sequence[int], nearest: int) -> list[str]:
     wholes = [max(1, sum(each.values())) for each in counts]
     middle = [sum(count for row, count in each.items() if abs(row) < nearest) for each in counts]
-    near_zero = {0: middle}
     return [
-        "".join(
-            map(_shade, (count / whole for count, whole in zip(near_zero.get(row) or _of(row, counts), wholes, strict=True)))
-        )
+        "".join(_shade(count / whole) for count, whole in zip(_of(row, counts) if row else middle, wholes, strict=True))
         for row in rows
     ]
 
