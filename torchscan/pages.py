@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -18,7 +18,7 @@ from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.state import original_of
 from torchscan.recording.training.optimizers import require_known
 from torchscan.report.info import info_of
-from torchscan.report.paging.data import Shown, question_of
+from torchscan.report.paging.data import Shown, page_data, question_of
 from torchscan.report.paging.file import model_page
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
@@ -60,6 +60,13 @@ def to_page(scan: Scan, title: str | None = None, *, run: Measuring | None = Non
         excuse: what to say where a part of it has no answer, from the error.
     """
     return Page(model_page(_shown(scan, title, run, excuse)))
+
+
+def data_of_page(model: nn.Module, args: Any, kwargs: Any, *, training: bool) -> dict[str, Any]:
+    """Of a model's page, as plain data, from a pass on shapes alone."""
+    scan = Scan(model, args=args, kwargs=kwargs, mode="same", execute="abstract", training=training)
+    scan.trace  # noqa: B018 - a pass that fails has no page here
+    return page_data(_shown(scan, None, None, str))
 
 
 def _shown(scan: Scan, title: str | None, run: Measuring | None, excuse: Excuse) -> Shown:

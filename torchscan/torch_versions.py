@@ -80,6 +80,7 @@ __all__ = [
     "set_version",
     "share_memory",
     "shortened_to_tf32",
+    "strip_hooks",
     "traces",
     "unseen",
     "without_dispatch",
@@ -218,6 +219,16 @@ is_tracing: Callable[[], bool] = _C._is_tracing
 def is_transforming() -> bool:
     """Whether vmap or grad is at work in this thread."""
     return _C._functorch.peek_interpreter_stack() is not None
+
+
+def strip_hooks(model: nn.Module) -> None:
+    """All that were put on its modules, and on all modules: for a copy of which nobody is to hear."""
+    module = nn.modules.module
+    for hooks in (module._global_forward_hooks, module._global_forward_pre_hooks, module._global_backward_hooks):
+        hooks.clear()
+    for each in model.modules():
+        for hooks in (each._forward_hooks, each._forward_pre_hooks, each._backward_hooks, each._backward_pre_hooks):
+            hooks.clear()
 
 
 # -- tensors and functions -----------------------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ def merge(run: Path, output: Path) -> None:
 
 def _write(readers: list[Reader], path: Path) -> None:
     store = Store(path, {**readers[0].about(), "ranks": len(readers)})
+    if (graph := next((each.graph() for each in readers), None)) is not None:
+        store.keep_graph(graph)
     try:
         for phase in ("train", "eval"):
             for watched in _united(readers, phase, store):

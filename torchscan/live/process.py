@@ -45,12 +45,15 @@ class Process:
     ) -> None:
         """``step``: what was recorded from there on is recorded anew."""
         self.folder = folder
-        self._path = folder / f"rank{_rank()}.sqlite"
+        #: of what this process writes
+        self.path = folder / f"rank{_rank()}.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = Lock(self._path.with_suffix(".lock"))
+            self._lock = Lock(self.path.with_suffix(".lock"))
         except OSError as error:
             raise InputError(f"the run {str(folder)!r} cannot be written: {error}") from error
+        #: of the processes that train together
+        self.is_first = _rank() == 0
         #: the training step that would have come next when the run was closed
         self.reached = 0
         #: of each phase the last step that is there, and its number
@@ -58,7 +61,7 @@ class Process:
         self.dropped = 0
         ours, theirs = socket.socketpair()
         self._outlet = Outlet(ours)
-        task = Task(path=self._path, about=about, parent=os.getpid(), sinks=sinks, custom=custom)
+        task = Task(path=self.path, about=about, parent=os.getpid(), sinks=sinks, custom=custom)
         try:
             with theirs:
                 self.number, self._wait = start_worker(start, ours, theirs, task)
@@ -69,10 +72,10 @@ class Process:
         self._is_gone = self._is_closed = False
 
     def _last(self, about: Mapping[str, Any], step: int | None) -> dict[Phase, tuple[int, int]]:
-        if not self._path.exists():
+        if not self.path.exists():
             return {}
         try:
-            reader = Reader(self._path)
+            reader = Reader(self.path)
             phases: tuple[Phase, ...] = ("train", "eval")
             found = {phase: reader.last(phase, step) for phase in phases}
             of = reader.about()
@@ -83,7 +86,7 @@ class Process:
             raise InputError(f"the run cannot go on: {error}") from error
         if None not in (of.get("fingerprint"), about["fingerprint"]) and of["fingerprint"] != about["fingerprint"]:
             self._lock.release()
-            said = f"{str(self._path.parent)!r} is the run of a {of['model']} with other parameters"
+            said = f"{str(self.path.parent)!r} is the run of a {of['model']} with other parameters"
             raise InputError(f"{said}: give this model a folder of its own")
         return {phase: last for phase, last in found.items() if last is not None}
 

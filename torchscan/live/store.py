@@ -19,6 +19,8 @@ VERSION = 2
 _REMOTE = ("nfs", "cifs", "smb", "9p", "fuse.", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "ncpfs", "davfs")
 #: the newest steps of a phase, which are all kept; twice as old ones are thinned out to half, and so on
 KEPT = 1024
+#: under which name what is said of the run has the data of the model's page, which is long
+_GRAPH = "graph"
 #: the greatest whole number in a table
 _MOST = 2**63 - 1
 
@@ -62,6 +64,10 @@ class Store:
             self._database.executemany(
                 "INSERT OR REPLACE INTO about VALUES (?, ?)", [(name, json.dumps(each)) for name, each in about.items()]
             )
+
+    def keep_graph(self, graph: Mapping[str, Any]) -> None:
+        """The data of the model's page."""
+        self.tell({_GRAPH: graph})
 
     def number_of(self, series: Series) -> int:
         """Of a series, which may be new: then it is written with the next step."""
@@ -139,7 +145,13 @@ class Reader:
 
     def about(self) -> dict[str, Any]:
         """What was said of the run when it began."""
-        return {name: json.loads(value) for name, value in self._all("SELECT name, value FROM about")}
+        found = self._all("SELECT name, value FROM about WHERE name != ?", _GRAPH)
+        return {name: json.loads(value) for name, value in found}
+
+    def graph(self) -> dict[str, Any] | None:
+        """The data of the model's page; None: it is not there, or not yet."""
+        found = self._all("SELECT value FROM about WHERE name = ?", _GRAPH)
+        return json.loads(found[0][0]) if found else None
 
     def series(self) -> dict[int, Series]:
         """By their numbers."""

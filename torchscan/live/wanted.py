@@ -32,6 +32,8 @@ class Wanted:
     whole: Sequence[tuple[str, int]]
     sample_n: int
     sample_norms: bool
+    #: whether the run has the graph of the model
+    graph: bool
 
 
 def require_known(log: Sequence[str], every: int | str, start: str) -> None:

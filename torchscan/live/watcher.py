@@ -22,6 +22,7 @@ from torchscan.errors import InputError
 from torchscan.live.about import about_of
 from torchscan.live.frequency import Frequency
 from torchscan.live.gate import Gate
+from torchscan.live.graphing import await_end, draw_apart
 from torchscan.live.guests import Statistic
 from torchscan.live.probe import LOGGED, Before, Numbers, Probe, is_transformed, parameters_of
 from torchscan.live.process import Process
@@ -49,6 +50,8 @@ from torchscan.torch_versions import has_compiler, without_torch_function
 
 #: the watchers at work, for attach() and for processes that are forked
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
+#: seconds to wait, when everything is over, for the graph of a run that was short
+_PATIENCE = 10.0
 
 
 class Watcher:
@@ -68,6 +71,9 @@ class Watcher:
         self._probe: Probe | None = None
         self._paths: dict[int, str] = {}
         self._is_closed = self._has_begun = False
+        #: the first process of a run has its graph drawn, by what the model is called with in the first step that is looked at
+        self._awaits_graph = wanted.graph and process.is_first
+        self._drawing: int | None = None
         self._pid = os.getpid()
         self._parameters = {id(each) for each in model.parameters()}
         #: the thread that trains: the first that calls the model
@@ -204,6 +210,8 @@ class Watcher:
     def _note_end(self, call: Call, given: Given, result: object) -> None:
         if self._probe is not None:
             self._probe.note_end(call, given, result)
+            if self._awaits_graph and call.parent is None and self._gate.is_model(call.module):
+                self._draw_graph(given)
         if call.parent is None:
             self._tree.forget_exception()  # which holds all that was computed
 
@@ -219,6 +227,11 @@ class Watcher:
         self._process.put(sampled, self._numbers)
         self._rows.wholes.clear()
         self._frequencies[sampled.phase].note_cost(probe.took + time.perf_counter_ns() - start)
+
+    def _draw_graph(self, given: Given) -> None:
+        if self._steps.current.phase == "train":
+            self._awaits_graph = False
+            self._drawing = draw_apart(self._model, given, self._process.path)
 
     def step(self, number: int | None = None) -> None:
         """A training step is over: from now on you say so, and nobody looks for it. ``number`` is that of the next one."""
@@ -296,6 +309,9 @@ class Watcher:
             self._tell_of_unmet()
         atexit.unregister(self.close)
         self._process.close(self._steps.next)
+        if self._drawing is not None:
+            await_end(self._drawing, _PATIENCE)
+            self._drawing = None
 
     def _tell_of_unmet(self) -> None:
         for pattern in self._numbers.unmet if self._has_begun else ():
@@ -335,6 +351,7 @@ def watch(
     sinks: Iterable[Sink] = (),
     overhead_budget: float = 0.01,
     step: int | None = None,
+    graph: bool = True,
     start: StartMethod = "spawn",
 ) -> Watcher:
     """Record the distributions of a model's tensors while it trains, into the folder ``run``.
@@ -354,6 +371,8 @@ def watch(
         overhead_budget: the share of the time of training that watching may take, with ``every="auto"``.
         step: the number of the first step. What an earlier process has recorded from there on is recorded anew. None: the one
             after the last that was recorded.
+        graph: whether a process that is forked in the first step that is looked at works out the graph of the model for the
+            page of the run: on shapes alone, and with no effect here. Only Linux has it.
         start: how the worker is started: "spawn", as a program of its own; or "fork", "forkserver", as Python does.
     """
     require_known(log, every, start)
@@ -374,6 +393,7 @@ def watch(
         whole=[*((each, sys.maxsize) for each in whole), *((each, sink.max_elements) for sink in sinks for each in sink.whole)],
         sample_n=sample_n,
         sample_norms=sample_norms,
+        graph=graph,
     )
     process = Process(Path(run), about_of(model, log), sinks=sinks, custom=dict(custom or {}), start=start, step=step)
     return Watcher(model, process, wanted, step)

@@ -1,0 +1,108 @@
+"""The graph of the model that is watched, made once, by a process that is forked for it.
+
+A fork has a copy of everything: whatever the model, its hooks and the user's modes do there, the training process sees nothing
+of it and waits for nothing, and it needs no data, only shapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from torchscan.errors import TorchscanError
+from torchscan.live.parent import Parent
+from torchscan.live.store import Store
+from torchscan.recording.call_tree import Given
+from torchscan.torch_versions import strip_hooks
+
+#: seconds after which it gives up
+_PATIENCE = 300
+#: how much less important than training it is to the machine
+_NICE = 10
+
+
+def draw_apart(model: nn.Module, given: Given, path: Path) -> int | None:
+    """Write the data of the model's page into the run's file, from what the model was called with. Training does not wait.
+
+    Returns:
+        A file that ends when it is done, for :func:`await_end`. None: it is not drawn here.
+    """
+    if not hasattr(os, "fork") or sys.platform == "darwin":  # whose own libraries do not survive a fork
+        return None
+    trainer = os.getpid()
+    done, drawing = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(drawing)  # the others hold it until they end
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
+        return done
+    try:
+        thread = threading.Thread(target=_fork_once_more, args=(model, given, path, trainer))
+        thread.start()
+        thread.join()
+    finally:
+        os._exit(0)
+
+
+def await_end(file: int, seconds: float) -> None:
+    """Of what is drawn, but not for ever."""
+    select.select([file], [], [], seconds)
+    os.close(file)
+
+
+def _fork_once_more(model: nn.Module, given: Given, path: Path, trainer: int) -> None:
+    """From a new thread, which has entered none of the user's modes and is all that there is in the fork.
+
+    Its parent ends at once, so that nobody has to wait for it.
+    """
+    if os.fork() == 0:
+        try:
+            _draw(model, given, path, trainer)
+        finally:
+            os._exit(0)
+
+
+def _draw(model: nn.Module, given: Given, path: Path, trainer: int) -> None:
+    """As a process that disturbs nobody, and that ends."""
+    for signal_ in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_PATIENCE)
+    gc.disable()  # what it would free may be on a device that a fork must not touch
+    os.nice(_NICE)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in (0, 1, 2):
+        os.dup2(nothing, file)
+    Parent(trainer).end_with_it()
+    _write(model, given, path)
+
+
+def _write(model: nn.Module, given: Given, path: Path) -> None:
+    try:
+        graph = _graph_of(model, given)
+    except Exception as error:
+        Store(path, {}).note(f"no graph of the model could be drawn: {error}"[:300])
+    else:
+        Store(path, {}).keep_graph(graph)
+
+
+def _graph_of(model: nn.Module, given: Given) -> dict[str, Any]:
+    """The data of its page, of a training step if that can be worked out."""
+    from torchscan.pages import data_of_page
+
+    strip_hooks(model)
+    args, kwargs = given
+    try:
+        return data_of_page(model, args, kwargs, training=True)
+    except TorchscanError:
+        return data_of_page(model, args, kwargs, training=False)
