@@ -32,12 +32,13 @@ _TEXTS = """roots => roots.flatMap(root => Array.from(root.querySelectorAll("*")
 
 @contextmanager
 def opened(
-    browser: Browser, file: Path, is_expected: Callable[[str], bool] = lambda url: False, **options: Any
+    browser: Browser, file: Path | str, is_expected: Callable[[str], bool] = lambda url: False, **options: Any
 ) -> Iterator[Page]:
-    """The page of a file. In the end nothing must have gone wrong in it, and nothing been asked of the network.
+    """The page of a file, or of a server. In the end nothing must have gone wrong in it, and nothing been asked of others.
 
     What ``is_expected`` is refused and forgiven; a page around ours may ask for it.
     """
+    address = file if isinstance(file, str) else file.as_uri()
     context = browser.new_context(viewport={"width": 1000, "height": 800}, **options)
     context.set_default_timeout(10_000)
     page = context.new_page()
@@ -58,15 +59,15 @@ def opened(
 
     def look(request: Any) -> None:
         url = request.url.partition("#")[0]
-        if url.startswith("file:") and url != file.as_uri():
+        if url.startswith("file:") and url != address:
             wrong.append(f"asks for {url}")
 
-    page.route(lambda url: not url.startswith(("file:", "data:", "blob:")) or is_expected(url), refuse)
+    page.route(lambda url: not url.startswith(("file:", "data:", "blob:", address)) or is_expected(url), refuse)
     page.on("request", look)
     page.on("console", notice)
     page.on("pageerror", lambda error: wrong.append(f"raises {error}"))
     page.on("dialog", dismiss)
-    page.goto(file.as_uri())
+    page.goto(address)
     yield page
     page.wait_for_timeout(20)
     assert page.evaluate("window.pwned") is None

@@ -181,7 +181,7 @@ KEPT_FOR_GOOD = {
     "torchscan.recording.execution.calls": {"traits_of"},
     "torchscan.recording.switches": {"_of_process", "_of_thread"},
     "torchscan.report.html": {"_policy", "page_file"},
-    "torchscan.report.paging.file": {"script", "styles", "_policy"},
+    "torchscan.report.paging.file": {"script", "styles", "policy"},
     "torchscan.report.saved": {"_schema"},
     "torchscan.trace.events": {"names_of_arguments"},
 }

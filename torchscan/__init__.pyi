@@ -130,6 +130,9 @@ from torchscan.hardware.devices import (
 from torchscan.hardware.process_memory import get_process_gpu_ram as get_process_gpu_ram
 from torchscan.inspection import Run as Run
 from torchscan.inspection import inspect as inspect
+from torchscan.live.explore.serving import Server as Server
+from torchscan.live.explore.serving import serve as serve
+from torchscan.live.explore.shown import page_of_run as page_of_run
 from torchscan.live.history import History as History
 from torchscan.live.history import WatchedRun as WatchedRun
 from torchscan.live.opening import open_run as open_run

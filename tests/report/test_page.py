@@ -410,7 +410,7 @@ def test_distributions_over_the_steps(visit: Visit, tmp_path: Path) -> None:
         assert "step 4" in outputs.locator("figcaption").inner_text()
         assert "8 NaN" in outputs.locator("figcaption").inner_text()
         drawn = canvas.evaluate("canvas => canvas.toDataURL()")
-        panel.locator("select").last.select_option("linear")
+        panel.get_by_label("scale").select_option("linear")
         panel.locator("figure").first.wait_for()
         assert panel.locator("canvas").nth(names.index("output gradient")).evaluate("canvas => canvas.toDataURL()") != drawn
 

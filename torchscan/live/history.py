@@ -97,6 +97,11 @@ class WatchedRun:
         return next(self._read(lambda reader: reader.about()))
 
     @property
+    def graph(self) -> dict[str, Any] | None:
+        """The data of the model's page, as it was drawn in the first step; None: it was not."""
+        return next(filter(None, self._read(lambda reader: reader.graph())), None)
+
+    @property
     def ranks(self) -> int:
         """How many processes have trained."""
         return int(self.about.get("ranks", len(self._files)))
@@ -137,16 +142,20 @@ class WatchedRun:
         """Several series, for which the run is read once."""
         _require_phase(phase)
         found: dict[Series, dict[tuple[int, int], list[Distribution]]] = {each: defaultdict(list) for each in series}
-        for reader in self._readers():
+        for reader in self.readers():
             numbers = {number: found[each] for number, each in reader.series().items() if each in found}
             for watched in reader.steps(phase):
                 for number in numbers.keys() & watched.distributions.keys():
                     numbers[number][watched.step, watched.number].append(watched.distributions[number])
         return [_history(each, phase, steps) for each, steps in found.items()]
 
+    def last(self) -> Measured:
+        """What the last training step has measured, by call."""
+        return measured_in(self.path, [(reader.series(), reader.newest("train")) for reader in self.readers()])
+
     def measured(self) -> Measured:
-        """Of the last training step, by call, for the page of a model: ``to_page(scan, run=run)``."""
-        measured = measured_in(self.path, [(reader.series(), reader.newest("train")) for reader in self._readers()])
+        """The same, and the distributions over the steps, for the page of a model: ``to_page(scan, run=run)``."""
+        measured = self.last()
         return replace(measured, histories=[_drawn(each) for each in self.histories(self.series) if len(each)])
 
     def frame(self, phase: Phase = "train") -> Any:
@@ -196,13 +205,14 @@ class WatchedRun:
             raise InputError(f"no series is called {said!r}: there are {some}, …; find() has all")
         return found
 
-    def _readers(self) -> Iterator[Reader]:
+    def readers(self) -> Iterator[Reader]:
+        """Of its processes' files, each open until the next is asked for."""
         for file in self._files:
             with _read(file) as reader:
                 yield reader
 
     def _read(self, ask: Callable[[Reader], T]) -> Iterator[T]:
-        for reader in self._readers():
+        for reader in self.readers():
             yield ask(reader)
 
 

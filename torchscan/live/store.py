@@ -136,7 +136,7 @@ class Reader:
     """Reads a run, also while it is written."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         if not path.is_file():
             raise StoreError(f"{str(path)!r} is not there")
         self._database = _connected(path, mode="ro")
@@ -153,9 +153,13 @@ class Reader:
         found = self._all("SELECT value FROM about WHERE name = ?", _GRAPH)
         return json.loads(found[0][0]) if found else None
 
+    def has_graph(self) -> bool:
+        """Whether it is there."""
+        return bool(self._all("SELECT 1 FROM about WHERE name = ?", _GRAPH))
+
     def series(self) -> dict[int, Series]:
         """By their numbers."""
-        with _told(self._path):
+        with _told(self.path):
             return _series(self._database)
 
     def steps(self, phase: Phase) -> Iterator[Watched]:
@@ -167,6 +171,17 @@ class Reader:
     def newest(self, phase: Phase) -> Watched | None:
         """The last step that was written; None: there is none."""
         rows = self._all("SELECT step, number, time, data FROM steps WHERE phase = ? ORDER BY written DESC LIMIT 1", phase)
+        for step, number, when, data in rows:
+            return Watched(step=step, phase=phase, number=number, time=when, distributions=unpacked(data))
+        return None
+
+    def written(self, phase: Phase) -> dict[int, float]:
+        """When the steps were written that are kept, by their numbers in the file."""
+        return dict(self._all("SELECT written, time FROM steps WHERE phase = ?", phase))
+
+    def step(self, phase: Phase, written: int) -> Watched | None:
+        """One of them; None: it is not there any more."""
+        rows = self._all("SELECT step, number, time, data FROM steps WHERE phase = ? AND written = ?", phase, written)
         for step, number, when, data in rows:
             return Watched(step=step, phase=phase, number=number, time=when, distributions=unpacked(data))
         return None
@@ -191,7 +206,7 @@ class Reader:
         self._database.close()
 
     def _all(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        with _told(self._path):
+        with _told(self.path):
             return self._database.execute(statement, values).fetchall()
 
 

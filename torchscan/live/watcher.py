@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,9 @@ from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
 from torchscan.torch_versions import has_compiler, without_torch_function
 
+if TYPE_CHECKING:
+    from torchscan.live.explore.serving import Server
+
 #: the watchers at work, for attach() and for processes that are forked
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
 #: seconds to wait, when everything is over, for the graph of a run that was short
@@ -74,6 +77,8 @@ class Watcher:
         #: the first process of a run has its graph drawn, by what the model is called with in the first step that is looked at
         self._awaits_graph = wanted.graph and process.is_first
         self._drawing: int | None = None
+        #: that shows the run in the browser, if one was asked for
+        self.server: Server | None = None
         self._pid = os.getpid()
         self._parameters = {id(each) for each in model.parameters()}
         #: the thread that trains: the first that calls the model
@@ -352,6 +357,7 @@ def watch(
     overhead_budget: float = 0.01,
     step: int | None = None,
     graph: bool = True,
+    serve: bool = False,
     start: StartMethod = "spawn",
 ) -> Watcher:
     """Record the distributions of a model's tensors while it trains, into the folder ``run``.
@@ -373,6 +379,7 @@ def watch(
             after the last that was recorded.
         graph: whether a process that is forked in the first step that is looked at works out the graph of the model for the
             page of the run: on shapes alone, and with no effect here. Only Linux has it.
+        serve: whether to show the run in the browser, at the address that is printed, until this program ends.
         start: how the worker is started: "spawn", as a program of its own; or "fork", "forkserver", as Python does.
     """
     require_known(log, every, start)
@@ -396,7 +403,13 @@ def watch(
         graph=graph,
     )
     process = Process(Path(run), about_of(model, log), sinks=sinks, custom=dict(custom or {}), start=start, step=step)
-    return Watcher(model, process, wanted, step)
+    watcher = Watcher(model, process, wanted, step)
+    if serve and process.is_first:
+        from torchscan.live.explore.serving import serve as served
+
+        watcher.server = served(run)
+        print(f"torchscan: {watcher.server.url}")  # noqa: T201 - that is what was asked for
+    return watcher
 
 
 def attach(tensor: Tensor, module: nn.Module, name: str) -> Tensor:

@@ -6,6 +6,7 @@ import html
 import json
 import re
 from base64 import b64encode
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -13,10 +14,24 @@ from typing import Any
 from torchscan.report.colours import COLOURS, DARK_COLOURS
 from torchscan.report.html import page_file
 from torchscan.report.paging.data import Shown, page_data
-from torchscan.units import printable
 
 #: each after all that it imports
-SCRIPTS = ("format", "elements", "layout", "sees", "figures", "graph", "layers", "charts", "save", "measured", "heat", "model")
+SCRIPTS = (
+    "format",
+    "elements",
+    "layout",
+    "sees",
+    "figures",
+    "graph",
+    "layers",
+    "charts",
+    "save",
+    "measured",
+    "heat",
+    "dock",
+    "live",
+    "model",
+)
 _IMPORT = re.compile(r'^import (\{.*\}) from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (function|class|const) (\w+)", re.MULTILINE)
 _START = """const data = JSON.parse(document.getElementById("data").textContent);
@@ -25,14 +40,19 @@ $model.showModel(document.querySelector(".torchscan-page"), data);"""
 
 def model_page(shown: Shown) -> str:
     """The whole document."""
-    title = html.escape(printable(f"{shown.title} · torchscan"))
+    return document(page_data(shown))
+
+
+def document(data: Mapping[str, Any]) -> str:
+    """Of what a page shows. Only a page that is ``live`` asks for more, and only of who has sent it."""
+    title = html.escape(f"{data['title']} · torchscan")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy("live" in data)}">'
         f'<title>{title}</title><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta name="color-scheme" content="light dark"><style>{styles()}</style></head>'
         f'<body class="torchscan-page"><noscript>This page is drawn by its own script; nothing is fetched.</noscript>'
-        f'<script type="application/json" id="data">{in_a_page(page_data(shown))}</script>'
+        f'<script type="application/json" id="data">{in_a_page(data)}</script>'
         f"<script>{script()}</script></body></html>\n"
     )
 
@@ -63,11 +83,12 @@ def _in_colour(kind: str, colour: str) -> str:
 
 
 @cache
-def _policy() -> str:
+def policy(is_live: bool) -> str:
     """What the page may do: run our script, show our styles and pictures made here; nothing that a name could smuggle in."""
     sources = {"script-src": script(), "style-src": styles()}
     hashes = [f"{name} 'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for name, text in sources.items()]
-    return "; ".join(["default-src 'none'", *hashes, "img-src blob: data:", "base-uri 'none'", "form-action 'none'"])
+    asks = ["connect-src 'self'"] if is_live else []
+    return "; ".join(["default-src 'none'", *hashes, *asks, "img-src blob: data:", "base-uri 'none'", "form-action 'none'"])
 
 
 def in_a_page(data: Any) -> str:

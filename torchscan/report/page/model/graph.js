@@ -16,7 +16,7 @@ export class GraphView {
   /**
    * @param {HTMLElement} host
    * @param {any} data of the page
-   * @param {{select: (row: number) => void, enter: (row: number) => void, leave: () => void, point: (event: Event | null, said: [string, string][]) => void}} on
+   * @param {{select: (row: number) => void, enter: (row: number) => void, leave: () => void, point: (event: Event | null, said: [string, string][]) => void, pin?: (row: number) => void, carry?: (row: number, place: PointerEvent | null, isDropped: boolean) => void}} on
    */
   constructor(host, data, on) {
     this.host = host; this.data = data; this.on = on;
@@ -193,6 +193,7 @@ export class GraphView {
       ArrowRight: () => at + 1, ArrowLeft: () => at - 1,
     }[event.key];
     if (to) this.inner.querySelector(`[data-node="${prefix}.${to() ?? at}"]`)?.focus();
+    else if (event.key === "Enter" && row && this.on.pin && !event.shiftKey) this.on.pin(node.row);
     else if (event.key === "Enter" && row?.level !== undefined) { this.keepsFocus = true; this.on.enter(node.row); }
     else if (event.key === " " && row?.level !== undefined) this.toggle(node.row);
     else if (event.key === "Backspace" || event.key === "Escape") { this.keepsFocus = true; this.on.leave(); }
@@ -205,17 +206,24 @@ export class GraphView {
     this.hasMoved = false;
     /** @type {{x: number, y: number} | null} */
     let held = null;
-    this.svg.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => { held = { x: event.clientX - this.view.x, y: event.clientY - this.view.y }; this.hasMoved = false; });
+    /** @type {number | null} the row of a box that is carried away */
+    let carried = null;
+    this.svg.addEventListener("pointerdown", (/** @type {PointerEvent} */ event) => { held = { x: event.clientX - this.view.x, y: event.clientY - this.view.y }; this.hasMoved = false;
+      const row = this.on.carry && /** @type {Element} */ (event.target).closest(".node[data-row]")?.getAttribute("data-row");
+      carried = row ? Number(row) : null;
+    });
     this.svg.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => {
       if (!held || !event.buttons) { held = null; return; }
       const x = event.clientX - held.x, y = event.clientY - held.y;
       if (!this.hasMoved && Math.hypot(x - this.view.x, y - this.view.y) < 4) return;
       if (!this.hasMoved) this.svg.setPointerCapture(event.pointerId);
-      this.hasMoved = this.isMoved = true;
+      this.hasMoved = true;
+      if (carried !== null) { this.on.carry?.(carried, event, false); return; }
+      this.isMoved = true;
       this.view.x = x; this.view.y = y;
       this.move();
     });
-    this.svg.addEventListener("pointerup", () => { held = null; });
+    this.svg.addEventListener("pointerup", (/** @type {PointerEvent} */ event) => { if (carried !== null && this.hasMoved) this.on.carry?.(carried, event, true); held = carried = null; });
     this.svg.addEventListener("wheel", (/** @type {WheelEvent} */ event) => {
       if (!event.ctrlKey && !event.metaKey) return;
       event.preventDefault();

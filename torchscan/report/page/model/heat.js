@@ -3,6 +3,8 @@
 import { bar, make } from "./elements.js";
 
 /** @typedef {Record<string, any>} History */
+/** @typedef {{histories: History[], isWhole: boolean}} Found what is known of a call; it is asked for again until that is all */
+/** @typedef {(key: string) => Promise<Found>} Source */
 
 const WIDE = 320, TALL = 132, MARK = 6, SHADES = "0123456789ABCDEF";
 const KINDS = /** @type {Record<string, string>} */ ({ input: "inputs", output: "activations", input_grad: "gradients", output_grad: "gradients", param: "parameters", param_grad: "optimizer", attached: "buffers", attached_grad: "gradients" });
@@ -11,6 +13,12 @@ const KINDS = /** @type {Record<string, string>} */ ({ input: "inputs", output: 
 async function unpacked(packed) {
   const bytes = Uint8Array.from(atob(packed), (sign) => sign.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
+}
+
+/** Histories that the page has brought with it. @param {string} packed @returns {Source} */
+export function sourceOf(packed) {
+  const all = unpacked(packed);
+  return async (key) => ({ histories: (await all).filter((each) => each.call === key), isWhole: true });
 }
 
 /** Two rows for each octave, from a value up. @param {number} value */
@@ -23,39 +31,55 @@ function rowOf(value) {
 function written(value) { return value === null ? "–" : value === 0 ? "0" : Math.abs(value) >= 1e4 || Math.abs(value) < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3))); }
 
 export class HeatView {
-  /** @param {HTMLElement} host @param {string} packed */
-  constructor(host, packed) {
-    this.host = host; this.key = ""; this.isLinear = false;
+  /** @param {HTMLElement} host @param {Source} source @param {(step: number | null) => void} pointed at a step, or no longer */
+  constructor(host, source, pointed) {
+    this.host = host; this.source = source; this.pointed = pointed; this.isLinear = false; this.turn = 0;
+    /** @type {string | null} */
+    this.key = null;
+    /** @type {number | null} */
+    this.step = null;
     /** @type {{canvas: HTMLCanvasElement, history: History, said: HTMLElement}[]} */
     this.drawn = [];
-    /** @type {Map<string, History[]>} */
-    this.byCall = new Map();
-    unpacked(packed).then((all) => {
-      for (const each of all) this.byCall.set(each.call, [...(this.byCall.get(each.call) ?? []), each]);
-      this.show(this.key);
-    });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.show(this.key));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
   }
 
   /** @param {string} key of a call */
-  show(key) {
+  async show(key) {
+    const turn = this.turn += 1;
+    if (key !== this.key) this.step = null;
     this.key = key;
-    const found = this.byCall.get(key) ?? [];
-    this.drawn = found.map((history) => this.panel(history));
-    if (found.length) this.host.replaceChildren(...this.drawn.map((each) => /** @type {Node} */ (each.canvas.parentNode)));
-    else this.host.replaceChildren(make("p", { class: "said" }, this.byCall.size ? "Nothing was recorded of this call. Choose another layer." : ""));
-    for (const each of this.drawn) this.draw(each.canvas, each.history);
+    /** @type {Found} */
+    let found = { histories: [], isWhole: true };
+    try { found = await this.source(key); } catch { if (this.drawn.length) return; } // what was drawn stays
+    if (turn !== this.turn) return;
+    this.put(found.histories);
+    if (!found.isWhole) this.show(key);
   }
 
-  /** @param {History} history */
-  panel(history) {
+  /** The same pictures with more in them, or others. @param {History[]} histories */
+  put(histories) {
+    const names = (/** @type {History[]} */ all) => all.map((each) => `${each.call}\n${each.name}\n${each.run ?? ""}`).join("\n\n");
+    if (histories.length && names(histories) === names(this.drawn.map((each) => each.history))) this.drawn.forEach((each, at) => { each.history = histories[at]; });
+    else {
+      this.drawn = histories.map((history) => this.panel(history, new Set(histories.map((each) => each.run)).size > 1));
+      if (histories.length) this.host.replaceChildren(...this.drawn.map((each) => /** @type {Node} */ (each.canvas.parentNode)));
+      else this.host.replaceChildren(make("p", { class: "said" }, "Nothing was recorded of this call. Choose another layer."));
+    }
+    this.redraw();
+  }
+
+  redraw() { this.point(this.step); }
+
+  /** @param {History} history @param {boolean} isOfSeveral runs */
+  panel(history, isOfSeveral) {
     const last = history.last.length - 1, name = `${history.name}, steps ${history.first[0]} to ${history.last[last]}`;
     const canvas = make("canvas", { role: "img", tabindex: 0, "aria-label": `${name}; at last from ${written(history.least[last])} to ${written(history.most[last])}, mean ${written(history.mean[last])}` });
     const said = make("figcaption", {}, this.saidOf(history, last));
-    canvas.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => { const box = canvas.getBoundingClientRect(); this.point((event.clientX - box.x) / box.width); });
-    canvas.addEventListener("pointerleave", () => this.point(null));
-    make("figure", { class: "heat" }, make("b", {}, history.name), canvas, said);
-    return { canvas, history, said };
+    canvas.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => { const box = canvas.getBoundingClientRect(); const now = drawn.history; this.pointed(now.first[Math.min(now.first.length - 1, Math.max(0, Math.floor(now.first.length * (event.clientX - box.x) / box.width)))]); });
+    canvas.addEventListener("pointerleave", () => this.pointed(null));
+    make("figure", { class: "heat" }, make("b", {}, history.name), ...(isOfSeveral ? [make("span", { class: "type" }, history.run)] : []), canvas, said);
+    const drawn = { canvas, history, said };
+    return drawn;
   }
 
   /** @param {History} history @param {number} at */
@@ -66,13 +90,14 @@ export class HeatView {
     return `${steps}: ${values}${wrong}`;
   }
 
-  /** The same step in all pictures. @param {number | null} part of the way across */
-  point(part) {
+  /** The same step in all pictures. @param {number | null} step */
+  point(step) {
+    this.step = step;
     for (const { canvas, history, said } of this.drawn) {
-      const number = history.first.length, at = part === null ? number - 1 : Math.min(number - 1, Math.max(0, Math.floor(part * number)));
+      const number = history.first.length, after = history.first.findIndex((/** @type {number} */ first) => step !== null && first > step), at = Math.max(0, (after < 0 ? number : after) - 1);
       said.textContent = this.saidOf(history, at);
       this.draw(canvas, history);
-      if (part === null) continue;
+      if (step === null) continue;
       const context = canvas.getContext("2d");
       if (context) { context.fillStyle = getComputedStyle(canvas).color; context.fillRect((at + 0.5) * WIDE / number, 0, 1, TALL); }
     }

@@ -10,7 +10,7 @@ import { count, most, share } from "./format.js";
 export class LayersView {
   /**
    * @param {HTMLElement} host @param {Row[]} rows
-   * @param {{select: (row: number) => void, enter: (row: number) => void, point: (event: Event | null, row: Row | null) => void}} on
+   * @param {{select: (row: number) => void, enter: (row: number) => void, point: (event: Event | null, row: Row | null) => void, pin?: (row: number) => void, carry?: (row: number, place: PointerEvent | null, isDropped: boolean) => void}} on
    */
   constructor(host, rows, on) {
     this.host = host; this.rows = rows; this.on = on;
@@ -123,6 +123,7 @@ export class LayersView {
     const made = make("tr", {
       "data-at": at, tabindex: at === Math.max(this.selected, 0) ? 0 : -1, class: `${at === this.selected ? "selected" : ""}${row.failed ? " failed" : ""}`,
       "aria-level": isTree ? row.depth + 1 : undefined, "aria-expanded": isTree && this.hasInner(at) ? String(!this.closed.has(at)) : undefined, "aria-selected": at === this.selected ? "true" : undefined,
+      draggable: this.on.carry ? "true" : undefined, ondragstart: () => this.on.carry?.(at, null, false), ondragend: () => this.on.carry?.(at, null, true),
       onclick: () => this.on.select(at), ondblclick: () => row.level !== undefined && this.on.enter(at),
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event, at),
       onpointerenter: (/** @type {Event} */ event) => this.on.point(event, row), onpointerleave: () => this.on.point(null, null),
@@ -162,6 +163,7 @@ export class LayersView {
     else if (event.key === "ArrowUp") go(seen[place - 1]);
     else if (event.key === "ArrowRight" && isTree && this.hasInner(at)) { if (this.closed.has(at)) this.toggle(at); else go(seen[place + 1]); }
     else if (event.key === "ArrowLeft" && isTree) { if (this.hasInner(at) && !this.closed.has(at)) this.toggle(at); else if (this.rows[at].in !== null) go(this.rows[at].in); }
+    else if (event.key === "Enter" && this.on.pin && !event.shiftKey) this.on.pin(at);
     else if (event.key === "Enter" && this.rows[at].level !== undefined) this.on.enter(at);
     else return;
     event.preventDefault();

@@ -3,9 +3,11 @@
 import { memoryChart, rooflineChart } from "./charts.js";
 import { bar, make } from "./elements.js";
 import { figuresOf, saidOf, sightIn } from "./figures.js";
+import { Dock } from "./dock.js";
 import { GraphView } from "./graph.js";
-import { HeatView } from "./heat.js";
+import { sourceOf } from "./heat.js";
 import { LayersView } from "./layers.js";
+import { fromServer, listen } from "./live.js";
 import { apply, callsOf } from "./measured.js";
 import { save } from "./save.js";
 import { SeesView } from "./sees.js";
@@ -30,23 +32,28 @@ class ModelPage {
     this.rowsByKey = new Map();
     data.rows.forEach((/** @type {any} */ row, /** @type {number} */ at) => { for (const key of callsOf(row)) if (!this.rowsByKey.has(key)) this.rowsByKey.set(key, at); });
     this.figure = ["nonfinite", "latency", "time", "macs"].flatMap((key) => this.figures.filter((each) => each.key === key))[0] ?? this.figures[0];
+    /** @type {number | null} */
+    this.carried = null;
+    this.late = make("p", { class: "remark", hidden: "" }, "Layers were called that are not shown yet: ", make("a", { href: "", onclick: (/** @type {Event} */ event) => { event.preventDefault(); location.reload(); } }, "show them"));
     this.shown = 0; this.selected = -1; this.missing = "";
     this.tip = make("div", { class: "tip", role: "tooltip", hidden: "" });
     const point = (/** @type {Event | null} */ event, /** @type {[string, string][]} */ said) => this.point(event, said);
     this.crumbs = make("nav", { class: "crumbs", "aria-label": "where this is" });
     const graph = make("div", { class: "canvas" }), table = make("div", { class: "scroll" });
-    host.replaceChildren(this.header(), ...(data.error ? [make("p", { class: "error" }, data.error)] : []), this.verdicts(), make("main", {},
+    host.replaceChildren(this.header(), this.late, ...(data.error ? [make("p", { class: "error" }, data.error)] : []), this.told = this.verdicts(), make("main", {},
       this.panel("Graph", "graph", graph, this.colouring(), this.crumbs, this.zooming()),
       this.panel("Layers", "layers", table, this.searching()),
       make("div", { class: "charts" }, ...this.charts(), ...this.seeing()), ...this.distributions()), ...data.remarks.map((/** @type {string} */ each) => make("p", { class: "remark" }, each)), this.tip);
-    this.graph = new GraphView(graph, data, { select: (row) => this.select(row), enter: (row) => this.enter(row), leave: () => this.leave(), point });
+    const carrying = this.dock ? { pin: (/** @type {number} */ row) => this.pin(row), carry: (/** @type {number} */ row, /** @type {PointerEvent | null} */ place, /** @type {boolean} */ isDropped) => this.carry(row, place, isDropped) } : {};
+    this.graph = new GraphView(graph, data, { select: (row) => this.select(row), enter: (row) => this.enter(row), leave: () => this.leave(), point, ...carrying });
     this.graph.said = (row) => this.saidOf(row);
-    this.layers = new LayersView(table, data.rows, { select: (row) => this.select(row), enter: (row) => this.enter(row), point: (event, row) => this.point(event, row ? this.saidOf(row) : []) });
+    this.layers = new LayersView(table, data.rows, { ...carrying, select: (row) => this.select(row), enter: (row) => this.enter(row), point: (event, row) => this.point(event, row ? this.saidOf(row) : []) });
     addEventListener("hashchange", () => this.follow());
     let wide = innerWidth;
     addEventListener("resize", () => { if (innerWidth !== wide && !this.graph.isMoved) this.graph.fit(); wide = innerWidth; });
     addEventListener("keydown", (event) => { if (event.key === "/" && !(event.target instanceof HTMLInputElement)) { event.preventDefault(); this.search.focus(); } });
     this.follow();
+    if (data.live) listen((figures) => this.hear(figures), (said) => { this.state.textContent = said; });
   }
 
   // -- where one is --------------------------------------------------------------------------------------------------
@@ -104,7 +111,9 @@ class ModelPage {
   // -- parts ---------------------------------------------------------------------------------------------------------
 
   header() {
-    return make("header", {}, make("h1", {}, this.data.title), make("span", { class: "question" }, this.data.question.join(" · ")));
+    this.source = make("span", {}, this.data.question[0] ?? "");
+    this.state = make("span", { class: "state", role: "status" });
+    return make("header", {}, make("h1", {}, this.data.title), make("span", { class: "question" }, this.source, this.data.question.slice(1).map((/** @type {string} */ each) => ` · ${each}`).join("")), ...(this.data.live ? [this.state] : []));
   }
 
   /** To a call. @param {string} key @param {string} text */
@@ -124,10 +133,11 @@ class ModelPage {
   }
 
   colouring() {
-    const chosen = make("select", { "aria-label": "colour by", onchange: () => { this.figure = this.figures[chosen.selectedIndex]; this.draw(); } },
-      ...this.figures.map((figure) => make("option", { value: figure.key, selected: figure === this.figure ? "" : undefined }, figure.label)));
+    const chosen = this.chosen = make("select", { "aria-label": "colour by", onchange: () => { this.figure = this.figures[chosen.selectedIndex]; this.draw(); } }, ...this.options());
     return make("label", {}, "colour by ", chosen);
   }
+
+  options() { return this.figures.map((figure) => make("option", { value: figure.key, selected: figure.key === this.figure.key ? "" : undefined }, figure.label)); }
 
   zooming() {
     const button = (/** @type {string} */ text, /** @type {string} */ label, /** @type {() => void} */ press) => make("button", { type: "button", "aria-label": label, title: label, onclick: press }, text);
@@ -139,23 +149,54 @@ class ModelPage {
     return ["svg", "png"].map((kind) => make("button", { type: "button", title: `save as ${kind.toUpperCase()}`, onclick: () => save(drawn(), kind, `${this.data.title}-${name}`) }, kind.toUpperCase()));
   }
 
-  /** What a run has recorded of the tensors of the chosen layer. */
+  /** What a run has recorded of the tensors of the chosen layer, and of those that were put beside it. */
   distributions() {
     const packed = this.data.measured?.histories;
-    if (!packed) return [];
-    const inside = make("div", { class: "heats" }), heat = this.heat = new HeatView(inside, packed);
-    this.calls = make("select", { "aria-label": "which call", onchange: () => heat.show(this.calls.value) });
-    const scale = make("select", { "aria-label": "scale", onchange: () => { heat.isLinear = scale.value === "linear"; heat.show(heat.key); } }, make("option", { value: "log" }, "logarithmic"), make("option", { value: "linear" }, "linear"));
-    return [this.panel("Distributions over the steps", "distributions", inside, make("span", {}, this.calls, " ", scale))];
+    if (!packed && !this.data.live) return [];
+    const inside = make("div", { class: "cards" });
+    this.dock = new Dock(inside, this.data.live ? fromServer : sourceOf(packed), (key) => key || this.data.rows[0].name);
+    const scale = make("select", { "aria-label": "scale", onchange: () => this.dock?.scale(scale.value === "linear") }, make("option", { value: "log" }, "logarithmic"), make("option", { value: "linear" }, "linear"));
+    const beside = make("select", { "aria-label": "columns", onchange: () => inside.setAttribute("data-columns", beside.value) }, ...["1", "2", "3"].map((each) => make("option", { value: each }, each === "1" ? "1 column" : `${each} columns`)));
+    this.target = make("div", { class: "target", hidden: "", ondragover: (/** @type {Event} */ event) => event.preventDefault(), ondrop: (/** @type {DragEvent} */ event) => { event.preventDefault(); this.target.hidden = true; if (this.carried !== null) this.pin(this.carried); } }, "drop it here to keep its distributions in view");
+    return [this.panel("Distributions over the steps", "distributions", inside, make("span", {}, make("span", { class: "type" }, "drag a layer, or press Enter, to keep it here "), beside, " ", scale)), this.target];
   }
 
   /** The distributions of the chosen layer: of several equal ones, of the first, or of another that is chosen. */
   tell() {
-    if (!this.heat) return;
-    const keys = callsOf(this.data.rows[Math.max(this.selected, 0)]), chosen = keys.includes(asked()) ? asked() : keys[0];
-    if (keys.includes(this.heat.key) && this.heat.key !== "" && this.calls.options.length === keys.length) return;
-    this.calls.replaceChildren(...keys.map((key) => make("option", { value: key, selected: key === chosen ? "" : undefined }, key || this.data.rows[0].name)));
-    this.heat.show(chosen);
+    const keys = callsOf(this.data.rows[Math.max(this.selected, 0)]), now = this.dock?.cards[0].heat.key ?? "";
+    this.dock?.show(keys, keys.includes(asked()) ? asked() : keys.includes(now) ? now : keys[0]);
+  }
+
+  /** Keep a layer's distributions in view. @param {number} row */
+  pin(row) { const keys = callsOf(this.data.rows[row]); this.dock?.pin(keys, keys[0]); }
+
+  /** A layer is carried over the page, or let go of. @param {number} row @param {PointerEvent | null} place where; null: something else shows it @param {boolean} isDropped */
+  carry(row, place, isDropped) {
+    this.carried = row;
+    this.target.hidden = isDropped;
+    if (place && !isDropped) this.point(place, [["", this.data.rows[row].path || this.data.rows[row].name]]);
+    if (!place || !isDropped) return;
+    this.target.hidden = false; // to be found where it is
+    const under = document.elementFromPoint(place.clientX, place.clientY);
+    this.target.hidden = true;
+    this.point(null, []);
+    if (under?.closest(".target, .distributions")) this.pin(row);
+  }
+
+  /** There is something new. @param {any} figures */
+  hear(figures) {
+    if ((figures.isDrawn && !this.data.isDrawn) || (this.data.rows.length === 1 && Object.keys(figures.figures).length > 1)) { location.reload(); return; } // it was opened before there was anything to see
+    const label = figures.wrong[0]?.label, isNew = label && !this.data.verdicts.some((/** @type {any} */ each) => each.label === label);
+    if (isNew) { this.data.verdicts.unshift(...figures.wrong); const now = this.verdicts(); this.told.replaceWith(now); this.told = now; }
+    apply(this.data.rows, figures);
+    this.figures = figuresOf(this.data.rows);
+    if (!this.figures.some((each) => each.key === this.figure.key)) this.figure = this.figures[0];
+    if (this.chosen.options.length !== this.figures.length) this.chosen.replaceChildren(...this.options());
+    this.source.textContent = figures.source;
+    this.late.hidden = Object.keys(figures.figures).every((key) => this.rowsByKey.has(key));
+    this.graph.drawn = `${this.graph.drawn} before`;
+    this.draw();
+    this.dock?.refresh();
   }
 
   /** What a unit sees, where any layer sees a part of a picture. */

@@ -1,0 +1,352 @@
+"""The page of a run in the browser, and the server that shows it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+from torch import nn
+
+import torchscan
+from tests.browsing import opened
+from tests.live.test_bins import of
+from torchscan import InputError, Server
+from torchscan.live.explore.columns import Columns
+from torchscan.live.explore.following import Followed
+from torchscan.live.schema import Series
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.slow  # each has processes of its own
+Answer = tuple[int, dict[str, str], str]
+Ask = Callable[..., Answer]
+
+
+def train(run: Path, steps: int = 4, model: nn.Module | None = None, **options: Any) -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)) if model is None else model
+    with torchscan.watch(net, run, every=1, **options):
+        for _ in range(steps):
+            net(torch.randn(8, 3)).sum().backward()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    train(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(run: Path) -> Iterator[Server]:
+    with torchscan.serve(run, port=0) as server:
+        yield server
+
+
+@pytest.fixture
+def ask(server: Server) -> Ask:
+    """Over a socket, with any path and headers."""
+    url = urlsplit(server.url)
+
+    def asked(path: str = "", method: str = "GET", *, whole: str | None = None, **headers: str) -> Answer:
+        connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=20)
+        connection.putrequest(method, whole or url.path + path, skip_host="Host" in headers)
+        for name, value in headers.items():
+            connection.putheader(name.replace("_", "-"), value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode()
+        connection.close()
+        return found
+
+    return asked
+
+
+# -- what it answers -------------------------------------------------------------------------------------------------------
+
+
+def test_it_has_the_page_and_what_was_recorded_of_a_call(ask: Ask) -> None:
+    status, headers, page = ask()
+    assert status == 200
+    assert page.startswith("<!doctype html>")
+    assert "'unsafe-inline'" not in headers["content-security-policy"]
+    assert headers["content-security-policy"].startswith("default-src 'none'")
+    found = json.loads(ask("heat?call=0")[2])
+    assert found["isWhole"]
+    assert {each["name"] for each in found["histories"]} == {"input", "output", "output gradient", "weight", "bias"} | {
+        "weight gradient",
+        "bias gradient",
+    }
+    assert all(each["last"][-1] == 3 for each in found["histories"])
+    assert json.loads(ask("figures")[2])["source"] == "first: step 3"
+
+
+def test_steps_that_are_written_later_are_there(tmp_path: Path) -> None:
+    train(tmp_path / "run", 2)
+
+    followed = Followed(tmp_path / "run")
+    before, newest = followed.heat("0")["histories"][0]["last"], followed.newest()
+    train(tmp_path / "run", 3)
+    assert (before[-1], followed.heat("0")["histories"][0]["last"][-1]) == (1, 4)
+    assert followed.newest() != newest
+    train(tmp_path / "run", 1, step=2)  # back to a checkpoint: what came after it is not there any more
+    assert followed.heat("0")["histories"][0]["last"] == [0, 1, 2]
+
+
+def test_long_runs_have_a_limited_number_of_columns_and_all_values() -> None:
+
+    series = Series(path="0", type_name="Linear", kind="output", name="0")
+    columns = Columns()
+    for step in range(1000):
+        columns.add(step, {series: of(torch.full((8,), 1000.0 if step == 501 else 1.0))})
+    (drawn,) = columns.drawn()
+    assert len(drawn["first"]) == 125
+    assert (drawn["first"][:2], drawn["last"][-1]) == ([0, 8], 999)
+    assert max(drawn["most"]) == 1000
+
+
+# -- who is let in ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_listens_on_this_machine_alone_and_its_link_is_secret(server: Server) -> None:
+    url = urlsplit(server.url)
+    assert url.hostname == "127.0.0.1"
+    assert len(url.path.strip("/")) >= 32
+
+
+@pytest.mark.parametrize("whole", ["/", "/figures", "/wrong/figures", "/../etc/passwd", "/%2e%2e/x", "//", "/%C3%A9"])
+def test_without_the_token_there_is_nothing(ask: Ask, whole: str) -> None:
+    assert ask(whole=whole)[0] == 403
+
+
+@pytest.mark.parametrize("path", ["../../etc/passwd", "..%2f..%2fetc%2fpasswd", "rank0.sqlite", "heat/../../x", "%00"])
+def test_no_file_can_be_reached(ask: Ask, path: str) -> None:
+    status, _, text = ask(path)
+    assert status in (403, 404)
+    assert "root:" not in text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),  # a name that was made to point here
+        ({"Host": "127.0.0.1:1"}, 421),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "cors"}, 403),
+        ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}, 200),  # a link that is clicked
+    ],
+)
+def test_pages_from_elsewhere_may_not_ask(ask: Ask, headers: dict[str, str], status: int) -> None:
+    assert ask("figures", **headers)[0] == status
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_it_only_reads(ask: Ask, method: str) -> None:
+    assert ask("figures", method)[0] == 405
+
+
+def test_questions_have_a_limit(ask: Ask) -> None:
+    assert ask("heat?call=" + "x" * 5000)[0] == 414
+    assert ask("heat?call=" + "x" * 20_000)[0] == 414
+    assert json.loads(ask("heat?call=nowhere")[2])["histories"] == []
+
+
+def test_two_hundred_slow_clients_keep_nobody_out(server: Server, ask: Ask) -> None:
+    url = urlsplit(server.url)
+    slow = [socket.create_connection((url.hostname, url.port)) for _ in range(200)]
+    try:
+        for number, each in enumerate(slow):
+            each.sendall(b"GET " if number % 2 else f"GET {url.path}events HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode())
+        assert ask("figures")[0] == 200
+        time.sleep(0.5)
+        assert ask("events")[0] == 503  # so many pages are told of what is new, and no more
+        assert ask("figures")[0] == 200
+    finally:
+        for each in slow:
+            each.close()
+
+
+def test_who_asks_for_nothing_is_not_waited_for(server: Server) -> None:
+    url = urlsplit(server.url)
+    with socket.create_connection((url.hostname, url.port), timeout=20) as silent:
+        silent.sendall(b"GET / HT")
+        assert silent.recv(100) == b""
+
+
+# -- how it begins and ends ------------------------------------------------------------------------------------------------
+
+
+def test_a_port_that_is_taken_is_not_insisted_on(run: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with torchscan.serve(run, port=port) as server:
+            assert urlsplit(server.url).port != port
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no run that was watched"):
+        torchscan.serve(tmp_path)
+
+
+def test_it_ends_with_the_program_that_has_started_it(run: Path) -> None:
+    program = f"import os, torchscan; s = torchscan.serve({str(run)!r}, port=0); print(s.url, flush=True); os._exit(1)"
+    url = urlsplit(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stdout.strip())  # noqa: S603
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        try:
+            socket.create_connection((url.hostname, url.port), timeout=1).close()
+        except OSError:
+            return
+        time.sleep(0.2)
+    pytest.fail("it goes on")
+
+
+# -- in a browser ----------------------------------------------------------------------------------------------------------
+
+
+def pictures(page: Any) -> list[str]:
+    return [str(each) for each in page.locator(".card").nth(1).locator("figure b").all_inner_texts()]
+
+
+def test_a_page_is_live_while_training_goes_on(browser: Browser, tmp_path: Path) -> None:
+    program = textwrap.dedent(
+        f"""
+        import sys, torch, torchscan
+        from torch import nn
+        net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        watcher = torchscan.watch(net, {str(tmp_path / "run")!r}, every=1, serve=True)
+        net(torch.randn(8, 3)).sum().backward()
+        sys.stdout.flush()
+        for line in sys.stdin:
+            net(torch.randn(8, 3)).sum().backward()
+            watcher.step()
+        """
+    )
+    training = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    assert training.stdin is not None
+    assert training.stdout is not None
+    url = training.stdout.readline().removeprefix("torchscan: ").strip()
+    training.stdin.write("\n\n")
+    with opened(browser, url) as page:
+        page.locator(".node[data-name='0']").wait_for()
+        page.locator(".state", has_text="live").wait_for()
+        for _ in range(3):
+            before = page.locator(".question").inner_text()
+            training.stdin.write("\n\n")
+            start = time.monotonic()
+            while page.locator(".question").inner_text() == before and time.monotonic() < start + 10:
+                time.sleep(0.02)
+            assert page.locator(".question").inner_text() != before
+    training.stdin.close()
+    training.stdout.close()
+    assert training.wait(30) == 0
+
+
+def test_layers_are_kept_in_view_by_enter_and_by_dragging(browser: Browser, run: Path, tmp_path: Path) -> None:
+    torchscan.page_of_run(run).save(tmp_path / "run.html")
+    with opened(browser, tmp_path / "run.html") as page:
+        page.locator(".node[data-name='0']").focus()
+        page.keyboard.press("Enter")
+        page.locator(".card").nth(1).locator("figure").first.wait_for()
+        assert {"input", "weight gradient"} <= set(pictures(page))
+        box = page.locator(".node[data-name='2']").bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 8, box["y"] + 8)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 40, box["y"] + 60, steps=4)
+        target = page.locator(".target").bounding_box()
+        assert target is not None
+        page.mouse.move(target["x"] + 60, target["y"] + 20, steps=4)
+        page.mouse.up()
+        page.locator(".card").nth(2).locator("figure").first.wait_for()
+        page.locator("tr", has_text="ReLU").drag_to(page.locator(".distributions"))
+        page.get_by_label("columns").select_option("2")
+        page.locator(".card").nth(1).get_by_label("close").click()
+        assert page.locator(".card").nth(1).locator(".which").inner_text().startswith("2")
+
+
+def test_one_cursor_shows_the_same_step_everywhere(browser: Browser, run: Path, tmp_path: Path) -> None:
+    torchscan.page_of_run(run).save(tmp_path / "run.html")
+    with opened(browser, tmp_path / "run.html") as page:
+        page.locator(".node[data-name='0']").focus()
+        page.keyboard.press("Enter")
+        page.locator(".card").nth(1).locator("canvas").first.hover(position={"x": 3, "y": 20})
+        said = page.locator(".card figcaption").all_inner_texts()
+        assert len(said) > 5
+        assert all(each.startswith("step 0:") for each in said)
+
+
+def test_two_runs_are_shown_beside_each_other(browser: Browser, run: Path, tmp_path: Path) -> None:
+    train(tmp_path / "second")
+    with torchscan.serve(run, tmp_path / "second", port=0) as server, opened(browser, server.url) as page:
+        page.locator(".heat").nth(1).wait_for()
+        assert {"first", "second"} == set(page.locator(".heat .type").all_inner_texts())
+
+
+def test_a_run_without_a_graph_has_its_modules(browser: Browser, tmp_path: Path) -> None:
+    train(tmp_path / "run", graph=False)
+    torchscan.page_of_run(tmp_path / "run").save(tmp_path / "run.html")
+    with opened(browser, tmp_path / "run.html") as page:
+        assert page.locator(".node").count() == 3
+        assert "no lines between them" in page.locator(".remark").last.inner_text()
+
+
+class Late(nn.Module):
+    """Takes another way from its third step on, and one layer twice. Only in this process: nobody can know it before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.other, self.steps = nn.Linear(3, 3), nn.Linear(3, 3), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        return self.other(self.first(self.first(x))) if self.steps > 2 else self.first(x)
+
+
+def test_what_is_called_later_and_again_is_there(browser: Browser, tmp_path: Path) -> None:
+    train(tmp_path / "run", 4, Late())
+    torchscan.page_of_run(tmp_path / "run").save(tmp_path / "run.html")
+    with opened(browser, tmp_path / "run.html") as page:
+        assert sorted(page.locator(".node[data-row]").evaluate_all("all => all.map(each => each.dataset.name)")) == [
+            "first",
+            "first (call 2)",
+            "other",
+        ]
+
+
+def test_names_with_markup_are_text(browser: Browser, tmp_path: Path) -> None:
+    bad = "<img src=x onerror=alert(1)>"
+    net = nn.Sequential()
+    net.add_module(bad, nn.Linear(3, 2))
+    train(tmp_path / "<script>alert(1)", 2, net)
+    with torchscan.serve(tmp_path / "<script>alert(1)", port=0) as server, opened(browser, server.url) as page:
+        page.locator(".node").first.wait_for()
+        assert page.locator("img").count() == 0
+        assert bad in page.locator(".layers").inner_text()
+        assert "<script>alert(1)" in page.locator(".question").inner_text()
+
+
+def test_the_first_nan_is_the_first_verdict(browser: Browser, tmp_path: Path) -> None:
+    class Broken(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x * torch.nan)
+
+    train(tmp_path / "run", 2, Broken(nn.Linear(3, 4), nn.Linear(4, 2)))
+    torchscan.page_of_run(tmp_path / "run").save(tmp_path / "run.html")
+    with opened(browser, tmp_path / "run.html") as page:
+        assert page.locator(".verdict").first.inner_text().startswith("First NaN")
+        assert page.locator(".colour, select[aria-label='colour by']").first.input_value() == "nonfinite"

@@ -1,0 +1,1 @@
+"""A run in the browser, while it is written or afterwards."""

@@ -1,0 +1,103 @@
+"""What the server answers: the page of a run, the distributions of a call, and, when there is something new, a word of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from torchscan.errors import InputError
+from torchscan.live.explore.following import Followed
+from torchscan.live.explore.guard import App, Guard
+from torchscan.report.paging.file import document, policy
+
+#: seconds from one look at the run to the next, and to the next sign of life
+_LOOKS, _BREATHES = 0.25, 15.0
+#: pages that are told of what is new, at most
+_LISTENERS = 64
+
+
+def app_of(runs: Sequence[Followed], token: str, hosts: frozenset[str]) -> App:
+    """For the first run, beside which the distributions of the others are shown."""
+    server = _Server(runs)
+    routes = [
+        Route(f"/{token}/", server.page),
+        Route(f"/{token}/heat", server.heat),
+        Route(f"/{token}/figures", server.figures),
+        Route(f"/{token}/events", server.events),
+    ]
+    return Guard(Starlette(routes=routes, lifespan=server.lifespan), token, hosts)
+
+
+class _Server:
+    def __init__(self, runs: Sequence[Followed]) -> None:
+        self._runs = runs
+        self._listeners = 0
+        #: grows with what is written
+        self._version = 0
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        looking = asyncio.create_task(self._look())
+        yield
+        looking.cancel()
+
+    async def _look(self) -> None:
+        """One look for all who listen, and none if nobody does."""
+        before: object = None
+        while True:
+            await asyncio.sleep(_LOOKS)
+            if self._listeners:
+                with contextlib.suppress(InputError):  # a file that is being replaced
+                    newest = await run_in_threadpool(lambda: [each.newest() for each in self._runs])
+                    self._version += newest != before
+                    before = newest
+
+    async def page(self, _: Request) -> Response:
+        data = await run_in_threadpool(self._runs[0].page)
+        text = await run_in_threadpool(document, {**data, "live": [each.name for each in self._runs]})
+        return HTMLResponse(text, headers={"content-security-policy": policy(is_live=True)})
+
+    async def heat(self, request: Request) -> Response:
+        key = request.query_params.get("call", "")
+        answers = [await run_in_threadpool(each.heat, key) for each in self._runs]
+        histories = [history for answer in answers for history in answer["histories"]]
+        return _json({"histories": histories, "isWhole": all(answer["isWhole"] for answer in answers)})
+
+    async def figures(self, _: Request) -> Response:
+        return _json(await run_in_threadpool(self._runs[0].figures))
+
+    async def events(self, _: Request) -> Response:
+        if self._listeners >= _LISTENERS:
+            return PlainTextResponse("too many pages are open\n", 503)
+        return StreamingResponse(self._told(), media_type="text/event-stream")
+
+    async def _told(self) -> AsyncIterator[str]:
+        """The newest version alone: who is slow misses those between."""
+        self._listeners += 1
+        try:
+            told, quiet = -1, 0.0
+            while True:
+                if told != self._version:
+                    told, quiet = self._version, 0.0
+                    yield f"data: {told}\n\n"
+                elif quiet >= _BREATHES:
+                    quiet = 0.0
+                    yield ":\n\n"
+                await asyncio.sleep(_LOOKS)
+                quiet += _LOOKS
+        finally:
+            self._listeners -= 1
+
+
+def _json(data: Any) -> Response:
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return Response(text, media_type="application/json")

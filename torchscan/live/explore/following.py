@@ -1,0 +1,102 @@
+"""A run as its server reads it: again and again, and of many steps only what is asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torchscan.live.explore.columns import Columns
+from torchscan.live.explore.shown import data_of_run, first_nan
+from torchscan.live.history import WatchedRun
+from torchscan.live.store import Reader
+from torchscan.report.paging.data import by_key
+from torchscan.report.paging.rows import key_of
+
+#: calls whose distributions are kept at hand
+_CALLS = 32
+#: steps that are read before the first picture; then the others
+_AT_FIRST = 160
+
+
+class Followed:
+    """One run, for any number of readers. It only reads."""
+
+    def __init__(self, path: Path) -> None:
+        self._run = WatchedRun(path)
+        self.name = path.name
+        self._lock = threading.Lock()
+        self._calls: OrderedDict[str, _Call] = OrderedDict()
+
+    def page(self) -> dict[str, Any]:
+        """All but the distributions."""
+        return {**data_of_run(self._run, self._run.last()), "isDrawn": self._is_drawn}
+
+    @property
+    def _is_drawn(self) -> bool:
+        """Whether the graph of the model is there, which comes some seconds after the first step."""
+        drawn = [reader.has_graph() for reader in self._run.readers()]
+        return any(drawn)
+
+    def figures(self) -> dict[str, Any]:
+        """What the last step has measured, by call."""
+        measured = self._run.last()
+        return {"source": measured.source, "wrong": first_nan(self._run), "isDrawn": self._is_drawn, **by_key(measured)}
+
+    def newest(self) -> tuple[object, ...]:
+        """How much is written; another answer: there is something new."""
+        return tuple(each for reader in self._run.readers() for each in (reader.last("train"), len(reader.events())))
+
+    def heat(self, key: str) -> dict[str, Any]:
+        """The distributions of a call, by its key: first of some steps, and when asked again of all."""
+        with self._lock:
+            call = self._calls.setdefault(key, _Call(key))
+            self._calls.move_to_end(key)
+            while len(self._calls) > _CALLS:
+                self._calls.popitem(last=False)
+        with call.lock:
+            call.read(self._run)
+            return {"histories": [{**each, "run": self.name} for each in call.columns.drawn()], "isWhole": call.is_whole}
+
+
+class _Call:
+    """What is known of a call. Each step is read once; where a run goes back to a checkpoint, everything is read anew."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self.lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.columns = Columns()
+        #: of each process, when each step was written that has been read, by its number in the file
+        self._read: dict[Path, dict[int, float]] = {}
+        self.is_whole = False
+
+    def read(self, run: WatchedRun) -> None:
+        """What has been written since."""
+        known = {reader.path: reader.written("train") for reader in run.readers()}
+        if any(self._has_changed(path, written) for path, written in known.items()):
+            self._forget()
+        new = [self._read_new(reader, known[reader.path]) for reader in run.readers() if reader.path in known]
+        self.is_whole = all(new)
+
+    def _has_changed(self, path: Path, written: Mapping[int, float]) -> bool:
+        """Whether the last step that was read is there no more, or another one."""
+        read = self._read.get(path, {})
+        return bool(read) and written.get(max(read)) != read[max(read)]
+
+    def _read_new(self, reader: Reader, written: Mapping[int, float]) -> bool:
+        """Whether there is nothing left to read."""
+        read = self._read.setdefault(reader.path, {})
+        new = sorted(written.keys() - read.keys(), reverse=True)
+        wanted = new if read else new[:: max(1, len(new) // _AT_FIRST)]
+        series = {number: each for number, each in reader.series().items() if key_of(each.path, each.invocation) == self._key}
+        for number in wanted:
+            read[number] = written[number]
+            if (watched := reader.step("train", number)) is not None:
+                found = {each: watched.distributions[at] for at, each in series.items() if at in watched.distributions}
+                self.columns.add(watched.step, found)
+        return len(wanted) == len(new)

@@ -1,0 +1,78 @@
+"""Who is let in: whoever has the link, from the page itself, to read."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+#: characters of a question, at most
+_LONGEST = 4096
+#: of every answer
+_HEADERS = {
+    "cache-control": "no-store",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+class Guard:
+    """Stands before the application. The token is a part of the path, so that no cookie has to be kept, and none is sent along.
+
+    A name that is made to point to this machine (DNS rebinding) shows in ``Host``; a page from elsewhere that asks shows in
+    ``Origin`` and ``Sec-Fetch-Site``, and cannot know the token either.
+    """
+
+    def __init__(self, app: App, token: str, hosts: frozenset[str]) -> None:
+        self._app, self._token, self._hosts = app, token, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a question through, or say why not."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        status, said = self._refusal(scope)
+        if status:
+            await _refuse(status, said, send)
+        else:
+            await self._app(scope, receive, _with_headers(send))
+
+    def _refusal(self, scope: Scope) -> tuple[int, str]:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if headers.get("host", "") not in self._hosts:
+            return 421, "this server answers to its own address alone"
+        if headers.get("origin", "").removeprefix("http://") not in {"", *self._hosts}:
+            return 403, "another page may not ask"
+        if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
+            return 403, "another page may not ask"
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, "there is nothing to write to"
+        if len(scope["raw_path"]) + len(scope["query_string"]) > _LONGEST:
+            return 414, "that is too long"
+        token = scope["path"].removeprefix("/").partition("/")[0]
+        if not secrets.compare_digest(token.encode(), self._token.encode()):
+            return 403, "the link is not complete: take it as it was printed"
+        return 0, ""
+
+
+async def _refuse(status: int, said: str, send: Send) -> None:
+    headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+    start = {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain"), *headers]}
+    await send(start)
+    await send({"type": "http.response.body", "body": f"{said}\n".encode()})
+
+
+def _with_headers(send: Send) -> Send:
+    async def sent(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in _HEADERS.items())]
+        await send(message)
+
+    return sent

@@ -1,0 +1,182 @@
+"""``serve(run)``: the page of a run in the browser, by a server that is a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from torchscan.errors import InputError
+
+if TYPE_CHECKING:
+    from torchscan.live.explore.following import Followed
+
+#: where it listens unless another port is asked for
+PORT = 6116
+#: connections, at most, and seconds in which one has to ask for something
+_CONNECTIONS, _PATIENCE = 512, 10.0
+#: seconds to wait for the first word of a run that has just begun
+_START = 30.0
+#: how much less important than training it is to the machine
+_NICE = 10
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from torchscan.live.explore.serving import main; main(sys.argv[1:])"
+RunPath = str | os.PathLike[str]
+
+
+class Server:
+    """Shows a run until it is closed, or this process ends. In a notebook it is the page."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+        self._process = process
+        #: with the secret that lets one in
+        self.url = url
+
+    def close(self) -> None:
+        """Show it no longer."""
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        if self._process.poll() is None:
+            self._process.kill()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Server {self.url}>"
+
+    def _repr_html_(self) -> str:
+        return f'<iframe src="{self.url}" title="a run" style="width: 100%; height: 900px; border: 0"></iframe>'
+
+
+def serve(run: RunPath, *others: RunPath, host: str = "127.0.0.1", port: int = PORT) -> Server:
+    """Show a run that is, or was, watched in the browser: ``print(serve("runs/first").url)``.
+
+    Args:
+        run: its folder. What is written from now on shows within a second.
+        others: runs whose distributions are shown beside.
+        host: the address to listen at. The default can be reached from this machine alone.
+        port: if it is taken, another one that is free.
+    """
+    runs = _checked([run, *others])
+    call = [sys.executable, "-c", _PROGRAM.format(path=[each for each in sys.path if type(each) is str])]
+    process = subprocess.Popen(  # noqa: S603
+        [*call, str(os.getpid()), host, str(port), *map(str, runs)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    )
+    url = process.stdout.readline().strip() if process.stdout is not None else ""
+    if not url:
+        process.communicate()
+        raise InputError(f"the run could not be served at {host}: what the server said is above")
+    return Server(process, url)
+
+
+def explore(runs: Sequence[RunPath], host: str, port: int, say: Callable[[str], object]) -> None:
+    """The same here, until one interrupts it."""
+    _serve(_checked(runs), host, port, say)
+
+
+def _checked(runs: Sequence[RunPath]) -> list[Path]:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise InputError("the server needs starlette and uvicorn: pip install torchscan[explore]") from error
+    return [_begun(Path(each)).resolve() for each in runs]
+
+
+def _begun(run: Path) -> Path:
+    """A run that is there, or that somebody is about to write."""
+    from torchscan.live.history import WatchedRun
+
+    return run if any(run.glob("rank*.lock")) else WatchedRun(run).path
+
+
+def _followed(run: Path) -> Followed:
+    """As soon as there is something to read."""
+    from torchscan.live.explore.following import Followed
+
+    until = time.monotonic() + _START
+    while True:
+        try:
+            return Followed(run)
+        except InputError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """As a process of its own, which ends when the one that has started it does."""
+    from torchscan.live.parent import Parent
+
+    parent, host, port, *runs = arguments
+    Parent(int(parent)).end_with_it()
+    os.nice(_NICE)
+    _serve([Path(each) for each in runs], host, int(port), lambda url: print(url, flush=True))  # noqa: T201
+
+
+def _serve(runs: Sequence[Path], host: str, port: int, say: Callable[[str], object]) -> None:
+    import uvicorn
+
+    from torchscan.live.explore.app import app_of
+
+    token = secrets.token_urlsafe(24)
+    listening = _listening(host, port)
+    port = listening.getsockname()[1]
+    shown = f"[{host}]" if ":" in host else host
+    hosts = frozenset(f"{name}:{port}" for name in (shown, "localhost", "127.0.0.1"))
+    say(f"http://{shown}:{port}/{token}/")
+    config = uvicorn.Config(
+        app_of([_followed(each) for each in runs], token, hosts),
+        http=_patient(),
+        ws="none",
+        log_level="error",
+        limit_concurrency=_CONNECTIONS,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    with listening:
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """At the port, or if it is taken at another."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        try:
+            return socket.create_server((host, port), family=family, backlog=128)
+        except OSError:
+            return socket.create_server((host, 0), family=family, backlog=128)
+    except OSError as error:
+        raise InputError(f"nobody can listen at {host!r}: {error}") from error
+
+
+def _patient() -> type[asyncio.Protocol]:
+    """A protocol that closes connections over which nobody asks for anything."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Patient(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.loop.call_later(_PATIENCE, self._close_if_silent)
+
+        def _close_if_silent(self) -> None:
+            cycle: object = self.cycle  # there is none before the first question
+            if cycle is None:
+                self.transport.close()
+
+    return Patient

@@ -1,0 +1,32 @@
+// A page that is open while a run goes on: it hears that there is something new, and asks for it.
+
+/** @typedef {import("./heat.js").Found} Found */
+
+/** seconds between two questions, at least */
+const PAUSE = 0.5;
+
+/** Distributions from the server. @param {string} key of a call @returns {Promise<Found>} */
+export function fromServer(key) { return question(`heat?call=${encodeURIComponent(key)}`); }
+
+/** @param {string} path @returns {Promise<any>} */
+async function question(path) {
+  const answer = await fetch(path);
+  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  return answer.json();
+}
+
+/** @param {(figures: any) => void} heard what the last step has measured @param {(said: string) => void} tell whether somebody is there */
+export function listen(heard, tell) {
+  let isAsking = false, isNew = false;
+  const ask = async () => {
+    if (isAsking || document.hidden) { isNew = true; return; }
+    isAsking = true; isNew = false;
+    try { heard(await question("figures")); } catch { tell("not connected"); }
+    setTimeout(() => { isAsking = false; if (isNew) ask(); }, 1000 * PAUSE);
+  };
+  const events = new EventSource("events");
+  events.onopen = () => tell("live");
+  events.onerror = () => tell("not connected");
+  events.onmessage = ask;
+  document.addEventListener("visibilitychange", () => { if (!document.hidden && isNew) ask(); });
+}
