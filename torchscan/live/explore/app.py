@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -23,6 +23,8 @@ from torchscan.report.paging.file import document, policy
 _LOOKS, _BREATHES = 0.25, 15.0
 #: pages that are told of what is new, at most
 _LISTENERS = 64
+#: that are kept
+_ANSWERS = 128
 
 
 def app_of(runs: Sequence[Followed], token: str, hosts: frozenset[str]) -> App:
@@ -43,6 +45,8 @@ class _Server:
         self._listeners = 0
         #: grows with what is written
         self._version = 0
+        #: what was answered, and of which version
+        self._answers: dict[str, tuple[int, str]] = {}
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -68,12 +72,27 @@ class _Server:
 
     async def heat(self, request: Request) -> Response:
         key = request.query_params.get("call", "")
-        answers = [await run_in_threadpool(each.heat, key) for each in self._runs]
+        return await self._answer(f"heat {key}", lambda: self._heat(key))
+
+    def _heat(self, key: str) -> dict[str, Any]:
+        answers = [each.heat(key) for each in self._runs]
         histories = [history for answer in answers for history in answer["histories"]]
-        return _json({"histories": histories, "isWhole": all(answer["isWhole"] for answer in answers)})
+        return {"histories": histories, "isWhole": all(answer["isWhole"] for answer in answers)}
 
     async def figures(self, _: Request) -> Response:
-        return _json(await run_in_threadpool(self._runs[0].figures))
+        return await self._answer("figures", self._runs[0].figures)
+
+    async def _answer(self, name: str, work_out: Callable[[], dict[str, Any]]) -> Response:
+        """Worked out once for all who listen, until there is something new. An answer that is not whole is no last word."""
+        version, text = self._answers.get(name, (-1, ""))
+        if version != self._version or not self._listeners:
+            version, data = self._version, await run_in_threadpool(work_out)
+            text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+            if data.get("isWhole", True):
+                self._answers[name] = version, text
+                while len(self._answers) > _ANSWERS:
+                    self._answers.pop(next(iter(self._answers)))
+        return Response(text, media_type="application/json")
 
     async def events(self, _: Request) -> Response:
         if self._listeners >= _LISTENERS:
@@ -96,8 +115,3 @@ class _Server:
                 quiet += _LOOKS
         finally:
             self._listeners -= 1
-
-
-def _json(data: Any) -> Response:
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return Response(text, media_type="application/json")
