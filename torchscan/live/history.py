@@ -142,7 +142,7 @@ class WatchedRun:
         """Several series, for which the run is read once."""
         _require_phase(phase)
         found: dict[Series, dict[tuple[int, int], list[Distribution]]] = {each: defaultdict(list) for each in series}
-        for reader in self.readers():
+        for reader in self._readers():
             numbers = {number: found[each] for number, each in reader.series().items() if each in found}
             for watched in reader.steps(phase):
                 for number in numbers.keys() & watched.distributions.keys():
@@ -151,7 +151,7 @@ class WatchedRun:
 
     def last(self) -> Measured:
         """What the last training step has measured, by call."""
-        return measured_in(self.path, [(reader.series(), reader.newest("train")) for reader in self.readers()])
+        return measured_in(self.path, [(reader.series(), reader.newest("train")) for reader in self._readers()])
 
     def measured(self) -> Measured:
         """The same, and the distributions over the steps, for the page of a model: ``to_page(scan, run=run)``."""
@@ -205,15 +205,19 @@ class WatchedRun:
             raise InputError(f"no series is called {said!r}: there are {some}, …; find() has all")
         return found
 
-    def readers(self) -> Iterator[Reader]:
-        """Of its processes' files, each open until the next is asked for."""
-        for file in self._files:
-            with _read(file) as reader:
-                yield reader
+    def _readers(self) -> Iterator[Reader]:
+        return readers_of(self._files)
 
     def _read(self, ask: Callable[[Reader], T]) -> Iterator[T]:
-        for reader in self.readers():
+        for reader in self._readers():
             yield ask(reader)
+
+
+def readers_of(files: Iterable[Path]) -> Iterator[Reader]:
+    """Each open until the next is asked for."""
+    for file in files:
+        with _read(file) as reader:
+            yield reader
 
 
 @contextlib.contextmanager

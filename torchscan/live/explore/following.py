@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from torchscan.live.explore.columns import Columns
 from torchscan.live.explore.shown import data_of_run, first_nan
-from torchscan.live.history import WatchedRun
+from torchscan.live.history import WatchedRun, ranks_in, readers_of
 from torchscan.live.store import Reader
 from torchscan.report.paging.data import by_key
 from torchscan.report.paging.rows import key_of
@@ -37,8 +37,11 @@ class Followed:
     @property
     def _is_drawn(self) -> bool:
         """Whether the graph of the model is there, which comes some seconds after the first step."""
-        drawn = [reader.has_graph() for reader in self._run.readers()]
+        drawn = [reader.has_graph() for reader in self._readers()]
         return any(drawn)
+
+    def _readers(self) -> Iterator[Reader]:
+        return readers_of(ranks_in(self._run.path))
 
     def figures(self) -> dict[str, Any]:
         """What the last step has measured, by call."""
@@ -47,7 +50,7 @@ class Followed:
 
     def newest(self) -> tuple[object, ...]:
         """How much is written; another answer: there is something new."""
-        return tuple(each for reader in self._run.readers() for each in (reader.last("train"), len(reader.events())))
+        return tuple(each for reader in self._readers() for each in (reader.last("train"), len(reader.events())))
 
     def heat(self, key: str) -> dict[str, Any]:
         """The distributions of a call, by its key: first of some steps, and when asked again of all."""
@@ -77,10 +80,10 @@ class _Call:
 
     def read(self, run: WatchedRun) -> None:
         """What has been written since."""
-        known = {reader.path: reader.written("train") for reader in run.readers()}
+        known = {reader.path: reader.written("train") for reader in readers_of(ranks_in(run.path))}
         if any(self._has_changed(path, written) for path, written in known.items()):
             self._forget()
-        new = [self._read_new(reader, known[reader.path]) for reader in run.readers() if reader.path in known]
+        new = [self._read_new(reader, known[reader.path]) for reader in readers_of(ranks_in(run.path)) if reader.path in known]
         self.is_whole = all(new)
 
     def _has_changed(self, path: Path, written: Mapping[int, float]) -> bool:
