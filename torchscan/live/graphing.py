@@ -74,9 +74,8 @@ def _fork_once_more(model: nn.Module, given: Given, path: Path, trainer: int) ->
 
 def _draw(model: nn.Module, given: Given, path: Path, trainer: int) -> None:
     """As a process that disturbs nobody, and that ends."""
-    for signal_ in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signal_, signal.SIG_DFL)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
     signal.alarm(_PATIENCE)
     gc.disable()  # what it would free may be on a device that a fork must not touch
     os.nice(_NICE)

@@ -32,7 +32,8 @@ class Followed:
 
     def page(self) -> dict[str, Any]:
         """All but the distributions."""
-        return {**data_of_run(self._run, self._run.last()), "isDrawn": self._is_drawn}
+        is_drawn = self._is_drawn  # asked first: a graph that comes in between is then asked for once more, and not missed
+        return {**data_of_run(self._run, self._run.last()), "isDrawn": is_drawn}
 
     @property
     def _is_drawn(self) -> bool:
@@ -50,7 +51,7 @@ class Followed:
 
     def newest(self) -> tuple[object, ...]:
         """How much is written; another answer: there is something new."""
-        return tuple(each for reader in self._readers() for each in (reader.last("train"), len(reader.events())))
+        return tuple((reader.last("train"), len(reader.events()), reader.has_graph()) for reader in self._readers())
 
     def heat(self, key: str) -> dict[str, Any]:
         """The distributions of a call, by its key: first of some steps, and when asked again of all."""
