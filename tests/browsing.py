@@ -59,7 +59,7 @@ def opened(
 
     def look(request: Any) -> None:
         url = request.url.partition("#")[0]
-        if url.startswith("file:") and url != address:
+        if url.startswith("file:") and url != address.partition("#")[0]:
             wrong.append(f"asks for {url}")
 
     page.route(lambda url: not url.startswith(("file:", "data:", "blob:", address)) or is_expected(url), refuse)

@@ -20,11 +20,8 @@ from torch import nn
 
 import torchscan
 from tests.browsing import opened
-from tests.live.test_bins import of
 from torchscan import InputError, Server
-from torchscan.live.explore.columns import Columns
 from torchscan.live.explore.following import Followed
-from torchscan.live.schema import Series
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -102,18 +99,6 @@ def test_steps_that_are_written_later_are_there(tmp_path: Path) -> None:
     assert followed.newest() != newest
     train(tmp_path / "run", 1, step=2)  # back to a checkpoint: what came after it is not there any more
     assert followed.heat("0")["histories"][0]["last"] == [0, 1, 2]
-
-
-def test_long_runs_have_a_limited_number_of_columns_and_all_values() -> None:
-
-    series = Series(path="0", type_name="Linear", kind="output", name="0")
-    columns = Columns()
-    for step in range(1000):
-        columns.add(step, {series: of(torch.full((8,), 1000.0 if step == 501 else 1.0))})
-    (drawn,) = columns.drawn()
-    assert len(drawn["first"]) == 125
-    assert (drawn["first"][:2], drawn["last"][-1]) == ([0, 8], 999)
-    assert max(drawn["most"]) == 1000
 
 
 # -- who is let in ---------------------------------------------------------------------------------------------------------
@@ -350,3 +335,35 @@ def test_the_first_nan_is_the_first_verdict(browser: Browser, tmp_path: Path) ->
     with opened(browser, tmp_path / "run.html") as page:
         assert page.locator(".verdict").first.inner_text().startswith("First NaN")
         assert page.locator(".colour, select[aria-label='colour by']").first.input_value() == "nonfinite"
+
+
+class Skipping(nn.Module):
+    """Leaves one layer out in its steps 2 and 3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.other, self.steps = nn.Linear(3, 3), nn.Linear(3, 3), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        return self.first(x) if self.steps in (3, 4) else self.other(self.first(x))
+
+
+def test_steps_in_which_a_layer_was_left_out_are_empty(browser: Browser, tmp_path: Path) -> None:
+    train(tmp_path / "run", 6, Skipping())
+    torchscan.page_of_run(tmp_path / "run").save(tmp_path / "run.html")
+    with opened(browser, f"{(tmp_path / 'run.html').as_uri()}#other") as page:
+        page.locator(".card canvas").first.scroll_into_view_if_needed()
+        box = page.locator(".card canvas").first.bounding_box()
+        assert box is not None
+        said = []
+        for step in range(6):
+            page.mouse.move(box["x"] + (step + 0.5) * box["width"] / 6, box["y"] + 20)
+            said.append(page.locator(".card figcaption").first.inner_text())
+    assert [each.endswith("nothing was recorded") for each in said] == [False, False, True, True, False, False]
+    assert said[4].startswith("step 4:")
+
+
+def test_a_run_is_coloured_by_what_was_measured_until_another_figure_is_chosen(browser: Browser, run: Path) -> None:
+    with torchscan.serve(run, port=0) as server, opened(browser, server.url) as page:
+        assert page.get_by_label("colour by").input_value() == "gradient"

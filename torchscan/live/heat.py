@@ -9,10 +9,7 @@ from typing import Any
 
 from torchscan.live.bins import BINS, is_finite, quantiles
 from torchscan.live.schema import Distribution
-from torchscan.live.uniting import together
 
-#: columns, at most: of more steps, neighbours share one
-MOST_COLUMNS = 160
 #: the share of values that may lie in the row around zero besides zeros: with one row for each half of an octave down to the
 #: least of all values, a picture would be empty for the most part
 _NEAR_ZERO = 0.02
@@ -22,22 +19,17 @@ _SHARES = (0.05, 0.5, 0.95)
 _HALF = BINS // 2
 
 
-def heat_of(steps: Sequence[int], distributions: Sequence[Distribution], most: int = MOST_COLUMNS) -> dict[str, Any]:
-    """Of what is known of a series in some steps.
+def heat_of(columns: Sequence[Distribution]) -> dict[str, Any]:
+    """Of what is known of a series, column by column.
 
     ``nearest`` is the bin of the least values that have a row, ``up`` and ``down`` are how many rows there are above and below
     zero; ``rows`` are from the greatest to the least, the row around zero among them, with a sign for each column.
     """
-    width = max(1, math.ceil(len(steps) / most))
-    parts = [slice(at, at + width) for at in range(0, len(steps), width)]
-    columns = [together(distributions[part]) for part in parts]
     counts = [_finite(each.counts) for each in columns]
     nearest = _nearest(counts)
     up, down = (_reach(counts, sign, nearest) for sign in (1, -1))
     rows = [*range(nearest + up - 1, nearest - 1, -1), 0, *range(-nearest, -nearest - down, -1)]
     return {
-        "first": [steps[part][0] for part in parts],
-        "last": [steps[part][-1] for part in parts],
         "nearest": nearest,
         "up": up,
         "down": down,

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from torchscan.errors import InputError
 from torchscan.live.bins import quantiles
 from torchscan.live.by_call import measured_in
-from torchscan.live.heat import heat_of
+from torchscan.live.by_step import OverSteps
 from torchscan.live.schema import FIGURES, KINDS, Distribution, Kind, Phase, Series
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Reader, StoreError
@@ -59,13 +59,6 @@ class History:
         if wrong is not None:
             raise InputError(f"quantiles are of shares from 0 to 1, and {wrong!r} is none: 0.05, say, for 5 %")
         return [list(each) for each in zip(*(_quantiles(each, shares) for each in self.distributions), strict=True)]
-
-
-def _drawn(history: History) -> dict[str, Any]:
-    """For a page."""
-    series = history.series
-    drawn = heat_of(history.steps, history.distributions)
-    return {"call": [series.path, series.invocation], "kind": series.kind, "name": series.what, **drawn}
 
 
 def _history(series: Series, phase: Phase, found: Mapping[tuple[int, int], Sequence[Distribution]]) -> History:
@@ -155,8 +148,12 @@ class WatchedRun:
 
     def measured(self) -> Measured:
         """The same, and the distributions over the steps, for the page of a model: ``to_page(scan, run=run)``."""
-        measured = self.last()
-        return replace(measured, histories=[_drawn(each) for each in self.histories(self.series) if len(each)])
+        over = OverSteps()
+        for reader in self._readers():
+            known = reader.series()
+            for step in reader.steps("train"):
+                over.add(step.step, {known[at]: each for at, each in step.distributions.items() if at in known})
+        return replace(self.last(), histories=[_drawn(*each) for each in over.drawn()])
 
     def frame(self, phase: Phase = "train") -> Any:
         """All figures as a pandas DataFrame, with a row for each series and step."""
@@ -211,6 +208,11 @@ class WatchedRun:
     def _read(self, ask: Callable[[Reader], T]) -> Iterator[T]:
         for reader in self._readers():
             yield ask(reader)
+
+
+def _drawn(series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
+    """For a page."""
+    return {"call": [series.path, series.invocation], "kind": series.kind, "name": series.what, **picture}
 
 
 def readers_of(files: Iterable[Path]) -> Iterator[Reader]:

@@ -163,10 +163,10 @@ class Reader:
             return _series(self._database)
 
     def steps(self, phase: Phase) -> Iterator[Watched]:
-        """Those that are kept, in the order in which they were written."""
-        rows = "SELECT step, number, time, data FROM steps WHERE phase = ? ORDER BY written"
-        for step, number, when, data in self._all(rows, phase):
-            yield Watched(step=step, phase=phase, number=number, time=when, distributions=unpacked(data))
+        """Those that are kept, in the order in which they were written, one at a time."""
+        for written in sorted(self.written(phase)):
+            if (step := self.step(phase, written)) is not None:
+                yield step
 
     def newest(self, phase: Phase) -> Watched | None:
         """The last step that was written; None: there is none."""

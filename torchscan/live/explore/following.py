@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torchscan.live.explore.columns import Columns
+from torchscan.live.by_step import OverSteps
 from torchscan.live.explore.shown import data_of_run, first_nan
 from torchscan.live.history import WatchedRun, ranks_in, readers_of
+from torchscan.live.schema import Series
 from torchscan.live.store import Reader
 from torchscan.report.paging.data import by_key
 from torchscan.report.paging.rows import key_of
@@ -62,7 +63,10 @@ class Followed:
                 self._calls.popitem(last=False)
         with call.lock:
             call.read(self._run)
-            return {"histories": [{**each, "run": self.name} for each in call.columns.drawn()], "isWhole": call.is_whole}
+            return {"histories": [self._drawn(*each) for each in call.over.drawn()], "isWhole": call.is_whole}
+
+    def _drawn(self, series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
+        return {"run": self.name, "kind": series.kind, "name": series.what, **picture}
 
 
 class _Call:
@@ -74,7 +78,7 @@ class _Call:
         self._forget()
 
     def _forget(self) -> None:
-        self.columns = Columns()
+        self.over = OverSteps()
         #: of each process, when each step was written that has been read, by its number in the file
         self._read: dict[Path, dict[int, float]] = {}
         self.is_whole = False
@@ -102,5 +106,5 @@ class _Call:
             read[number] = written[number]
             if (watched := reader.step("train", number)) is not None:
                 found = {each: watched.distributions[at] for at, each in series.items() if at in watched.distributions}
-                self.columns.add(watched.step, found)
+                self.over.add(watched.step, found)
         return len(wanted) == len(new)

@@ -1,4 +1,4 @@
-// How tensors of a call were distributed over the steps: a picture for each, with a column for a step and a row for values.
+// How tensors of a call were distributed over the steps: a picture for each, steps to the right and values upwards.
 
 import { bar, make } from "./elements.js";
 
@@ -30,6 +30,12 @@ function rowOf(value) {
 /** @param {number | null} value */
 function written(value) { return value === null ? "–" : value === 0 ? "0" : Math.abs(value) >= 1e4 || Math.abs(value) < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3))); }
 
+/** The column of a step; -1: nothing was recorded there. @param {History} history @param {number} step */
+function columnOf(history, step) {
+  const after = history.first.findIndex((/** @type {number} */ first) => first > step), at = (after < 0 ? history.first.length : after) - 1;
+  return at >= 0 && step < history.until[at] ? at : -1;
+}
+
 export class HeatView {
   /** @param {HTMLElement} host @param {Source} source @param {(step: number | null) => void} pointed at a step, or no longer */
   constructor(host, source, pointed) {
@@ -38,6 +44,8 @@ export class HeatView {
     this.key = null;
     /** @type {number | null} */
     this.step = null;
+    /** @type {[number, number]} the steps from the left of all pictures to the right */
+    this.span = [0, 1];
     /** @type {{canvas: HTMLCanvasElement, history: History, said: HTMLElement}[]} */
     this.drawn = [];
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
@@ -58,6 +66,7 @@ export class HeatView {
 
   /** The same pictures with more in them, or others. @param {History[]} histories */
   put(histories) {
+    this.span = [Math.min(...histories.map((each) => each.first[0])), Math.max(...histories.map((each) => each.until.at(-1)))];
     const names = (/** @type {History[]} */ all) => all.map((each) => `${each.call}\n${each.name}\n${each.run ?? ""}`).join("\n\n");
     if (histories.length && names(histories) === names(this.drawn.map((each) => each.history))) this.drawn.forEach((each, at) => { each.history = histories[at]; });
     else {
@@ -75,7 +84,7 @@ export class HeatView {
     const last = history.last.length - 1, name = `${history.name}, steps ${history.first[0]} to ${history.last[last]}`;
     const canvas = make("canvas", { role: "img", tabindex: 0, "aria-label": `${name}; at last from ${written(history.least[last])} to ${written(history.most[last])}, mean ${written(history.mean[last])}` });
     const said = make("figcaption", {}, this.saidOf(history, last));
-    canvas.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => { const box = canvas.getBoundingClientRect(); const now = drawn.history; this.pointed(now.first[Math.min(now.first.length - 1, Math.max(0, Math.floor(now.first.length * (event.clientX - box.x) / box.width)))]); });
+    canvas.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => { const box = canvas.getBoundingClientRect(), [from, until] = this.span; this.pointed(Math.min(until - 1, Math.max(from, Math.floor(from + (until - from) * (event.clientX - box.x) / box.width)))); });
     canvas.addEventListener("pointerleave", () => this.pointed(null));
     make("figure", { class: "heat" }, make("b", {}, history.name), ...(isOfSeveral ? [make("span", { class: "type" }, history.run)] : []), canvas, said);
     const drawn = { canvas, history, said };
@@ -94,14 +103,18 @@ export class HeatView {
   point(step) {
     this.step = step;
     for (const { canvas, history, said } of this.drawn) {
-      const number = history.first.length, after = history.first.findIndex((/** @type {number} */ first) => step !== null && first > step), at = Math.max(0, (after < 0 ? number : after) - 1);
-      said.textContent = this.saidOf(history, at);
+      const at = step === null ? history.first.length - 1 : columnOf(history, step);
+      said.textContent = at < 0 ? `step ${step}: nothing was recorded` : this.saidOf(history, at);
       this.draw(canvas, history);
-      if (step === null) continue;
       const context = canvas.getContext("2d");
-      if (context) { context.fillStyle = getComputedStyle(canvas).color; context.fillRect((at + 0.5) * WIDE / number, 0, 1, TALL); }
+      if (step === null || !context) continue;
+      context.fillStyle = getComputedStyle(canvas).color;
+      context.fillRect(at < 0 ? this.x(step + 0.5) : this.x((history.first[at] + history.until[at]) / 2), 0, 1, TALL);
     }
   }
+
+  /** Where a step begins. @param {number} step */
+  x(step) { const [from, until] = this.span; return WIDE * (step - from) / (until - from); }
 
   /** @param {HTMLCanvasElement} canvas @param {History} history */
   draw(canvas, history) {
@@ -109,7 +122,8 @@ export class HeatView {
     if (!context) return;
     canvas.width = WIDE * scale; canvas.height = TALL * scale;
     context.scale(scale, scale);
-    const number = history.first.length, wide = WIDE / number, y = this.axis(history), colour = this.colourOf(history.kind);
+    const number = history.first.length, y = this.axis(history), colour = this.colourOf(history.kind);
+    const begin = history.first.map((/** @type {number} */ step) => this.x(step)), end = history.until.map((/** @type {number} */ step) => this.x(step));
     context.fillStyle = colour;
     history.rows.forEach((/** @type {string} */ row, /** @type {number} */ at) => {
       const [above, below] = y.ofRow(at);
@@ -117,7 +131,7 @@ export class HeatView {
         const shade = SHADES.indexOf(row[column]);
         if (!shade) continue;
         context.globalAlpha = 0.1 + 0.9 * shade / 15;
-        context.fillRect(column * wide, above, Math.ceil(wide * scale) / scale, Math.max(1 / scale, below - above));
+        context.fillRect(begin[column], above, Math.ceil((end[column] - begin[column]) * scale) / scale, Math.max(1 / scale, below - above));
       }
     });
     context.globalAlpha = 1;
@@ -132,15 +146,27 @@ export class HeatView {
     [0, 1, 2].forEach((which) => {
       context.lineWidth = which === 1 ? 1.4 : 0.6;
       context.beginPath();
-      history.quantiles.forEach((/** @type {(number | null)[]} */ values, /** @type {number} */ at) => { const value = values[which]; if (value !== null) context.lineTo((at + 0.5) * wide, y.of(value)); });
+      this.line(context, history, (at) => { const value = history.quantiles[at][which]; return value === null ? null : y.of(value); });
       context.stroke();
     });
     context.globalAlpha = 1;
     context.fillStyle = this.colourOf("wrong");
-    for (let at = 0; at < number; at += 1) if (history.nan[at] + history.inf[at]) context.fillRect(at * wide, 0, Math.max(1, wide), MARK);
+    for (let at = 0; at < number; at += 1) if (history.nan[at] + history.inf[at]) context.fillRect(begin[at], 0, Math.max(1, end[at] - begin[at]), MARK);
     context.fillStyle = ink;
     context.font = "10px system-ui, sans-serif";
     context.fillText(written(y.top), 3, MARK + 9); context.fillText(written(y.bottom), 3, TALL - 3);
+  }
+
+  /** From column to column, broken where there is none. @param {CanvasRenderingContext2D} context @param {History} history @param {(at: number) => number | null} of */
+  line(context, history, of) {
+    const { first, until } = history;
+    for (let at = 0; at < first.length; at += 1) {
+      const y = of(at), isBegun = at > 0 && until[at - 1] === first[at] && of(at - 1) !== null;
+      if (y === null) continue;
+      if (!isBegun) context.moveTo(this.x(first[at]), y);
+      context.lineTo(this.x((first[at] + until[at]) / 2), y);
+      if (until[at] !== first[at + 1] || of(at + 1) === null) context.lineTo(this.x(until[at]), y);
+    }
   }
 
   /** Where values are drawn: in rows of half an octave, or by their size. @param {History} history */

@@ -31,7 +31,7 @@ class ModelPage {
     /** @type {Map<string, number>} */
     this.rowsByKey = new Map();
     data.rows.forEach((/** @type {any} */ row, /** @type {number} */ at) => { for (const key of callsOf(row)) if (!this.rowsByKey.has(key)) this.rowsByKey.set(key, at); });
-    this.figure = ["nonfinite", "latency", "time", "macs"].flatMap((key) => this.figures.filter((each) => each.key === key))[0] ?? this.figures[0];
+    this.figure = this.foremost(); this.isFigureChosen = false;
     /** @type {number | null} */
     this.carried = null;
     this.late = make("p", { class: "remark", hidden: "" }, "Layers were called that are not shown yet: ", make("a", { href: "", onclick: (/** @type {Event} */ event) => { event.preventDefault(); location.reload(); } }, "show them"));
@@ -133,9 +133,12 @@ class ModelPage {
   }
 
   colouring() {
-    const chosen = this.chosen = make("select", { "aria-label": "colour by", onchange: () => { this.figure = this.figures[chosen.selectedIndex]; this.draw(); } }, ...this.options());
+    const chosen = this.chosen = make("select", { "aria-label": "colour by", onchange: () => { this.isFigureChosen = true; this.figure = this.figures[chosen.selectedIndex]; this.draw(); } }, ...this.options());
     return make("label", {}, "colour by ", chosen);
   }
+
+  /** What a page is coloured by until something else is chosen: what was measured, rather than what was worked out. */
+  foremost() { return ["nonfinite", "latency", "gradient", "time", "macs"].flatMap((key) => this.figures.filter((each) => each.key === key))[0] ?? this.figures[0]; }
 
   options() { return this.figures.map((figure) => make("option", { value: figure.key, selected: figure.key === this.figure.key ? "" : undefined }, figure.label)); }
 
@@ -190,8 +193,8 @@ class ModelPage {
     if (isNew) { this.data.verdicts.unshift(...figures.wrong); const now = this.verdicts(); this.told.replaceWith(now); this.told = now; }
     apply(this.data.rows, figures);
     this.figures = figuresOf(this.data.rows);
-    if (!this.figures.some((each) => each.key === this.figure.key)) this.figure = this.figures[0];
-    if (this.chosen.options.length !== this.figures.length) this.chosen.replaceChildren(...this.options());
+    if (!this.isFigureChosen || !this.figures.some((each) => each.key === this.figure.key)) this.figure = this.foremost();
+    if (this.chosen.options.length !== this.figures.length || this.chosen.value !== this.figure.key) this.chosen.replaceChildren(...this.options());
     this.source.textContent = figures.source;
     this.late.hidden = Object.keys(figures.figures).every((key) => this.rowsByKey.has(key));
     this.graph.drawn = `${this.graph.drawn} before`;

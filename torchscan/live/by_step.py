@@ -1,0 +1,64 @@
+"""The distributions of tensors over the steps of a run, in at most so many columns, while more steps are written."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+from torchscan.live.heat import heat_of
+from torchscan.live.schema import Distribution, Series
+from torchscan.live.uniting import together
+
+#: columns, at most
+_MOST = 160
+
+
+class OverSteps:
+    """Steps whose numbers lie close together share a column, and those are ever wider: memory does not grow with the run."""
+
+    def __init__(self) -> None:
+        self._width = 1
+        self._found: dict[Series, dict[int, Distribution]] = defaultdict(dict)
+        #: the first and the last step of each column, by its number
+        self._steps: dict[int, tuple[int, int]] = {}
+
+    def add(self, step: int, distributions: Mapping[Series, Distribution]) -> None:
+        """One step of one process; also where there is nothing to add, since that is to be seen."""
+        self._put(step // self._width, (step, step), distributions)
+        while max(self._steps) - min(self._steps) >= _MOST:
+            self._widen()
+
+    def _widen(self) -> None:
+        found, steps = self._found, self._steps
+        self._width, self._found, self._steps = 2 * self._width, defaultdict(dict), {}
+        for column, span in steps.items():
+            self._put(column // 2, span, {series: each[column] for series, each in found.items() if column in each})
+
+    def _put(self, column: int, span: tuple[int, int], distributions: Mapping[Series, Distribution]) -> None:
+        first, last = self._steps.get(column, span)
+        self._steps[column] = min(first, span[0]), max(last, span[1])
+        for series, each in distributions.items():
+            columns = self._found[series]
+            columns[column] = together([columns[column], each]) if column in columns else each
+
+    def drawn(self) -> list[tuple[Series, dict[str, Any]]]:
+        """For a page: the columns in which a series was seen, and the step ``until`` which each reaches."""
+        until = self._until()
+        return [(series, self._drawn(columns, until)) for series, columns in self._found.items()]
+
+    def _drawn(self, columns: Mapping[int, Distribution], until: Mapping[int, int]) -> dict[str, Any]:
+        places = sorted(columns)
+        spans = [(*self._steps[place], until[place]) for place in places]
+        steps = {name: [span[at] for span in spans] for at, name in enumerate(("first", "last", "until"))}
+        return {**steps, **heat_of([columns[place] for place in places])}
+
+    def _until(self) -> dict[int, int]:
+        """To the next column that was recorded, of whichever series; the last one is as wide as columns are."""
+        places = sorted(self._steps)
+        firsts = [self._steps[place][0] for place in places]
+        widths = [after - before for before, after in pairwise(firsts)] or [1]
+        end = max(self._steps[places[-1]][1] + 1, firsts[-1] + statistics.median_low(widths)) if places else 0
+        return dict(zip(places, [*firsts[1:], end], strict=True))
