@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import os
 import signal
@@ -13,17 +14,21 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import torchscan
+from tests.browsing import opened
 from tests.live.test_watcher import HERE, is_alive, net, told, train
 from torchscan import Distribution, InputError, MLflow, Seen, Series, Sink, TensorBoard, Video, WandB, WatchedRun, watch
 from torchscan.live.bins import bounds, quantiles
 from torchscan.live.sinks import colours, figures, frames, weights_and_biases
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
 
@@ -281,6 +286,36 @@ def test_histograms_with_more_bars_than_there_may_be() -> None:
     assert sum(few) == 3 * 508
     assert few[-3:] == [1, 1, 1]
     assert few[:3] == [2, 2, 2]
+
+
+def test_weights_and_biases_has_the_page_of_the_run(browser: Browser, tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    model = net()
+    with watch(model, tmp_path / "run", every=1, sinks=[WandB(mode="offline", dir=str(tmp_path), page_every=0.1)]):
+        until(lambda: train(model, 1) or pages_in(tmp_path), 60)
+        train(model, 2)
+    pages = pages_in(tmp_path)
+    framed = tmp_path / "panel.html"
+    framed.write_text(f'<iframe sandbox="allow-scripts" width="900" height="700" srcdoc="{html.escape(pages[-1])}"></iframe>')
+    with opened(browser, framed) as page:
+        inside = page.frame_locator("iframe")
+        inside.locator(".node[data-name='0']").focus()
+        page.keyboard.press("Enter")
+        inside.locator(".card").nth(1).locator("figure").first.wait_for()
+        assert "run: step " in inside.locator(".question").inner_text()
+
+
+def pages_in(folder: Path) -> list[str]:
+    """Those that were logged, in their order."""
+    files = list(folder.glob("wandb/offline-run-*/files/media/html/page_*.html"))
+    return [file.read_text() for file in sorted(files, key=lambda file: int(file.name.split("_")[1]))]
+
+
+@pytest.mark.parametrize("every", [0, -1.0])
+def test_pages_come_after_some_time(every: float) -> None:
+    pytest.importorskip("wandb")
+    with pytest.raises(InputError, match="page_every is"):
+        WandB(page_every=every)
 
 
 # -- MLflow --------------------------------------------------------------------------------------------------------------

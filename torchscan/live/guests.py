@@ -7,6 +7,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -41,6 +42,11 @@ class Guests:
     def figures(self, values: Sequence[Tensor]) -> dict[str, list[float]]:
         """What each statistic says of these values; NaN if it fails."""
         return {name: [self._figure(name, statistic, each) for each in values] for name, statistic in self._custom.items()}
+
+    def open(self, run: Path) -> None:
+        """The run begins, in this folder."""
+        for sink in list(self._sinks):
+            self._call(sink, sink.on_open, run)
 
     def show(self, seen: Seen) -> None:
         """To each sink for which it is time."""

@@ -171,6 +171,7 @@ class WatchedRun:
         """
         with contextlib.ExitStack() as last:
             last.callback(sink.on_close)
+            sink.on_open(self.path)
             for seen in heapq.merge(self._seen("train"), self._seen("eval"), key=lambda seen: seen.time):
                 sink.on_data(seen)
 

@@ -58,7 +58,7 @@ class Worker:
         self._known: dict[int, int] = {}
         self._has_failed = self._has_nan = False
         self._guests = Guests(task.sinks, task.custom, self._tell)
-        self._parent = parent
+        self._parent, self._folder = parent, task.path.parent
         self._answers: dict[str, Callable[[Message], None]] = {
             "memory": self._take_memory,
             "series": self._take_series,
@@ -70,6 +70,7 @@ class Worker:
 
     def work(self) -> None:
         """Until nobody is there any more. What was said before is done, as far as there is time."""
+        self._guests.open(self._folder)
         while self._line.is_open and not self._parent.was_gone(_AFTERWARDS):
             select.select([self._line.socket], [] if self._line.has_said_all else [self._line.socket], [], _LOOKS)
             self._line.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torch import Tensor
 
@@ -41,6 +42,9 @@ class Sink:
     whole: Sequence[str] = ()
     #: of tensors that have more values it is given the sampled ones
     max_elements: int = sys.maxsize
+
+    def on_open(self, run: Path) -> None:
+        """It is shown what is in this folder, or is written there from now on."""
 
     def on_data(self, seen: Seen) -> None:
         """A step was looked at."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from torchscan.errors import InputError
 from torchscan.live.schema import Distribution
 from torchscan.live.sinks.figures import figures_of, histogram, regrouped, require
+from torchscan.live.sinks.paged import Paged
 from torchscan.live.sinks.sink import Seen, Sink
 
 #: bars that a histogram there may have
@@ -13,19 +16,29 @@ _BARS = 512
 
 
 class WandB(Sink):
-    """Histograms and figures for Weights & Biases, under ``train/…`` and ``eval/…``, in a run of its own.
+    """Histograms and figures for Weights & Biases, under ``train/…`` and ``eval/…``, and the page of the run, in a run there.
 
     Args:
         project: where the run goes.
+        page_every: seconds from one page to the next, at least: the graph and the distributions, as ``torchscan explore`` shows
+            them, are the panel ``page``. None: there is no page.
         init: what else ``wandb.init`` takes: ``group="first"``, ``mode="offline"``, ``dir="runs"``.
     """
 
     timeout = 60.0
 
-    def __init__(self, project: str | None = None, **init: Any) -> None:
+    def __init__(self, project: str | None = None, *, page_every: float | None = 600.0, **init: Any) -> None:
         require("wandb", "WandB", "wandb")
+        if page_every is not None and not page_every > 0:
+            raise InputError(f"page_every is {page_every!r}: seconds, or None for no page")
+        self.page_every = page_every
+        self._pages: Paged | None = None
         self.init = {"project": project, "settings": {"console": "off", "quiet": True}, **init}
         self._run: Any = None
+
+    def on_open(self, run: Path) -> None:
+        """Get ready to make its pages."""
+        self._pages = None if self.page_every is None else Paged(run, self.page_every)
 
     def on_data(self, seen: Seen) -> None:
         """Log the step. Passes of one step are one there: of several evaluations the last one stays."""
@@ -35,13 +48,21 @@ class WandB(Sink):
             self._run = wandb.init(**self.init)
         if seen.step < self._run.step:
             raise ValueError(f"step {seen.step} comes after step {self._run.step}: there steps grow, so it takes a new run")
-        self._run.log(_values(seen), step=seen.step)
+        self._run.log({**_values(seen), **_panel(self._pages.newest() if self._pages else None)}, step=seen.step)
 
     def on_close(self) -> None:
         """Finish the run."""
         if self._run is not None:
+            self._run.log(_panel(self._pages.last() if self._pages else None))
             self._run.finish()
-            self._run = None
+        self._run = self._pages = None
+
+
+def _panel(page: str | None) -> dict[str, Any]:
+    """As it is: what is put into a page there would be asked for elsewhere, which ours refuses."""
+    import wandb
+
+    return {} if page is None else {"page": wandb.Html(page, inject=False)}
 
 
 def _values(seen: Seen) -> dict[str, Any]:

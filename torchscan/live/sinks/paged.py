@@ -1,0 +1,77 @@
+"""The page of a run, made again and again by a process of its own, so that nobody waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+#: seconds until the first, and of the last one at most
+_FIRST, _PATIENCE = 30.0, 10.0
+#: of a processor's time a page takes one part in so many
+_SHARE = 10
+_PROGRAM = """import sys; sys.path[:] = {path!r}
+from torchscan.live.parent import Parent; Parent({worker}).end_with_it()
+import torch; torch.set_num_threads(1)
+from torchscan.live.explore.shown import page_of_run; page_of_run({run!r}).save({file!r})"""
+
+
+class Paged:
+    """What a run looks like in the browser, from time to time. ``every`` so many seconds there is a new one, or more seldom."""
+
+    def __init__(self, run: Path, every: float) -> None:
+        self._run, self._every = run, every
+        self._folder = tempfile.TemporaryDirectory(prefix="torchscan-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._begun = 0.0
+        self._next = time.monotonic() + min(_FIRST, every)
+
+    def newest(self) -> str | None:
+        """The page, if there is a new one. It is asked for each step, and does not wait."""
+        if self._process is not None:
+            return None if self._process.poll() is None else self._finished()
+        if time.monotonic() >= self._next:
+            self._begin()
+        return None
+
+    def last(self) -> str | None:
+        """The page when the run is over; None: it takes too long."""
+        self._end()
+        process = self._begin()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_PATIENCE)
+        page = self.newest()
+        self._end()
+        self._folder.cleanup()
+        return page
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        self._begun = time.monotonic()
+        path = [each for each in sys.path if type(each) is str]
+        program = _PROGRAM.format(path=path, worker=os.getpid(), run=str(self._run), file=str(self._file))
+        self._process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL)  # noqa: S603
+        return self._process
+
+    @property
+    def _file(self) -> Path:
+        return Path(self._folder.name) / "run.html"
+
+    def _finished(self) -> str | None:
+        """What it has written. Nothing, if it has failed, and has said why."""
+        now, self._process = time.monotonic(), None
+        self._next = now + max(self._every, (_SHARE - 1) * (now - self._begun))
+        with contextlib.suppress(FileNotFoundError):
+            page = self._file.read_text()
+            self._file.unlink()
+            return page
+        return None
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
