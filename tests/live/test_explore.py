@@ -367,3 +367,15 @@ def test_steps_in_which_a_layer_was_left_out_are_empty(browser: Browser, tmp_pat
 def test_a_run_is_coloured_by_what_was_measured_until_another_figure_is_chosen(browser: Browser, run: Path) -> None:
     with torchscan.serve(run, port=0) as server, opened(browser, server.url) as page:
         assert page.get_by_label("colour by").input_value() == "gradient"
+
+
+def test_the_page_says_how_to_read_a_picture(browser: Browser, run: Path, tmp_path: Path) -> None:
+    torchscan.page_of_run(run).save(tmp_path / "run.html")
+    with opened(browser, tmp_path / "run.html") as page:
+        assert not page.locator(".help canvas").is_visible()
+        page.get_by_text("How to read these pictures").click()
+        box = page.locator(".help canvas").bounding_box()
+        assert box is not None
+        page.locator(".help canvas").hover(position={"x": 12.5 / 32 * box["width"], "y": 40})
+        assert "nothing was recorded" in page.locator(".help figcaption").inner_text()
+        assert page.locator(".help li").count() == page.locator(".help .marked i").count()

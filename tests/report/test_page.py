@@ -397,7 +397,7 @@ def test_distributions_over_the_steps(visit: Visit, tmp_path: Path) -> None:
         panel = page.locator(".panel.distributions")
         panel.locator("figure").first.wait_for()
         box(page, "2").click()
-        names = panel.locator("figure b").all_inner_texts()
+        names = panel.locator(".card figure b").all_inner_texts()
         assert set(names) == {"input", "output", "output gradient", "weight", "bias", "weight gradient", "bias gradient"}
         gradient = panel.locator("figure", has_text="output gradient")
         assert gradient.locator("figcaption").inner_text() == "step 5: 1 … 1, median 1", "of a sum"

@@ -29,6 +29,7 @@ SCRIPTS = (
     "measured",
     "heat",
     "dock",
+    "help",
     "live",
     "model",
 )

@@ -6,6 +6,7 @@ import { figuresOf, saidOf, sightIn } from "./figures.js";
 import { Dock } from "./dock.js";
 import { GraphView } from "./graph.js";
 import { sourceOf } from "./heat.js";
+import { help } from "./help.js";
 import { LayersView } from "./layers.js";
 import { fromServer, listen } from "./live.js";
 import { apply, callsOf } from "./measured.js";
@@ -161,7 +162,7 @@ class ModelPage {
     const scale = make("select", { "aria-label": "scale", onchange: () => this.dock?.scale(scale.value === "linear") }, make("option", { value: "log" }, "logarithmic"), make("option", { value: "linear" }, "linear"));
     const beside = make("select", { "aria-label": "columns", onchange: () => inside.setAttribute("data-columns", beside.value) }, ...["1", "2", "3"].map((each) => make("option", { value: each }, each === "1" ? "1 column" : `${each} columns`)));
     this.target = make("div", { class: "target", hidden: "", ondragover: (/** @type {Event} */ event) => event.preventDefault(), ondrop: (/** @type {DragEvent} */ event) => { event.preventDefault(); this.target.hidden = true; if (this.carried !== null) this.pin(this.carried); } }, "drop it here to keep its distributions in view");
-    return [this.panel("Distributions over the steps", "distributions", inside, make("span", {}, make("span", { class: "type" }, "drag a layer, or press Enter, to keep it here "), beside, " ", scale)), this.target];
+    return [this.panel("Distributions over the steps", "distributions", make("div", {}, inside, help()), make("span", {}, make("span", { class: "type" }, "drag a layer, or press Enter, to keep it here "), beside, " ", scale)), this.target];
   }
 
   /** The distributions of the chosen layer: of several equal ones, of the first, or of another that is chosen. */
