@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,10 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import torchscan
 from tests.browsing import opened
@@ -126,7 +129,10 @@ def test_no_file_can_be_reached(ask: Ask, path: str) -> None:
     ("headers", "status"),
     [
         ({"Host": "evil.example"}, 421),  # a name that was made to point here
-        ({"Host": "127.0.0.1:1"}, 421),
+        ({"Host": "192.168.1.5"}, 421),  # where it does not listen
+        ({"Host": "localhost@evil.example"}, 421),
+        ({"Host": "localhost:8000"}, 200),  # through a tunnel
+        ({"Host": "localhost:8000", "Origin": "http://localhost:8000"}, 200),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "null"}, 403),
         ({"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "cors"}, 403),
@@ -178,6 +184,50 @@ def test_a_port_that_is_taken_is_not_insisted_on(run: Path) -> None:
         port = taken.getsockname()[1]
         with torchscan.serve(run, port=port) as server:
             assert urlsplit(server.url).port != port
+
+
+@pytest.mark.parametrize(("host", "status"), [("192.168.1.5:8000", 200), ("[2001:db8::1]:80", 200), ("evil.example:80", 421)])
+def test_where_it_listens_at_all_addresses_it_answers_to_any_but_to_no_other_name(run: Path, host: str, status: int) -> None:
+    with torchscan.serve(run, host="0.0.0.0", port=0) as server:  # noqa: S104
+        url = urlsplit(server.url)
+        assert url.hostname != "0.0.0.0"  # noqa: S104
+        connection = http.client.HTTPConnection("127.0.0.1", url.port, timeout=20)
+        connection.request("GET", url.path, headers={"Host": host})
+        assert connection.getresponse().status == status
+        connection.close()
+
+
+def test_an_interrupt_of_the_training_is_none_of_the_servers(run: Path) -> None:
+    with torchscan.serve(run, port=0) as server:
+        assert os.getsid(server._process.pid) != os.getsid(0)
+
+
+def test_a_server_that_cannot_start_leaves_nothing_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    for _ in range(2):  # and the folder is free
+        with pytest.raises(InputError, match=r"pip install torchscan\[explore\]"):
+            torchscan.watch(nn.Linear(2, 2), tmp_path / "run", serve=True)
+
+
+def test_a_nan_of_a_process_that_begins_later_is_the_first_verdict(run: Path, tmp_path: Path) -> None:
+    shutil.copy(run / "rank0.sqlite", tmp_path)
+    followed = Followed(tmp_path)
+    assert not followed.figures()["wrong"]
+
+    class Wrong(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x * torch.nan)
+
+    train(tmp_path / "other", model=Wrong(3, 2))
+    shutil.copy(tmp_path / "other" / "rank0.sqlite", tmp_path / "rank1.sqlite")
+    assert followed.figures()["wrong"]
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path, run: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    shutil.copytree(run, odd)
+    with torchscan.serve(odd, port=0) as server, urlopen(server.url) as answer:  # noqa: S310
+        assert answer.status == 200
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,37 @@ def test_neither_hooks_nor_modes_nor_the_model_see_anything_of_it(tmp_path: Path
     assert seen.calls.count("linear") == 2
     assert torch.equal(gradients[0], torch.full((4, 3), 4.0))
     assert (graph_in(tmp_path / "run") is not None) == graph
+
+
+def test_where_no_process_can_be_made_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(os, "fork", fork)
+    train(nn.Linear(3, 4), tmp_path / "run")
+    assert graph_in(tmp_path / "run") is None
+    assert len(torchscan.open_run(tmp_path / "run").steps()) == 2
+
+
+def test_the_users_signal_handlers_run_in_no_fork(tmp_path: Path) -> None:
+    """As a scheduler does that tells a whole group to save a checkpoint."""
+    marks = tmp_path / "marks"
+    before = signal.signal(signal.SIGUSR1, lambda *_: marks.open("a").write(f"{os.getpid()}\n"))
+
+    class Told(nn.Linear):
+        home = os.getpid()
+
+        def forward(self, x: Tensor) -> Tensor:
+            if os.getpid() != self.home:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            return super().forward(x)
+
+    try:
+        train(Told(3, 4), tmp_path / "run")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert graph_in(tmp_path / "run") is not None
+    assert not marks.exists()
 
 
 def test_a_model_that_fails_there_has_a_note_instead(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from torchscan.torch_versions import strip_hooks
 
 #: seconds after which it gives up
 _PATIENCE = 300
+#: seconds after which the first fork should have ended, and between two looks at it
+_SHORTLY, _GLANCE = 10.0, 0.002
 #: how much less important than training it is to the machine
 _NICE = 10
 
@@ -40,11 +43,15 @@ def draw_apart(model: nn.Module, given: Given, path: Path) -> int | None:
         return None
     trainer = os.getpid()
     done, drawing = os.pipe()
-    child = os.fork()
+    try:
+        child = _forked()
+    except OSError:  # no memory for a second process, or no number for it
+        os.close(done)
+        os.close(drawing)
+        return None
     if child:
         os.close(drawing)  # the others hold it until they end
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(child, 0)
+        _await_first(child)
         return done
     try:
         thread = threading.Thread(target=_fork_once_more, args=(model, given, path, trainer))
@@ -52,6 +59,39 @@ def draw_apart(model: nn.Module, given: Given, path: Path) -> int | None:
         thread.join()
     finally:
         os._exit(0)
+
+
+def _forked() -> int:
+    """A fork in which none of the user's signal handlers will ever run."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        child = os.fork()
+        if child == 0:
+            _forget_handlers()
+        return child
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _forget_handlers() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _await_first(child: int) -> None:
+    """It ends at once, unless something that the user has registered for forks does not come back there."""
+    until = time.monotonic() + _SHORTLY
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            if time.monotonic() > until:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return
+            time.sleep(_GLANCE)
 
 
 def await_end(file: int, seconds: float) -> None:
@@ -74,8 +114,6 @@ def _fork_once_more(model: nn.Module, given: Given, path: Path, trainer: int) ->
 
 def _draw(model: nn.Module, given: Given, path: Path, trainer: int) -> None:
     """As a process that disturbs nobody, and that ends."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
-        signal.signal(number, signal.SIG_DFL)
     signal.alarm(_PATIENCE)
     gc.disable()  # what it would free may be on a device that a fork must not touch
     os.nice(_NICE)

@@ -77,9 +77,13 @@ class WatchedRun:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """``path``: the folder of a run, or the file of one of its processes."""
         self.path = Path(path)
-        self._files = ranks_in(self.path)
         if not self._files:
             raise InputError(f"{str(self.path)!r} has no run that was watched: {_advice(self.path)}")
+
+    @property
+    def _files(self) -> list[Path]:
+        """Of all processes that have begun by now."""
+        return ranks_in(self.path)
 
     def __repr__(self) -> str:
         return f"<WatchedRun {str(self.path)!r}: {len(self.steps())} steps, {len(self.series)} series>"

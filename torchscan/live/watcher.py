@@ -234,9 +234,13 @@ class Watcher:
         self._frequencies[sampled.phase].note_cost(probe.took + time.perf_counter_ns() - start)
 
     def _draw_graph(self, given: Given) -> None:
-        if self._steps.current.phase == "train":
-            self._awaits_graph = False
+        if self._steps.current.phase != "train":
+            return
+        self._awaits_graph = False
+        try:
             self._drawing = draw_apart(self._model, given, self._process.path)
+        except Exception as error:  # the graph is not worth the watching
+            self._process.say({"is": "note", "what": f"no graph of the model could be drawn: {error}"[:300]})
 
     def step(self, number: int | None = None) -> None:
         """A training step is over: from now on you say so, and nobody looks for it. ``number`` is that of the next one."""
@@ -402,12 +406,20 @@ def watch(
         sample_norms=sample_norms,
         graph=graph,
     )
+    if serve:
+        from torchscan.live.explore.serving import require_server
+
+        require_server()
     process = Process(Path(run), about_of(model, log), sinks=sinks, custom=dict(custom or {}), start=start, step=step)
     watcher = Watcher(model, process, wanted, step)
     if serve and process.is_first:
         from torchscan.live.explore.serving import serve as served
 
-        watcher.server = served(run)
+        try:
+            watcher.server = served(run)
+        except BaseException:
+            watcher.close()  # nobody else could
+            raise
         print(f"torchscan: {watcher.server.url}")  # noqa: T201 - that is what was asked for
     return watcher
 

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from torchscan.errors import InputError
 from torchscan.live.explore.following import Followed
-from torchscan.live.explore.guard import App, Guard
+from torchscan.live.explore.guard import App, Guard, Hosts
 from torchscan.report.paging.file import document, policy
 
 #: seconds from one look at the run to the next, and to the next sign of life
@@ -27,7 +27,7 @@ _LISTENERS = 64
 _ANSWERS = 128
 
 
-def app_of(runs: Sequence[Followed], token: str, hosts: frozenset[str]) -> App:
+def app_of(runs: Sequence[Followed], token: str, hosts: Hosts) -> App:
     """For the first run, beside which the distributions of the others are shown."""
     server = _Server(runs)
     routes = [

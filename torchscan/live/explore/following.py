@@ -103,8 +103,10 @@ class _Call:
         wanted = new if read else new[:: max(1, len(new) // _AT_FIRST)]
         series = {number: each for number, each in reader.series().items() if key_of(each.path, each.invocation) == self._key}
         for number in wanted:
-            read[number] = written[number]
             if (watched := reader.step("train", number)) is not None:
                 found = {each: watched.distributions[at] for at, each in series.items() if at in watched.distributions}
                 self.over.add(watched.step, found)
+            read[number] = written[number]
+        for number in read.keys() - written.keys():  # which is there no more, but in the picture
+            del read[number]
         return len(wanted) == len(new)

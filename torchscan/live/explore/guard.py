@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 import secrets
+import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -22,6 +25,36 @@ _HEADERS = {
 }
 
 
+#: addresses that mean: all of this machine's
+ANYWHERE = frozenset({"0.0.0.0", "::", ""})  # noqa: S104
+
+
+class Hosts:
+    """The names under which the server may be asked.
+
+    Any port: a tunnel has one of its own. Where it listens at all addresses, any of them: it takes a *name* to rebind.
+    """
+
+    def __init__(self, shown: str, *, is_anywhere: bool) -> None:
+        self._names = {shown, "localhost", "127.0.0.1", "[::1]", *({socket.gethostname().lower()} if is_anywhere else ())}
+        self._is_anywhere = is_anywhere
+
+    def __contains__(self, host: str) -> bool:
+        found = _HOST.fullmatch(host.lower())
+        return found is not None and (found[1] in self._names or (self._is_anywhere and _is_address(found[1])))
+
+
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:/@]+)(?::\d{1,5})?")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
 class Guard:
     """Stands before the application. The token is a part of the path, so that no cookie has to be kept, and none is sent along.
 
@@ -29,7 +62,7 @@ class Guard:
     ``Origin`` and ``Sec-Fetch-Site``, and cannot know the token either.
     """
 
-    def __init__(self, app: App, token: str, hosts: frozenset[str]) -> None:
+    def __init__(self, app: App, token: str, hosts: Hosts) -> None:
         self._app, self._token, self._hosts = app, token, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,9 +79,10 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> tuple[int, str]:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if headers.get("host", "") not in self._hosts:
+        host = headers.get("host", "")
+        if host not in self._hosts:
             return 421, "this server answers to its own address alone"
-        if headers.get("origin", "").removeprefix("http://") not in {"", *self._hosts}:
+        if headers.get("origin", f"http://{host}") != f"http://{host}":
             return 403, "another page may not ask"
         if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
             return 403, "another page may not ask"

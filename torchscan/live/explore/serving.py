@@ -75,7 +75,11 @@ def serve(run: RunPath, *others: RunPath, host: str = "127.0.0.1", port: int = P
     runs = _checked([run, *others])
     call = [sys.executable, "-c", _PROGRAM.format(path=[each for each in sys.path if type(each) is str])]
     process = subprocess.Popen(  # noqa: S603
-        [*call, str(os.getpid()), host, str(port), *map(str, runs)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        [*call, str(os.getpid()), host, str(port), *map(str, runs)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # an interrupt of the training is none of the server's
     )
     url = process.stdout.readline().strip() if process.stdout is not None else ""
     if not url:
@@ -89,12 +93,17 @@ def explore(runs: Sequence[RunPath], host: str, port: int, say: Callable[[str], 
     _serve(_checked(runs), host, port, say)
 
 
-def _checked(runs: Sequence[RunPath]) -> list[Path]:
+def require_server() -> None:
+    """Refuse to serve without the packages that it takes."""
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise InputError("the server needs starlette and uvicorn: pip install torchscan[explore]") from error
+
+
+def _checked(runs: Sequence[RunPath]) -> list[Path]:
+    require_server()
     return [_begun(Path(each)).resolve() for each in runs]
 
 
@@ -133,15 +142,17 @@ def _serve(runs: Sequence[Path], host: str, port: int, say: Callable[[str], obje
     import uvicorn
 
     from torchscan.live.explore.app import app_of
+    from torchscan.live.explore.guard import ANYWHERE, Hosts
 
     token = secrets.token_urlsafe(24)
     listening = _listening(host, port)
     port = listening.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    hosts = frozenset(f"{name}:{port}" for name in (shown, "localhost", "127.0.0.1"))
+    is_anywhere = host in ANYWHERE
+    name = _own_address(listening.family) if is_anywhere else host
+    shown = f"[{name}]" if ":" in name else name
     say(f"http://{shown}:{port}/{token}/")
     config = uvicorn.Config(
-        app_of([_followed(each) for each in runs], token, hosts),
+        app_of([_followed(each) for each in runs], token, Hosts(shown, is_anywhere=is_anywhere)),
         http=_patient(),
         ws="none",
         log_level="error",
@@ -151,6 +162,14 @@ def _serve(runs: Sequence[Path], host: str, port: int, say: Callable[[str], obje
     )
     with listening:
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def _own_address(family: int) -> str:
+    """The address by which others are likely to reach this machine, as its routes have it; nothing is sent."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect(("2001:db8::1" if family == socket.AF_INET6 else "192.0.2.1", 9))
+        return str(probe.getsockname()[0])
+    return socket.gethostname()
 
 
 def _listening(host: str, port: int) -> socket.socket:

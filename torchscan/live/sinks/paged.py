@@ -53,7 +53,7 @@ class Paged:
         self._begun = time.monotonic()
         path = [each for each in sys.path if type(each) is str]
         program = _PROGRAM.format(path=path, worker=os.getpid(), run=str(self._run), file=str(self._file))
-        self._process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL)  # noqa: S603
+        self._process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.DEVNULL, start_new_session=True)  # noqa: S603
         return self._process
 
     @property

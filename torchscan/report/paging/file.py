@@ -95,4 +95,5 @@ def policy(is_live: bool) -> str:
 def in_a_page(data: Any) -> str:
     """JSON that no browser takes for markup, whatever its texts are."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    text = text.encode(errors="replace").decode()  # names of files that are no text
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").replace("\u2028", "\\u2028")

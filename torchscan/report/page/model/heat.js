@@ -48,27 +48,38 @@ export class HeatView {
     this.span = [0, 1];
     /** @type {{canvas: HTMLCanvasElement, history: History, said: HTMLElement}[]} */
     this.drawn = [];
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    /** whether an answer is awaited, and whether there is something new meanwhile */
+    this.isAsking = this.isNew = false;
+    /** @type {string | null} the call whose pictures are there */
+    this.shown = null;
+    const scheme = matchMedia("(prefers-color-scheme: dark)"), redraw = () => { if (host.isConnected) this.redraw(); else scheme.removeEventListener("change", redraw); };
+    scheme.addEventListener("change", redraw);
   }
 
   /** @param {string} key of a call */
   async show(key) {
-    const turn = this.turn += 1;
+    if (key === this.key && this.isAsking) { this.isNew = true; return; }
     if (key !== this.key) this.step = null;
     this.key = key;
-    /** @type {Found} */
-    let found = { histories: [], isWhole: true };
-    try { found = await this.source(key); } catch { if (this.drawn.length) return; } // what was drawn stays
+    const turn = this.turn += 1;
+    this.isAsking = true; this.isNew = false;
+    /** @type {Found | null} */
+    let found = null;
+    try { found = await this.source(key); } catch { if (!this.drawn.length) found = { histories: [], isWhole: true }; } // what was drawn stays
     if (turn !== this.turn) return;
+    this.isAsking = false;
+    if (!found) return;
     this.put(found.histories);
-    if (!found.isWhole) this.show(key);
+    if (this.isNew || !found.isWhole) this.show(key);
   }
 
   /** The same pictures with more in them, or others. @param {History[]} histories */
   put(histories) {
     this.span = [Math.min(...histories.map((each) => each.first[0])), Math.max(...histories.map((each) => each.until.at(-1)))];
     const names = (/** @type {History[]} */ all) => all.map((each) => `${each.call}\n${each.name}\n${each.run ?? ""}`).join("\n\n");
-    if (histories.length && names(histories) === names(this.drawn.map((each) => each.history))) this.drawn.forEach((each, at) => { each.history = histories[at]; });
+    const isSame = this.shown === this.key;
+    this.shown = this.key;
+    if (isSame && histories.length && names(histories) === names(this.drawn.map((each) => each.history))) this.drawn.forEach((each, at) => { each.history = histories[at]; });
     else {
       this.drawn = histories.map((history) => this.panel(history, new Set(histories.map((each) => each.run)).size > 1));
       if (histories.length) this.host.replaceChildren(...this.drawn.map((each) => /** @type {Node} */ (each.canvas.parentNode)));
@@ -81,14 +92,18 @@ export class HeatView {
 
   /** @param {History} history @param {boolean} isOfSeveral runs */
   panel(history, isOfSeveral) {
-    const last = history.last.length - 1, name = `${history.name}, steps ${history.first[0]} to ${history.last[last]}`;
-    const canvas = make("canvas", { role: "img", tabindex: 0, "aria-label": `${name}; at last from ${written(history.least[last])} to ${written(history.most[last])}, mean ${written(history.mean[last])}` });
-    const said = make("figcaption", {}, this.saidOf(history, last));
+    const canvas = make("canvas", { role: "img", tabindex: 0 }), said = make("figcaption", {});
     canvas.addEventListener("pointermove", (/** @type {PointerEvent} */ event) => { const box = canvas.getBoundingClientRect(), [from, until] = this.span; this.pointed(Math.min(until - 1, Math.max(from, Math.floor(from + (until - from) * (event.clientX - box.x) / box.width)))); });
     canvas.addEventListener("pointerleave", () => this.pointed(null));
     make("figure", { class: "heat" }, make("b", {}, history.name), ...(isOfSeveral ? [make("span", { class: "type" }, history.run)] : []), canvas, said);
     const drawn = { canvas, history, said };
     return drawn;
+  }
+
+  /** What a picture shows, in words. @param {History} history */
+  nameOf(history) {
+    const last = history.last.length - 1;
+    return `${history.name}, steps ${history.first[0]} to ${history.last[last]}; at last from ${written(history.least[last])} to ${written(history.most[last])}, mean ${written(history.mean[last])}`;
   }
 
   /** @param {History} history @param {number} at */
@@ -104,6 +119,7 @@ export class HeatView {
     this.step = step;
     for (const { canvas, history, said } of this.drawn) {
       const at = step === null ? history.first.length - 1 : columnOf(history, step);
+      canvas.setAttribute("aria-label", this.nameOf(history));
       said.textContent = at < 0 ? `step ${step}: nothing was recorded` : this.saidOf(history, at);
       this.draw(canvas, history);
       const context = canvas.getContext("2d");

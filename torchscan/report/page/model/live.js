@@ -18,15 +18,22 @@ async function question(path) {
 /** @param {(figures: any) => void} heard what the last step has measured @param {(said: string) => void} tell whether somebody is there */
 export function listen(heard, tell) {
   let isAsking = false, isNew = false;
+  /** @type {EventSource | null} a browser has few connections for all pages, so that one nobody sees takes none */
+  let events = null;
   const ask = async () => {
-    if (isAsking || document.hidden) { isNew = true; return; }
+    if (isAsking) { isNew = true; return; }
     isAsking = true; isNew = false;
     try { heard(await question("figures")); } catch { tell("not connected"); }
     setTimeout(() => { isAsking = false; if (isNew) ask(); }, 1000 * PAUSE);
   };
-  const events = new EventSource("events");
-  events.onopen = () => tell("live");
-  events.onerror = () => tell("not connected");
-  events.onmessage = ask;
-  document.addEventListener("visibilitychange", () => { if (!document.hidden && isNew) ask(); });
+  const follow = () => {
+    events?.close();
+    events = document.hidden ? null : new EventSource("events");
+    if (!events) return;
+    events.onopen = () => tell("live");
+    events.onerror = () => tell("not connected");
+    events.onmessage = ask;
+  };
+  follow();
+  document.addEventListener("visibilitychange", follow);
 }
