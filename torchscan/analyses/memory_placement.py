@@ -168,7 +168,7 @@ def _by_moment(blocks: Iterable[Block], moments: int) -> _Step:
 
 def _stays(storage: StorageRecord) -> bool:
     """Whether it is the same in the next step: the model, and the optimizer's state."""
-    return storage.born is None and storage.kind != "input"
+    return storage.born is None and storage.kind not in ("input", "cache")
 
 
 def _moments_of_state(trace: Trace) -> Mapping[int, int]:

@@ -17,7 +17,7 @@ from torchscan.trace.trace import Trace
 
 #: "activations" are kept for the backward pass or, if there is none, for other layers; "temporary" is all other memory that
 #: operators allocate
-MemoryKind = Literal["parameters", "buffers", "inputs", "gradients", "optimizer", "activations", "temporary"]
+MemoryKind = Literal["parameters", "buffers", "inputs", "gradients", "optimizer", "cache", "activations", "temporary"]
 KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 
 _STANDING: Mapping[StorageKind, MemoryKind] = {
@@ -27,6 +27,7 @@ _STANDING: Mapping[StorageKind, MemoryKind] = {
     "input": "inputs",
     "gradient": "gradients",
     "optimizer state": "optimizer",
+    "cache": "cache",
 }
 
 

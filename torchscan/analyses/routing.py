@@ -124,7 +124,7 @@ class RoutedCalls:
 
     def _is_held(self, storage: int) -> bool:
         record = self._trace.storages[storage]
-        return record.born is None and record.kind != "input"
+        return record.born is None and record.kind not in ("input", "cache")
 
     # -- following ---------------------------------------------------------------------------------------------------
 

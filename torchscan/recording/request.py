@@ -16,6 +16,7 @@ from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_i
 from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen, type_name_of
 from torchscan.recording.bookkeeping.tensors import own_copy
 from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
+from torchscan.recording.handover import Handover
 from torchscan.recording.training.gradients import Backward
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.torch_versions import is_functorch_wrapped
@@ -61,6 +62,10 @@ class PassRequest(Inputs):
     channels_last: bool = False
     #: paths of the modules whose inside is computed again in the backward pass
     checkpointed: Collection[str] = ()
+    #: names of those ``kwargs`` that hold what an earlier pass has kept, such as keys and values
+    cached: Collection[str] = ()
+    #: takes from the output what the next pass gets
+    handover: Handover | None = None
 
     @property
     def is_converted(self) -> bool:

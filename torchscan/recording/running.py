@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
 from torchscan.recording.attempts import Attempt
-from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
+from torchscan.recording.bookkeeping.containers import held_tensors, named_tensors, tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import TensorTable, shape_of, values_of
 from torchscan.recording.execution.assumed import AssumedValues
@@ -45,6 +45,8 @@ class _Arguments:
     owned: list[tuple[str, Tensor]]
     #: what these were made of
     originals: list[Tensor]
+    #: what an earlier pass has kept, by its position
+    cached: list[tuple[str, Tensor]]
 
 
 def run(request: PassRequest, attempt: Attempt, recorder: Recorder, inventory: Inventory, autocast: Autocast) -> None:
@@ -70,13 +72,17 @@ def run(request: PassRequest, attempt: Attempt, recorder: Recorder, inventory: I
 def _arguments(request: PassRequest, attempt: Attempt, inventory: Inventory) -> _Arguments:
     kept = {id(slot.tensor) for slot in inventory.slots}
     args, kwargs, owned = request.inputs(attempt.device, kept)
+    state = {name: kwargs.pop(name) for name in request.cached}
+    cached = [*held_tensors(state, "kwargs")]
     named = [*named_tensors(args, "args"), *named_tensors(kwargs, "kwargs")]
     nested = [name for name, tensor in named if tensor.is_nested]
     if attempt.is_abstract and nested:
         raise NeedsValuesError(f"{nested[0]} is a nested tensor, which has no counterpart on the meta device")
     made = [(name, tensor) for name, tensor in named if id(tensor) in owned]
     originals = [owned[id(tensor)] for _, tensor in made]
-    return _Arguments(args=args, kwargs=kwargs, named=named, owned=made, originals=originals)
+    kept_from_before = [(name, tensor) for name, tensor in cached if id(tensor) in owned]
+    kwargs |= state
+    return _Arguments(args=args, kwargs=kwargs, named=named, owned=made, originals=originals, cached=kept_from_before)
 
 
 def _enter(arguments: _Arguments, request: PassRequest, inventory: Inventory, table: TensorTable) -> None:
@@ -87,6 +93,8 @@ def _enter(arguments: _Arguments, request: PassRequest, inventory: Inventory, ta
             table.enter_own(tensor, "input", name)
         else:
             table.name(tensor, "input", name)
+    for name, tensor in arguments.cached:
+        table.enter_own(tensor, "cache", name)
     for slot in inventory.slots if request.is_converted else ():
         table.enter_own(slot.tensor, slot.kind, slot.path)
         slot.tensor.grad = None  # as it is afterwards, whatever autograd leaves on a tensor that it is handed directly
@@ -130,10 +138,13 @@ class _Stage:
             for _ in range(2 if self._request.accumulate else 1):
                 kept: Any = None  # of the batch before
                 kept = self._batch(arguments)
+            self._hand_over(kept[0])
             self._name_gradients(arguments)
             self._optimize()
             self._recorder.end()
             del kept  # a training loop has the output and the loss of the last batch until its end
+        if self._request.handover is not None:
+            self._request.handover.copy()
 
     @contextlib.contextmanager
     def _recording(self) -> Iterator[None]:
@@ -170,6 +181,10 @@ class _Stage:
         if self._request.has_backward:
             differentiate(loss, self._recorder, self._substitutes)
         return output, loss
+
+    def _hand_over(self, output: Any) -> None:
+        for tensor in () if self._request.handover is None else self._request.handover.take(output):
+            self._recorder.table.name_cache(tensor)
 
     def _exhaust(self, generator: Iterator[Any]) -> None:
         with self._recorder.tree.resumed():

@@ -24,7 +24,7 @@ Phase = Literal["forward", "backward", "optimizer"]
 #: who called it: a function or its gradient; autograd's engine, which adds up the gradients of what was used twice; or a
 #: function that a checkpoint runs once more while gradients are computed
 Origin = Literal["function", "engine", "checkpoint"]
-TensorKind = Literal["input", "parameter", "buffer", "constant", "optimizer state", "intermediate"]
+TensorKind = Literal["input", "parameter", "buffer", "constant", "optimizer state", "cache", "intermediate"]
 StorageKind = TensorKind | Literal["gradient"]
 
 

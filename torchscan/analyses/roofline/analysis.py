@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from torchscan.analyses.generation.serving import AS_IT_IS, Repriced, Serving
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.roofline.bound import least_bytes, needed_calls
 from torchscan.analyses.roofline.cache import bytes_in_cache
@@ -47,10 +48,12 @@ def roofline_of(
     numbers: Numbers | None = None,
     compiled: bool = False,
     warnings: Sequence[str] = (),
+    serving: Serving | None = None,
 ) -> Roofline:
-    """The roofline of a record on a device; ``compiled`` as ``torch.compile`` would run it."""
+    """The roofline of a record on a device; ``compiled`` as ``torch.compile`` would run it, ``serving`` as it is served."""
     routed = RoutedCalls(trace)
-    costs = call_costs(trace, routed=routed)
+    served = Repriced(trace, serving or AS_IT_IS).served(call_costs(trace, routed=routed))
+    costs = served.costs
     kernels = fused_kernels(trace, costs) if compiled else _each_its_own(trace)
     needed = Needed(trace, kernels) if compiled else None
     moved = traffic_when_fused(trace, costs, kernels, needed) if needed else costs
@@ -59,7 +62,7 @@ def roofline_of(
     turned = compiled and makes_channels_last(trace, costs)
     device = CallTimes(rates, numbers or Numbers(), compiled=compiled, turned=turned)
     runs = [
-        device.run(index, op, moved[index], Near(cached[index], cached_at_least[index], handed[index]))
+        device.run(index, op, moved[index], Near(cached[index], cached_at_least[index], handed[index], served.unpacked[index]))
         for index, op in enumerate(trace.ops)
         if kernels[index] is not None
     ]

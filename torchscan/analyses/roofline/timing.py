@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from torchscan.analyses.roofline.constants import EPILOGUES, OVERLAP, STREAMING, VECTORS
+from torchscan.analyses.roofline.constants import EPILOGUES, OVERLAP, ROWS_UNPACKED, STREAMING, UNPACKING, VECTORS
 from torchscan.analyses.roofline.fusion import begins_kernel, is_fusible
 from torchscan.analyses.roofline.kernels import Kernel, kernel_of
 from torchscan.analyses.roofline.layout import with_channels_last
@@ -94,6 +94,8 @@ class Near(NamedTuple):
     cached_at_least: tuple[int, int]
     #: between a product and the pointwise kernel after it
     handed_over: int
+    #: weights that are stored in fewer bits than they are computed in
+    unpacked: int = 0
 
 
 def _moved(read: int, cost: OpCost, cached: tuple[int, int]) -> _Moved:
@@ -126,7 +128,7 @@ class CallTimes:
         kernel, form = self._kernel(op, cost)
         cost = _in_eight_bits(op.signature, cost) if form == "fp8" else cost
         moved, fewest = _moved(cost.bytes_read, cost, near.cached), _moved(cost.least_bytes_read, cost, near.cached_at_least)
-        return cost, form, self._work(kernel, cost, form, (moved, fewest), near.handed_over), kernel.launches
+        return cost, form, self._work(kernel, cost, form, (moved, fewest), near), kernel.launches
 
     def _kernel(self, op: OpCall, cost: OpCost) -> tuple[Kernel, Format]:
         key = id(op.signature)
@@ -142,9 +144,11 @@ class CallTimes:
         kernel = kernel_of(signature, cost, self._rates.device.multiprocessors)
         return Kernel(transformed=kernel.transformed) if self._rates.is_host else kernel
 
-    def _work(self, kernel: Kernel, cost: OpCost, form: Format, bytes_moved: tuple[_Moved, _Moved], handed: int) -> Seconds:
+    def _work(self, kernel: Kernel, cost: OpCost, form: Format, bytes_moved: tuple[_Moved, _Moved], near: Near) -> Seconds:
         moved, fewest = bytes_moved
         rates = self._rates
+        if near.unpacked:
+            kernel = _for_few_rows(kernel, cost.macs / near.unpacked)
         efficiency = kernel.traffic * rates.streamed * (kernel.among_compiled if self._compiled else 1.0)
         products = 2 * cost.macs * kernel.least / rates.peak(form) if cost.macs else 0.0
         unavoidable = 2 * cost.macs * rates.least_seconds(form, kernel) if cost.macs else 0.0
@@ -156,9 +160,11 @@ class CallTimes:
             fewest=self._least(max(unavoidable, others), fewest),
             products=unavoidable,
             arithmetic=max(self._products(kernel, cost, form), others / VECTORS, self._cycles(kernel)),
-            traffic=max(0.0, moved.by_memory - EPILOGUES * handed) / (rates.bandwidth * efficiency)
+            traffic=max(0.0, moved.by_memory - EPILOGUES * near.handed_over) / (rates.bandwidth * efficiency)
             + moved.by_cache / rates.cache_estimate,
-            around=(kernel.more_bytes + apart + quantised) / (rates.bandwidth * STREAMING * rates.streamed) + kernel.alone,
+            around=(kernel.more_bytes + apart + quantised) / (rates.bandwidth * STREAMING * rates.streamed)
+            + UNPACKING * near.unpacked / rates.vector_peak("fp32")
+            + kernel.alone,
         )
 
     def _least(self, arithmetic: float, moved: _Moved) -> tuple[float, float, float]:
@@ -175,6 +181,11 @@ class CallTimes:
     def _cycles(self, kernel: Kernel) -> float:
         device = self._rates.device
         return kernel.cycles / (device.multiprocessors * device.clock_hz) if device.multiprocessors and device.clock_hz else 0.0
+
+
+def _for_few_rows(kernel: Kernel, rows: float) -> Kernel:
+    """Kernels that unpack weights are written for decoding: their tiles have as few rows as matrix units take."""
+    return Kernel(executed=ROWS_UNPACKED / max(rows, 1.0)) if rows <= ROWS_UNPACKED else kernel
 
 
 def _in_eight_bits(signature: OpSignature, cost: OpCost) -> OpCost:

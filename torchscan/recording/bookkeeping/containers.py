@@ -56,6 +56,29 @@ def named_tensors(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]
             yield from named_tensors(item, name + step)
 
 
+def held_tensors(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """All that :func:`copy_arguments` copies: also tensors in the attributes of objects, each once."""
+    return _held(value, name, set())
+
+
+def _held(value: object, name: str, seen: set[int]) -> Iterator[tuple[str, Tensor]]:
+    kind = type(value)
+    if issubclass(kind, (*_SHARED, nn.Module)) or callable(value) or id(value) in seen:
+        return
+    seen.add(id(value))
+    if issubclass(kind, Tensor):
+        yield name, value  # type: ignore[misc] # asked for its class, an object may raise
+    else:
+        for step, item in [*_steps_into(value)] or _attributes_of(value):
+            yield from _held(item, name + step, seen)
+
+
+def _attributes_of(value: object) -> list[tuple[str, object]]:
+    with contextlib.suppress(Exception):
+        return [(f".{name}", item) for name, item in vars(value).items()]
+    return []
+
+
 def arguments_named(module: type, args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[str, Tensor]]:
     """The tensors that a module was called with, by the names that its ``forward`` has for them."""
     known = _parameters_of(getattr(module, "forward", None)) if args else ()

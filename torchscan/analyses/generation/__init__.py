@@ -1,0 +1,1 @@
+"""What generating text costs: a pass over the prompt, and one for each token after it."""

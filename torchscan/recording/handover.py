@@ -1,0 +1,33 @@
+"""What one pass of a generation hands to the next: its cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from torchscan.recording.bookkeeping.containers import copy_arguments, held_tensors
+from torchscan.recording.bookkeeping.tensors import own_copy
+from torchscan.torch_versions import making_ordinary_tensors, without_modes
+
+
+class Handover:
+    """Picks what the next pass gets from the output, and keeps a copy of it: shapes, and the values of small integers."""
+
+    def __init__(self, pick: Callable[[Any], Any]) -> None:
+        self._pick = pick
+        self._picked: Any = None
+        #: the copy, once the pass is over
+        self.kept: Any = None
+
+    def take(self, output: Any) -> list[Tensor]:
+        """Pick: the tensors that are kept."""
+        self._picked = self._pick(output)
+        return [tensor for _, tensor in held_tensors(self._picked)]
+
+    def copy(self) -> None:
+        """Replace what was picked by its copy, which no record knows."""
+        with making_ordinary_tensors(), without_modes():
+            self.kept = copy_arguments(self._picked, lambda tensor: own_copy(tensor.detach(), on_meta=True))
+        self._picked = None
