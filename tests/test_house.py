@@ -31,7 +31,7 @@ ROOMS = [
     {"question"},
     {"scan"},
     {"expectation", "pages"},
-    {"crawler", "estimator", "inspection", "targets"},
+    {"crawler", "estimator", "generation", "inspection", "targets"},
     {"metrics"},
     {"budgets", "tables"},
     {"live"},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -33,10 +35,18 @@ class Kept(NamedTuple):
     cache: Mapping[str, Any]
 
     @property
-    def bytes_(self) -> int:
-        """Bytes that the tensors of the cache address. Counters, of a single element, are none of it."""
-        found = {id(tensor): tensor for _, tensor in held_tensors(self.cache)}.values()
-        return sum(tensor.numel() * tensor.element_size() for tensor in found if tensor.numel() > 1)
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The tensors of the cache by their names. Counters, of a single element, are none of it."""
+        return {name: tensor for name, tensor in held_tensors(self.cache) if tensor.numel() > 1}
+
+
+#: lengths at which it shows what grows with the length
+_SHORTEST = (2, 3)
+
+
+def _bytes_of(tensor: Tensor) -> int:
+    """Those that it addresses: storages mislead, since a sliding window is a view."""
+    return tensor.numel() * tensor.element_size()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,28 @@ class Generating:
         self.records = 0
         self.prompted = lru_cache(8)(self._prompted)
         self.continued = lru_cache(8)(self._continued)
+
+    def cache_bytes(self, length: Length, share: Callable[[Tensor], Fraction] = lambda _: Fraction(1)) -> int:
+        """Bytes of the cache of all sequences; of keys and values, which grow with the length, a share of it."""
+        kept = self.prompted(length)
+        grown = [share(each) * _bytes_of(each) for name, each in kept.tensors.items() if name in self._growing]
+        fixed = [_bytes_of(each) for name, each in kept.tensors.items() if name not in self._growing]
+        return math.ceil(sum(grown)) + sum(fixed)
+
+    @once
+    def _growing(self) -> frozenset[str]:
+        """The tensors of the cache that hold something of each token, by their names."""
+        one, other = (self._shortest(length).tensors for length in _SHORTEST)
+        return frozenset(name for name, tensor in other.items() if name not in one or one[name].shape != tensor.shape)
+
+    @once
+    def is_gone_through(self) -> bool:
+        """Whether the model takes a prompt token by token, in a loop of its own, which takes as many operators as there are."""
+        one, other = (len(self._shortest(length).trace.ops) for length in _SHORTEST)
+        return one != other
+
+    def _shortest(self, length: int) -> Kept:
+        return self.prompted(Length(length) if not self._is_translated else Length(_SHORTEST[0], length))
 
     def _prompted(self, length: Length) -> Kept:
         """The pass over the prompt, and what was generated after it."""

@@ -1,0 +1,71 @@
+"""What generating text costs: results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torchscan.analyses.roofline import Roofline
+from torchscan.analyses.roofline.result import Limiter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What a language model takes, and how fast it answers, on a device. Times are in seconds."""
+
+    device: str
+    precision: str | None
+    #: the formats in which weights, and keys and values, are stored; None: as they are
+    weights: str | None
+    cache: str | None
+    #: tokens given, tokens generated, and how many sequences at once
+    prompt: int
+    new: int
+    batch_size: int
+    params: int
+    #: those that a token meets: of experts, the ones that it is routed to
+    active_params: int
+    weights_bytes: int
+    #: of one sequence at its end, and by how much a token at its end makes that grow
+    cache_bytes: int
+    cache_bytes_per_token: int
+    #: memory that a token needs beside weights and caches, for all sequences
+    work_bytes: int
+    #: tokens of each sequence, at most, prompt included; 0: none fits. None: as many as one likes
+    max_context: int | None
+    #: sequences at once, at most; None: as many as one likes
+    max_batch: int | None
+    #: until the first new token is there, and from one to the next, on average
+    first_token: float
+    per_token: float
+    prefill: Roofline
+    #: of a token in the middle of those generated
+    decode: Roofline
+    #: how many passes were recorded
+    records: int
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens of all sequences, over all the time that they take, that for the prompt included."""
+        return self.batch_size * self.new / (self.first_token + (self.new - 1) * self.per_token)
+
+    @property
+    def limiter(self) -> Limiter:
+        """What most of the time of a token goes by."""
+        return self.decode.total.limiter
+
+    def __repr__(self) -> str:
+        """A short one."""
+        return (
+            f"<Generation on {self.device}: first token after {1000 * self.first_token:.3g} ms, "
+            f"then {1000 * self.per_token:.3g} ms each, {self.tokens_per_second:.3g} tokens/s>"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data."""
+        plain = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("prefill", "decode")}
+        figures = {"tokens_per_second": self.tokens_per_second, "limiter": self.limiter}
+        told = {"assumptions": list(self.assumptions), "warnings": list(self.warnings)}
+        return {**plain, **figures, **told, "prefill": self.prefill.as_dict(), "decode": self.decode.as_dict()}
