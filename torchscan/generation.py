@@ -51,8 +51,8 @@ def analyze_generation(
         weights: the format in which weights are stored that go into products, but for the last: "int8", "fp8", "int4", "nf4",
             "mxfp4"; with the number of weights that share a scale, "int4:32". Arithmetic stays in the model's own.
         cache: the format in which keys and values are stored: "fp8", "int8".
-        eager: as plain PyTorch runs it, kernel by kernel, copying the cache for each token; by default as engines do that serve:
-            compiled, in a CUDA graph, with a cache that is appended to.
+        eager: as plain PyTorch runs it, kernel by kernel, copying the cache for each token; by default as engines do that
+            serve: compiled, in a CUDA graph, with a cache that is appended to.
         step: ``step(model, cache, token)`` runs the model on tokens of shape [batch, length] and returns its output and the new
             cache; ``cache`` is None at first. For models that are called in a way of their own.
         progress: say what takes more than a second, in a terminal or a notebook.

@@ -21,8 +21,8 @@ def work_bytes(trace: Trace) -> int:
 def longest(cache_bytes: Callable[[int], int], room: int, known: int, limit: int | None) -> int | None:
     """The most tokens whose cache fits; ``known`` is a length that is recorded already.
 
-    The cache grows with the length, ever more slowly (a window is full at some point), so a chord between a length that fits and
-    one that doesn't meets the room at a length that fits only if it is straight.
+    The cache grows with the length, ever more slowly (a window is full at some point), so a chord between a length that fits
+    and one that doesn't meets the room at a length that fits only if it is straight.
     """
     fits, bursts = 0, limit or _LONGEST
     if cache_bytes(bursts) <= room:
