@@ -152,10 +152,11 @@ class _Asked:
         )
 
     def _assumptions(self, decode: Roofline) -> tuple[str, ...]:
+        kernels = "a compiled model in a CUDA graph" if self._is_gpu else "kernels that are called one by one"
         served = (
-            "that kernels are launched one by one, and what is joined to a cache is copied"
+            "kernels that are launched one by one, and a cache that is copied for each token"
             if self._serving.eager
-            else "a compiled model in a CUDA graph, a cache that is appended to in place, and sampling on the device"
+            else f"{kernels}, a cache that is appended to in place, and sampling on the device"
         )
         return (served, "that all sequences have the same length, and begin and end together", *decode.assumptions)
 

@@ -88,12 +88,6 @@ class Generating:
         one, other = (self._shortest(length).tensors for length in _SHORTEST)
         return frozenset(name for name, tensor in other.items() if name not in one or one[name].shape != tensor.shape)
 
-    @once
-    def is_gone_through(self) -> bool:
-        """Whether the model takes a prompt token by token, in a loop of its own, which takes as many operators as there are."""
-        one, other = (len(self._shortest(length).trace.ops) for length in _SHORTEST)
-        return one != other
-
     def _shortest(self, length: int) -> Kept:
         return self.prompted(Length(length) if not self._is_translated else Length(_SHORTEST[0], length))
 

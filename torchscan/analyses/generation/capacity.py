@@ -24,6 +24,8 @@ def longest(cache_bytes: Callable[[int], int], room: int, known: int, limit: int
     The cache grows with the length, ever more slowly (a window is full at some point), so a chord between a length that fits
     and one that doesn't meets the room at a length that fits only if it is straight.
     """
+    if room <= 0:
+        return 0
     fits, bursts = 0, limit or _LONGEST
     if cache_bytes(bursts) <= room:
         return limit

@@ -48,6 +48,8 @@ class Repriced:
 
     def served(self, costs: tuple[OpCost, ...]) -> Served:
         """The costs of the calls of the record, given those as they are."""
+        if self._serving == AS_IT_IS:
+            return Served(costs, (0,) * len(costs))
         changed = [self._served(op, cost) for op, cost in zip(self._trace.ops, costs, strict=True)]
         return Served(tuple(cost for cost, _ in changed), tuple(unpacked for _, unpacked in changed))
 

@@ -69,14 +69,22 @@ def _held(value: object, name: str, seen: set[int]) -> Iterator[tuple[str, Tenso
     if issubclass(kind, Tensor):
         yield name, value  # type: ignore[misc] # asked for its class, an object may raise
     else:
-        for step, item in [*_steps_into(value)] or _attributes_of(value):
+        for step, item in [*_steps_into(value)] or _steps_below(value):
             yield from _held(item, name + step, seen)
 
 
-def _attributes_of(value: object) -> list[tuple[str, object]]:
+def _steps_below(value: object) -> list[tuple[str, object]]:
+    """What other objects hold; nothing of one that does not let itself be read."""
     with contextlib.suppress(Exception):
-        return [(f".{name}", item) for name, item in vars(value).items()]
+        if issubclass(type(value), _SEQUENCES):
+            return [(f"[{index}]", item) for index, item in enumerate(plain_items(value))]
+        return [(f".{name}", item) for name, item in _attributes_of(value).items()]
     return []
+
+
+def _attributes_of(value: object) -> dict[str, Any]:
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name, None) for name in slots}}
 
 
 def arguments_named(module: type, args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[str, Tensor]]:
@@ -178,8 +186,7 @@ def _items_or_attributes_of(value: Any) -> list[object]:
         return list(value.values())
     if issubclass(type(value), _SEQUENCES):
         return list(plain_items(value))
-    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
-    return [*getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
+    return list(_attributes_of(value).values())
 
 
 def packed_objects(named: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, torch.ScriptObject]]:
