@@ -269,15 +269,24 @@ def test_a_page_is_live_while_training_goes_on(browser: Browser, tmp_path: Path)
             watcher.step()
         """
     )
-    training = subprocess.Popen(  # noqa: S603
+    with subprocess.Popen(  # noqa: S603
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-    )
+    ) as training:
+        try:
+            _follow(browser, training)
+        finally:
+            assert training.stdin is not None
+            training.stdin.close()
+        assert training.wait(30) == 0
+
+
+def _follow(browser: Browser, training: subprocess.Popen[str]) -> None:
     assert training.stdin is not None
     assert training.stdout is not None
     url = training.stdout.readline().removeprefix("torchscan: ").strip()
     training.stdin.write("\n\n")
     with opened(browser, url) as page:
-        page.locator(".node[data-name='0']").wait_for()
+        page.locator(".node[data-name='0']").wait_for(timeout=120_000)  # its graph is drawn when nobody else wants the machine
         page.locator(".state", has_text="live").wait_for()
         for _ in range(3):
             before = page.locator(".question").inner_text()
@@ -286,9 +295,6 @@ def test_a_page_is_live_while_training_goes_on(browser: Browser, tmp_path: Path)
             while page.locator(".question").inner_text() == before and time.monotonic() < start + 10:
                 time.sleep(0.02)
             assert page.locator(".question").inner_text() != before
-    training.stdin.close()
-    training.stdout.close()
-    assert training.wait(30) == 0
 
 
 def test_layers_are_kept_in_view_by_enter_and_by_dragging(browser: Browser, run: Path, tmp_path: Path) -> None:
