@@ -41,11 +41,25 @@ def _run() -> Any:
     return run.facts
 
 
+def _generation() -> Any:
+    from tests.models.generating import Echo
+
+    return torchscan.analyze_generation(Echo(), 4, 2, device="RTX 3090")
+
+
+def _generation_sweep() -> Any:
+    from tests.models.generating import Echo
+
+    return torchscan.sweep_generation(Echo(), 4, 2, device="RTX 3090", price=2.5)
+
+
 RESULTS: Mapping[str, Callable[[], Any]] = {
     "info": _info,
     "memory": lambda: torchscan.estimate_memory(block(), SHAPE, training=True, optimizer="SGD", device="RTX 3090"),
     "roofline": lambda: torchscan.analyze_roofline(block(), SHAPE, device="RTX 3090"),
     "remedies": lambda: _remedies(block()),
+    "generation": lambda: _generation(),
+    "generation by batch size": lambda: _generation_sweep(),
     "run": _run,
     "fields": lambda: torchscan.receptive_field(block(), SHAPE),
     "field": lambda: torchscan.receptive_field(block(), SHAPE)["conv"],
@@ -60,6 +74,8 @@ TABLES: Mapping[str, Callable[[Any], Table]] = {
     "info": torchscan.info_table,
     "memory": torchscan.memory_table,
     "roofline": torchscan.roofline_table,
+    "generation": torchscan.generation_table,
+    "generation by batch size": torchscan.generation_table,
     "fields": torchscan.field_table,
     "run": torchscan.run_table,
     "run comparison": torchscan.comparison_table,
@@ -73,6 +89,8 @@ SAYS = {
     "memory": "Peak memory",
     "roofline": "Expected time",
     "remedies": "as it is",
+    "generation": "First token after",
+    "generation by batch size": "Tokens/s",
     "run": "Forward",
     "fields": "Sees everything by",
     "field": "Starts by phase",

@@ -1,25 +1,30 @@
-"""The verb that says what generating text with a language model takes."""
+"""The verbs that say what generating text with a language model takes."""
 
 from __future__ import annotations
 
-from fractions import Fraction
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
+from torchscan.analyses.generation.cache_size import CacheSize
 from torchscan.analyses.generation.capacity import longest, work_bytes
 from torchscan.analyses.generation.parameters import active_parameters, distinct_parameters, weights_bytes
-from torchscan.analyses.generation.result import Generation
+from torchscan.analyses.generation.result import Generation, GenerationSweep
 from torchscan.analyses.generation.serving import Serving
 from torchscan.analyses.generation.stored import stored
 from torchscan.analyses.roofline import Rates, Roofline, numbers_of, require_format, roofline_of
 from torchscan.errors import InputError
-from torchscan.hardware.devices import device_named
+from torchscan.hardware.devices import Device, device_named
+from torchscan.once import once
 from torchscan.progress import progress as told
 from torchscan.recording.generation import Generating, Length, Step, Stepping
 from torchscan.recording.precision import Precision, checked_precision
 from torchscan.recording.request import require_module
 from torchscan.trace.trace import Trace
+
+_PRECISIONS = ("fp32", "fp16", "bf16", "tf32")
 
 
 def analyze_generation(
@@ -38,7 +43,7 @@ def analyze_generation(
 ) -> Generation:
     """What a language model takes on a device, and how fast it answers there, computed on shapes alone.
 
-    Two passes are recorded: one over the prompt, and one over a single token, which gets the cache that the first returned. So
+    Two passes are priced: one over the prompt, and one over a single token, which gets the cache that the first returned. So
     it holds for any model of transformers that generates, and for all that take and return a cache by the same name.
 
     Args:
@@ -49,7 +54,7 @@ def analyze_generation(
         device: the card: ``torchscan devices`` lists all known ones; "auto": this machine's.
         precision: "fp32", "fp16", "bf16": what the model is converted to; None: the model as it is.
         weights: the format in which weights are stored that go into products, but for the last: "int8", "fp8", "int4", "nf4",
-            "mxfp4"; with the number of weights that share a scale, "int4:32". Arithmetic stays in the model's own.
+            "fp4", "mxfp4"; with the number of weights that share a scale, "int4:32". Arithmetic stays in the model's own.
         cache: the format in which keys and values are stored: "fp8", "int8".
         eager: as plain PyTorch runs it, kernel by kernel, copying the cache for each token; by default as engines do that
             serve: compiled, in a CUDA graph, with a cache that is appended to.
@@ -57,108 +62,96 @@ def analyze_generation(
             cache; ``cache`` is None at first. For models that are called in a way of their own.
         progress: say what takes more than a second, in a terminal or a notebook.
     """
-    require_module(module)
-    for name, number in (("prompt", prompt), ("new", new), ("batch_size", batch_size)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise InputError(f"{name} is {number!r}: give a positive integer")
-    serving = Serving(
+    serving = _serving(weights, cache, eager=eager)
+    setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
+    with told(f"torchscan: {type(module).__name__}, token by token", is_shown=progress):
+        return _Asked(module, step, setting).answer(batch_size)
+
+
+def sweep_generation(
+    module: nn.Module,
+    prompt: int = 512,
+    new: int = 128,
+    *,
+    batch_sizes: Sequence[int] = (1, 8, 32),
+    price: float | None = None,
+    device: str = "auto",
+    precision: Precision | None = None,
+    weights: str | None = None,
+    cache: str | None = None,
+    eager: bool = False,
+    step: Step | None = None,
+    progress: bool = True,
+) -> GenerationSweep:
+    """The same question for several batch sizes: the more sequences at once, the more tokens a second, and the longer for each.
+
+    Args:
+        module: the model, as for :func:`analyze_generation`, like all that is not named here.
+        prompt: tokens that each sequence begins with.
+        new: tokens that are generated for each.
+        batch_sizes: sequences at once.
+        price: what the device costs an hour, in a currency of yours: then there is what a million new tokens costs.
+        device: the card.
+        precision: what the model is converted to.
+        weights: the format in which weights are stored.
+        cache: the format in which keys and values are stored.
+        eager: as plain PyTorch runs it.
+        step: how the model is called.
+        progress: say what takes more than a second.
+    """
+    if not batch_sizes:
+        raise InputError("batch_sizes is empty: give at least one")
+    if price is not None and not price > 0:
+        raise InputError(f"price is {price!r}: give what the device costs an hour")
+    serving = _serving(weights, cache, eager=eager)
+    setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
+    asked = _Asked(module, step, setting)
+    with told(f"torchscan: {type(module).__name__}, token by token", is_shown=progress):
+        return GenerationSweep(generations=tuple(asked.answer(each) for each in dict.fromkeys(batch_sizes)), price=price)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    """All of a question but the model and the batch."""
+
+    device: Device
+    precision: Precision | None
+    serving: Serving
+    length: Length
+    #: tokens that the model has positions for
+    limit: int | None
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device.vendor != "CPU"
+
+
+def _serving(weights: str | None, cache: str | None, *, eager: bool) -> Serving:
+    return Serving(
         weights=None if weights is None else stored(weights, "weights"),
         cache=None if cache is None else stored(cache, "cache"),
         eager=eager,
     )
-    if precision is not None and (checked_precision(precision) not in ("fp32", "fp16", "bf16", "tf32")):
+
+
+def _setting(
+    module: nn.Module, prompt: int, new: int, *, device: str, precision: Precision | None, serving: Serving
+) -> _Setting:
+    require_module(module)
+    _require_positive("prompt", prompt)
+    _require_positive("new", new)
+    if precision is not None and checked_precision(precision) not in _PRECISIONS:
         raise InputError(f"precision is {precision!r}: give 'bf16', 'fp16' or 'fp32'; weights= says how weights are stored")
-    asked = _Asked(module, Length(prompt, new), batch_size, device, precision, serving, step)
-    with told(f"torchscan: {type(module).__name__}, token by token", is_shown=progress):
-        return asked.answer()
+    found, limit = device_named(device), _positions_of(module)
+    require_format(found, precision)
+    if limit is not None and prompt + new > limit:
+        raise InputError(f"the model has {limit:,} positions, and {prompt:,} + {new:,} tokens were asked for")
+    return _Setting(device=found, precision=precision, serving=serving, length=Length(prompt, new), limit=limit)
 
 
-class _Asked:
-    """A question and its records."""
-
-    def __init__(
-        self,
-        module: nn.Module,
-        length: Length,
-        batch_size: int,
-        device: str,
-        precision: Precision | None,
-        serving: Serving,
-        step: Step | None,
-    ) -> None:
-        self._device = device_named(device)
-        require_format(self._device, precision)
-        self._is_gpu = self._device.vendor != "CPU"
-        kernels = {"device_type": "cuda" if self._is_gpu else "cpu", "has_flash": self._device.has_flash}
-        called = module if step is None else Stepping(module, step)
-        self._passes = Generating(called, batch_size=batch_size, precision=precision, kernels=kernels)
-        self._length, self._batch_size, self._serving, self._precision = length, batch_size, serving, precision
-        self._limit = _positions_of(module)
-
-    def answer(self) -> Generation:
-        """All of it."""
-        prompt, new = self._length.prompt, self._length.generated
-        if self._limit is not None and prompt + new > self._limit:
-            raise InputError(f"the model has {self._limit} positions, and {prompt} + {new} tokens were asked for")
-        prefill = self._roofline(self._passes.prompted(Length(prompt)).trace)
-        middle = self._passes.continued(Length(prompt, new // 2)).trace
-        decode, work = self._roofline(middle), work_bytes(middle)
-        held = weights_bytes(middle, self._serving.weights)
-        at_end, before = self._cache(prompt + new), self._cache(prompt + new - 1)
-        room = self._device.room_bytes - held - work
-        return Generation(
-            device=self._device.name,
-            precision=self._precision,
-            weights=None if self._serving.weights is None else str(self._serving.weights),
-            cache=None if self._serving.cache is None else str(self._serving.cache),
-            prompt=prompt,
-            new=new,
-            batch_size=self._batch_size,
-            params=sum(each.numel for each in distinct_parameters(middle)),
-            active_params=active_parameters(middle),
-            weights_bytes=held,
-            cache_bytes=at_end,
-            cache_bytes_per_token=at_end - before,
-            work_bytes=work,
-            max_context=longest(self._cache, room // self._batch_size, prompt + new, self._limit),
-            max_batch=max(0, self._device.room_bytes - held) // (at_end + work // self._batch_size),
-            first_token=prefill.time_estimate,
-            per_token=decode.time_estimate,
-            prefill=prefill,
-            decode=decode,
-            records=self._passes.records,
-            assumptions=self._assumptions(decode),
-            warnings=decode.warnings,
-        )
-
-    def _cache(self, length: int) -> int:
-        """Bytes of the cache of one sequence."""
-        prompt = min(self._length.prompt, length)
-        bytes_ = self._passes.cache_bytes(Length(prompt, length - prompt), self._share_of_cache)
-        return bytes_ // self._batch_size
-
-    def _share_of_cache(self, tensor: Tensor) -> Fraction:
-        format_ = self._serving.cache
-        return Fraction(1) if format_ is None else format_.share(tensor.shape[-1], tensor.element_size())
-
-    def _roofline(self, trace: Trace) -> Roofline:
-        return roofline_of(
-            trace,
-            Rates(self._device),
-            precision=self._precision,
-            numbers=numbers_of(self._device, self._precision),
-            compiled=self._is_gpu and not self._serving.eager,
-            serving=self._serving,
-        )
-
-    def _assumptions(self, decode: Roofline) -> tuple[str, ...]:
-        kernels = "a compiled model in a CUDA graph" if self._is_gpu else "kernels that are called one by one"
-        served = (
-            "kernels that are launched one by one, and a cache that is copied for each token"
-            if self._serving.eager
-            else f"{kernels}, a cache that is appended to in place, and sampling on the device"
-        )
-        return (served, "that all sequences have the same length, and begin and end together", *decode.assumptions)
+def _require_positive(name: str, number: object) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise InputError(f"{name} is {number!r}: give a positive integer")
 
 
 def _positions_of(module: nn.Module) -> int | None:
@@ -167,3 +160,91 @@ def _positions_of(module: nn.Module) -> int | None:
     config = getattr(config, "text_config", config)
     limit = getattr(config, "max_position_embeddings", None)
     return limit if isinstance(limit, int) and limit > 0 else None
+
+
+class _Asked:
+    """A question and its records, for any number of batch sizes."""
+
+    def __init__(self, module: nn.Module, step: Step | None, setting: _Setting) -> None:
+        self._module = module if step is None else Stepping(module, step)
+        self._setting = setting
+
+    def answer(self, batch_size: int) -> Generation:
+        """All of it."""
+        _require_positive("batch_size", batch_size)
+        asked, serving, passes = self._setting, self._setting.serving, self._passes(batch_size)
+        prompt, new = asked.length.prompt, asked.length.generated
+        before = self._alone.records
+        prefill = self._roofline(passes.prompted(Length(prompt)).trace)
+        middle = passes.continued(Length(prompt, new // 2)).trace
+        decode, work = self._roofline(middle), work_bytes(middle)
+        held = weights_bytes(middle, serving.weights)
+        at_end = self._cache(prompt + new)
+        room = asked.device.room_bytes - held
+        limit = asked.limit if self._cache.may_go_on else prompt + new
+        return Generation(
+            device=asked.device.name,
+            precision=asked.precision,
+            weights=None if serving.weights is None else str(serving.weights),
+            cache=None if serving.cache is None else str(serving.cache),
+            prompt=prompt,
+            new=new,
+            batch_size=batch_size,
+            params=sum(each.numel for each in distinct_parameters(middle)),
+            active_params=active_parameters(middle),
+            weights_bytes=held,
+            cache_bytes=at_end,
+            cache_bytes_per_token=at_end - self._cache(prompt + new - 1),
+            work_bytes=work,
+            max_context=longest(self._cache, (room - work) // batch_size, prompt + new, limit),
+            max_batch=max(0, room) // max(1, at_end + work // batch_size),
+            first_token=prefill.time_estimate,
+            per_token=decode.time_estimate,
+            prefill=prefill,
+            decode=decode,
+            records=passes.records + (0 if passes is self._alone else self._alone.records - before),
+            assumptions=self._assumptions(decode),
+            warnings=decode.warnings,
+        )
+
+    @once
+    def _alone(self) -> Generating:
+        """One sequence, of which the cache is measured."""
+        return self._passes_of(1)
+
+    @once
+    def _cache(self) -> CacheSize:
+        return CacheSize(self._alone, self._setting.length, self._setting.serving.cache)
+
+    def _passes(self, batch_size: int) -> Generating:
+        return self._alone if batch_size == 1 else self._passes_of(batch_size)
+
+    def _passes_of(self, batch_size: int) -> Generating:
+        kernels = {"device_type": "cuda" if self._setting.is_gpu else "cpu", "has_flash": self._setting.device.has_flash}
+        return Generating(self._module, batch_size=batch_size, precision=self._setting.precision, kernels=kernels)
+
+    def _roofline(self, trace: Trace) -> Roofline:
+        asked = self._setting
+        return roofline_of(
+            trace,
+            Rates(asked.device),
+            precision=asked.precision,
+            numbers=numbers_of(asked.device, asked.precision),
+            compiled=asked.is_gpu and not asked.serving.eager,
+            serving=asked.serving,
+        )
+
+    def _assumptions(self, decode: Roofline) -> tuple[str, ...]:
+        kernels = "a compiled model in a CUDA graph" if self._setting.is_gpu else "kernels that are called one by one"
+        served = (
+            "kernels that are launched one by one, and a cache that is copied for each token"
+            if self._setting.serving.eager
+            else f"{kernels}, a cache that is appended to in place, and sampling on the device"
+        )
+        reach = self._cache.reach
+        beyond = (
+            f"that the cache grows beyond {reach:,} tokens as it does there"
+            if self._cache.may_go_on
+            else f"no more than {reach:,} tokens, since a longer pass failed"
+        )
+        return (served, "that all sequences have the same length, and begin and end together", beyond, *decode.assumptions)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -40,15 +38,6 @@ class Kept(NamedTuple):
         return {name: tensor for name, tensor in held_tensors(self.cache) if tensor.numel() > 1}
 
 
-#: lengths at which it shows what grows with the length
-_SHORTEST = (2, 3)
-
-
-def _bytes_of(tensor: Tensor) -> int:
-    """Those that it addresses: storages mislead, since a sliding window is a view."""
-    return tensor.numel() * tensor.element_size()
-
-
 @dataclass(frozen=True, slots=True)
 class Length:
     """How far a generation has come: tokens of the prompt, and tokens after it."""
@@ -65,7 +54,8 @@ class Generating:
         forward = inspect.signature(type(module).forward).parameters
         self._takes = frozenset(forward)
         self._token = getattr(module, "main_input_name", None) or next(name for name in forward if name != "self")
-        self._is_translated = "decoder_input_ids" in forward and "encoder_outputs" in forward
+        #: whether there is an encoder for the prompt
+        self.is_translated = "decoder_input_ids" in forward and "encoder_outputs" in forward
         self._name = type_name_of(module)
         request = PassRequest(module=module, args=(), kwargs={}, execute="auto", in_pieces=True, **kernels)
         self._request = in_precision(request, precision)
@@ -75,25 +65,9 @@ class Generating:
         self.prompted = lru_cache(8)(self._prompted)
         self.continued = lru_cache(8)(self._continued)
 
-    def cache_bytes(self, length: Length, share: Callable[[Tensor], Fraction] = lambda _: Fraction(1)) -> int:
-        """Bytes of the cache of all sequences; of keys and values, which grow with the length, a share of it."""
-        kept = self.prompted(length)
-        grown = [share(each) * _bytes_of(each) for name, each in kept.tensors.items() if name in self._growing]
-        fixed = [_bytes_of(each) for name, each in kept.tensors.items() if name not in self._growing]
-        return math.ceil(sum(grown)) + sum(fixed)
-
-    @once
-    def _growing(self) -> frozenset[str]:
-        """The tensors of the cache that hold something of each token, by their names."""
-        one, other = (self._shortest(length).tensors for length in _SHORTEST)
-        return frozenset(name for name, tensor in other.items() if name not in one or one[name].shape != tensor.shape)
-
-    def _shortest(self, length: int) -> Kept:
-        return self.prompted(Length(length) if not self._is_translated else Length(_SHORTEST[0], length))
-
     def _prompted(self, length: Length) -> Kept:
         """The pass over the prompt, and what was generated after it."""
-        if self._is_translated:
+        if self.is_translated:
             inputs = {self._token: self._tokens(length.prompt), "decoder_input_ids": self._tokens(1 + length.generated)}
         else:
             inputs = {self._token: self._tokens(length.prompt + length.generated)}
@@ -101,7 +75,7 @@ class Generating:
 
     def _continued(self, length: Length) -> Kept:
         """The pass over one more token."""
-        name = "decoder_input_ids" if self._is_translated else self._token
+        name = "decoder_input_ids" if self.is_translated else self._token
         return self._record({name: self._tokens(1)}, self.prompted(length).cache)
 
     def _tokens(self, number: int) -> Tensor:
@@ -113,6 +87,11 @@ class Generating:
         request = replace(self._request, kwargs=kwargs, cached=tuple(cache), handover=handover)
         trace, _ = record_step(request)
         self.records += 1
+        if not handover.kept:
+            raise InputError(
+                f"{self._name} returns no cache that it takes again: give step=, a function of (model, cache, token) "
+                "that returns the output and the new cache"
+            )
         return Kept(trace, {**cache, **handover.kept})
 
     @once
@@ -123,13 +102,8 @@ class Generating:
     def _cache_in(self, output: Any) -> Mapping[str, Any]:
         """All that is returned under the name of an argument."""
         found = {name: output[name] for name in _names_of(output) if name in self._takes and any(held_tensors(output[name]))}
-        if self._is_translated:
+        if self.is_translated:
             found["encoder_outputs"] = (output["encoder_last_hidden_state"],)
-        if not found:
-            raise InputError(
-                f"{self._name} returns no cache that it takes again: give step=, a function of (model, cache, token) "
-                "that returns the output and the new cache"
-            )
         return found
 
 

@@ -5,36 +5,93 @@ from __future__ import annotations
 from typing import Any
 
 from torchscan import units
-from torchscan.analyses.generation.result import Generation
+from torchscan.analyses.generation.result import Generation, GenerationSweep
 from torchscan.report.table import Cell, Column, Row, Table
 
 
-def generation_table(generation: Generation) -> Table:
-    """What it takes and how fast it answers, a figure a row."""
-    rows = [Row(cells=(Cell(name, name), Cell(value, text))) for name, value, text in _figures(generation)]
+def generation_table(generation: Generation | GenerationSweep) -> Table:
+    """What it takes and how fast it answers: a figure a row, or of a sweep a batch size a row.
+
+    Args:
+        generation: of ``analyze_generation`` or ``sweep_generation``.
+    """
+    return _swept(generation) if isinstance(generation, GenerationSweep) else _one(generation)
+
+
+def _one(generation: Generation) -> Table:
+    figures = [*_of_model(generation), *_of_batch(generation)]
     return Table(
         title="Generation",
-        columns=[Column(key="figure", heading="", is_number=False), Column(key="value", heading="")],
-        rows=rows,
-        summary=[_question(generation)],
-        remarks=[
-            *(f"Warning: {text}." for text in generation.warnings),
-            f"{generation.decode.spread.said}.",
-            *(f"Assumed: {text}." for text in generation.assumptions),
-        ],
+        columns=[Column(key="figure", heading="Figure", is_number=False), Column(key="value", heading="Value")],
+        rows=[Row(cells=(Cell(name, name), Cell(value, text))) for name, value, text in figures],
+        summary=[f"{_question(generation)}, batch size {generation.batch_size}"],
+        remarks=_remarks(generation),
         noun="figures",
     )
 
 
-def _figures(generation: Generation) -> list[tuple[str, Any, str]]:
+def _swept(sweep: GenerationSweep) -> Table:
+    first = sweep.generations[0]
+    columns = [
+        ("batch_size", "Batch"),
+        ("first_token", "First token"),
+        ("per_token", "Per token"),
+        ("tokens_per_second", "Tokens/s"),
+        ("limiter", "Limited by"),
+        ("max_context", "Context"),
+        *([("price_per_million", "Price of 1M")] if sweep.price is not None else []),
+    ]
+    return Table(
+        title="Generation by batch size",
+        columns=[Column(key=key, heading=heading, is_number=key != "limiter") for key, heading in columns],
+        rows=[Row(cells=_cells(sweep, each)) for each in sweep.generations],
+        summary=[_question(first), *_sentences(first)],
+        remarks=[*_unfit(sweep), *_remarks(first), f"{sweep.records} passes were recorded."],
+        noun="batch sizes",
+    )
+
+
+def _cells(sweep: GenerationSweep, each: Generation) -> tuple[Cell, ...]:
+    price = sweep.price_per_million(each)
+    return (
+        Cell(each.batch_size, f"{each.batch_size:,}{'' if each.fits else ' (no room)'}"),
+        Cell(each.first_token, units.duration(each.first_token)),
+        Cell(each.per_token, units.duration(each.per_token)),
+        Cell(each.tokens_per_second, f"{each.tokens_per_second:,.0f}"),
+        Cell(each.limiter, each.limiter),
+        Cell(each.max_context, _most(each.max_context, "")),
+        *([] if price is None else [Cell(price, f"{price:,.2f}")]),
+    )
+
+
+def _sentences(first: Generation) -> list[str]:
+    return [f"{name}: {text}" for name, _, text in _of_model(first)]
+
+
+def _unfit(sweep: GenerationSweep) -> list[str]:
+    if all(each.fits for each in sweep.generations):
+        return []
+    most = sweep.generations[0].max_batch
+    return [
+        f"Warning: the memory has room for {most:,} sequences." if most else "Warning: the memory is too small for the model."
+    ]
+
+
+def _of_model(generation: Generation) -> list[tuple[str, Any, str]]:
+    """What does not depend on the batch."""
     return [
         ("Parameters", generation.params, units.count(generation.params)),
         ("of which a token meets", generation.active_params, units.count(generation.active_params)),
         ("Weights", generation.weights_bytes, units.memory(generation.weights_bytes)),
         ("Cache of a sequence at its end", generation.cache_bytes, units.memory(generation.cache_bytes)),
         ("and of one more token", generation.cache_bytes_per_token, units.memory(generation.cache_bytes_per_token)),
-        ("Largest context", generation.max_context, _most(generation.max_context, "tokens")),
         ("Largest batch", generation.max_batch, _most(generation.max_batch, "sequences")),
+    ]
+
+
+def _of_batch(generation: Generation) -> list[tuple[str, Any, str]]:
+    return [
+        ("Largest context", generation.max_context, _most(generation.max_context, "tokens")),
         ("First token after", generation.first_token, units.duration(generation.first_token)),
         ("Each further token after", generation.per_token, units.duration(generation.per_token)),
         ("New tokens per second", generation.tokens_per_second, f"{generation.tokens_per_second:,.0f}"),
@@ -42,8 +99,16 @@ def _figures(generation: Generation) -> list[tuple[str, Any, str]]:
     ]
 
 
+def _remarks(generation: Generation) -> list[str]:
+    return [
+        *(f"Warning: {text}." for text in generation.warnings),
+        f"{generation.decode.spread.said}.",
+        *(f"Assumed: {text}." for text in generation.assumptions),
+    ]
+
+
 def _most(number: int | None, what: str) -> str:
-    return "no limit" if number is None else f"{number:,} {what}" if number else "does not fit"
+    return "no limit" if number is None else f"{number:,} {what}".strip() if number else "does not fit"
 
 
 def _question(generation: Generation) -> str:
@@ -52,5 +117,4 @@ def _question(generation: Generation) -> str:
         *(f"weights in {each}" for each in [generation.weights] if each),
         *(f"cache in {each}" for each in [generation.cache] if each),
     ]
-    lengths = f"{generation.prompt:,} tokens given and {generation.new:,} new, batch size {generation.batch_size}"
-    return f"{generation.device}, {', '.join(formats)}; {lengths}"
+    return f"{generation.device}, {', '.join(formats)}; {generation.prompt:,} tokens given and {generation.new:,} new"

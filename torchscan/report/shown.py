@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from torchscan.analyses.generation.result import Generation, GenerationSweep
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.module_graph import ModuleGraph
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
@@ -18,6 +19,7 @@ from torchscan.report.costs import cost_table
 from torchscan.report.devices import device_table
 from torchscan.report.export import format_info, to_html
 from torchscan.report.fields import field_table, layer_table
+from torchscan.report.generation import generation_table
 from torchscan.report.graphs.languages import graph_table
 from torchscan.report.graphs.svg import to_svg
 from torchscan.report.html import part_of
@@ -51,6 +53,8 @@ _shows_as(LayerField, layer_table)
 _shows_as(MemoryEstimate, memory_table, format_memory)
 _shows_as(Roofline, roofline_table, format_roofline)
 _shows_as(Remedies, remedies_table)
+_shows_as(Generation, generation_table)
+_shows_as(GenerationSweep, generation_table)
 _shows_as(RunFacts, lambda run: run_table(run, max_depth=None), lambda run: run_table(run).write("text"))  # a page folds
 _shows_as(Comparison, comparison_table, format_comparison)
 _shows_as(RunComparison, comparison_table, format_comparison)

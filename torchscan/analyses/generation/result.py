@@ -7,10 +7,11 @@ from typing import Any
 
 from torchscan.analyses.roofline import Roofline
 from torchscan.analyses.roofline.result import Limiter
+from torchscan.results import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Generation(Result):
     """What a language model takes, and how fast it answers, on a device. Times are in seconds."""
 
     device: str
@@ -52,6 +53,11 @@ class Generation:
         return self.batch_size * self.new / (self.first_token + (self.new - 1) * self.per_token)
 
     @property
+    def fits(self) -> bool:
+        """Whether weights and caches find room."""
+        return self.max_batch is None or self.batch_size <= self.max_batch
+
+    @property
     def limiter(self) -> Limiter:
         """What most of the time of a token goes by."""
         return self.decode.total.limiter
@@ -66,6 +72,35 @@ class Generation:
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         plain = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("prefill", "decode")}
-        figures = {"tokens_per_second": self.tokens_per_second, "limiter": self.limiter}
+        figures = {"tokens_per_second": self.tokens_per_second, "limiter": self.limiter, "fits": self.fits}
         told = {"assumptions": list(self.assumptions), "warnings": list(self.warnings)}
         return {**plain, **figures, **told, "prefill": self.prefill.as_dict(), "decode": self.decode.as_dict()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSweep(Result):
+    """The same question for several batch sizes."""
+
+    generations: tuple[Generation, ...]
+    #: what the device costs an hour; None: nobody said
+    price: float | None
+
+    def price_per_million(self, generation: Generation) -> float | None:
+        """What a million new tokens costs, in the currency of the price."""
+        return None if self.price is None else self.price / 3600 / generation.tokens_per_second * 1e6
+
+    @property
+    def records(self) -> int:
+        """How many passes were recorded."""
+        return sum(each.records for each in self.generations)
+
+    def __repr__(self) -> str:
+        """A short one."""
+        sizes = ", ".join(str(each.batch_size) for each in self.generations)
+        return f"<GenerationSweep on {self.generations[0].device}: batch sizes {sizes}, {self.records} records>"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data."""
+        prices = [self.price_per_million(each) for each in self.generations]
+        each = [{**one.as_dict(), "price_per_million": price} for one, price in zip(self.generations, prices, strict=True)]
+        return {"price": self.price, "records": self.records, "generations": each}

@@ -21,7 +21,7 @@ class Stored:
 
     name: str
     bits: int
-    #: weights that share a scale; None: those of a row
+    #: weights that share a scale; None: those of a row, or all
     group: int | None = None
 
     @property
@@ -30,8 +30,11 @@ class Stored:
         return self.bits < 16
 
     def size(self, rows: int, columns: int) -> int:
-        """Bytes of a matrix, ``bits/8`` a weight, and the scales: of each group, the last of which may be smaller, or row."""
-        groups = 1 if self.group is None else -(-columns // self.group)
+        """Bytes of a matrix: ``bits/8`` a weight, and a scale for each group, the last of which may be smaller.
+
+        Without groups, int8 has a scale for each row, and fp8 one for a matrix, which is not counted.
+        """
+        groups = -(-columns // self.group) if self.group else int(self.name == "int8")
         scales = _SCALES.get(self.name, 0) * rows * groups if self.is_packed else 0
         return -(-(rows * columns * self.bits + scales) // 8)
 

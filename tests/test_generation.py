@@ -1,0 +1,162 @@
+"""What generating text takes, against what can be derived by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchscan
+from tests.models.generating import Echo, InPlace, Recurrent, Window
+from torchscan.errors import InputError
+
+CARD = "RTX 3090"
+
+
+def _asked(model: nn.Module, prompt: int = 4, new: int = 2, **options: Any) -> torchscan.Generation:
+    return torchscan.analyze_generation(model, prompt, new, device=CARD, **options)
+
+
+def _called_by_place(model: nn.Module, cache: Tensor | None, token: Tensor) -> tuple[Tensor, Tensor]:
+    output, cache = model(token, cache)
+    return output, cache
+
+
+def test_keys_and_values_grow_with_every_token() -> None:
+    found = _asked(Echo(vocabulary=10, width=8), batch_size=3)
+    assert found.params == found.active_params == 10 * 8 + 8 * 8 + 8 * 8 + 8 * 10
+    assert found.weights_bytes == 4 * found.params
+    assert found.cache_bytes_per_token == 2 * 8 * 4
+    assert found.cache_bytes == 6 * 2 * 8 * 4
+
+
+def test_a_window_is_full_at_some_point() -> None:
+    assert _asked(Window(3)).cache_bytes == 3 * 8 * 4
+    assert _asked(Window(3)).cache_bytes_per_token == 0
+    assert _asked(Window(100)).cache_bytes == 6 * 8 * 4
+    assert _asked(Window(100)).cache_bytes_per_token == 8 * 4
+
+
+def test_a_state_does_not_grow() -> None:
+    found = _asked(Recurrent(), step=_called_by_place)
+    assert found.cache_bytes == 16 * 4
+    assert found.cache_bytes_per_token == 0
+    assert found.max_context is None
+
+
+def test_a_cache_with_a_room_of_its_own_is_all_there_from_the_beginning() -> None:
+    found = _asked(InPlace(16), step=_called_by_place)
+    assert found.cache_bytes == 16 * 8 * 4
+    assert found.max_context == 6
+    assert "no more than 6 tokens, since a longer pass failed" in found.assumptions
+
+
+def test_a_model_that_generates_takes_no_change() -> None:
+    model = Echo().train()
+    before = {name: each.clone() for name, each in model.state_dict().items()}
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    _asked(model)
+    assert model.training
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(before[name], each) for name, each in model.state_dict().items())
+
+
+def test_stored_weights_take_their_bits_and_their_scales() -> None:
+    """Key and value are packed; the embedding, and the product that the scores come from, are not."""
+    whole = 4 * (10 * 64 + 64 * 10)
+    matrix = 64 * 64
+    assert _asked(Echo(10, 64)).weights_bytes == whole + 2 * 4 * matrix
+    assert _asked(Echo(10, 64), weights="int8").weights_bytes == whole + 2 * (matrix + 64 * 2)
+    assert _asked(Echo(10, 64), weights="fp8").weights_bytes == whole + 2 * matrix
+    assert _asked(Echo(10, 64), weights="int4:32").weights_bytes == whole + 2 * (matrix // 2 + matrix // 32 * 4)
+    assert _asked(Echo(10, 64), weights="mxfp4").weights_bytes == whole + 2 * (matrix // 2 + matrix // 32)
+
+
+def test_a_stored_cache_takes_its_bits() -> None:
+    assert _asked(Echo(), cache="fp8").cache_bytes == 6 * 2 * 8
+    assert _asked(Echo(), cache="int8").cache_bytes == 6 * 2 * (8 + 2)
+    assert _asked(Recurrent(), cache="fp8", step=_called_by_place).cache_bytes == 16 * 4
+
+
+def test_half_the_precision_is_half_the_bytes() -> None:
+    assert _asked(Echo(), precision="bf16").weights_bytes == _asked(Echo()).weights_bytes // 2
+    assert _asked(Echo(), precision="bf16").cache_bytes == _asked(Echo()).cache_bytes // 2
+
+
+def test_eager_code_copies_the_cache_that_engines_append_to() -> None:
+    """Key and value of 512 tokens each, read and written: against one token."""
+    moved = {eager: _asked(Echo(), 512, 1, eager=eager).decode for eager in (False, True)}
+    joined = {eager: [each for each in roofline.operators if each.operator == "aten.cat"] for eager, roofline in moved.items()}
+    assert [each.bytes_written for each in joined[True]] == [513 * 8 * 4] * 2
+    assert [each.bytes_written for each in joined[False]] == [8 * 4] * 2
+    assert _asked(Echo(), 512, 1, eager=True).per_token > _asked(Echo(), 512, 1).per_token
+
+
+def test_memory_is_shared_out_among_sequences() -> None:
+    found = _asked(Echo(10, 256), batch_size=2)
+    assert found.cache_bytes_per_token == 2 * 256 * 4
+    left = torchscan.device_named(CARD).room_bytes - found.weights_bytes
+    assert found.max_context == (left - found.work_bytes) // 2 // found.cache_bytes_per_token
+    assert found.max_batch == left // (found.cache_bytes + found.work_bytes // 2)
+
+
+def test_a_sweep_is_the_same_question_for_each_batch() -> None:
+    sweep = torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[1, 8], device=CARD, price=3.6)
+    assert [each.batch_size for each in sweep.generations] == [1, 8]
+    for each in sweep.generations:
+        alone = _asked(Echo(), batch_size=each.batch_size)
+        assert (each.per_token, each.cache_bytes) == (alone.per_token, alone.cache_bytes)
+        seconds = each.first_token + each.per_token
+        assert each.tokens_per_second == pytest.approx(2 * each.batch_size / seconds)
+        assert sweep.price_per_million(each) == pytest.approx(3.6 / 3600 * 1e6 * seconds / (2 * each.batch_size))
+    assert json.loads(json.dumps(sweep.as_dict()))["records"] == sweep.records
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"prompt": 0}, "prompt is 0: give a positive integer"),
+        ({"batch_size": True}, "batch_size is True"),
+        ({"precision": "fp8"}, "precision is 'fp8': give 'bf16'"),
+        ({"precision": "int3"}, "precision is 'int3'"),
+        ({"weights": "int3"}, "weights is 'int3': give one of"),
+        ({"cache": "int4:0"}, "cache is 'int4:0'"),
+    ],
+)
+def test_wrong_use_is_said_in_a_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        _asked(Echo(), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_a_cache_is_told_of_step() -> None:
+    with pytest.raises(InputError, match="Embedding returns no cache that it takes again: give step=") as caught:
+        _asked(nn.Embedding(5, 2))
+    assert "\n" not in str(caught.value)
+
+
+def test_more_tokens_than_positions_are_refused() -> None:
+    model = Echo()
+    model.config = type("Config", (), {"max_position_embeddings": 5})()  # type: ignore[assignment]
+    with pytest.raises(InputError, match=r"the model has 5 positions, and 4 \+ 2 tokens were asked for"):
+        _asked(model)
+
+
+def test_the_shell_asks_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchscan.cli.main import main
+
+    (tmp_path / "mine.py").write_text("from tests.models.generating import Echo\nmodel = Echo\n")
+    monkeypatch.chdir(tmp_path)
+    asked = ["llm", "mine.py:model", "--device", CARD, "--context", "1k", "--new", "24", "--batch", "1,2", "--price", "2.5"]
+    assert main([*asked, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["prompt"] for each in found["generations"]] == [1000, 1000]
+    assert main(asked) == 0
+    assert "1,000 tokens given and 24 new" in " ".join(capsys.readouterr().out.split())
+    assert main(["llm", "mine.py:model", "--device", CARD, "--context", "24", "--new", "24"]) != 0
+    assert "leaves nothing for the prompt" in capsys.readouterr().err

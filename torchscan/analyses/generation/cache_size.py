@@ -1,0 +1,74 @@
+"""How large a cache is, by the number of tokens that it holds."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+
+from torch import Tensor
+
+from torchscan.analyses.generation.stored import Stored
+from torchscan.errors import RecordError
+from torchscan.once import once
+from torchscan.recording.generation import Generating, Kept, Length
+
+#: lengths at which it shows what grows with the length
+_SHORTEST = (2, 3)
+#: up to so many tokens caches are recorded: the mask of attention takes the square of it
+_FAR = 8192
+
+
+class CacheSize:
+    """Bytes of the cache of one sequence, read from records; beyond those, it grows on as at their end."""
+
+    def __init__(self, passes: Generating, length: Length, format_: Stored | None) -> None:
+        """``length`` is what is asked for."""
+        self._passes = passes
+        self._prompt = length.prompt
+        self._asked = length.prompt + length.generated
+        self._format = format_
+
+    def __call__(self, tokens: int) -> int:
+        """After so many tokens."""
+        if tokens <= self.reach:
+            return self._recorded(tokens)
+        at_end = self._recorded(self.reach)
+        return at_end + (tokens - self.reach) * (at_end - self._recorded(self.reach - 1))
+
+    @once
+    def reach(self) -> int:
+        """So many tokens are recorded."""
+        if self._asked >= _FAR:
+            return self._asked
+        try:
+            self._recorded(_FAR)
+        except RecordError:
+            return self._asked
+        return _FAR
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether more tokens than were asked for can be had."""
+        return self.reach >= _FAR
+
+    def _recorded(self, tokens: int) -> int:
+        prompt = min(self._prompt, tokens)
+        kept = self._passes.prompted(Length(prompt, tokens - prompt))
+        sizes = [self._share(name, each) * each.numel() * each.element_size() for name, each in kept.tensors.items()]
+        return ceil(sum(sizes)) // self._passes.batch_size
+
+    def _share(self, name: str, tensor: Tensor) -> Fraction:
+        """What is left of it in the format in which keys and values are stored: states of a fixed size stay as they are."""
+        if self._format is None or name not in self._growing:
+            return Fraction(1)
+        return self._format.share(tensor.shape[-1], tensor.element_size())
+
+    @once
+    def _growing(self) -> frozenset[str]:
+        """The tensors of the cache that hold something of each token, by their names."""
+        one, other = (self._shortest(length).tensors for length in _SHORTEST)
+        return frozenset(name for name, tensor in other.items() if name not in one or one[name].shape != tensor.shape)
+
+    def _shortest(self, length: int) -> Kept:
+        is_translated = self._passes.is_translated
+        return self._passes.prompted(Length(length) if not is_translated else Length(_SHORTEST[0], length))
