@@ -142,7 +142,7 @@ def test_a_model_without_a_cache_is_told_of_step() -> None:
 
 def test_more_tokens_than_positions_are_refused() -> None:
     model = Echo()
-    model.config = type("Config", (), {"max_position_embeddings": 5})()  # type: ignore[assignment]
+    model.config = type("Config", (), {"max_position_embeddings": 5})()
     with pytest.raises(InputError, match=r"the model has 5 positions, and 4 \+ 2 tokens were asked for"):
         _asked(model)
 
