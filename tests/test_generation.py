@@ -160,3 +160,16 @@ def test_the_shell_asks_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "1,000 tokens given and 24 new" in " ".join(capsys.readouterr().out.split())
     assert main(["llm", "mine.py:model", "--device", CARD, "--context", "24", "--new", "24"]) != 0
     assert "leaves nothing for the prompt" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_picture_has_a_point_for_each_batch() -> None:
+    pytest.importorskip("matplotlib")
+    sweep = torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[8, 1], device=CARD)
+    ax = torchscan.draw_generation(sweep)
+    drawn: list[Any] = [each.get_offsets() for each in ax.collections]
+    points = [tuple(each[0]) for each in drawn]
+    assert points == [pytest.approx((1000 * each.per_token, each.tokens_per_second)) for each in reversed(sweep.generations)]
+    assert [each.get_text() for each in ax.texts] == ["1 sequence", "8 sequences"]
+    with pytest.raises(InputError, match="one batch size only"):
+        torchscan.draw_generation(torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[1], device=CARD))

@@ -242,6 +242,7 @@ from torchscan.report.memory import (
 from torchscan.report.memory import (
     memory_table as memory_table,
 )
+from torchscan.report.pictures.generation import draw_generation as draw_generation
 from torchscan.report.pictures.layers import draw_layers as draw_layers
 from torchscan.report.pictures.memory import draw_memory as draw_memory
 from torchscan.report.pictures.models import draw_models as draw_models

@@ -214,7 +214,8 @@ class _Asked:
 
     @once
     def _cache(self) -> CacheSize:
-        return CacheSize(self._alone, self._setting.length, self._setting.serving.cache)
+        asked = self._setting
+        return CacheSize(self._alone, asked.length, asked.serving.cache, asked.limit)
 
     def _passes(self, batch_size: int) -> Generating:
         return self._alone if batch_size == 1 else self._passes_of(batch_size)

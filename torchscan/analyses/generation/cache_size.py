@@ -21,8 +21,9 @@ _FAR = 8192
 class CacheSize:
     """Bytes of the cache of one sequence, read from records; beyond those, it grows on as at their end."""
 
-    def __init__(self, passes: Generating, length: Length, format_: Stored | None) -> None:
-        """``length`` is what is asked for."""
+    def __init__(self, passes: Generating, length: Length, format_: Stored | None, limit: int | None) -> None:
+        """``length`` is what is asked for, and ``limit`` how many tokens there are positions for."""
+        self._far = _FAR if limit is None else min(_FAR, limit)
         self._passes = passes
         self._prompt = length.prompt
         self._asked = length.prompt + length.generated
@@ -30,26 +31,38 @@ class CacheSize:
 
     def __call__(self, tokens: int) -> int:
         """After so many tokens."""
-        if tokens <= self.reach:
+        if tokens <= self._asked or tokens <= self.reach:
             return self._recorded(tokens)
-        at_end = self._recorded(self.reach)
-        return at_end + (tokens - self.reach) * (at_end - self._recorded(self.reach - 1))
+        return self._recorded(self.reach) + (tokens - self.reach) * self._growth
+
+    @once
+    def _growth(self) -> int:
+        """By a token, at the end of what is recorded. It never gets faster: what grew as it did before, still does."""
+        before, at_end = self._recorded(self._asked), self._recorded(self.reach)
+        growth = before - self._recorded(self._asked - 1)
+        return growth if at_end - before == (self.reach - self._asked) * growth else at_end - self._recorded(self.reach - 1)
 
     @once
     def reach(self) -> int:
         """So many tokens are recorded."""
-        if self._asked >= _FAR:
+        if self._asked >= self._far or self._is_loop:
             return self._asked
         try:
-            self._recorded(_FAR)
+            self._recorded(self._far)
         except RecordError:
             return self._asked
-        return _FAR
+        return self._far
 
     @property
     def may_go_on(self) -> bool:
         """Whether more tokens than were asked for can be had."""
-        return self.reach >= _FAR
+        return self.reach >= self._far or self._is_loop
+
+    @once
+    def _is_loop(self) -> bool:
+        """Whether the model takes the tokens of a prompt one by one, so that a long one would take long to record."""
+        one, other = (len(self._shortest(length).trace.ops) for length in _SHORTEST)
+        return one != other
 
     def _recorded(self, tokens: int) -> int:
         prompt = min(self._prompt, tokens)

@@ -1,0 +1,175 @@
+"""What a token of published language models takes, against closed forms of their sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
+import torchscan
+
+transformers = pytest.importorskip("transformers")
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore", "error:.*torchscan")]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A model by its sizes, and what follows from them. A number of the cache is 2 bytes."""
+
+    kind: str
+    sizes: dict[str, Any]
+    params: int
+    #: without what of the experts a token does not meet
+    active: int
+    cached_numbers: int
+    #: longer than any window
+    prompt: int = 16
+
+
+def _llama(width: int, inner: int, layers: int, heads: int) -> Known:
+    keys = 8 * width // heads
+    layer = 2 * width * width + 2 * width * keys + 3 * width * inner + 2 * width
+    params = 2 * 128256 * width + layers * layer + width
+    sizes = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads}
+    return Known("llama", {**sizes, "num_key_value_heads": 8, "vocab_size": 128256}, params, params, layers * 2 * keys)
+
+
+def _qwen3() -> Known:
+    width, expert = 2048, 3 * 2048 * 768
+    layer = 2 * width * 4096 + 2 * width * 512 + 2 * 128 + 128 * width + 2 * width
+    outside = 2 * 151936 * width + width + 48 * layer
+    sizes = {
+        "hidden_size": width,
+        "moe_intermediate_size": 768,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "vocab_size": 151936,
+    }
+    return Known("qwen3_moe", sizes, outside + 48 * 128 * expert, outside + 48 * 8 * expert, 48 * 2 * 512)
+
+
+def _deepseek_v3() -> Known:
+    """Latent attention keeps 512 numbers and a key of 64 for all heads."""
+    width, expert = 7168, 3 * 7168 * 2048
+    queries = width * 1536 + 1536 + 1536 * 128 * 192
+    attention = queries + width * (512 + 64) + 512 + 512 * 128 * 256 + 128 * 128 * width
+    outside = 2 * 129280 * width + width + 61 * (attention + 2 * width) + 3 * 3 * width * 18432 + 58 * (256 * width + expert)
+    sizes = {
+        "hidden_size": width,
+        "intermediate_size": 18432,
+        "moe_intermediate_size": 2048,
+        "num_hidden_layers": 61,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "n_routed_experts": 256,
+        "num_experts_per_tok": 8,
+        "vocab_size": 129280,
+    }
+    return Known("deepseek_v3", sizes, outside + 58 * 256 * expert, outside + 58 * 8 * expert, 61 * (512 + 64))
+
+
+def _gpt_oss() -> Known:
+    """Every other layer sees a window of 128, and keeps no more."""
+    width, expert = 2880, 2880 * 5760 + 5760 + 2880 * 2880 + 2880
+    attention = width * 4096 + 4096 + 2 * (width * 512 + 512) + 4096 * width + width + 64
+    outside = 2 * 201088 * width + width + 36 * (attention + 128 * width + 128 + 2 * width)
+    sizes = {
+        "hidden_size": width,
+        "intermediate_size": width,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+        "sliding_window": 128,
+        "vocab_size": 201088,
+    }
+    return Known("gpt_oss", sizes, outside + 36 * 128 * expert, outside + 36 * 4 * expert, 18 * 2 * 512, prompt=140)
+
+
+def _gemma3() -> Known:
+    """One layer in six sees further than 1,024 tokens."""
+    width = 3840
+    layer = 2 * width * 4096 + 2 * width * 2048 + 2 * 256 + 3 * width * 15360 + 4 * width
+    params = 262208 * width + 48 * layer + width
+    sizes = {
+        "hidden_size": width,
+        "intermediate_size": 15360,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 256,
+        "sliding_window": 1024,
+        "vocab_size": 262208,
+    }
+    return Known("gemma3_text", sizes, params, params, 8 * 2 * 2048, prompt=1100)
+
+
+def _jamba() -> Known:
+    """One layer in eight attends, the others have a state; one in two has experts."""
+    width, inner, expert = 4096, 8192, 3 * 4096 * 14336
+    attention = 2 * width * width + 2 * width * 1024
+    state = width * 2 * inner + 5 * inner + inner * (256 + 32) + 256 * inner + inner + 17 * inner + inner * width + 256 + 32
+    outside = 2 * 65536 * width + width + 4 * attention + 28 * state + 32 * 2 * width + 16 * expert + 16 * 16 * width
+    sizes = {
+        "hidden_size": width,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "mamba_dt_rank": 256,
+        "vocab_size": 65536,
+    }
+    return Known("jamba", sizes, outside + 16 * 16 * expert, outside + 16 * 2 * expert, 4 * 2 * 1024, prompt=8)
+
+
+def _mamba2() -> Known:
+    """A state alone, which does not grow."""
+    width, inner, mixed = 2560, 5120, 5120 + 2 * 128
+    layer = width * (inner + mixed + 80) + 5 * mixed + 3 * 80 + inner + inner * width + width
+    params = 50288 * width + 64 * layer + width
+    sizes = {
+        "hidden_size": width,
+        "num_hidden_layers": 64,
+        "num_heads": 80,
+        "head_dim": 64,
+        "state_size": 128,
+        "n_groups": 1,
+        "vocab_size": 50288,
+        "tie_word_embeddings": True,
+    }
+    return Known("mamba2", sizes, params, params, 0)
+
+
+MODELS = {
+    "Llama-3.1-8B": _llama(4096, 14336, 32, 32),
+    "Llama-3.1-70B": _llama(8192, 28672, 80, 64),
+    "Llama-3.1-405B": _llama(16384, 53248, 126, 128),
+    "Qwen3-30B-A3B": _qwen3(),
+    "DeepSeek-V3": _deepseek_v3(),
+    "gpt-oss-120b": _gpt_oss(),
+    "Gemma-3-12B": _gemma3(),
+    "Jamba-mini": _jamba(),
+    "Mamba-2-2.7B": _mamba2(),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_token_takes_what_follows_from_the_sizes(name: str) -> None:
+    known = MODELS[name]
+    config = transformers.AutoConfig.for_model(known.kind, **known.sizes)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    found = torchscan.analyze_generation(model.eval(), known.prompt, 2, device="NVIDIA H200")
+    assert found.params == known.params
+    assert found.active_params == known.active
+    assert found.cache_bytes_per_token == 2 * known.cached_numbers
