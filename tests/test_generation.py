@@ -173,3 +173,22 @@ def test_a_picture_has_a_point_for_each_batch() -> None:
     assert [each.get_text() for each in ax.texts] == ["1 sequence", "8 sequences"]
     with pytest.raises(InputError, match="one batch size only"):
         torchscan.draw_generation(torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[1], device=CARD))
+
+
+def test_costs_are_formulas() -> None:
+    """Keys, values and scores are products for each token; those of attention for each pair of tokens."""
+    costs = torchscan.symbolic_costs(Echo(10, 8))
+    assert costs.prompt["macs"] is not None
+    assert {powers: int(each) for powers, each in costs.prompt["macs"].coefficients.items() if each} == {
+        (1, 1): 2 * 8 * 8 + 8 * 10,
+        (1, 2): 2 * 8,
+    }
+    assert str(costs.prompt["macs"]) == "208·B·T + 16·B·T²"
+    assert str(costs.token["macs"]) == "224·B + 16·B·T"
+    assert str(costs.token["cache_bytes"]) == "64·B + 64·B·T"
+    assert costs.as_dict()["prompt"]["macs"] == {"1,1": "208", "1,2": "16"}
+
+
+def test_a_window_that_fills_up_has_no_formula_before() -> None:
+    assert torchscan.symbolic_costs(Window(100), near=64).token["cache_bytes"] is None
+    assert str(torchscan.symbolic_costs(Window(100), near=101).token["cache_bytes"]) == "3200·B"

@@ -47,6 +47,12 @@ def _generation() -> Any:
     return torchscan.analyze_generation(Echo(), 4, 2, device="RTX 3090")
 
 
+def _formulas() -> Any:
+    from tests.models.generating import Echo
+
+    return torchscan.symbolic_costs(Echo())
+
+
 def _generation_sweep() -> Any:
     from tests.models.generating import Echo
 
@@ -59,6 +65,7 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "roofline": lambda: torchscan.analyze_roofline(block(), SHAPE, device="RTX 3090"),
     "remedies": lambda: _remedies(block()),
     "generation": lambda: _generation(),
+    "formulas": lambda: _formulas(),
     "generation by batch size": lambda: _generation_sweep(),
     "run": _run,
     "fields": lambda: torchscan.receptive_field(block(), SHAPE),
@@ -75,6 +82,7 @@ TABLES: Mapping[str, Callable[[Any], Table]] = {
     "memory": torchscan.memory_table,
     "roofline": torchscan.roofline_table,
     "generation": torchscan.generation_table,
+    "formulas": torchscan.formula_table,
     "generation by batch size": torchscan.generation_table,
     "fields": torchscan.field_table,
     "run": torchscan.run_table,
@@ -90,6 +98,7 @@ SAYS = {
     "roofline": "Expected time",
     "remedies": "as it is",
     "generation": "First token after",
+    "formulas": "MACs",
     "generation by batch size": "Tokens/s",
     "run": "Forward",
     "fields": "Sees everything by",

@@ -5,6 +5,8 @@ The list of the public names, each with where it is at home: the package reads i
 
 from torchscan._version import __version__ as __version__
 from torchscan.analyses.conventions import Convention as Convention
+from torchscan.analyses.generation.formulas import Polynomial as Polynomial
+from torchscan.analyses.generation.formulas import SymbolicCosts as SymbolicCosts
 from torchscan.analyses.generation.result import Generation as Generation
 from torchscan.analyses.generation.result import GenerationSweep as GenerationSweep
 from torchscan.analyses.memory_estimate import (
@@ -122,6 +124,7 @@ from torchscan.estimator import (
 )
 from torchscan.generation import analyze_generation as analyze_generation
 from torchscan.generation import sweep_generation as sweep_generation
+from torchscan.generation import symbolic_costs as symbolic_costs
 from torchscan.hardware.devices import (
     Device as Device,
 )
@@ -223,6 +226,7 @@ from torchscan.report.export import (
     to_markdown as to_markdown,
 )
 from torchscan.report.fields import field_table as field_table
+from torchscan.report.formulas import formula_table as formula_table
 from torchscan.report.generation import generation_table as generation_table
 from torchscan.report.graphs.languages import (
     graph_table as graph_table,

@@ -10,6 +10,7 @@ from torch import nn
 
 from torchscan.analyses.generation.cache_size import CacheSize
 from torchscan.analyses.generation.capacity import longest, work_bytes
+from torchscan.analyses.generation.formulas import Fitted, SymbolicCosts
 from torchscan.analyses.generation.parameters import active_parameters, distinct_parameters, weights_bytes
 from torchscan.analyses.generation.result import Generation, GenerationSweep
 from torchscan.analyses.generation.serving import Serving
@@ -108,6 +109,33 @@ def sweep_generation(
     asked = _Asked(module, step, setting)
     with told(f"torchscan: {type(module).__name__}, token by token", is_shown=progress):
         return GenerationSweep(generations=tuple(asked.answer(each) for each in dict.fromkeys(batch_sizes)), price=price)
+
+
+def symbolic_costs(
+    module: nn.Module, near: int = 64, *, precision: Precision | None = None, step: Step | None = None, progress: bool = True
+) -> SymbolicCosts:
+    """What a language model costs as exact polynomials in the batch ``B`` and the length ``T``.
+
+    They are fitted on records of few tokens, and checked on two more, of which one is eight times as long. What does not lie
+    on one polynomial, such as a pass that goes through its tokens in chunks, has none there.
+
+    Args:
+        module: the model, as for :func:`analyze_generation`.
+        near: the length from which on there are records: choose one that is longer than a sliding window.
+        precision: what the model is converted to.
+        step: how the model is called.
+        progress: say what takes more than a second.
+    """
+    require_module(module)
+    _require_positive("near", near)
+    called = module if step is None else Stepping(module, step)
+    kernels = {"device_type": "cuda", "has_flash": True}
+
+    def passes_of(batch_size: int) -> Generating:
+        return Generating(called, batch_size=batch_size, precision=precision, kernels=kernels)
+
+    with told(f"torchscan: {type(module).__name__}, as formulas", is_shown=progress):
+        return Fitted(passes_of, near).costs()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

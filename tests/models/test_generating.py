@@ -10,6 +10,8 @@ import torch
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
+from torchscan.analyses.generation.formulas import FIGURES
+from torchscan.recording.generation import Generating, Length
 
 transformers = pytest.importorskip("transformers")
 
@@ -166,10 +168,44 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_a_token_takes_what_follows_from_the_sizes(name: str) -> None:
     known = MODELS[name]
-    config = transformers.AutoConfig.for_model(known.kind, **known.sizes)
+    config = transformers.AutoConfig.for_model(known.kind, **known.sizes, max_position_embeddings=2048)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     found = torchscan.analyze_generation(model.eval(), known.prompt, 2, device="NVIDIA H200")
     assert found.params == known.params
     assert found.active_params == known.active
     assert found.cache_bytes_per_token == 2 * known.cached_numbers
+
+
+#: layers of each kind, and a length beyond its window
+FEW: dict[str, tuple[int, int]] = {
+    "Llama-3.1-8B": (2, 64),
+    "Llama-3.1-70B": (2, 64),
+    "Qwen3-30B-A3B": (2, 64),
+    "DeepSeek-V3": (4, 64),
+    "gpt-oss-120b": (2, 130),
+    "Gemma-3-12B": (6, 1030),
+    "Jamba-mini": (8, 8),
+    "Mamba-2-2.7B": (2, 64),
+}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_formulas_equal_records_elsewhere(name: str) -> None:
+    """Those of experts' bytes and of chunked passes say that there is none; of the others, none is missing."""
+    layers, near = FEW[name]
+    known = MODELS[name]
+    config = transformers.AutoConfig.for_model(known.kind, **{**known.sizes, "num_hidden_layers": layers})
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    costs = torchscan.symbolic_costs(model.eval(), near)
+    assert costs.token["macs"] is not None
+    assert (costs.prompt["macs"] is None) == (name == "Mamba-2-2.7B")  # in chunks of 256 tokens
+    assert costs.token["cache_bytes"] is not None
+    for batch, length in ((1, near + 7), (2, 2 * near + 1), (3, 3 * near), (4, near + 50), (5, 5 * near + 3)):
+        passes = Generating(model, batch_size=batch, precision=None, kernels={"device_type": "cuda", "has_flash": True})
+        for kept, found in ((passes.prompted, costs.prompt), (passes.continued, costs.token)):
+            record = kept(Length(length))
+            for figure, read in FIGURES.items():
+                polynomial = found[figure]
+                assert polynomial is None or polynomial(batch, length) == read(record), (figure, batch, length)

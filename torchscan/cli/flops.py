@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import add_output, model_command, on_scan, positive, put_table
+from torchscan.cli.arguments import add_output, in_full, model_command, on_model, on_scan, positive, put_table
 
 _EXAMPLES = """\
 examples
@@ -21,6 +22,8 @@ def add_to(commands: Any) -> None:
     counting = parser.add_argument_group("counting")
     counting.add_argument("--by", choices=("operator", "module"), default="operator", help="default operator")
     counting.add_argument("--backward", action="store_true", help="count the backward pass, too")
+    symbolic = "of a language model: as formulas of batch B and length T, for a prompt and for a token"
+    counting.add_argument("--symbolic", action="store_true", help=symbolic)
     counting.add_argument("--top", metavar="N", type=positive, help="only the N largest")
     add_output(parser)
 
@@ -28,4 +31,15 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     from torchscan.report.costs import cost_table
 
+    if options.symbolic:
+        _put_formulas(options)
+        return
     put_table(cost_table(on_scan(options, lambda scan: scan.trace), options.by, options.top), options)
+
+
+def _put_formulas(options: argparse.Namespace) -> None:
+    from torchscan.generation import symbolic_costs
+    from torchscan.report.formulas import formula_table
+
+    costs = on_model(options, options.target, lambda built, _: symbolic_costs(built.module.eval(), progress=False))
+    put_table(formula_table(costs), options, json=partial(in_full, costs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from torchscan.analyses.generation.formulas import SymbolicCosts
 from torchscan.analyses.generation.result import Generation, GenerationSweep
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.module_graph import ModuleGraph
@@ -19,6 +20,7 @@ from torchscan.report.costs import cost_table
 from torchscan.report.devices import device_table
 from torchscan.report.export import format_info, to_html
 from torchscan.report.fields import field_table, layer_table
+from torchscan.report.formulas import formula_table
 from torchscan.report.generation import generation_table
 from torchscan.report.graphs.languages import graph_table
 from torchscan.report.graphs.svg import to_svg
@@ -55,6 +57,7 @@ _shows_as(Roofline, roofline_table, format_roofline)
 _shows_as(Remedies, remedies_table)
 _shows_as(Generation, generation_table)
 _shows_as(GenerationSweep, generation_table)
+_shows_as(SymbolicCosts, formula_table)
 _shows_as(RunFacts, lambda run: run_table(run, max_depth=None), lambda run: run_table(run).write("text"))  # a page folds
 _shows_as(Comparison, comparison_table, format_comparison)
 _shows_as(RunComparison, comparison_table, format_comparison)
