@@ -10,7 +10,7 @@ _NAMES = {
     "flops": "FLOPs",
     "bytes_read": "Bytes read",
     "bytes_written": "Bytes written",
-    "cache_bytes": "Bytes of the cache",
+    "cache_bytes": "Bytes cached",
 }
 
 

@@ -8,6 +8,9 @@ from torchscan import units
 from torchscan.analyses.generation.result import Generation, GenerationSweep
 from torchscan.report.table import Cell, Column, Row, Table
 
+#: columns that a narrow page leaves out first
+_DISPENSABLE = {"max_context": 2, "limiter": 1}
+
 
 def generation_table(generation: Generation | GenerationSweep) -> Table:
     """What it takes and how fast it answers: a figure a row, or of a sweep a batch size a row.
@@ -43,7 +46,10 @@ def _swept(sweep: GenerationSweep) -> Table:
     ]
     return Table(
         title="Generation by batch size",
-        columns=[Column(key=key, heading=heading, is_number=key != "limiter") for key, heading in columns],
+        columns=[
+            Column(key=key, heading=heading, is_number=key != "limiter", dispensable=_DISPENSABLE.get(key, 0))
+            for key, heading in columns
+        ],
         rows=[Row(cells=_cells(sweep, each)) for each in sweep.generations],
         summary=[_question(first), *_sentences(first)],
         remarks=[*_unfit(sweep), *_remarks(first), f"{sweep.records} passes were recorded."],
@@ -81,10 +87,10 @@ def _of_model(generation: Generation) -> list[tuple[str, Any, str]]:
     """What does not depend on the batch."""
     return [
         ("Parameters", generation.params, units.count(generation.params)),
-        ("of which a token meets", generation.active_params, units.count(generation.active_params)),
+        ("Active parameters", generation.active_params, units.count(generation.active_params)),
         ("Weights", generation.weights_bytes, units.memory(generation.weights_bytes)),
-        ("Cache of a sequence at its end", generation.cache_bytes, units.memory(generation.cache_bytes)),
-        ("and of one more token", generation.cache_bytes_per_token, units.memory(generation.cache_bytes_per_token)),
+        ("Cache of a sequence", generation.cache_bytes, units.memory(generation.cache_bytes)),
+        ("Cache per token", generation.cache_bytes_per_token, units.memory(generation.cache_bytes_per_token)),
         ("Largest batch", generation.max_batch, _most(generation.max_batch, "sequences")),
     ]
 

@@ -67,14 +67,15 @@ def _basis(places: Sequence[int], place: int) -> list[Fraction]:
     return found
 
 
-#: of a pass, by their names
-FIGURES: Mapping[str, Callable[[Kept], int]] = {
-    "macs": lambda kept: total_cost(kept.trace).macs,
-    "flops": lambda kept: total_cost(kept.trace).flops,
-    "bytes_read": lambda kept: total_cost(kept.trace).bytes_read,
-    "bytes_written": lambda kept: total_cost(kept.trace).bytes_written,
-    "cache_bytes": lambda kept: sum(each.numel() * each.element_size() for each in kept.tensors.values()),
-}
+#: of a pass
+COSTS = ("macs", "flops", "bytes_read", "bytes_written")
+
+
+def figures_of(kept: Kept) -> dict[str, int]:
+    """What a pass costs, and the bytes of the cache that it returns, by their names."""
+    cost = total_cost(kept.trace)
+    cached = sum(each.numel() * each.element_size() for each in kept.tensors.values())
+    return {**{name: int(getattr(cost, name)) for name in COSTS}, "cache_bytes": cached}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,13 +133,9 @@ class Fitted:
         return tuple(product((1, 2), lengths))
 
     def _fit(self, run: Callable[[int, int], Kept], lengths: Sequence[int]) -> Mapping[str, Polynomial | None]:
-        found = {place: _figures(run(*place)) for place in (*self._grid(lengths), *self._checked)}
-        return {name: self._of(name, found, lengths) for name in FIGURES}
+        found = {place: figures_of(run(*place)) for place in (*self._grid(lengths), *self._checked)}
+        return {name: self._of(name, found, lengths) for name in (*COSTS, "cache_bytes")}
 
     def _of(self, name: str, found: Mapping[tuple[int, int], Mapping[str, int]], lengths: Sequence[int]) -> Polynomial | None:
         fitted = through({place: found[place][name] for place in self._grid(lengths)})
         return fitted if all(fitted(*place) == found[place][name] for place in self._checked) else None
-
-
-def _figures(kept: Kept) -> dict[str, int]:
-    return {name: int(read(kept)) for name, read in FIGURES.items()}
