@@ -83,7 +83,7 @@ def test_nothing_is_written_over(folder: Path, tmp_path: Path, capsys: pytest.Ca
     assert "is there already" in capsys.readouterr().err
     assert (tmp_path / "mine").read_text() == "mine"
     assert main(["merge", str(tmp_path / "nowhere"), str(tmp_path / "one")]) == 2
-    assert "has no run that was watched" in capsys.readouterr().err
+    assert "there is no recorded run in" in capsys.readouterr().err
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/rank0.sqlite").write_text("no database" * 100)
     assert main(["merge", str(tmp_path / "broken"), str(tmp_path / "one")]) == 2

@@ -231,7 +231,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path, run: Path) -> None:
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no run that was watched"):
+    with pytest.raises(InputError, match="no recorded run in"):
         torchscan.serve(tmp_path)
 
 
@@ -364,7 +364,7 @@ def test_what_is_called_later_and_again_is_there(browser: Browser, tmp_path: Pat
     with opened(browser, tmp_path / "run.html") as page:
         assert sorted(page.locator(".node[data-row]").evaluate_all("all => all.map(each => each.dataset.name)")) == [
             "first",
-            "first (call 2)",
+            "first (2)",
             "other",
         ]
 

@@ -549,7 +549,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         watch(net(), tmp_path / "run", log="outputs")
     with pytest.raises(InputError, match="every is 0"):
         watch(net(), tmp_path / "run", every=0)
-    with pytest.raises(InputError, match=r"has no run that was watched: watch\(model, "):
+    with pytest.raises(InputError, match=r"no recorded run in .*: watch\(model, "):
         torchscan.open_run(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
@@ -563,7 +563,7 @@ def test_two_runs_of_one_process(tmp_path: Path) -> None:
         train(two, 3)
     runs: list[Any] = [torchscan.open_run(tmp_path / name) for name in ("one", "two")]
     assert [run.steps() for run in runs] == [[0, 1], [0, 1, 2]]
-    with pytest.raises(InputError, match=r"has no run that was watched: there are '.*/one', '.*/two' in it"):
+    with pytest.raises(InputError, match=r"no recorded run in .*: there are '.*/one', '.*/two' in it"):
         torchscan.open_run(tmp_path)
     with pytest.raises(InputError, match="the kind is 'outputs': there are input, output, "):
         runs[0].find("0", "outputs")

@@ -142,7 +142,7 @@ def test_another_file_is_refused(text: str, said: str, tmp_path: Path) -> None:
 def test_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"the run '.*none\.json' cannot be read: .*No such file"):
         open_run(tmp_path / "none.json")
-    with pytest.raises(InputError, match="has no run that was watched"):
+    with pytest.raises(InputError, match="there is no recorded run in"):
         open_run(tmp_path)
     with pytest.raises(InputError, match="cannot be written"):
         run({"a": (STEADY, STEADY)}).save(tmp_path)

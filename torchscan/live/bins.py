@@ -42,15 +42,15 @@ def quantiles(
     """
     ordered = sorted((*_BOUNDS[number], count) for number, count in counts.items() if is_finite(number))
     ends = list(accumulate(count for *_, count in ordered))
-    least, most = within
-    return [min(max(_at(share * ends[-1], ordered, ends), least), most) if ends else math.nan for share in shares]
+    return [_at(share * ends[-1], ordered, ends, within) if ends else math.nan for share in shares]
 
 
-def _at(place: float, ordered: list[tuple[float, float, int]], ends: list[int]) -> float:
+def _at(place: float, ordered: list[tuple[float, float, int]], ends: list[int], within: tuple[float, float]) -> float:
     number = next((number for number, end in enumerate(ends) if place <= end), len(ends) - 1)
     low, high, count = ordered[number]
     if not (low and high):
-        return 0.0
+        low = high = 0.0
+    low, high = (min(max(edge, within[0]), within[1]) for edge in (low, high))
     return low + (high - low) * (place - (ends[number] - count)) / count
 
 

@@ -78,7 +78,7 @@ class WatchedRun:
         """``path``: the folder of a run, or the file of one of its processes."""
         self.path = Path(path)
         if not self._files:
-            raise InputError(f"{str(self.path)!r} has no run that was watched: {_advice(self.path)}")
+            raise InputError(f"there is no recorded run in {str(self.path)!r}: {_advice(self.path)}")
 
     @property
     def _files(self) -> list[Path]:
@@ -267,7 +267,7 @@ def _advice(path: Path) -> str:
     runs = [str(each.path) for each in runs_in(path)]
     if runs:
         return f"there are {', '.join(map(repr, runs[:5]))}{', …' if len(runs) > 5 else ''} in it"
-    return f"watch(model, {str(path)!r}) makes one"
+    return f"watch(model, {str(path)!r}) records one"
 
 
 def ranks_in(path: Path) -> list[Path]:

@@ -29,7 +29,7 @@ def merge(run: Path, output: Path) -> None:
     """Write what all processes of a run have seen to one file, each step and series once. Counts and sums add up."""
     files = ranks_in(run)
     if not files:
-        raise InputError(f"{str(run)!r} has no run that was watched")
+        raise InputError(f"there is no recorded run in {str(run)!r}")
     if output.exists():
         raise InputError(f"{str(output)!r} is there already: give another name")
     beside = output.with_name(f".{output.name}.part")

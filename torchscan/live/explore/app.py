@@ -18,6 +18,7 @@ from torchscan.errors import InputError
 from torchscan.live.explore.following import Followed
 from torchscan.live.explore.guard import App, Guard, Hosts
 from torchscan.report.paging.file import document, policy
+from torchscan.units import printable
 
 #: seconds from one look at the run to the next, and to the next sign of life
 _LOOKS, _BREATHES = 0.25, 15.0
@@ -66,8 +67,9 @@ class _Server:
                     before = newest
 
     async def page(self, _: Request) -> Response:
-        data = await run_in_threadpool(self._runs[0].page)
-        text = await run_in_threadpool(document, {**data, "live": [each.name for each in self._runs]})
+        first, *others = self._runs
+        data = await run_in_threadpool(first.page, *others)
+        text = await run_in_threadpool(document, {**data, "live": [printable(str(each.path)) for each in self._runs]})
         return HTMLResponse(text, headers={"content-security-policy": policy(is_live=True)})
 
     async def heat(self, request: Request) -> Response:
@@ -80,7 +82,8 @@ class _Server:
         return {"histories": histories, "isWhole": all(answer["isWhole"] for answer in answers)}
 
     async def figures(self, _: Request) -> Response:
-        return await self._answer("figures", self._runs[0].figures)
+        first, *others = self._runs
+        return await self._answer("figures", lambda: first.figures(*others))
 
     async def _answer(self, name: str, work_out: Callable[[], dict[str, Any]]) -> Response:
         """Worked out once for all who listen, until there is something new. An answer that is not whole is no last word."""

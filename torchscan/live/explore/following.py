@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.live.by_step import OverSteps
-from torchscan.live.explore.shown import data_of_run, first_nan
+from torchscan.live.explore.shown import data_of_run, first_nans, measured_by_key
 from torchscan.live.history import WatchedRun, ranks_in, readers_of
 from torchscan.live.schema import Series
 from torchscan.live.store import Reader
-from torchscan.report.paging.data import by_key
 from torchscan.report.paging.rows import key_of
 
 #: calls whose distributions are kept at hand
@@ -27,14 +26,14 @@ class Followed:
 
     def __init__(self, path: Path) -> None:
         self._run = WatchedRun(path)
-        self.name = path.name
+        self.path = path
         self._lock = threading.Lock()
         self._calls: OrderedDict[str, _Call] = OrderedDict()
 
-    def page(self) -> dict[str, Any]:
-        """All but the distributions."""
+    def page(self, *others: Followed) -> dict[str, Any]:
+        """All but the distributions. ``others`` are shown beside."""
         is_drawn = self._is_drawn  # asked first: a graph that comes in between is then asked for once more, and not missed
-        return {**data_of_run(self._run, self._run.last()), "isDrawn": is_drawn}
+        return {**data_of_run(self._run, self._run.last(), *(each._run for each in others)), "isDrawn": is_drawn}
 
     @property
     def _is_drawn(self) -> bool:
@@ -45,10 +44,11 @@ class Followed:
     def _readers(self) -> Iterator[Reader]:
         return readers_of(ranks_in(self._run.path))
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self, *others: Followed) -> dict[str, Any]:
         """What the last step has measured, by call."""
-        measured = self._run.last()
-        return {"source": measured.source, "wrong": first_nan(self._run), "isDrawn": self._is_drawn, **by_key(measured)}
+        measured, runs = self._run.last(), [self._run, *(each._run for each in others)]
+        found = measured_by_key(self._run, measured)
+        return {"source": measured.source, "wrong": first_nans(runs), "isDrawn": self._is_drawn, **found}
 
     def newest(self) -> tuple[object, ...]:
         """How much is written; another answer: there is something new."""
@@ -66,7 +66,7 @@ class Followed:
             return {"histories": [self._drawn(*each) for each in call.over.drawn()], "isWhole": call.is_whole}
 
     def _drawn(self, series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
-        return {"run": self.name, "kind": series.kind, "name": series.what, **picture}
+        return {"run": self.path.name, "kind": series.kind, "name": series.what, **picture}
 
 
 class _Call:

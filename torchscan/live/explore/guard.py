@@ -92,7 +92,7 @@ class Guard:
             return 414, "that is too long"
         token = scope["path"].removeprefix("/").partition("/")[0]
         if not secrets.compare_digest(token.encode(), self._token.encode()):
-            return 403, "the link is not complete: take it as it was printed"
+            return 403, "this link is incomplete or no longer valid: copy the whole link that torchscan printed"
         return 0, ""
 
 

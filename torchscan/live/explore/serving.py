@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from torchscan.errors import InputError
+from torchscan.live.telling import tell
 
 if TYPE_CHECKING:
     from torchscan.live.explore.following import Followed
@@ -70,7 +71,7 @@ def serve(run: RunPath, *others: RunPath, host: str = "127.0.0.1", port: int = P
         run: its folder. What is written from now on shows within a second.
         others: runs whose distributions are shown beside.
         host: the address to listen at. The default can be reached from this machine alone.
-        port: if it is taken, another one that is free.
+        port: to listen on; if it is taken, another one that is free, which is said.
     """
     runs = _checked([run, *others])
     call = [sys.executable, "-c", _PROGRAM.format(path=[each for each in sys.path if type(each) is str])]
@@ -117,12 +118,15 @@ def _begun(run: Path) -> Path:
 def _followed(run: Path) -> Followed:
     """As soon as there is something to read."""
     from torchscan.live.explore.following import Followed
+    from torchscan.live.store import StoreError
 
     until = time.monotonic() + _START
     while True:
         try:
-            return Followed(run)
-        except InputError:
+            followed = Followed(run)
+            followed.newest()  # a file may be there before its tables
+            return followed
+        except (InputError, StoreError):
             if time.monotonic() > until:
                 raise
             time.sleep(0.1)
@@ -179,7 +183,9 @@ def _listening(host: str, port: int) -> socket.socket:
         try:
             return socket.create_server((host, port), family=family, backlog=128)
         except OSError:
-            return socket.create_server((host, 0), family=family, backlog=128)
+            listening = socket.create_server((host, 0), family=family, backlog=128)
+            tell(f"port {port} is taken; {listening.getsockname()[1]} is used instead")
+            return listening
     except OSError as error:
         raise InputError(f"nobody can listen at {host!r}: {error}") from error
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torchscan._version import __version__
 from torchscan.live.history import WatchedRun
+from torchscan.live.schema import Series
 from torchscan.measured import Measured
 from torchscan.pages import Page
 from torchscan.report.paging.data import by_key
@@ -20,7 +22,7 @@ from torchscan.report.paging.rows import cut, key_of
 FIRST_NAN = re.compile(r"step (\d+): NaN in (.+?)(?: and \d+ more)?\. torchscan")
 
 
-def data_of_run(run: WatchedRun, measured: Measured) -> dict[str, Any]:
+def data_of_run(run: WatchedRun, measured: Measured, *others: WatchedRun) -> dict[str, Any]:
     """The graph that was drawn of its model, or else the tree of its modules, with what the run has measured."""
     graph = run.graph or _without_graph(run)
     calls = dict.fromkeys([("", 0), *((each.path, each.invocation) for each in run.series)])
@@ -28,10 +30,18 @@ def data_of_run(run: WatchedRun, measured: Measured) -> dict[str, Any]:
     return {
         **graph,
         **with_all_calls(graph["rows"], graph["levels"], calls, types),
-        "question": [measured.source, *graph["question"]],
-        "verdicts": [*first_nan(run), *graph["verdicts"]],
-        "measured": by_key(measured),
+        "question": [measured.source, *graph["question"], *(f"beside {each.path.name}" for each in others)],
+        "verdicts": [*first_nans([run, *others]), *graph["verdicts"]],
+        "measured": measured_by_key(run, measured),
     }
+
+
+def measured_by_key(run: WatchedRun, measured: Measured) -> dict[str, Any]:
+    """What the run has measured, with who made its first NaN."""
+    nan, made = _first_nan(run), {}
+    if nan is not None and nan.series is not None:
+        made = {(nan.series.path, nan.series.invocation): f"{nan.what}, step {nan.step}"}
+    return by_key(replace(measured, producers={**made, **measured.producers}))
 
 
 def page_of_run(run: str | os.PathLike[str], *others: str | os.PathLike[str]) -> Page:
@@ -44,7 +54,7 @@ def page_of_run(run: str | os.PathLike[str], *others: str | os.PathLike[str]) ->
     runs = [WatchedRun(each) for each in (run, *others)]
     measured = [each.measured() for each in runs]
     histories = [{**each, "run": of.path.name} for of, found in zip(runs, measured, strict=True) for each in found.histories]
-    return Page(document(data_of_run(runs[0], replace(measured[0], histories=histories))))
+    return Page(document(data_of_run(runs[0], replace(measured[0], histories=histories), *runs[1:])))
 
 
 def _without_graph(run: WatchedRun) -> dict[str, Any]:
@@ -62,11 +72,28 @@ def _without_graph(run: WatchedRun) -> dict[str, Any]:
     }
 
 
-def first_nan(run: WatchedRun) -> list[dict[str, Any]]:
-    """The first NaN of the run, with the way to who made it."""
-    for _, what in run.events:
-        if (found := FIRST_NAN.match(what)) is not None:
-            of = next((each for each in run.series if each.said == found[2]), None)
-            link = {} if of is None else {"path": key_of(of.path, of.invocation)}
-            return [{"label": "First NaN", "value": cut(found[2]), "said": f"step {found[1]}", **link}]
-    return []
+class _Nan(NamedTuple):
+    """The first NaN of a run."""
+
+    what: str
+    step: str
+    series: Series | None
+
+
+def first_nans(runs: Sequence[WatchedRun]) -> list[dict[str, Any]]:
+    """The first NaN of each run; that of the first leads to who made it."""
+    found = [(run, nan) for run in runs if (nan := _first_nan(run)) is not None]
+    return [_verdict(nan, run, is_linked=run is runs[0], is_of_several=len(runs) > 1) for run, nan in found]
+
+
+def _verdict(nan: _Nan, run: WatchedRun, *, is_linked: bool, is_of_several: bool) -> dict[str, Any]:
+    label = f"First NaN in {cut(run.path.name)}" if is_of_several else "First NaN"
+    path = {"path": key_of(nan.series.path, nan.series.invocation)} if is_linked and nan.series is not None else {}
+    return {"label": label, "value": cut(nan.what), "said": f"step {nan.step}", **path}
+
+
+def _first_nan(run: WatchedRun) -> _Nan | None:
+    for _, said in run.events:
+        if (found := FIRST_NAN.match(said)) is not None:
+            return _Nan(found[2], found[1], next((each for each in run.series if each.said == found[2]), None))
+    return None

@@ -24,7 +24,7 @@ def with_all_calls(
 
 def _row(path: str, call: int, type_name: str) -> Row:
     name = path.rpartition(".")[2] or type_name
-    said = f"{name} (call {call + 1})" if call else name
+    said = f"{name} ({call + 1})" if call else name
     return {
         "name": cut(said),
         "path": cut(path),

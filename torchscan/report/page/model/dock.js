@@ -7,9 +7,9 @@ import { HeatView } from "./heat.js";
 /** @typedef {{element: HTMLElement, heat: HeatView, calls: HTMLSelectElement, keys: string[]}} Card */
 
 export class Dock {
-  /** @param {HTMLElement} host @param {Source} source @param {(key: string) => string} nameOf what a call is called */
-  constructor(host, source, nameOf) {
-    this.host = host; this.source = source; this.nameOf = nameOf; this.isLinear = false;
+  /** @param {HTMLElement} host @param {Source} source @param {(key: string) => string} nameOf what a call is called @param {string} [gone] what to say if nobody answers */
+  constructor(host, source, nameOf, gone) {
+    this.host = host; this.source = source; this.nameOf = nameOf; this.gone = gone; this.isLinear = false;
     /** @type {Card[]} the first follows what is chosen */
     this.cards = [];
     this.put([""], "", false);
@@ -42,11 +42,12 @@ export class Dock {
   /** @param {string[]} keys @param {string} chosen @param {boolean} isPinned */
   put(keys, chosen, isPinned) {
     const inside = make("div", { class: "heats" }), calls = make("select", { "aria-label": "which call", onchange: () => card.heat.show(calls.value) });
-    const close = isPinned ? [make("button", { type: "button", class: "close", "aria-label": "close", onclick: () => this.close(card) }, "×")] : [];
-    const element = make("section", { class: `card${isPinned ? " pinned" : ""}`, tabindex: -1, "aria-label": `distributions of ${this.nameOf(chosen)}`, onkeydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === "Delete" && isPinned) this.close(card); } }, make("div", { class: "which" }, calls, ...close), inside);
+    const press = isPinned ? make("button", { type: "button", class: "close", "aria-label": "close", onclick: () => this.close(card) }, "×") : make("button", { type: "button", class: "keep", title: "keep these pictures in view", onclick: () => this.pin(card.keys, calls.value) }, "keep");
+    const element = make("section", { class: `card${isPinned ? " pinned" : ""}`, tabindex: -1, onkeydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === "Delete" && isPinned) this.close(card); } }, make("div", { class: "which" }, calls, press), inside);
     /** @type {Card} */
     const card = { element, calls, keys, heat: new HeatView(inside, this.source, (step) => { for (const each of this.cards) each.heat.point(step); }) };
     card.heat.isLinear = this.isLinear;
+    card.heat.gone = this.gone ?? card.heat.gone;
     this.offer(card, keys, chosen);
     this.cards.push(card);
     this.host.append(element);
@@ -58,11 +59,13 @@ export class Dock {
     card.keys = keys;
     card.calls.replaceChildren(...keys.map((key) => make("option", { value: key, selected: key === chosen ? "" : undefined }, this.nameOf(key))));
     card.calls.disabled = keys.length < 2;
+    card.element.setAttribute("aria-label", `distributions of ${this.nameOf(chosen)}`);
   }
 
   /** @param {Card} card */
   close(card) {
     this.cards.splice(this.cards.indexOf(card), 1);
     card.element.remove();
+    this.cards[0].element.focus({ preventScroll: true });
   }
 }

@@ -47,7 +47,7 @@ export function sightIn(row) {
 export function saidOf(row, figures) {
   const said = figures.filter((figure) => figure.key !== "rf").map((figure) => /** @type {[string, string]} */ ([figure.label, figure.text(figure.value(row), row)]));
   return /** @type {[string, string][]} */ ([
-    ["", row.path || row.name], ["type", row.type],
+    ["", row.calls ? row.path : row.key.replace(/@(\d+)$/, " ($1)") || row.name], ["type", row.type],
     ...(row.repeats > 1 ? [["repeats", `${row.repeats} equal modules: times, arithmetic, bytes and parameters are their sums`]] : []),
     ["input", row.input.join(", ")], ["output", row.output.join(", ")],
     ...said, [row.nonfinite ? "first of them" : "first NaN or Inf", row.producer ?? ""], ["receptive field", row.rf], ["limited by", row.limiter ?? ""],

@@ -174,7 +174,7 @@ export class GraphView {
     const said = () => (row ? this.said(row) : /** @type {[string, string][]} */ ([["", node.name], ["what", node.kind], ["shape", node.shape]]));
     made.addEventListener("pointerenter", (/** @type {Event} */ event) => this.on.point(event, said()));
     made.addEventListener("pointerleave", () => this.on.point(null, []));
-    made.addEventListener("focus", (/** @type {Event} */ event) => this.on.point(event, said()));
+    made.addEventListener("focus", (/** @type {Event} */ event) => { if (made.matches(":focus-visible")) this.on.point(event, said()); });
     made.addEventListener("blur", () => this.on.point(null, []));
     made.addEventListener("click", (/** @type {Event} */ event) => { event.stopPropagation(); if (row && !this.hasMoved) this.on.select(node.row); });
     made.addEventListener("dblclick", (/** @type {Event} */ event) => { event.stopPropagation(); if (row?.level !== undefined) this.on.enter(node.row); });
@@ -257,7 +257,7 @@ export class GraphView {
 
   /** All of it, as large as it can be read and not larger. */
   fit() {
-    const { wide, tall } = this.size ?? { wide: 1, tall: 1 }, room = 24, most = Math.min(0.66 * innerHeight, 620);
+    const { wide, tall } = this.size ?? { wide: 1, tall: 1 }, room = 24, most = this.data.measured ? Math.min(0.46 * innerHeight, 440) : Math.min(0.66 * innerHeight, 620); // distributions are seen below it
     this.isMoved = false;
     this.host.style.height = `${Math.min(most, Math.max(120, Math.min(1, (this.svg.clientWidth - room) / wide) * tall + room)).toFixed(0)}px`;
     const across = (this.svg.clientWidth - room) / wide, down = (this.svg.clientHeight - room) / tall;

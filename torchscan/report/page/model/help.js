@@ -7,12 +7,12 @@ const STEPS = 32, LEFT_OUT = [11, 12, 13, 14], SIDE = 12, NEAREST = 246;
 
 /** Where each mark stands, in percent of the picture, and what it says. @type {[number, number, string][]} */
 const MARKS = [
-  [17, 38, "The darker, the more values of the tensor are there. Steps go to the right."],
-  [27, 59, "The thick line is the median; between the thin lines are nine values in ten."],
-  [73, 52, "The dashed line is zero. Positive values are above it, negative ones below."],
+  [17, 38, "Darker cells hold more of the tensor's values. Steps run from left to right."],
+  [27, 59, "The thick line is the median. Nine values in ten lie between the thin lines."],
+  [73, 52, "The dashed line is zero: positive values lie above it, negative values below."],
   [39, 26, "Nothing is drawn where the layer was not called."],
   [94, 14, "Red at the top: some values were NaN or infinite."],
-  [9, 90, "The corners say how far the picture reaches. On the logarithmic scale each row is half an octave."],
+  [4, 90, "The scale is on the left. On the logarithmic one, each row is half an octave."],
 ];
 
 /** A tensor whose values spread until there is no number for them. */

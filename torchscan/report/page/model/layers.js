@@ -37,6 +37,22 @@ export class LayersView {
     this.bring();
   }
 
+  /** Other figures in the same rows. Rows stay, so that one can go on dragging one; but their order may be another. */
+  refresh() {
+    const { figure } = this;
+    if (!figure || !this.drawn) return;
+    if (!this.drawn.startsWith(`${figure.key} `) || this.sorted?.key === figure.key) { this.drawn = ""; return; }
+    this.measure(figure);
+    const column = this.columns(figure).at(-1);
+    for (const each of this.host.querySelectorAll("tr[data-at]")) {
+      const row = this.rows[Number(each.getAttribute("data-at"))];
+      each.lastElementChild?.replaceChildren(column?.text(row) ?? "", this.part(row));
+    }
+  }
+
+  /** @param {Figure} figure */
+  measure(figure) { this.whole = figure.adds ? figure.value(this.rows[0]) : most(this.rows.map(figure.value).filter(Number.isFinite), 0); }
+
   /** For a path or a type: what is found is seen from its beginning. @param {string} wanted */
   look(wanted) {
     this.wanted = wanted;
@@ -64,7 +80,7 @@ export class LayersView {
 
   /** @param {Figure} figure */
   redraw(figure) {
-    this.whole = figure.adds ? figure.value(this.rows[0]) : most(this.rows.map(figure.value).filter(Number.isFinite), 0);
+    this.measure(figure);
     const active = document.activeElement, focused = active?.closest("[data-at]")?.getAttribute("data-at"), heading = active?.getAttribute("data-key");
     const columns = this.columns(figure);
     const head = make("tr", {}, ...columns.map((column) => this.heading(column)));

@@ -15,7 +15,7 @@ async function question(path) {
   return answer.json();
 }
 
-/** @param {(figures: any) => void} heard what the last step has measured @param {(said: string) => void} tell whether somebody is there */
+/** @param {(figures: any) => void} heard what the last step has measured @param {(isThere: boolean) => void} tell whether somebody answers */
 export function listen(heard, tell) {
   let isAsking = false, isNew = false;
   /** @type {EventSource | null} a browser has few connections for all pages, so that one nobody sees takes none */
@@ -23,15 +23,15 @@ export function listen(heard, tell) {
   const ask = async () => {
     if (isAsking) { isNew = true; return; }
     isAsking = true; isNew = false;
-    try { heard(await question("figures")); } catch { tell("not connected"); }
+    try { heard(await question("figures")); } catch { tell(false); }
     setTimeout(() => { isAsking = false; if (isNew) ask(); }, 1000 * PAUSE);
   };
   const follow = () => {
     events?.close();
     events = document.hidden ? null : new EventSource("events");
     if (!events) return;
-    events.onopen = () => tell("live");
-    events.onerror = () => tell("not connected");
+    events.onopen = () => tell(true);
+    events.onerror = () => tell(false);
     events.onmessage = ask;
   };
   follow();

@@ -20,6 +20,9 @@ function asked() {
   try { return decodeURIComponent(location.hash.slice(1)); } catch { return ""; }
 }
 
+/** A call by its key: `relu@2` is the second of its module. @param {string} key */
+function named(key) { return key.replace(/@(\d+)$/, " ($1)"); }
+
 /** @param {HTMLElement} host @param {any} data */
 export function showModel(host, data) { return new ModelPage(host, data); }
 
@@ -44,7 +47,7 @@ class ModelPage {
     host.replaceChildren(this.header(), this.late, ...(data.error ? [make("p", { class: "error" }, data.error)] : []), this.told = this.verdicts(), make("main", {},
       this.panel("Graph", "graph", graph, this.colouring(), this.crumbs, this.zooming()),
       this.panel("Layers", "layers", table, this.searching()),
-      make("div", { class: "charts" }, ...this.charts(), ...this.seeing()), ...this.distributions()), ...data.remarks.map((/** @type {string} */ each) => make("p", { class: "remark" }, each)), this.tip);
+      ...this.distributions(), make("div", { class: "charts" }, ...this.charts(), ...this.seeing())), ...data.remarks.map((/** @type {string} */ each) => make("p", { class: "remark" }, each)), this.tip);
     const carrying = this.dock ? { pin: (/** @type {number} */ row) => this.pin(row), carry: (/** @type {number} */ row, /** @type {PointerEvent | null} */ place, /** @type {boolean} */ isDropped) => this.carry(row, place, isDropped) } : {};
     this.graph = new GraphView(graph, data, { select: (row) => this.select(row), enter: (row) => this.enter(row), leave: () => this.leave(), point, ...carrying });
     this.graph.said = (row) => this.saidOf(row);
@@ -53,8 +56,9 @@ class ModelPage {
     let wide = innerWidth;
     addEventListener("resize", () => { if (innerWidth !== wide && !this.graph.isMoved) this.graph.fit(); wide = innerWidth; });
     addEventListener("keydown", (event) => { if (event.key === "/" && !(event.target instanceof HTMLInputElement)) { event.preventDefault(); this.search.focus(); } });
+    for (const kind of ["pointermove", "scroll"]) addEventListener(kind, (event) => this.pointElsewhere(event), { capture: true, passive: true });
     this.follow();
-    if (data.live) listen((figures) => this.hear(figures), (said) => { this.state.textContent = said; });
+    if (data.live) listen((figures) => this.hear(figures), (isThere) => { this.state.textContent = isThere ? "live" : this.gone(); });
   }
 
   // -- where one is --------------------------------------------------------------------------------------------------
@@ -111,6 +115,8 @@ class ModelPage {
 
   // -- parts ---------------------------------------------------------------------------------------------------------
 
+  gone() { return `Not connected: the program may have ended. To see the run again: torchscan explore ${this.data.live.join(" ")}`; }
+
   header() {
     this.source = make("span", {}, this.data.question[0] ?? "");
     this.state = make("span", { class: "state", role: "status" });
@@ -158,11 +164,11 @@ class ModelPage {
     const packed = this.data.measured?.histories;
     if (!packed && !this.data.live) return [];
     const inside = make("div", { class: "cards" });
-    this.dock = new Dock(inside, this.data.live ? fromServer : sourceOf(packed), (key) => key || this.data.rows[0].name);
+    this.dock = new Dock(inside, this.data.live ? fromServer : sourceOf(packed), (key) => named(key) || this.data.rows[0].name, this.data.live && this.gone());
     const scale = make("select", { "aria-label": "scale", onchange: () => this.dock?.scale(scale.value === "linear") }, make("option", { value: "log" }, "logarithmic"), make("option", { value: "linear" }, "linear"));
-    const beside = make("select", { "aria-label": "columns", onchange: () => inside.setAttribute("data-columns", beside.value) }, ...["1", "2", "3"].map((each) => make("option", { value: each }, each === "1" ? "1 column" : `${each} columns`)));
+    const beside = make("select", { "aria-label": "columns", onchange: () => inside.setAttribute("data-columns", beside.value) }, ...["1", "2", "3"].map((each) => make("option", { value: each }, each === "1" ? "layers below each other" : `${each} layers side by side`)));
     this.target = make("div", { class: "target", hidden: "", ondragover: (/** @type {Event} */ event) => event.preventDefault(), ondrop: (/** @type {DragEvent} */ event) => { event.preventDefault(); this.target.hidden = true; if (this.carried !== null) this.pin(this.carried); } }, "drop it here to keep its distributions in view");
-    return [this.panel("Distributions over the steps", "distributions", make("div", {}, inside, help()), make("span", {}, make("span", { class: "type" }, "drag a layer, or press Enter, to keep it here "), beside, " ", scale)), this.target];
+    return [this.panel("Distributions over the steps", "distributions", make("div", {}, inside, help()), make("span", {}, make("span", { class: "type" }, "to keep a layer here, drag it down or press Enter on it "), beside, " ", scale)), this.target];
   }
 
   /** The distributions of the chosen layer: of several equal ones, of the first, or of another that is chosen. */
@@ -177,6 +183,7 @@ class ModelPage {
   /** A layer is carried over the page, or let go of. @param {number} row @param {PointerEvent | null} place where; null: something else shows it @param {boolean} isDropped */
   carry(row, place, isDropped) {
     this.carried = row;
+    if (isDropped) this.carried = null;
     this.target.hidden = isDropped;
     if (place && !isDropped) this.point(place, [["", this.data.rows[row].path || this.data.rows[row].name]]);
     if (!place || !isDropped) return;
@@ -190,8 +197,8 @@ class ModelPage {
   /** There is something new. @param {any} figures */
   hear(figures) {
     if ((figures.isDrawn && !this.data.isDrawn) || (this.data.rows.length === 1 && Object.keys(figures.figures).length > 1)) { location.reload(); return; } // it was opened before there was anything to see
-    const label = figures.wrong[0]?.label, isNew = label && !this.data.verdicts.some((/** @type {any} */ each) => each.label === label);
-    if (isNew) { this.data.verdicts.unshift(...figures.wrong); const now = this.verdicts(); this.told.replaceWith(now); this.told = now; }
+    const known = this.data.verdicts.map((/** @type {any} */ each) => each.label), wrong = figures.wrong.filter((/** @type {any} */ each) => !known.includes(each.label));
+    if (wrong.length) { this.data.verdicts.unshift(...wrong); const now = this.verdicts(); this.told.replaceWith(now); this.told = now; }
     apply(this.data.rows, figures);
     this.figures = figuresOf(this.data.rows);
     if (!this.isFigureChosen || !this.figures.some((each) => each.key === this.figure.key)) this.figure = this.foremost();
@@ -199,6 +206,7 @@ class ModelPage {
     this.source.textContent = figures.source;
     this.late.hidden = Object.keys(figures.figures).every((key) => this.rowsByKey.has(key));
     this.graph.drawn = `${this.graph.drawn} before`;
+    this.layers.refresh();
     this.draw();
     this.dock?.refresh();
   }
@@ -235,14 +243,20 @@ class ModelPage {
     return saidOf(row, this.figures);
   }
 
+  /** What was pointed at may be gone, drawn anew or scrolled away without a word. @param {Event} event */
+  pointElsewhere(event) {
+    if (!this.tip.hidden && (event.type === "scroll" || (this.carried === null && !this.tipped?.contains(/** @type {Node} */ (event.target))))) this.tip.hidden = true;
+  }
+
   /** @param {Event | null} event @param {[string, string][]} said the first is the title */
   point(event, said) {
     this.tip.hidden = !event || !said.length;
     if (this.tip.hidden || !event) return;
+    this.tipped = /** @type {Element} */ (event.currentTarget ?? event.target);
     const [[, title], ...rest] = said, seen = sightIn(this.pointed);
     this.pointed = undefined;
     this.tip.replaceChildren(make("b", {}, title), make("dl", {}, ...rest.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])), ...(seen ? [seen] : []));
-    const box = /** @type {Element} */ (event.currentTarget ?? event.target).getBoundingClientRect(), isPointer = event instanceof PointerEvent;
+    const box = this.tipped.getBoundingClientRect(), isPointer = event instanceof PointerEvent;
     const x = isPointer ? event.clientX + 14 : box.right + 8, y = isPointer ? event.clientY + 14 : box.top;
     const size = this.tip.getBoundingClientRect();
     this.tip.style.left = `${Math.max(4, x + size.width > innerWidth - 8 ? x - size.width - 28 : x)}px`;
