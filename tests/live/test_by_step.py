@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,3 +62,20 @@ def test_a_call_that_was_left_out_in_some_steps_has_no_columns_there() -> None:
         over.add(step, {} if step in (2, 3) else {SERIES: ONE})
     found = drawn(over)
     assert (found["first"], found["until"]) == ([0, 1, 4, 5], [1, 2, 5, 6])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_each_value_counts_as_much_as_any_other_in_whatever_order_steps_are_read(order: int) -> None:
+    """A file is read from its beginning, a server reads from the end; 512 values are sampled of a tensor, however large it is.
+
+    In each column half of the values are 1 and the others 2; large steps and small ones alternate in both halves.
+    """
+    one, two = (of(torch.full((512,), value)) for value in (1.0, 2.0))
+    over = OverSteps()
+    for step in range(2560)[::order]:
+        kind = one if step % 16 < 8 else two
+        over.add(step, {SERIES: replace(kind, numel=512 if step % 2 else 512 * 64)})
+    found = drawn(over)
+    assert len(found["first"]) == 160
+    assert found["mean"] == [pytest.approx(1.5)] * 160
+    assert found["rows"][0] == found["rows"][2] != "0" * 160, "2; 1.5; 1"

@@ -25,6 +25,7 @@ import torchscan
 from tests.browsing import opened
 from torchscan import InputError, Server
 from torchscan.live.explore.following import Followed
+from torchscan.live.explore.guard import Hosts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -197,6 +198,21 @@ def test_where_it_listens_at_all_addresses_it_answers_to_any_but_to_no_other_nam
         connection.close()
 
 
+def test_it_answers_under_a_name_however_it_is_written(run: Path) -> None:
+    assert "mybox:6116" in Hosts("MyBox", is_anywhere=False)
+    assert "evil:6116" not in Hosts("MyBox", is_anywhere=False)
+
+
+def test_a_file_without_tables_yet_ends_nothing(run: Path, tmp_path: Path) -> None:
+    """A second process has just begun, and its file is not ready."""
+    shutil.copy(run / "rank0.sqlite", tmp_path)
+    followed = Followed(tmp_path)
+    (tmp_path / "rank1.sqlite").touch()
+    for ask in (followed.newest, followed.figures, lambda: torchscan.open_run(tmp_path).series):
+        with pytest.raises(InputError, match="rank1"):
+            ask()
+
+
 def test_an_interrupt_of_the_training_is_none_of_the_servers(run: Path) -> None:
     with torchscan.serve(run, port=0) as server:
         assert os.getsid(server._process.pid) != os.getsid(0)
@@ -338,6 +354,61 @@ def test_two_runs_are_shown_beside_each_other(browser: Browser, run: Path, tmp_p
         assert {"first", "second"} == set(page.locator(".heat .type").all_inner_texts())
 
 
+def test_runs_in_folders_of_the_same_name_are_told_apart(browser: Browser, run: Path, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        shutil.copytree(run, tmp_path / name / "run")
+    torchscan.page_of_run(tmp_path / "one" / "run", tmp_path / "other" / "run").save(tmp_path / "run.html")
+    with opened(browser, tmp_path / "run.html") as page:
+        page.locator(".heat").nth(1).wait_for()
+        assert {"one/run", "other/run"} == set(page.locator(".heat .type").all_inner_texts())
+        pairs = page.locator(".beside").evaluate_all(
+            "all => all.map(each => [...each.querySelectorAll('b')].map(name => name.innerText))"
+        )
+        assert pairs
+        assert all(len(pair) == 2 and pair[0] == pair[1] for pair in pairs)
+
+
+def test_what_one_looks_at_stays_while_figures_change(browser: Browser, tmp_path: Path) -> None:
+    """The table's figures are those of the last step, and neither its place nor the chosen call is lost for it."""
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(24)), nn.Linear(4, 2))
+    net.double()
+    train(tmp_path / "run", 2, Doubled(net))
+    with torchscan.serve(tmp_path / "run", port=0) as server, opened(browser, server.url) as page:
+        page.get_by_label("colour by").select_option("gradient")
+        row = page.locator("tbody tr", has=page.locator(".type", has_text="Sequential ×24"))
+        row.click()
+        calls = page.locator(".card select").first
+        calls.select_option(index=3)
+        chosen, before = calls.input_value(), row.inner_text()
+        page.locator(".layers .scroll").evaluate("host => { host.style.maxHeight = '60px'; host.scrollTop = 0; }")
+        train(tmp_path / "run", 3, Doubled(net))
+        page.locator(".question", has_text="step 4").wait_for()
+        page.wait_for_function("before => !document.querySelector('tr.selected').innerText.includes(before)", arg=before)
+        assert calls.input_value() == chosen
+        assert page.locator(".layers .scroll").evaluate("host => host.scrollTop") == 0
+
+
+class Doubled(nn.Module):
+    """In double precision, whose gradients are no zeros after many layers."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.net(x.repeat(1, 2)[:, :4].double())
+
+
+def test_when_the_server_has_ended_nothing_stands_under_another_name(browser: Browser, run: Path) -> None:
+    with torchscan.serve(run, port=0) as server, opened(browser, server.url, lambda url: url.startswith(server.url)) as page:
+        page.locator(".heat").first.wait_for()
+        server.close()
+        page.locator(".state", has_text="torchscan explore").wait_for()
+        page.locator(".node[data-name='2']").click()
+        page.locator(".heats .said", has_text="Not connected").wait_for()
+        assert page.locator(".card .heat").count() == 0
+
+
 def test_a_run_without_a_graph_has_its_modules(browser: Browser, tmp_path: Path) -> None:
     train(tmp_path / "run", graph=False)
     torchscan.page_of_run(tmp_path / "run").save(tmp_path / "run.html")
@@ -390,6 +461,7 @@ def test_the_first_nan_is_the_first_verdict(browser: Browser, tmp_path: Path) ->
     torchscan.page_of_run(tmp_path / "run").save(tmp_path / "run.html")
     with opened(browser, tmp_path / "run.html") as page:
         assert page.locator(".verdict").first.inner_text().startswith("First NaN")
+        assert page.locator(".node.producer, .node.holds").count()
         assert page.locator(".colour, select[aria-label='colour by']").first.input_value() == "nonfinite"
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from torchscan.live.store import Reader
+from torchscan.live.about import fingerprint_of
+from torchscan.live.graphing import _write
+from torchscan.live.store import Reader, Store
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
 
@@ -110,3 +114,52 @@ def test_a_model_that_fails_there_has_a_note_instead(tmp_path: Path) -> None:
     assert any(
         "no graph of the model" in what and "not here" in what for _, what in torchscan.open_run(tmp_path / "run").events
     )
+
+
+def test_it_keeps_none_of_the_trainers_files_open(tmp_path: Path) -> None:
+    """Who reads a pipe that the trainer has closed is not kept waiting until the graph is there."""
+    reading, writing = os.pipe()
+    with torchscan.watch(Slow(), tmp_path / "run", every=1) as watcher:
+        watcher._model(torch.ones(2, 3)).sum().backward()
+        os.close(writing)
+        assert os.read(reading, 1) == b""
+    os.close(reading)
+    assert graph_in(tmp_path / "run") is not None
+
+
+class Slow(nn.Linear):
+    """In every process but this one."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 4)
+        self.home = os.getpid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if os.getpid() != self.home:
+            time.sleep(3)
+        return super().forward(x)
+
+
+def test_it_is_not_put_into_the_run_of_another_model(tmp_path: Path) -> None:
+    """The folder was removed and used again before the graph was there."""
+    path = tmp_path / "run" / "rank0.sqlite"
+    with closing(Store(path, {"fingerprint": fingerprint_of(nn.Linear(7, 7))})):
+        _write(nn.Linear(3, 4), ((torch.ones(2, 3),), {}), path)
+        assert graph_in(tmp_path / "run") is None
+
+
+def test_many_open_files_are_no_obstacle(tmp_path: Path) -> None:
+    """``select`` refuses files whose number is 1,024 or more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 3000:
+        pytest.skip("so many files may not be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 3000), hard))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        train(nn.Linear(3, 4), tmp_path / "run")
+    finally:
+        for each in files:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(torchscan.open_run(tmp_path / "run").steps()) == 2
+    assert graph_in(tmp_path / "run") is not None

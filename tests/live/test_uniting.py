@@ -24,6 +24,23 @@ def test_each_weighs_as_much_as_it_has_values() -> None:
     assert sum(count for number, count in found.counts.items() if number) / sum(found.counts.values()) == pytest.approx(share)
 
 
+def test_what_was_put_together_can_be_put_together_again() -> None:
+    """512 values are sampled of each part: of 512 ones, of 32,768 twos, and of 512 ones again."""
+    ones, twos = of(torch.ones(512)), replace(of(torch.full((512,), 2.0)), numel=32_768)
+    for found in (
+        together([together([ones, twos]), ones]),
+        together([ones, together([ones, twos])]),
+        together([ones, twos, ones]),
+    ):
+        assert sorted(count / sum(found.counts.values()) for count in found.counts.values()) == pytest.approx([1 / 33, 32 / 33])
+
+
+def test_a_part_without_values_adds_nothing() -> None:
+    ones = of(torch.ones(4))
+    empty = replace(ones, numel=0, sampled=0, counts={})
+    assert together([ones, empty]).counts == ones.counts
+
+
 def test_parts_of_the_same_size_add_up() -> None:
     values = torch.randn(2, 300)
     found, whole = together([of(each) for each in values]), of(values.flatten())

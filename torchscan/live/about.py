@@ -20,15 +20,16 @@ def about_of(model: nn.Module, log: Sequence[str]) -> dict[str, Any]:
     return {
         "model": type_name_of(whole),
         "parameters": sum(each.numel() for each in whole.parameters() if not nn.parameter.is_lazy(each)),
-        "fingerprint": _fingerprint(whole),
+        "fingerprint": fingerprint_of(whole),
         "log": list(log),
         "torchscan": __version__,
         "torch": torch.__version__,
     }
 
 
-def _fingerprint(model: nn.Module) -> str | None:
+def fingerprint_of(model: nn.Module) -> str | None:
     """Of the names and shapes of its parameters; None: some are not known yet."""
+    model = compiled_from(model) or model
     parameters = list(model.named_parameters())
     if any(nn.parameter.is_lazy(each) for _, each in parameters):
         return None

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from torchscan.live.heat import heat_of
+from torchscan.live.heat import Column, heat_of
 from torchscan.live.schema import Distribution, Series
-from torchscan.live.uniting import together
 
 #: columns, at most
 _MOST = 160
@@ -21,13 +20,13 @@ class OverSteps:
 
     def __init__(self) -> None:
         self._width = 1
-        self._found: dict[Series, dict[int, Distribution]] = defaultdict(dict)
+        self._found: dict[Series, dict[int, Column]] = defaultdict(dict)
         #: the first and the last step of each column, by its number
         self._steps: dict[int, tuple[int, int]] = {}
 
     def add(self, step: int, distributions: Mapping[Series, Distribution]) -> None:
         """One step of one process; also where there is nothing to add, since that is to be seen."""
-        self._put(step // self._width, (step, step), distributions)
+        self._put(step // self._width, (step, step), {series: Column(each) for series, each in distributions.items()})
         while max(self._steps) - min(self._steps) >= _MOST:
             self._widen()
 
@@ -37,19 +36,18 @@ class OverSteps:
         for column, span in steps.items():
             self._put(column // 2, span, {series: each[column] for series, each in found.items() if column in each})
 
-    def _put(self, column: int, span: tuple[int, int], distributions: Mapping[Series, Distribution]) -> None:
+    def _put(self, column: int, span: tuple[int, int], found: Mapping[Series, Column]) -> None:
         first, last = self._steps.get(column, span)
         self._steps[column] = min(first, span[0]), max(last, span[1])
-        for series, each in distributions.items():
-            columns = self._found[series]
-            columns[column] = together([columns[column], each]) if column in columns else each
+        for series, each in found.items():
+            self._found[series].setdefault(column, each).add(each)
 
     def drawn(self) -> list[tuple[Series, dict[str, Any]]]:
         """For a page: the columns in which a series was seen, and the step ``until`` which each reaches."""
         until = self._until()
         return [(series, self._drawn(columns, until)) for series, columns in self._found.items()]
 
-    def _drawn(self, columns: Mapping[int, Distribution], until: Mapping[int, int]) -> dict[str, Any]:
+    def _drawn(self, columns: Mapping[int, Column], until: Mapping[int, int]) -> dict[str, Any]:
         places = sorted(columns)
         spans = [(*self._steps[place], until[place]) for place in places]
         steps = {name: [span[at] for span in spans] for at, name in enumerate(("first", "last", "until"))}

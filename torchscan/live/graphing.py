@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import select
 import signal
 import sys
 import threading
@@ -20,14 +19,16 @@ from typing import Any
 from torch import nn
 
 from torchscan.errors import TorchscanError
+from torchscan.live.about import fingerprint_of
 from torchscan.live.parent import Parent
-from torchscan.live.store import Store
+from torchscan.live.store import Reader, Store, StoreError
+from torchscan.live.waiting import is_ready
 from torchscan.recording.call_tree import Given
 from torchscan.torch_versions import strip_hooks
 
 #: seconds after which it gives up
 _PATIENCE = 300
-#: seconds after which the first fork should have ended, and between two looks at it
+#: seconds after which the first fork should have ended, and between two looks at something
 _SHORTLY, _GLANCE = 10.0, 0.002
 #: how much less important than training it is to the machine
 _NICE = 10
@@ -54,7 +55,7 @@ def draw_apart(model: nn.Module, given: Given, path: Path) -> int | None:
         _await_first(child)
         return done
     try:
-        thread = threading.Thread(target=_fork_once_more, args=(model, given, path, trainer))
+        thread = threading.Thread(target=_fork_once_more, args=(model, given, path, trainer, drawing))
         thread.start()
         thread.join()
     finally:
@@ -96,20 +97,30 @@ def _await_first(child: int) -> None:
 
 def await_end(file: int, seconds: float) -> None:
     """Of what is drawn, but not for ever."""
-    select.select([file], [], [], seconds)
+    is_ready(file, seconds)
     os.close(file)
 
 
-def _fork_once_more(model: nn.Module, given: Given, path: Path, trainer: int) -> None:
+def _fork_once_more(model: nn.Module, given: Given, path: Path, trainer: int, drawing: int) -> None:
     """From a new thread, which has entered none of the user's modes and is all that there is in the fork.
 
     Its parent ends at once, so that nobody has to wait for it.
     """
     if os.fork() == 0:
         try:
+            _keep_no_file_open_but(drawing)
             _draw(model, given, path, trainer)
         finally:
             os._exit(0)
+
+
+def _keep_no_file_open_but(drawing: int) -> None:
+    """Who reads a pipe of the trainer's, or listens at its address, must not wait for this process."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in (0, 1, 2):
+        os.dup2(nothing, file)
+    os.closerange(3, drawing)
+    os.closerange(drawing + 1, os.sysconf("SC_OPEN_MAX"))
 
 
 def _draw(model: nn.Module, given: Given, path: Path, trainer: int) -> None:
@@ -117,20 +128,38 @@ def _draw(model: nn.Module, given: Given, path: Path, trainer: int) -> None:
     signal.alarm(_PATIENCE)
     gc.disable()  # what it would free may be on a device that a fork must not touch
     os.nice(_NICE)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for file in (0, 1, 2):
-        os.dup2(nothing, file)
     Parent(trainer).end_with_it()
     _write(model, given, path)
 
 
 def _write(model: nn.Module, given: Given, path: Path) -> None:
+    graph, said = None, ""
     try:
         graph = _graph_of(model, given)
     except Exception as error:
-        Store(path, {}).note(f"no graph of the model could be drawn: {error}"[:300])
-    else:
-        Store(path, {}).keep_graph(graph)
+        said = f"no graph of the model could be drawn: {error}"[:300]
+    if not _is_run_of(model, path):
+        return
+    with contextlib.closing(Store(path, {})) as store:
+        if graph is None:
+            store.note(said)
+        else:
+            store.keep_graph(graph)
+
+
+def _is_run_of(model: nn.Module, path: Path) -> bool:
+    """Another run may be where the one was that this model was watched in, whose folder was removed."""
+    while not (about := _about(path)):  # the process that writes the run has not begun
+        time.sleep(_GLANCE)
+    return about.get("fingerprint") in (None, fingerprint_of(model))
+
+
+def _about(path: Path) -> dict[str, Any]:
+    try:
+        with contextlib.closing(Reader(path)) as reader:
+            return reader.about()
+    except StoreError:
+        return {}
 
 
 def _graph_of(model: nn.Module, given: Given) -> dict[str, Any]:

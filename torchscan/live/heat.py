@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +19,38 @@ _SHARES = (0.05, 0.5, 0.95)
 _HALF = BINS // 2
 
 
-def heat_of(columns: Sequence[Distribution]) -> dict[str, Any]:
+class Column:
+    """What is known of a series in several steps, in any order: each of its values counts as much as any other.
+
+    Where ``s`` of ``n`` values were sampled, one that was counts ``n / s`` times.
+    """
+
+    __slots__ = ("_finite", "_sum", "counts", "inf", "least", "most", "nan")
+
+    def __init__(self, seen: Distribution) -> None:
+        times = seen.numel / max(1, seen.sampled)
+        self.counts: dict[int, float] = {number: times * count for number, count in seen.counts.items()}
+        self.least, self.most, self.nan, self.inf = seen.least, seen.most, seen.nan, seen.inf
+        self._finite = times * (seen.sampled - seen.nan - seen.inf)
+        self._sum = self._finite * seen.mean if self._finite else 0.0
+
+    @property
+    def mean(self) -> float:
+        """Of the finite values."""
+        return self._sum / self._finite if self._finite else math.nan
+
+    def add(self, other: Column) -> None:
+        """Other steps."""
+        if other is self:
+            return
+        for number, count in other.counts.items():
+            self.counts[number] = self.counts.get(number, 0.0) + count
+        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
+        self.nan, self.inf = self.nan + other.nan, self.inf + other.inf
+        self._finite, self._sum = self._finite + other._finite, self._sum + other._sum
+
+
+def heat_of(columns: Sequence[Column]) -> dict[str, Any]:
     """Of what is known of a series, column by column.
 
     ``nearest`` is the bin of the least values that have a row, ``up`` and ``down`` are how many rows there are above and below
@@ -42,28 +73,28 @@ def heat_of(columns: Sequence[Distribution]) -> dict[str, Any]:
     }
 
 
-def _finite(counts: Mapping[int, int]) -> dict[int, int]:
+def _finite(counts: Mapping[int, float]) -> dict[int, float]:
     """By row: 0 is zero, others have the number of their bin, with the sign of its values."""
-    found: Counter[int] = Counter()
+    found: defaultdict[int, float] = defaultdict(float)
     for number, count in counts.items():
         if is_finite(number):
             found[number if number < _HALF else _HALF - number] += count
     return found
 
 
-def _reach(counts: Iterable[Mapping[int, int]], sign: int, nearest: int) -> int:
+def _reach(counts: Iterable[Mapping[int, float]], sign: int, nearest: int) -> int:
     """How many rows there are on one side of zero."""
     farthest = max((sign * row for each in counts for row in each), default=0)
     return max(0, farthest - nearest + 1)
 
 
-def _nearest(counts: Iterable[Mapping[int, int]]) -> int:
+def _nearest(counts: Iterable[Mapping[int, float]]) -> int:
     """The first bin from zero that has a row: less than a small share of all that is not zero lies before it."""
-    sizes: Counter[int] = Counter()
+    sizes: defaultdict[int, float] = defaultdict(float)
     for each in counts:
         for row, count in each.items():
             sizes[abs(row)] += count if row else 0
-    room = _NEAR_ZERO * sizes.total()
+    room = _NEAR_ZERO * sum(sizes.values())
     for size in sorted(filter(None, sizes)):
         room -= sizes[size]
         if room < 0:
@@ -71,7 +102,7 @@ def _nearest(counts: Iterable[Mapping[int, int]]) -> int:
     return 1
 
 
-def _shaded(counts: Sequence[Mapping[int, int]], rows: Sequence[int], nearest: int) -> list[str]:
+def _shaded(counts: Sequence[Mapping[int, float]], rows: Sequence[int], nearest: int) -> list[str]:
     wholes = [max(1, sum(each.values())) for each in counts]
     middle = [sum(count for row, count in each.items() if abs(row) < nearest) for each in counts]
     return [
@@ -80,7 +111,7 @@ def _shaded(counts: Sequence[Mapping[int, int]], rows: Sequence[int], nearest: i
     ]
 
 
-def _of(row: int, counts: Sequence[Mapping[int, int]]) -> list[int]:
+def _of(row: int, counts: Sequence[Mapping[int, float]]) -> list[float]:
     return [each.get(row, 0) for each in counts]
 
 

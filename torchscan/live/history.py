@@ -9,7 +9,7 @@ import heapq
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -21,11 +21,13 @@ from torchscan.live.by_call import measured_in
 from torchscan.live.by_step import OverSteps
 from torchscan.live.schema import FIGURES, KINDS, Distribution, Kind, Phase, Series
 from torchscan.live.sinks.sink import Seen, Sink
-from torchscan.live.store import Reader, StoreError
+from torchscan.live.store import Reader
 from torchscan.live.uniting import together
 from torchscan.measured import Measured
 
 T = TypeVar("T")
+#: series whose columns are in memory at once, when a page is made: the run is read once for each so many
+_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,12 +154,17 @@ class WatchedRun:
 
     def measured(self) -> Measured:
         """The same, and the distributions over the steps, for the page of a model: ``to_page(scan, run=run)``."""
+        series = self.series
+        parts = [frozenset(series[at : at + _AT_ONCE]) for at in range(0, len(series), _AT_ONCE)]
+        return replace(self.last(), histories=[_drawn(*each) for part in parts for each in self._over_steps(part).drawn()])
+
+    def _over_steps(self, series: Collection[Series]) -> OverSteps:
         over = OverSteps()
         for reader in self._readers():
-            known = reader.series()
+            numbers = {number: each for number, each in reader.series().items() if each in series}
             for step in reader.steps("train"):
-                over.add(step.step, {known[at]: each for at, each in step.distributions.items() if at in known})
-        return replace(self.last(), histories=[_drawn(*each) for each in over.drawn()])
+                over.add(step.step, {numbers[at]: step.distributions[at] for at in step.distributions if at in numbers})
+        return over
 
     def frame(self, phase: Phase = "train") -> Any:
         """All figures as a pandas DataFrame, with a row for each series and step."""
@@ -223,22 +230,13 @@ def _drawn(series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
 def readers_of(files: Iterable[Path]) -> Iterator[Reader]:
     """Each open until the next is asked for."""
     for file in files:
-        with _read(file) as reader:
-            yield reader
-
-
-@contextlib.contextmanager
-def _read(file: Path) -> Iterator[Reader]:
-    try:
         with contextlib.closing(Reader(file)) as reader:
             yield reader
-    except StoreError as error:
-        raise InputError(str(error)) from error
 
 
 def _seen_by(file: Path, phase: Phase) -> Iterator[Seen]:
     """What one rank has seen."""
-    with _read(file) as reader:
+    with contextlib.closing(Reader(file)) as reader:
         series = reader.series()
         for each in reader.steps(phase):
             # a run that is written meanwhile may have series that were not there before

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import select
 import threading
 import time
 from collections.abc import Callable
+
+from torchscan.live.waiting import is_ready
 
 #: seconds after which it is looked whether it is still there, and after which nothing goes on if it is not
 _LOOKS, _AT_LAST = 0.25, 1.25
@@ -44,4 +45,4 @@ def _whether_gone(number: int) -> Callable[[], bool]:
         return lambda: True
     except OSError:
         return lambda: os.getppid() != number
-    return lambda: bool(select.select([file], [], [], 0)[0])
+    return lambda: is_ready(file, 0)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from torchscan.errors import InputError
 from torchscan.live.packing import packed, unpacked
 from torchscan.live.schema import Phase, Series, Watched
 
@@ -39,7 +40,7 @@ PRAGMA user_version = {VERSION};
 """
 
 
-class StoreError(Exception):
+class StoreError(InputError):
     """A file that is no store, or one that cannot be written to. The text says which, and why."""
 
 

@@ -70,10 +70,10 @@ def _custom(name: str, part: Distribution) -> float:
 
 def _counts(parts: Sequence[Distribution]) -> dict[int, int]:
     """Of values that stand for equally many each: where fewer were sampled of more, they count several times."""
-    stands_for = [part.numel / max(1, part.sampled) for part in parts]
-    least = min(stands_for)
+    known = [(part, part.numel / number) for part in parts if (number := sum(part.counts.values()))]
+    least = min((each for _, each in known), default=1.0)
     counts: Counter[int] = Counter()
-    for part, each in zip(parts, stands_for, strict=True):
+    for part, each in known:
         times = each / least
         counts.update(part.counts if times == 1 else {number: round(count * times) for number, count in part.counts.items()})
     return dict(counts)

@@ -319,7 +319,8 @@ class Watcher:
         atexit.unregister(self.close)
         self._process.close(self._steps.next)
         if self._drawing is not None:
-            await_end(self._drawing, _PATIENCE)
+            with self._guarded():
+                await_end(self._drawing, _PATIENCE)
             self._drawing = None
 
     def _tell_of_unmet(self) -> None:

@@ -6,12 +6,12 @@ import contextlib
 import math
 import mmap
 import os
-import select
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from selectors import EVENT_READ, EVENT_WRITE
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from torchscan.live.sampled import Sampled, SampledValues
 from torchscan.live.schema import Announced, Series, Watched
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Store, StoreError
+from torchscan.live.waiting import is_ready
 
 #: seconds after which it looks whether its parent is still there, and for how long it goes on if it is not
 _LOOKS, _AFTERWARDS = 0.25, 0.75
@@ -72,7 +73,7 @@ class Worker:
         """Until nobody is there any more. What was said before is done, as far as there is time."""
         self._guests.open(self._folder)
         while self._line.is_open and not self._parent.was_gone(_AFTERWARDS):
-            select.select([self._line.socket], [] if self._line.has_said_all else [self._line.socket], [], _LOOKS)
+            is_ready(self._line.socket, _LOOKS, EVENT_READ if self._line.has_said_all else EVENT_READ | EVENT_WRITE)
             self._line.flush()
             for message in self._line.heard():
                 if not self._parent.was_gone(_AFTERWARDS):

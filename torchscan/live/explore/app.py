@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import zlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from torchscan.errors import InputError
 from torchscan.live.explore.following import Followed
 from torchscan.live.explore.guard import App, Guard, Hosts
 from torchscan.report.paging.file import document, policy
@@ -48,6 +48,8 @@ class _Server:
         self._version = 0
         #: what was answered, and of which version
         self._answers: dict[str, tuple[int, str]] = {}
+        #: one for questions of a name, so that all who ask at once get the same answer
+        self._locks = [asyncio.Lock() for _ in range(_ANSWERS)]
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -61,7 +63,7 @@ class _Server:
         while True:
             await asyncio.sleep(_LOOKS)
             if self._listeners:
-                with contextlib.suppress(InputError):  # a file that is being replaced
+                with contextlib.suppress(Exception):  # of a file that is being replaced, say: one look is not the last
                     newest = await run_in_threadpool(lambda: [each.newest() for each in self._runs])
                     self._version += newest != before
                     before = newest
@@ -87,19 +89,24 @@ class _Server:
 
     async def _answer(self, name: str, work_out: Callable[[], dict[str, Any]]) -> Response:
         """Worked out once for all who listen, until there is something new. An answer that is not whole is no last word."""
-        version, text = self._answers.get(name, (-1, ""))
-        if version != self._version or not self._listeners:
-            version, data = self._version, await run_in_threadpool(work_out)
-            text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-            if data.get("isWhole", True):
-                self._answers[name] = version, text
-                while len(self._answers) > _ANSWERS:
-                    self._answers.pop(next(iter(self._answers)))
+        async with self._locks[zlib.crc32(name.encode()) % _ANSWERS]:
+            version, text = self._answers.get(name, (-1, ""))
+            if version != self._version or not self._listeners:
+                text = await self._worked_out(name, work_out)
         return Response(text, media_type="application/json")
+
+    async def _worked_out(self, name: str, work_out: Callable[[], dict[str, Any]]) -> str:
+        version, data = self._version, await run_in_threadpool(work_out)
+        text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+        if data.get("isWhole", True):
+            self._answers[name] = version, text
+            while len(self._answers) > _ANSWERS:
+                self._answers.pop(next(iter(self._answers)))
+        return text
 
     async def events(self, _: Request) -> Response:
         if self._listeners >= _LISTENERS:
-            return PlainTextResponse("too many pages are open\n", 503)
+            return PlainTextResponse("too many pages are open\n", 503)  # which asks again later
         return StreamingResponse(self._told(), media_type="text/event-stream")
 
     async def _told(self) -> AsyncIterator[str]:

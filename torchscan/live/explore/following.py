@@ -24,9 +24,9 @@ _AT_FIRST = 160
 class Followed:
     """One run, for any number of readers. It only reads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str = "") -> None:
         self._run = WatchedRun(path)
-        self.path = path
+        self.path, self._name = path, name or path.name
         self._lock = threading.Lock()
         self._calls: OrderedDict[str, _Call] = OrderedDict()
 
@@ -66,7 +66,7 @@ class Followed:
             return {"histories": [self._drawn(*each) for each in call.over.drawn()], "isWhole": call.is_whole}
 
     def _drawn(self, series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
-        return {"run": self.path.name, "kind": series.kind, "name": series.what, **picture}
+        return {"run": self._name, "kind": series.kind, "name": series.what, **picture}
 
 
 class _Call:

@@ -36,7 +36,13 @@ class Hosts:
     """
 
     def __init__(self, shown: str, *, is_anywhere: bool) -> None:
-        self._names = {shown, "localhost", "127.0.0.1", "[::1]", *({socket.gethostname().lower()} if is_anywhere else ())}
+        self._names = {
+            shown.lower(),
+            "localhost",
+            "127.0.0.1",
+            "[::1]",
+            *({socket.gethostname().lower()} if is_anywhere else ()),
+        }
         self._is_anywhere = is_anywhere
 
     def __contains__(self, host: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import secrets
 import socket
@@ -48,6 +49,7 @@ class Server:
             self._process.wait(5)
         if self._process.poll() is None:
             self._process.kill()
+            self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
 
@@ -115,18 +117,17 @@ def _begun(run: Path) -> Path:
     return run if any(run.glob("rank*.lock")) else WatchedRun(run).path
 
 
-def _followed(run: Path) -> Followed:
+def _followed(run: Path, name: str) -> Followed:
     """As soon as there is something to read."""
     from torchscan.live.explore.following import Followed
-    from torchscan.live.store import StoreError
 
     until = time.monotonic() + _START
     while True:
         try:
-            followed = Followed(run)
+            followed = Followed(run, name)
             followed.newest()  # a file may be there before its tables
             return followed
-        except (InputError, StoreError):
+        except InputError:
             if time.monotonic() > until:
                 raise
             time.sleep(0.1)
@@ -147,16 +148,21 @@ def _serve(runs: Sequence[Path], host: str, port: int, say: Callable[[str], obje
 
     from torchscan.live.explore.app import app_of
     from torchscan.live.explore.guard import ANYWHERE, Hosts
+    from torchscan.live.explore.shown import names_of
 
     token = secrets.token_urlsafe(24)
     listening = _listening(host, port)
     port = listening.getsockname()[1]
     is_anywhere = host in ANYWHERE
     name = _own_address(listening.family) if is_anywhere else host
-    shown = f"[{name}]" if ":" in name else name
+    shown = f"[{ipaddress.ip_address(name)}]" if ":" in name else name
     say(f"http://{shown}:{port}/{token}/")
     config = uvicorn.Config(
-        app_of([_followed(each) for each in runs], token, Hosts(shown, is_anywhere=is_anywhere)),
+        app_of(
+            [_followed(run, name) for run, name in zip(runs, names_of(runs), strict=True)],
+            token,
+            Hosts(shown, is_anywhere=is_anywhere),
+        ),
         http=_patient(),
         ws="none",
         log_level="error",

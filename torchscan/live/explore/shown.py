@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchscan._version import __version__
@@ -51,10 +52,18 @@ def page_of_run(run: str | os.PathLike[str], *others: str | os.PathLike[str]) ->
         run: its folder.
         others: runs whose distributions are shown beside.
     """
-    runs = [WatchedRun(each) for each in (run, *others)]
+    runs = [WatchedRun(Path(each).resolve()) for each in (run, *others)]
     measured = [each.measured() for each in runs]
-    histories = [{**each, "run": of.path.name} for of, found in zip(runs, measured, strict=True) for each in found.histories]
+    names = names_of([each.path for each in runs])
+    histories = [{**each, "run": name} for name, found in zip(names, measured, strict=True) for each in found.histories]
     return Page(document(data_of_run(runs[0], replace(measured[0], histories=histories), *runs[1:])))
+
+
+def names_of(runs: Sequence[Path]) -> list[str]:
+    """Of folders: as much of the ends of their paths as tells them apart."""
+    longest = max(len(each.parts) for each in runs)
+    ends = ([str(Path(*each.parts[-size:])) for each in runs] for size in range(1, longest + 1))
+    return next((names for names in ends if len(set(names)) == len(set(runs))), [str(each) for each in runs])
 
 
 def _without_graph(run: WatchedRun) -> dict[str, Any]:

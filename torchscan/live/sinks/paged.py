@@ -65,7 +65,7 @@ class Paged:
         now, self._process = time.monotonic(), None
         self._next = now + max(self._every, (_SHARE - 1) * (now - self._begun))
         with contextlib.suppress(FileNotFoundError):
-            page = self._file.read_text()
+            page = self._file.read_text(encoding="utf-8")
             self._file.unlink()
             return page
         return None

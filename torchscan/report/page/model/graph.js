@@ -23,6 +23,8 @@ export class GraphView {
     /** @type {Set<number>} rows that are open in place */
     this.opened = new Set();
     this.row = 0; this.selected = -1; this.drawn = "";
+    /** whether what is selected comes into view: not while one looks elsewhere and figures change */
+    this.brings = false;
     /** where the focus goes when another level is shown: to a box of it */
     this.keepsFocus = false; this.rowBefore = -1; this.isMoved = false;
     /** @type {Figure | null} */
@@ -39,6 +41,7 @@ export class GraphView {
   /** @param {number} row whose inside is shown @param {number} selected @param {Figure} figure that colours the boxes */
   show(row, selected, figure) {
     const drawnBefore = this.drawn, isElsewhere = row !== this.row || !drawnBefore;
+    this.brings = isElsewhere || selected !== this.selected;
     this.row = row; this.selected = selected; this.figure = figure;
     this.drawn = `${row} ${figure.key} ${[...this.opened].join()}`;
     if (this.drawn === drawnBefore) { this.mark(); return; }
@@ -52,14 +55,14 @@ export class GraphView {
     if (isElsewhere && this.keepsFocus) /** @type {any} */ (this.inner.querySelector(`.node[data-row="${left}"]`) ?? this.inner.querySelector(".node"))?.focus({ preventScroll: true });
     this.keepsFocus = false;
     const marked = this.inner.querySelector(".node.selected");
-    if (marked) this.bring(marked);
+    if (marked && this.brings) this.bring(marked);
     if (focused) this.inner.querySelector(`[data-node="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 
   /** Thousands of boxes are drawn once; what is selected changes a class. */
   mark() {
     for (const each of this.inner.querySelectorAll(".node.selected")) each.classList.remove("selected");
-    for (const each of this.inner.querySelectorAll(`.node[data-row="${this.selected}"]`)) { each.classList.add("selected"); this.bring(each); }
+    for (const each of this.inner.querySelectorAll(`.node[data-row="${this.selected}"]`)) { each.classList.add("selected"); if (this.brings) this.bring(each); }
   }
 
   /** All boxes and lines of a level. @param {number} number @param {string} where @returns {{element: any, size: Size}} */

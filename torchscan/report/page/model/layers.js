@@ -29,12 +29,13 @@ export class LayersView {
   /** @param {number} selected @param {Figure} figure */
   show(selected, figure) {
     if (selected !== this.selected) for (let at = this.rows[selected]?.in; at !== null && at !== undefined; at = this.rows[at].in) this.closed.delete(at);
+    const isNew = selected !== this.selected;
     this.selected = selected; this.figure = figure;
     const drawnBefore = this.drawn;
     this.drawn = `${figure.key} ${this.sorted?.key} ${this.sorted?.isDown} ${this.wanted} ${[...this.closed].join()}`;
     if (this.drawn !== drawnBefore) this.redraw(figure);
     else this.mark();
-    this.bring();
+    if (isNew) this.bring();
   }
 
   /** Other figures in the same rows. Rows stay, so that one can go on dragging one; but their order may be another. */

@@ -4,6 +4,8 @@
 
 /** seconds between two questions, at least */
 const PAUSE = 0.5;
+/** and until a page that was refused asks again */
+const AGAIN = 10;
 
 /** Distributions from the server. @param {string} key of a call @returns {Promise<Found>} */
 export function fromServer(key) { return question(`heat?call=${encodeURIComponent(key)}`); }
@@ -23,7 +25,11 @@ export function listen(heard, tell) {
   const ask = async () => {
     if (isAsking) { isNew = true; return; }
     isAsking = true; isNew = false;
-    try { heard(await question("figures")); } catch { tell(false); }
+    try {
+      const found = await question("figures");
+      tell(true);
+      heard(found);
+    } catch { tell(false); }
     setTimeout(() => { isAsking = false; if (isNew) ask(); }, 1000 * PAUSE);
   };
   const follow = () => {
@@ -31,7 +37,7 @@ export function listen(heard, tell) {
     events = document.hidden ? null : new EventSource("events");
     if (!events) return;
     events.onopen = () => tell(true);
-    events.onerror = () => tell(false);
+    events.onerror = () => { tell(false); if (events?.readyState === EventSource.CLOSED) setTimeout(follow, 1000 * AGAIN); }; // refused, for now
     events.onmessage = ask;
   };
   follow();

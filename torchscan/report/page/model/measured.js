@@ -16,11 +16,11 @@ export function apply(rows, measured) {
   for (const row of rows) for (const name of [...NAMES, "producer", "holds"]) delete row[name];
   for (const row of rows) {
     for (const name of NAMES) {
-      const calls = callsOf(row), values = calls.flatMap((key) => measured.figures[key]?.[name] ?? []);
+      const calls = callsOf(row), values = calls.flatMap((key) => (Object.hasOwn(measured.figures, key) ? measured.figures[key][name] ?? [] : []));
       if (name === "latency" && values.length < calls.length) continue; // a part is no sum
       if (values.length) row[name] = GREATEST.has(name) ? most(values) : values.reduce((sum, value) => sum + value, 0);
     }
-    const producer = callsOf(row).find((key) => measured.producers[key]);
+    const producer = callsOf(row).find((key) => Object.hasOwn(measured.producers, key));
     if (producer !== undefined) { row.producer = measured.producers[producer]; markAbove(rows, row.in); }
   }
 }

@@ -40,6 +40,12 @@ class ModelPage {
     this.carried = null;
     this.late = make("p", { class: "remark", hidden: "" }, "Layers were called that are not shown yet: ", make("a", { href: "", onclick: (/** @type {Event} */ event) => { event.preventDefault(); location.reload(); } }, "show them"));
     this.shown = 0; this.selected = -1; this.missing = "";
+    /** that the address asks for */
+    this.call = "";
+    /** whether a button is held down, and what is heard meanwhile, since what is drawn anew does not hear of a click */
+    this.isHeld = false;
+    /** @type {any} */
+    this.waiting = null;
     this.tip = make("div", { class: "tip", role: "tooltip", hidden: "" });
     const point = (/** @type {Event | null} */ event, /** @type {[string, string][]} */ said) => this.point(event, said);
     this.crumbs = make("nav", { class: "crumbs", "aria-label": "where this is" });
@@ -56,6 +62,8 @@ class ModelPage {
     let wide = innerWidth;
     addEventListener("resize", () => { if (innerWidth !== wide && !this.graph.isMoved) this.graph.fit(); wide = innerWidth; });
     addEventListener("keydown", (event) => { if (event.key === "/" && !(event.target instanceof HTMLInputElement)) { event.preventDefault(); this.search.focus(); } });
+    addEventListener("pointerdown", () => { this.isHeld = true; }, true);
+    for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => setTimeout(() => { this.isHeld = false; if (this.waiting) this.hear(this.waiting); }), true);
     for (const kind of ["pointermove", "scroll"]) addEventListener(kind, (event) => this.pointElsewhere(event), { capture: true, passive: true });
     this.follow();
     if (data.live) listen((figures) => this.hear(figures), (isThere) => { this.state.textContent = isThere ? "live" : this.gone(); });
@@ -68,6 +76,7 @@ class ModelPage {
     const path = asked(), found = path ? this.rowOf(path) : 0, rows = this.data.rows;
     const at = found ?? 0, isInside = location.hash.endsWith("/") || at === 0;
     this.missing = found === null ? path : "";
+    this.call = path.replace(/\/$/, "");
     this.selected = at || -1;
     let shown = isInside && rows[at].level !== undefined ? at : rows[at].in ?? 0;
     while (!isInside && this.graph.opened.has(shown) && rows[shown].in !== null) shown = rows[shown].in; // seen where it is
@@ -174,7 +183,8 @@ class ModelPage {
   /** The distributions of the chosen layer: of several equal ones, of the first, or of another that is chosen. */
   tell() {
     const keys = callsOf(this.data.rows[Math.max(this.selected, 0)]), now = this.dock?.cards[0].heat.key ?? "";
-    this.dock?.show(keys, keys.includes(asked()) ? asked() : keys.includes(now) ? now : keys[0]);
+    this.dock?.show(keys, [this.call, now, keys[0]].find((each) => keys.includes(each)) ?? "");
+    this.call = ""; // from now on, what is chosen
   }
 
   /** Keep a layer's distributions in view. @param {number} row */
@@ -196,6 +206,8 @@ class ModelPage {
 
   /** There is something new. @param {any} figures */
   hear(figures) {
+    this.waiting = this.isHeld ? figures : null;
+    if (this.isHeld) return;
     if ((figures.isDrawn && !this.data.isDrawn) || (this.data.rows.length === 1 && Object.keys(figures.figures).length > 1)) { location.reload(); return; } // it was opened before there was anything to see
     const known = this.data.verdicts.map((/** @type {any} */ each) => each.label), wrong = figures.wrong.filter((/** @type {any} */ each) => !known.includes(each.label));
     if (wrong.length) { this.data.verdicts.unshift(...wrong); const now = this.verdicts(); this.told.replaceWith(now); this.told = now; }
