@@ -370,7 +370,8 @@ def test_runs_in_folders_of_the_same_name_are_told_apart(browser: Browser, run: 
 
 def test_what_one_looks_at_stays_while_figures_change(browser: Browser, tmp_path: Path) -> None:
     """The table's figures are those of the last step, and neither its place nor the chosen call is lost for it."""
-    net = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(24)), nn.Linear(4, 2))
+    last = nn.Linear(4, 2)
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(24)), last)
     net.double()
     train(tmp_path / "run", 2, Doubled(net))
     with torchscan.serve(tmp_path / "run", port=0) as server, opened(browser, server.url) as page:
@@ -381,9 +382,13 @@ def test_what_one_looks_at_stays_while_figures_change(browser: Browser, tmp_path
         calls.select_option(index=3)
         chosen, before = calls.input_value(), row.inner_text()
         page.locator(".layers .scroll").evaluate("host => { host.style.maxHeight = '60px'; host.scrollTop = 0; }")
+        last.weight.data *= 2  # and with it all gradients before it
         train(tmp_path / "run", 3, Doubled(net))
         page.locator(".question", has_text="step 4").wait_for()
-        page.wait_for_function("before => !document.querySelector('tr.selected').innerText.includes(before)", arg=before)
+        until = time.monotonic() + 10
+        while row.inner_text() == before and time.monotonic() < until:
+            time.sleep(0.05)
+        assert row.inner_text() != before
         assert calls.input_value() == chosen
         assert page.locator(".layers .scroll").evaluate("host => host.scrollTop") == 0
 
@@ -400,8 +405,10 @@ class Doubled(nn.Module):
 
 
 def test_when_the_server_has_ended_nothing_stands_under_another_name(browser: Browser, run: Path) -> None:
-    with torchscan.serve(run, port=0) as server, opened(browser, server.url, lambda url: url.startswith(server.url)) as page:
+    ended: list[bool] = []
+    with torchscan.serve(run, port=0) as server, opened(browser, server.url, lambda url: bool(ended)) as page:
         page.locator(".heat").first.wait_for()
+        ended.append(True)
         server.close()
         page.locator(".state", has_text="torchscan explore").wait_for()
         page.locator(".node[data-name='2']").click()
