@@ -20,11 +20,14 @@ from torchscan.errors import InputError
 from torchscan.hardware.devices import Device, device_named
 from torchscan.once import once
 from torchscan.progress import progress as told
+from torchscan.recording.folding import Folded
 from torchscan.recording.generation import Generating, Length, Step, Stepping
 from torchscan.recording.precision import Precision, checked_precision
 from torchscan.recording.request import require_module
 from torchscan.trace.trace import Trace
 
+#: tokens of a prompt that shows something in a moment
+_SHORT = 3
 _PRECISIONS = ("fp32", "fp16", "bf16", "tf32")
 
 
@@ -203,6 +206,7 @@ class _Asked:
         asked, serving, passes = self._setting, self._setting.serving, self._passes(batch_size)
         prompt, new = asked.length.prompt, asked.length.generated
         before = self._alone.records
+        passes.folded = self._folded
         prefill = self._roofline(passes.prompted(Length(prompt)).trace)
         middle = passes.continued(Length(prompt, new // 2)).trace
         decode, work = self._roofline(middle), work_bytes(middle)
@@ -234,6 +238,12 @@ class _Asked:
             assumptions=self._assumptions(decode),
             warnings=decode.warnings,
         )
+
+    @once
+    def _folded(self) -> Folded | None:
+        """Found out in the pass that was asked for, or, if that takes a step for each token, in a short one."""
+        self._alone.fold(Length(_SHORT) if self._cache.is_loop else Length(self._setting.length.prompt))
+        return self._alone.folded
 
     @once
     def _alone(self) -> Generating:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError
+from torchscan.errors import InputError, TorchscanError
 from torchscan.once import once
 from torchscan.recording.bookkeeping.containers import held_tensors
 from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.recording.folding import Folded, UnfoldableError
+from torchscan.recording.folding.alike import difference
 from torchscan.recording.handover import Handover
 from torchscan.recording.passes import record_step
 from torchscan.recording.precision import Precision, in_precision
@@ -25,17 +28,37 @@ from torchscan.trace.trace import Trace
 Step = Callable[[nn.Module, Any, Tensor], tuple[Any, Any]]
 
 
-class Kept(NamedTuple):
+class Kept:
     """A record of a pass, and the cache that it has returned."""
 
-    trace: Trace
-    #: by the arguments of the model that take it
-    cache: Mapping[str, Any]
+    def __init__(self, recorded: Trace, cache: Mapping[str, Any], storages: Mapping[str, int], folded: Folded | None) -> None:
+        """``storages``: the number of its memory by the name of a cached tensor; ``folded``: the model that was run."""
+        self._recorded = recorded
+        #: by the arguments of the model that take it
+        self.cache = cache
+        self._storages = storages
+        self._folded = folded
+
+    @once
+    def trace(self) -> Trace:
+        """Of all layers."""
+        return self._recorded if self._folded is None else self._folded.unfolded(self._recorded)
+
+    @property
+    def operators(self) -> int:
+        """How many calls of operators were recorded."""
+        return len(self._recorded.ops)
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
         """The tensors of the cache by their names. Counters, of a single element, are none of it."""
         return {name: tensor for name, tensor in held_tensors(self.cache) if tensor.numel() > 1}
+
+    @once
+    def times(self) -> Mapping[str, int]:
+        """For how many layers a tensor of the cache stands, if for more than one."""
+        times = {} if self._folded is None else self._folded.times(self._recorded)
+        return {name: times[storage] for name, storage in self._storages.items() if storage in times}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +82,8 @@ class Generating:
         self._name = type_name_of(module)
         request = PassRequest(module=module, args=(), kwargs={}, execute="auto", in_pieces=True, **kernels)
         self._request = in_precision(request, precision)
+        #: the model without layers that are equal to others, once it is known that these can stand in for them
+        self.folded: Folded | None = None
         self.batch_size = batch_size
         #: how many passes have been recorded
         self.records = 0
@@ -76,23 +101,48 @@ class Generating:
     def _continued(self, length: Length) -> Kept:
         """The pass over one more token."""
         name = "decoder_input_ids" if self.is_translated else self._token
-        return self._record({name: self._tokens(1)}, self.prompted(length).cache)
+        try:
+            return self._record({name: self._tokens(1)}, self.prompted(length).cache)
+        except UnfoldableError:  # what is known of the prompt lacks layers, too
+            self.prompted.cache_clear()
+            return self._record({name: self._tokens(1)}, self.prompted(length).cache)
 
     def _tokens(self, number: int) -> Tensor:
         return torch.zeros(self.batch_size, number, dtype=torch.long)
 
     def _record(self, inputs: Mapping[str, Tensor], cache: Mapping[str, Any]) -> Kept:
+        """Without layers that are equal to others, as long as that is possible."""
+        if self.folded is not None:
+            try:
+                return self._recorded(replace(self._request, module=self.folded.module), inputs, cache)
+            except (UnfoldableError, TorchscanError) as error:
+                self.folded = None
+                if cache:  # it lacks layers, too
+                    raise UnfoldableError from error
+        return self._recorded(self._request, inputs, cache)
+
+    def fold(self, length: Length) -> None:
+        """Leave out layers that are equal to others from now on, unless it makes a difference to a pass over a prompt."""
+        self.folded = folded = Folded.of(self._request.module)
+        found = self._prompted(length) if folded is not None else None
+        if found is not None and self.folded is not None:
+            self.folded = None
+            whole = self._prompted(length).trace
+            with contextlib.suppress(UnfoldableError):
+                self.folded = folded if difference(found.trace, whole) is None else None
+
+    def _recorded(self, request: PassRequest, inputs: Mapping[str, Tensor], cache: Mapping[str, Any]) -> Kept:
         handover = Handover(self._cache_in)
         kwargs = {**inputs, **self._flags, **cache}
-        request = replace(self._request, kwargs=kwargs, cached=tuple(cache), handover=handover)
-        trace, _ = record_step(request)
+        trace, _ = record_step(replace(request, kwargs=kwargs, cached=tuple(cache), handover=handover))
         self.records += 1
         if not handover.kept:
             raise InputError(
                 f"{self._name} returns no cache that it takes again: give step=, a function of (model, cache, token) "
                 "that returns the output and the new cache"
             )
-        return Kept(trace, {**cache, **handover.kept})
+        folded = None if request.module is self._request.module else self.folded
+        return Kept(trace, {**cache, **handover.kept}, handover.storages, folded)
 
     @once
     def _flags(self) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -20,11 +20,13 @@ class Handover:
         self._picked: Any = None
         #: the copy, once the pass is over
         self.kept: Any = None
+        #: by the name of a tensor the number of its memory in the record
+        self.storages: Mapping[str, int] = {}
 
-    def take(self, output: Any) -> list[Tensor]:
-        """Pick: the tensors that are kept."""
+    def take(self, output: Any) -> list[tuple[str, Tensor]]:
+        """Pick: the tensors that are kept, by their names."""
         self._picked = self._pick(output)
-        return [tensor for _, tensor in held_tensors(self._picked)]
+        return [*held_tensors(self._picked)]
 
     def copy(self) -> None:
         """Replace what was picked by its copy, which no record knows."""

@@ -183,8 +183,9 @@ class _Stage:
         return output, loss
 
     def _hand_over(self, output: Any) -> None:
-        for tensor in () if self._request.handover is None else self._request.handover.take(output):
-            self._recorder.table.name_cache(tensor)
+        handover, name = self._request.handover, self._recorder.table.name_cache
+        if handover is not None:
+            handover.storages = {each: number for each, tensor in handover.take(output) if (number := name(tensor)) is not None}
 
     def _exhaust(self, generator: Iterator[Any]) -> None:
         with self._recorder.tree.resumed():

@@ -45,7 +45,7 @@ class CacheSize:
     @once
     def reach(self) -> int:
         """So many tokens are recorded."""
-        if self._asked >= self._far or self._is_loop:
+        if self._asked >= self._far or self.is_loop:
             return self._asked
         try:
             self._recorded(self._far)
@@ -56,18 +56,21 @@ class CacheSize:
     @property
     def may_go_on(self) -> bool:
         """Whether more tokens than were asked for can be had."""
-        return self.reach >= self._far or self._is_loop
+        return self.reach >= self._far or self.is_loop
 
     @once
-    def _is_loop(self) -> bool:
+    def is_loop(self) -> bool:
         """Whether the model takes the tokens of a prompt one by one, so that a long one would take long to record."""
-        one, other = (len(self._shortest(length).trace.ops) for length in _SHORTEST)
+        one, other = (self._shortest(length).operators for length in _SHORTEST)
         return one != other
 
     def _recorded(self, tokens: int) -> int:
         prompt = min(self._prompt, tokens)
         kept = self._passes.prompted(Length(prompt, tokens - prompt))
-        sizes = [self._share(name, each) * each.numel() * each.element_size() for name, each in kept.tensors.items()]
+        sizes = [
+            kept.times.get(name, 1) * self._share(name, each) * each.numel() * each.element_size()
+            for name, each in kept.tensors.items()
+        ]
         return ceil(sum(sizes)) // self._passes.batch_size
 
     def _share(self, name: str, tensor: Tensor) -> Fraction:

@@ -124,11 +124,12 @@ class TensorTable:
         if storage is not None:
             self.storages.call_it(storage, "gradient", name)
 
-    def name_cache(self, tensor: Tensor) -> None:
-        """Say of the memory of a tensor that a later pass gets it."""
+    def name_cache(self, tensor: Tensor) -> int | None:
+        """Say of the memory of a tensor that a later pass gets it; its number, if it has any."""
         storage = self.storages.find(tensor)
         if storage is not None:
             self.storages.call_it(storage, "cache", "")
+        return storage
 
     def end(self) -> None:
         """The pass is over: what is let go of from now on is let go of after its end."""

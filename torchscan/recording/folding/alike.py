@@ -1,0 +1,49 @@
+"""Whether two records are the same, whatever the numbers of their tensors and storages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+
+from torchscan.trace.trace import Trace
+
+
+def difference(one: Trace, other: Trace) -> str | None:
+    """What is the first that differs; None: nothing does."""
+    for what, parts in (("parameter", _parameters), ("module call", _modules), ("operator call", _ops), ("storage", _storages)):
+        for mine, theirs in zip(parts(one), parts(other), strict=False):
+            if mine != theirs:
+                return f"{what}: {mine} and {theirs}"
+    counts = [(len(each.modules), len(each.ops), len(each.parameters)) for each in (one, other)]
+    return None if counts[0] == counts[1] else f"{counts[0]} and {counts[1]} module calls, operator calls, parameters"
+
+
+def _parameters(trace: Trace) -> Iterator[Hashable]:
+    return ((each._replace(storages=()), len(each.storages)) for each in trace.parameters)
+
+
+def _modules(trace: Trace) -> Iterator[Hashable]:
+    return (each._replace(inputs=(), outputs=()) for each in trace.modules)
+
+
+def _ops(trace: Trace) -> Iterator[Hashable]:
+    number, memory = _numbering(), _numbering()
+    for op in trace.ops:
+        tensors = (*op.inputs, *op.outputs)
+        yield (
+            op.signature,
+            op.module_call,
+            op.phase,
+            tuple(map(number, tensors)),
+            tuple(memory(trace.tensors[each].storage) for each in tensors),
+        )
+
+
+def _storages(trace: Trace) -> Iterator[Hashable]:
+    """In the order in which operators meet them."""
+    met = dict.fromkeys(trace.tensors[each].storage for op in trace.ops for each in (*op.inputs, *op.outputs))
+    return (each if each.kind != "cache" else each._replace(name="") for each in map(trace.storages.__getitem__, met))
+
+
+def _numbering() -> Callable[[int], int]:
+    known: dict[int, int] = {}
+    return lambda each: known.setdefault(each, len(known))

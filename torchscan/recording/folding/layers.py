@@ -1,0 +1,90 @@
+"""Which layers of a model are equal, as far as their attributes tell."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+#: of each kind so many are run: what comes before the second is a layer, too
+_RUN = 2
+_PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, type)
+#: what each module has besides its own attributes
+_MODULE = frozenset(vars(nn.Module()))
+_HOOKS = frozenset(name for name in _MODULE if name.endswith("_hooks"))
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A list of layers of which some are left out."""
+
+    path: str
+    #: by the index of a layer that is left out that of an equal one, which is run
+    left_out: Mapping[int, int]
+
+    @property
+    def stands_in(self) -> dict[str, str]:
+        """The same by paths."""
+        return {f"{self.path}.{index}": f"{self.path}.{other}" for index, other in self.left_out.items()}
+
+
+def folds_of(module: nn.Module) -> list[Fold]:
+    """Those of the outermost lists."""
+    found = ((path, _left_out(each)) for path, each in _outermost_lists(module, ""))
+    return [Fold(path, left_out) for path, left_out in found if left_out]
+
+
+def _outermost_lists(module: nn.Module, path: str) -> Iterator[tuple[str, nn.ModuleList]]:
+    for name, child in module.named_children():
+        inner = f"{path}.{name}" if path else name
+        if type(child) is nn.ModuleList and len(child) > _RUN:
+            yield inner, child
+        else:
+            yield from _outermost_lists(child, inner)
+
+
+def _left_out(layers: nn.ModuleList) -> dict[int, int]:
+    equal: dict[Hashable, list[int]] = defaultdict(list)
+    for index, layer in enumerate(layers):
+        equal[_kind(layer, index)].append(index)
+    return {index: each[_RUN - 1] for each in equal.values() for index in each[_RUN:]}
+
+
+def _kind(layer: nn.Module, index: int) -> Hashable:
+    """All that it is, but for where it stands: it may know its own index."""
+    return tuple((path, type(each), _attributes(each, index), _tensors(each)) for path, each in layer.named_modules())
+
+
+def _attributes(module: nn.Module, index: int) -> Hashable:
+    own = ((name, _plain(value, index)) for name, value in vars(module).items() if name not in _MODULE)
+    hooks = tuple((name, id(hook)) for name in sorted(_HOOKS) for hook in (vars(module).get(name) or {}).values())
+    return (*own, module.training, hooks)
+
+
+def _plain(value: Any, index: int) -> Hashable:
+    """What tells two of them apart: a value, or which object it is."""
+    if type(value) is int and value == index:
+        return _INDEX
+    if isinstance(value, _PLAIN):
+        return type(value), value
+    if type(value) in (tuple, list):
+        return type(value), tuple(_plain(each, index) for each in value)
+    if type(value) is dict:
+        return dict, tuple((str(name), _plain(each, index)) for name, each in value.items())
+    return id(value)
+
+
+_INDEX = object()
+
+
+def _tensors(module: nn.Module) -> Hashable:
+    held = (*module._parameters.items(), *module._buffers.items())
+    return tuple((name, None if each is None else _layout(each)) for name, each in held)
+
+
+def _layout(tensor: Tensor) -> Hashable:
+    return type(tensor), tuple(tensor.shape), tensor.dtype, tensor.device, tensor.stride(), tensor.requires_grad

@@ -1,0 +1,85 @@
+"""A model in which some layers hand on what they are given, as a copy that shares all else with the user's."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.folding.layers import Fold
+
+
+class UnfoldableError(Exception):
+    """What was left out cannot be told from what was run. It is caught: then all layers are run."""
+
+
+def thinned(module: nn.Module, folds: Sequence[Fold]) -> nn.Module:
+    """The copy. Modules on the way to a layer that is left out are copies, and nothing of the user's is changed."""
+    made: nn.Module = _copied(module)
+    for fold in folds:
+        *way, last = fold.path.split(".")
+        above: Any = made
+        for name in way:
+            above._modules[name] = above = _copied(above._modules[name])
+        above._modules[last] = _thin(above._modules[last], fold)
+    return made
+
+
+def _copied(module: Any) -> Any:
+    made = copy.copy(module)
+    made._modules = dict(module._modules)
+    return made
+
+
+def _thin(layers: Any, fold: Fold) -> Any:
+    made, returned = _copied(layers), {index: _Returned() for index in set(fold.left_out.values())}
+    for index, known in returned.items():
+        made._modules[str(index)] = _with_forward(layers[index], known.noting)
+    for index, other in fold.left_out.items():
+        made._modules[str(index)] = _with_forward(layers[index], returned[other].instead)
+    return made
+
+
+def _with_forward(layer: nn.Module, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> nn.Module:
+    made: nn.Module = copy.copy(layer)
+    made.forward = functools.wraps(layer.forward)(change(layer.forward))
+    return made
+
+
+class _Returned:
+    """How a layer returns its result, without the tensor: alone, or first among others."""
+
+    def __init__(self) -> None:
+        self._others: tuple[Any, ...] | None = None
+        self._type: type = Tensor
+
+    def noting(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """The layer itself."""
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            result = forward(*args, **kwargs)
+            self._note(result)
+            return result
+
+        return noted
+
+    def _note(self, result: Any) -> None:
+        first, others = (result[0], tuple(result[1:])) if type(result) in (tuple, list) and result else (result, ())
+        if not isinstance(first, Tensor) or any(tensors_in(others)):
+            raise UnfoldableError("a layer returns something else than one tensor")
+        self._type, self._others = type(result), others
+
+    def instead(self, _: Callable[..., Any]) -> Callable[..., Any]:
+        """A layer that is left out: its result is what it is given first."""
+
+        def handed_on(*args: Any, **kwargs: Any) -> Any:
+            given = next(iter(tensors_in([args, kwargs])), None)
+            if given is None or self._others is None:
+                raise UnfoldableError("a layer is called before one that is equal, or without a tensor")
+            return self._type([given, *self._others]) if self._type in (tuple, list) else given
+
+        return handed_on
