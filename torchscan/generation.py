@@ -206,7 +206,7 @@ class _Asked:
         asked, serving, passes = self._setting, self._setting.serving, self._passes(batch_size)
         prompt, new = asked.length.prompt, asked.length.generated
         before = self._alone.records
-        passes.folded = self._folded
+        passes.folded = self._folded  # first of all: then only one pass of all layers is recorded
         prefill = self._roofline(passes.prompted(Length(prompt)).trace)
         middle = passes.continued(Length(prompt, new // 2)).trace
         decode, work = self._roofline(middle), work_bytes(middle)
@@ -241,8 +241,7 @@ class _Asked:
 
     @once
     def _folded(self) -> Folded | None:
-        """Found out in the pass that was asked for, or, if that takes a step for each token, in a short one."""
-        self._alone.fold(Length(_SHORT) if self._cache.is_loop else Length(self._setting.length.prompt))
+        self._alone.fold(Length(_SHORT))
         return self._alone.folded
 
     @once

@@ -11,6 +11,7 @@ import torch
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
 from torchscan.analyses.generation.formulas import figures_of
+from torchscan.recording.folding.alike import difference
 from torchscan.recording.generation import Generating, Length
 
 transformers = pytest.importorskip("transformers")
@@ -209,3 +210,27 @@ def test_formulas_equal_records_elsewhere(name: str) -> None:
             for figure, value in figures_of(record).items():
                 polynomial = found[figure]
                 assert polynomial is None or polynomial(batch, length) == value, (figure, batch, length)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_equal_layers_stand_in_for_each_other(name: str) -> None:
+    """Beyond windows, and with the cache that the pass without them returns."""
+    layers, length = FEW[name]
+    known = MODELS[name]
+    config = transformers.AutoConfig.for_model(known.kind, **{**known.sizes, "num_hidden_layers": 4 * layers})
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    kernels = {"device_type": "cuda", "has_flash": True}
+    whole, folded = (Generating(model, batch_size=2, precision=None, kernels=kernels) for _ in range(2))
+    folded.fold(Length(3))
+    assert folded.folded is not None
+    for one, other in (
+        (whole.prompted(Length(length)), folded.prompted(Length(length))),
+        (whole.continued(Length(length, 2)), folded.continued(Length(length, 2))),
+    ):
+        assert difference(one.trace, other.trace) is None
+        assert other.operators < one.operators
+        sizes = [
+            sum(each.times.get(name, 1) * tensor.numel() for name, tensor in each.tensors.items()) for each in (one, other)
+        ]
+        assert sizes[0] == sizes[1]

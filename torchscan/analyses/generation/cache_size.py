@@ -26,21 +26,32 @@ class CacheSize:
         self._far = _FAR if limit is None else min(_FAR, limit)
         self._passes = passes
         self._prompt = length.prompt
+        self._generated = length.generated
         self._asked = length.prompt + length.generated
         self._format = format_
 
     def __call__(self, tokens: int) -> int:
         """After so many tokens."""
-        if tokens <= self._asked or tokens <= self.reach:
+        if self._prompt <= tokens <= self.reach and self._is_even:
+            begin, end = self._recorded(self._prompt), self._recorded(self.reach)
+            return begin + (end - begin) * (tokens - self._prompt) // (self.reach - self._prompt)
+        if tokens <= self.reach:
             return self._recorded(tokens)
-        return self._recorded(self.reach) + (tokens - self.reach) * self._growth
+        return self(self.reach) + (tokens - self.reach) * self._growth
+
+    @once
+    def _is_even(self) -> bool:
+        """Whether each token of what is recorded takes as much. It never takes more than the one before: three sizes tell."""
+        begin, middle, end = self._prompt, self._prompt + self._generated // 2, self.reach
+        sizes = [self._recorded(each) for each in (begin, middle, end)] if begin < middle < end else [0, 1, 0]
+        return (sizes[1] - sizes[0]) * (end - middle) == (sizes[2] - sizes[1]) * (middle - begin)
 
     @once
     def _growth(self) -> int:
         """By a token, at the end of what is recorded. It never gets faster: what grew as it did before, still does."""
-        before, at_end = self._recorded(self._asked), self._recorded(self.reach)
-        growth = before - self._recorded(self._asked - 1)
-        return growth if at_end - before == (self.reach - self._asked) * growth else at_end - self._recorded(self.reach - 1)
+        before, at_end = self(self._asked), self(self.reach)
+        growth = before - self(self._asked - 1)
+        return growth if at_end - before == (self.reach - self._asked) * growth else at_end - self(self.reach - 1)
 
     @once
     def reach(self) -> int:

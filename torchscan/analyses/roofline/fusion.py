@@ -62,8 +62,10 @@ class _Fusion:
         self.kernels: list[int | None] = []
         #: kernel -> elements that it goes through
         self._places: dict[int, int] = {}
-        #: kernel -> all kernels that must have run before it, and itself, as bits
+        #: kernel -> all kernels that must have run before it, and itself, as bits; the one that got a call last comes last
         self._after: dict[int, int] = {}
+        #: kernel -> its last call
+        self._last: dict[int, int] = {}
 
     def add(self, index: int, cost: OpCost) -> None:
         op = self._trace.ops[index]
@@ -75,21 +77,22 @@ class _Fusion:
         joined = self._kernel_to_join(op, needed) if fusible and not begins_kernel(op) else None
         kernel = index if joined is None else joined
         self.kernels.append(kernel)
-        self._note(kernel, needed)
+        self._note(kernel, needed, index)
         if joined is None and fusible:
             self._places[index] = self._size(op)
 
-    def _note(self, kernel: int, needed: set[int]) -> None:
-        """It runs after these, and so does whatever runs after it."""
-        before = self._after.get(kernel, 1 << kernel)
+    def _note(self, kernel: int, needed: set[int], index: int) -> None:
+        """It runs after these, and so does whatever runs after it: what has got no call since it began does not."""
+        before = self._after.pop(kernel, 1 << kernel)
         now = before
-        for each in needed:
+        for each in needed - {kernel}:
             now |= self._after[each]
-        if now != before:
-            for each, after in self._after.items():
-                if after >> kernel & 1:
-                    self._after[each] = after | now
-        self._after[kernel] = now
+        for each in reversed(self._after) if now != before else ():
+            if self._last[each] < kernel:
+                break
+            if self._after[each] >> kernel & 1:
+                self._after[each] |= now
+        self._after[kernel], self._last[kernel] = now, index
 
     def _kernel_to_join(self, op: OpCall, needed: set[int]) -> int | None:
         """That of a producer which goes through the same places, if none of the other operands is made after it."""

@@ -22,7 +22,16 @@ def _parameters(trace: Trace) -> Iterator[Hashable]:
 
 
 def _modules(trace: Trace) -> Iterator[Hashable]:
-    return (each._replace(inputs=(), outputs=()) for each in trace.modules)
+    """But for what of a cache it is given and returns: there are those of the layers that were run."""
+    for call in trace.modules:
+        inputs = _names_of_others(trace, call.input_names, call.inputs)
+        outputs = _names_of_others(trace, call.output_names, call.outputs)
+        yield call._replace(inputs=(), outputs=(), input_names=inputs, output_names=outputs)
+
+
+def _names_of_others(trace: Trace, names: tuple[str, ...], tensors: tuple[int, ...]) -> tuple[str, ...]:
+    kinds = (trace.storages[trace.tensors[each].storage].kind for each in tensors)
+    return tuple([name for name, kind in zip(names, kinds, strict=True) if kind != "cache"])
 
 
 def _ops(trace: Trace) -> Iterator[Hashable]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,8 +35,16 @@ class Fold:
 
 def folds_of(module: nn.Module) -> list[Fold]:
     """Those of the outermost lists."""
-    found = ((path, _left_out(each)) for path, each in _outermost_lists(module, ""))
+    found = ((path, _left_out(each, _listed(module, len(each)))) for path, each in _outermost_lists(module, ""))
     return [Fold(path, left_out) for path, left_out in found if left_out]
+
+
+def _listed(module: nn.Module, layers: int) -> list[Hashable]:
+    """What the configs of a model list for each of so many layers: which of them see a window, say."""
+    configs = {id(config): config for each in module.modules() if (config := vars(each).get("config")) is not None}
+    values = (value for each in configs.values() for value in getattr(each, "__dict__", {}).values())
+    lists = [list(map(repr, each)) for each in values if type(each) in (list, tuple) and len(each) == layers]
+    return list(zip(*lists, strict=True)) or [()] * layers
 
 
 def _outermost_lists(module: nn.Module, path: str) -> Iterator[tuple[str, nn.ModuleList]]:
@@ -47,10 +56,10 @@ def _outermost_lists(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Mod
             yield from _outermost_lists(child, inner)
 
 
-def _left_out(layers: nn.ModuleList) -> dict[int, int]:
+def _left_out(layers: nn.ModuleList, listed: list[Hashable]) -> dict[int, int]:
     equal: dict[Hashable, list[int]] = defaultdict(list)
     for index, layer in enumerate(layers):
-        equal[_kind(layer, index)].append(index)
+        equal[_kind(layer, index), listed[index]].append(index)
     return {index: each[_RUN - 1] for each in equal.values() for index in each[_RUN:]}
 
 
@@ -75,6 +84,8 @@ def _plain(value: Any, index: int) -> Hashable:
         return type(value), tuple(_plain(each, index) for each in value)
     if type(value) is dict:
         return dict, tuple((str(name), _plain(each, index)) for name, each in value.items())
+    if type(value) is functools.partial:
+        return functools.partial, _plain((value.func, value.args, value.keywords), index)
     return id(value)
 
 

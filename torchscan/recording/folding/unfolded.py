@@ -248,18 +248,20 @@ class _Copied:
     def __init__(self, whole: _Unfolding, left: _Left, hidden: int, memory: int) -> None:
         self._whole, self._left = whole, left
         given = whole.thin.tensors[left.given].storage
-        self._tensors = dict(zip(left.model.inputs, self._matching_inputs(), strict=True)) | {left.given: hidden}
+        self._tensors = {**self._matching_inputs(), left.given: hidden}
         self._storages = {given: memory}
         died = whole.thin.storages[given].died
         if died is None or not left.lets_go(died):
             raise UnfoldableError("what a layer is given is kept for later")
         whole.outlives(memory, left.moved(died))
 
-    def _matching_inputs(self) -> list[int]:
+    def _matching_inputs(self) -> dict[int, int]:
+        """What it was given in the place of what the other was; that may have put something of its own among it."""
         call, model = self._left.call, self._left.model
         if call.input_names != model.input_names:
             raise UnfoldableError("a layer is given something else than an equal one")
-        return [mine if mine != theirs else theirs for mine, theirs in zip(call.inputs, model.inputs, strict=True)]
+        pairs = zip(model.inputs, call.inputs, strict=True)
+        return {other: mine for other, mine in pairs if not self._left.has(self._whole.thin.tensors[other].producer)}
 
     def op(self, op: OpCall, number: int) -> OpCall:
         """One of its operator calls; ``number`` is that of its module call."""

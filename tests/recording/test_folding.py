@@ -1,0 +1,152 @@
+"""Equal layers are recorded once; the record is that of the whole model, or all layers are run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchscan.recording.folding import Folded
+from torchscan.recording.folding.alike import difference
+from torchscan.recording.generation import Generating, Kept, Length
+
+
+class Layer(nn.Module):
+    def __init__(self, index: int, width: int = 8) -> None:
+        super().__init__()
+        self.index = index
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor, mask: Tensor, cache: dict[int, Tensor]) -> Tensor:
+        keys = self.norm(x)
+        cache[self.index] = keys = torch.cat([cache[self.index], keys], 1) if self.index in cache else keys
+        return x + self.down(torch.relu(self.up(x + mask))) * keys.mean()
+
+
+class Stack(nn.Module):
+    """A model that takes and returns a cache."""
+
+    def __init__(self, layers: int = 8) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
+        self.layers = nn.ModuleList(self.layer(index) for index in range(layers))
+
+    def layer(self, index: int) -> nn.Module:
+        return Layer(index)
+
+    def forward(self, tokens: Tensor, cache: Mapping[int, Tensor] | None = None) -> dict[str, Any]:
+        x, kept = self.embedding(tokens), dict(cache or {})
+        mask = torch.ones(tokens.shape[1], 1)
+        for layer in self.layers:
+            x = layer(x, mask, kept)
+        return {"scores": self.head(x[:, -1:]), "cache": kept}
+
+
+class Kinds(Stack):
+    """Every third layer is narrower inside, and the last one of its own kind."""
+
+    def layer(self, index: int) -> nn.Module:
+        layer = Layer(index)
+        if index % 3 == 0:
+            layer.up, layer.down = nn.Linear(8, 24), nn.Linear(24, 8)
+        layer.__dict__["is_last"] = index == 7
+        return layer
+
+
+class Skipping(Stack):
+    """The fifth layer adds what came out of the first."""
+
+    def forward(self, tokens: Tensor, cache: Mapping[int, Tensor] | None = None) -> dict[str, Any]:
+        x, kept = self.embedding(tokens), dict(cache or {})
+        mask, first = torch.ones(tokens.shape[1], 1), x
+        for index, layer in enumerate(self.layers):
+            x = layer(x, mask, kept)
+            first = x if index == 3 else first
+            x = x + first if index == 5 else x
+        return {"scores": self.head(x[:, -1:]), "cache": kept}
+
+
+class Collecting(Stack):
+    """The scores are of all layers' results."""
+
+    def forward(self, tokens: Tensor, cache: Mapping[int, Tensor] | None = None) -> dict[str, Any]:
+        x, kept, seen = self.embedding(tokens), dict(cache or {}), []
+        for layer in self.layers:
+            x = layer(x, torch.ones(tokens.shape[1], 1), kept)
+            seen.append(x)
+        return {"scores": self.head(torch.stack(seen).mean(0)), "cache": kept}
+
+
+class OddLayer(Layer):
+    def forward(self, x: Tensor, mask: Tensor, cache: dict[int, Tensor]) -> Tensor:
+        result = super().forward(x, mask, cache)
+        return result.tanh() if self.index == 6 else result
+
+
+class Odd(Stack):
+    """The sixth layer does something else, which nothing says."""
+
+    def layer(self, index: int) -> nn.Module:
+        return OddLayer(index)
+
+
+def passes_of(model: nn.Module) -> Generating:
+    return Generating(model.eval(), batch_size=1, precision=None, kernels={"device_type": "cuda", "has_flash": True})
+
+
+def cached(kept: Kept) -> int:
+    return sum(kept.times.get(name, 1) * tensor.numel() for name, tensor in kept.tensors.items())
+
+
+def both(passes: Generating) -> tuple[Kept, Kept]:
+    return passes.prompted(Length(5)), passes.continued(Length(5, 2))
+
+
+@pytest.mark.parametrize("kind", [Stack, Kinds])
+def test_the_record_is_that_of_the_whole_model(kind: type[Stack]) -> None:
+    model = kind()
+    whole, folded = passes_of(model), passes_of(model)
+    folded.fold(Length(3))
+    assert folded.folded is not None
+    for one, other in zip(both(whole), both(folded), strict=True):
+        assert difference(one.trace, other.trace) is None
+        assert other.operators < one.operators == len(other.trace.ops)
+        sizes = [
+            sum(each.times.get(name, 1) * tensor.numel() for name, tensor in each.tensors.items()) for each in (one, other)
+        ]
+        assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("kind", [Skipping, Collecting, Odd])
+def test_where_layers_cannot_stand_in_for_others_all_are_run(kind: type[Stack]) -> None:
+    model = kind()
+    whole, folded = passes_of(model), passes_of(model)
+    folded.fold(Length(3))
+    assert folded.folded is None
+    for one, other in zip(both(whole), both(folded), strict=True):
+        assert difference(one.trace, other.trace) is None
+        assert other.operators == one.operators
+
+
+def test_layers_with_hooks_or_of_a_kind_that_comes_twice_are_all_run() -> None:
+    model = Stack(2)
+    assert Folded.of(model) is None
+    model = Stack(4)
+    for layer in model.layers:
+        layer.register_forward_hook(lambda *_: None)
+    assert Folded.of(model) is None
+
+
+def test_the_model_stays_as_it_is() -> None:
+    model = Stack()
+    layers, forwards = list(model.layers), [vars(each).get("forward") for each in model.layers]
+    names = [name for name, _ in model.named_modules()]
+    passes = passes_of(model)
+    passes.fold(Length(3))
+    both(passes)
+    assert list(model.layers) == layers
+    assert [vars(each).get("forward") for each in model.layers] == forwards == [None] * 8
+    assert [name for name, _ in model.named_modules()] == names
