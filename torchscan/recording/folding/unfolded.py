@@ -256,12 +256,16 @@ class _Copied:
         whole.outlives(memory, left.moved(died))
 
     def _matching_inputs(self) -> dict[int, int]:
-        """What it was given in the place of what the other was; that may have put something of its own among it."""
-        call, model = self._left.call, self._left.model
-        if call.input_names != model.input_names:
-            raise UnfoldableError("a layer is given something else than an equal one")
-        pairs = zip(model.inputs, call.inputs, strict=True)
-        return {other: mine for other, mine in pairs if not self._left.has(self._whole.thin.tensors[other].producer)}
+        """What it was given in the place of what the other was, but for caches: those of other layers may be among them."""
+        thin, mine = self._whole.thin, dict(zip(self._left.call.input_names, self._left.call.inputs, strict=True))
+        found = {}
+        for name, other in zip(self._left.model.input_names, self._left.model.inputs, strict=True):
+            if thin.storages[thin.tensors[other].storage].kind == "cache":
+                continue
+            if name not in mine:
+                raise UnfoldableError("a layer is given something else than an equal one")
+            found[other] = mine[name]
+        return found
 
     def op(self, op: OpCall, number: int) -> OpCall:
         """One of its operator calls; ``number`` is that of its module call."""
