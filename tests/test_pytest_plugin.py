@@ -135,6 +135,17 @@ def test_a_model_of_the_tests_own_takes_no_steps(run: pytest.Pytester) -> None:
     passed.stdout.fnmatch_lines(["net: the time of a step is checked of a target only: model_budget(name='net')"])
 
 
+@pytest.mark.parametrize(("most", "failed"), [(64, 0), (63, 1)])
+def test_a_model_of_the_tests_own_is_asked_what_it_generates(run: pytest.Pytester, most: int, failed: int) -> None:
+    """A key and a value of 8 numbers for each token, of 4 bytes."""
+    limits = f'[budgets.net]\ndevice = "NVIDIA L4"\n[budgets.net.generation]\nmax_cache_per_token = {most}\n'
+    run.path.joinpath("torchscan.toml").write_text(limits)
+    found = outcome(run, "from tests.models.generating import Echo; model_budget(Echo(10, 8), name='net')")
+    found.assert_outcomes(passed=1 - failed, failed=failed)
+    if failed:
+        found.stdout.fnmatch_lines(["net exceeds its budget", "  Cache per token: 64 B, at most 63 B (+1.59 %)"])
+
+
 def test_the_file_of_the_nearest_folder_counts(run: pytest.Pytester) -> None:
     inner = run.mkdir("inner")
     (inner / "torchscan.toml").write_text('[budgets.other]\ntarget = "nets.py:Net"\ninput = "4"\nmax_params = 1\n')

@@ -61,11 +61,14 @@ def test_memory_is_read(text: str, value: float) -> None:
 
 def test_durations_and_shares_are_read() -> None:
     assert [units.parse_duration(text) for text in ("2s", "12.5 ms", "80us", "80 µs")] == pytest.approx([2, 0.0125, 8e-5, 8e-5])
+    assert [units.parse_tokens(text) for text in ("8192", "8k", "32K tokens", "1,000")] == [8192, 8192, 32768, 1000]
     assert [units.parse_share(text) for text in ("2.5%", "0.025", "3 %")] == pytest.approx([0.025, 0.025, 0.03])
 
 
 @pytest.mark.parametrize("text", ["", "-1", "4,2G", "1_000 apples", "25MiB", "1e999", "nan", "inf", "٣", "1.2.3", "M", "0x10"])
-@pytest.mark.parametrize("parse", [units.parse_count, units.parse_memory, units.parse_duration, units.parse_share])
+@pytest.mark.parametrize(
+    "parse", [units.parse_count, units.parse_memory, units.parse_duration, units.parse_share, units.parse_tokens]
+)
 def test_what_is_no_number_is_refused_in_a_line(text: str, parse: Callable[[str], float]) -> None:
     if parse is units.parse_memory and text == "25MiB":
         return

@@ -15,6 +15,7 @@ from torchscan.analyses.generation.parameters import active_parameters, distinct
 from torchscan.analyses.generation.result import Generation, GenerationSweep
 from torchscan.analyses.generation.serving import Serving
 from torchscan.analyses.generation.stored import stored
+from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.roofline import Rates, Roofline, numbers_of, require_format, roofline_of
 from torchscan.errors import InputError
 from torchscan.hardware.devices import Device, device_named
@@ -193,6 +194,12 @@ def _positions_of(module: nn.Module) -> int | None:
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
+def _unpriced(*traces: Trace) -> tuple[str, ...]:
+    """The operators without a price, and the modules that a record does not follow."""
+    names = [name for each in traces for name in (*unpriced_operators(each, call_costs(each)), *each.provenance.missed)]
+    return tuple(dict.fromkeys(names))
+
+
 class _Asked:
     """A question and its records, for any number of batch sizes."""
 
@@ -207,7 +214,8 @@ class _Asked:
         prompt, new = asked.length.prompt, asked.length.generated
         before = self._alone.records
         passes.folded = self._folded  # first of all: then only one pass of all layers is recorded
-        prefill = self._roofline(passes.prompted(Length(prompt)).trace)
+        first = passes.prompted(Length(prompt)).trace
+        prefill = self._roofline(first)
         middle = passes.continued(Length(prompt, new // 2)).trace
         decode, work = self._roofline(middle), work_bytes(middle)
         held = weights_bytes(middle, serving.weights)
@@ -235,6 +243,8 @@ class _Asked:
             prefill=prefill,
             decode=decode,
             records=passes.records + (0 if passes is self._alone else self._alone.records - before),
+            unpriced=_unpriced(first, middle),
+            unread=middle.provenance.unread,
             assumptions=self._assumptions(decode),
             warnings=decode.warnings,
         )

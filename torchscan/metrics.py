@@ -1,33 +1,77 @@
-"""The numbers of a whole model that budgets limit and tables list: how to compute, parse and print each."""
+"""The numbers that budgets limit and tables list, of a whole model and of generating text: how each is computed and printed."""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from torchscan import units
+from torchscan.analyses.generation.result import Generation
 from torchscan.analyses.memory_timeline import Moment
 from torchscan.errors import InputError
+from torchscan.report.generation import OF_BATCH, OF_MODEL
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
+
+Answer = TypeVar("Answer")
 
 #: more than any model costs
 _ENDLESS = 10**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One number of a whole model. It asks a scan only for what it needs."""
+class Measure(ABC, Generic[Answer]):
+    """One number, read from an answer."""
 
     heading: str
-    value: Callable[[Scan], Any]
+    value: Callable[[Answer], Any]
     text: Callable[[Any], str]
     #: the unit that several of them share in a table; None: they have none
     scale: Callable[[Iterable[float]], units.Scale] | None = None
     #: text to number, for limits; None: it can't be limited
     parse: Callable[[str], float] | None = None
+    #: whether its limit is the least that it may be
+    is_least: bool = False
+    #: of an estimate, the share by which it may be off
+    share_off: Callable[[Answer], float] | None = None
+
+    @abstractmethod
+    def doubts(self, answer: Answer) -> list[str]:
+        """Why it is only a bound."""
+
+    def exceeds(self, value: float, limit: float) -> bool:
+        """Whether it is beyond its limit."""
+        return value < limit if self.is_least else value > limit
+
+    def read(self, answer: Answer, scale: units.Scale | None = None) -> str:
+        """As text, by default with a unit of its own, with the range of an estimate; a bound is marked."""
+        value = self.value(answer)
+        text = self.written(value, is_bound=bool(self.doubts(answer)), scale=scale)
+        return f"{text}{range_of(self.off(answer))}"
+
+    def off(self, answer: Answer) -> float | None:
+        """The share by which it may be off; None: it is no estimate."""
+        return None if self.share_off is None else self.share_off(answer)
+
+    def written(self, value: Any, *, is_bound: bool, scale: units.Scale | None = None) -> str:
+        """As text; a bound is marked."""
+        sign = "≤ " if self.is_least else "≥ "
+        return f"{sign if is_bound else ''}{self.text(value) if scale is None else scale.text(value)}"
+
+
+def range_of(share_off: float | None) -> str:
+    """``0.4 -> " ± 40 %"``, to follow an estimate."""
+    return "" if share_off is None else f" ± {100 * share_off:.0f} %"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric(Measure[Scan]):
+    """One number of a whole model. It asks a scan only for what it needs."""
+
     #: the record of a scan that it is read from: the forward pass with operators whole, or the whole pass in pieces
     record: Literal["forward", "steps"] = "forward"
     #: whether it is a lower bound if an operator is unpriced
@@ -36,8 +80,6 @@ class Metric:
     has_weights: bool = False
     #: the keys of the info dict (of a layer, or overall) that add up to it; empty: it comes from elsewhere
     keys: tuple[str, ...] = ()
-    #: of an estimate, the share by which it may be off
-    share_off: Callable[[Scan], float] | None = None
 
     def trace(self, scan: Scan) -> Trace:
         """The record that it is read from."""
@@ -47,25 +89,14 @@ class Metric:
         """The unpriced operators in that record."""
         return scan.forward.unpriced if self.record == "forward" else scan.unpriced_steps
 
-    def doubts(self, scan: Scan) -> list[str]:
+    def doubts(self, answer: Scan) -> list[str]:
         """Why it is a lower bound: unpriced operators, modules that the record doesn't follow, weights that can't be read."""
-        costs = [*self.unpriced(scan), *self.trace(scan).provenance.missed] if self.is_cost else []
-        return [*costs, *(self.trace(scan).provenance.unread if self.has_weights else ())]
+        costs = [*self.unpriced(answer), *self.trace(answer).provenance.missed] if self.is_cost else []
+        return [*costs, *(self.trace(answer).provenance.unread if self.has_weights else ())]
 
     def of_info(self, data: Mapping[str, Any]) -> int:
         """The sum of its keys in the info dict, of a layer or overall."""
         return int(sum(data[key] for key in self.keys))
-
-    def read(self, scan: Scan, scale: units.Scale | None = None) -> str:
-        """As text, by default with a unit of its own, with the range of an estimate; a lower bound is marked."""
-        bound = "≥ " if self.doubts(scan) else ""
-        value = self.value(scan)
-        text = f"{bound}{self.text(value) if scale is None else scale.text(value)}"
-        return text if self.share_off is None else f"{text} ± {100 * self.share_off(scan):.0f} %"
-
-    def written(self, value: Any, *, is_bound: bool) -> str:
-        """As text; a lower bound is marked."""
-        return f"{'≥ ' if is_bound else ''}{self.text(value)}"
 
 
 def _counted(heading: str, *keys: str, is_memory: bool = False, is_cost: bool = False, has_weights: bool = False) -> Metric:
@@ -96,6 +127,38 @@ def _activation_memory(scan: Scan) -> int:
 def activation_peak(scan: Scan) -> Moment | None:
     """The moment when activations occupy the most memory."""
     return max(scan.memory.timeline, key=lambda moment: moment.by_kind["activations"], default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationMetric(Measure[Generation]):
+    """One number of what generating text takes."""
+
+    #: whether it depends on all weights, or else on all operators
+    has_weights: bool = False
+
+    def doubts(self, answer: Generation) -> list[str]:
+        """Why it is only a bound: unpriced operators, modules that the records don't follow, weights that can't be read."""
+        return list(answer.unread if self.has_weights else answer.unpriced if self.share_off is not None else ())
+
+
+def _generated(name: str, parse: Callable[[str], float], **rest: Any) -> GenerationMetric:
+    """An attribute of a generation, in the words of its table. None means as many as one likes."""
+    heading, text = {**OF_MODEL, **OF_BATCH}[name]
+
+    def value(made: Generation) -> float:
+        found = getattr(made, name)
+        return math.inf if found is None else float(found)
+
+    return GenerationMetric(
+        heading=heading, value=value, text=lambda found: text(None if found == math.inf else found), parse=parse, **rest
+    )
+
+
+def _share_of_all(made: Generation) -> float:
+    """As far as prompt and further tokens may be off, each for its share of the time."""
+    rest = (made.new - 1) * made.per_token
+    off = made.first_token * made.prefill.spread.share + rest * made.decode.spread.share
+    return off / (made.first_token + rest)
 
 
 def require_device(metrics: Collection[str], device: str | None) -> None:
@@ -141,19 +204,38 @@ METRICS: Mapping[str, Metric] = {
 }
 
 
-def limits_of(given: Mapping[str, float | str | None]) -> dict[str, float]:
-    """Limits as numbers, without those that are None."""
-    return {name: _number(name, value) for name, value in given.items() if value is not None}
+#: what generating text takes and gives
+OF_GENERATION: Mapping[str, GenerationMetric] = {
+    "time_per_token": _generated("per_token", units.parse_duration, share_off=lambda made: made.decode.spread.share),
+    "first_token": _generated("first_token", units.parse_duration, share_off=lambda made: made.prefill.spread.share),
+    "tokens_per_second": _generated("tokens_per_second", units.parse_count, is_least=True, share_off=_share_of_all),
+    "weights": _generated("weights_bytes", units.parse_memory, has_weights=True),
+    "cache_per_token": _generated("cache_bytes_per_token", units.parse_memory),
+    "context": _generated("max_context", units.parse_tokens, is_least=True, has_weights=True),
+    "batch": _generated("max_batch", units.parse_count, is_least=True, has_weights=True),
+}
 
 
-def _number(name: str, value: Any) -> float:
-    parse = METRICS[name].parse if name in METRICS else None
-    if parse is None:
-        limited = ", ".join(f"max_{each}" for each, metric in METRICS.items() if metric.parse is not None)
-        raise InputError(f"max_{name} is not a limit: there are {limited}")
-    if isinstance(value, str):
-        return parse(value)
+def limits_in(metrics: Mapping[str, Measure[Any]]) -> dict[str, str]:
+    """The names of limits, each with what it limits: ``{"max_params": "params", "min_context": "context"}``."""
+    return {
+        f"{'min' if metric.is_least else 'max'}_{name}": name for name, metric in metrics.items() if metric.parse is not None
+    }
+
+
+def limits_of(given: Mapping[str, float | str | None], metrics: Mapping[str, Measure[Any]] = METRICS) -> dict[str, float]:
+    """Metrics with their limits as numbers, of limits by name, without those that are None."""
+    known = limits_in(metrics)
+    for name in given:
+        if name not in known:
+            raise InputError(f"{name} is not a limit: there are {', '.join(known)}")
+    return {known[name]: _number(name, value, metrics[known[name]]) for name, value in given.items() if value is not None}
+
+
+def _number(name: str, value: Any, metric: Measure[Any]) -> float:
+    if isinstance(value, str) and metric.parse is not None:
+        return metric.parse(value)
     is_number = hasattr(type(value), "__float__") and not isinstance(value, bool)  # including NumPy's
     if not is_number or not 0 <= value < _ENDLESS:
-        raise InputError(f"max_{name} is {str(value)[:40]}: give a number, or a text such as '25M'")
+        raise InputError(f"{name} is {str(value)[:40]}: give a number, or a text such as '25M'")
     return float(value)

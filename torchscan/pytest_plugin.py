@@ -71,12 +71,12 @@ class _ModelBudget:
             pytest.fail(wrong, pytrace=False)
 
     def _outcome(self, module: nn.Module | None, name: str | None, given: dict[str, Any]) -> Outcome:
-        from torchscan.budgets import Budget, check_budget, check_model, scan_for
+        from torchscan.budgets import Budget, check_budget, check_built
         from torchscan.metrics import limits_of
         from torchscan.targets import Built
 
         update = bool(self._request.config.getoption("--torchscan-update"))
-        limits = limits_of({key.removeprefix("max_"): given.pop(key) for key in list(given) if key.startswith("max_")})
+        limits = limits_of({key: given.pop(key) for key in list(given) if key.startswith("max_")})
         if name is not None:
             budget = self._named(name)
             if module is None:
@@ -90,7 +90,7 @@ class _ModelBudget:
             budget = Budget(name=type(module).__name__)
         own = {"limits": {**budget.limits, **limits}, "strict": given.pop("strict", budget.strict)}
         merged = replace(budget, **own)
-        outcome = check_model(merged, scan_for(merged, Built(module).converted(budget.dtype), **given), update=update)
+        outcome = check_built(merged, Built(module).converted(budget.dtype), update=update, **given)
         if budget.step_time is None:
             return outcome
         remark = f"the time of a step is checked of a target only: model_budget(name={name!r})"

@@ -20,6 +20,7 @@ _NUMBER = r"(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)(?:\.[0-9]+)?(?:
 _COUNT = re.compile(_NUMBER + r"(?P<prefix>[kKMGBTPE])?\s*(?:MACs?|FLOPs?|DMAs?|params?|parameters)?")
 _MEMORY = re.compile(_NUMBER + r"(?:(?P<prefix>[kKMGTPE])(?P<binary>i)?)?(?:B|bytes)?")
 _DURATION = re.compile(_NUMBER + r"(?P<unit>s|ms|us|µs)")
+_TOKENS = re.compile(_NUMBER + r"(?P<prefix>[kK])?\s*(?:tokens)?")
 _SHARE = re.compile(_NUMBER + r"(?P<percent>%)?")
 
 
@@ -161,6 +162,14 @@ def parse_duration(text: str) -> float:
     if found is None:
         raise InputError(f"{text!r} is not a valid duration: write 12.5ms, 80us or 2s")
     return _number(found["number"]) * {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}[found["unit"]]
+
+
+def parse_tokens(text: str) -> float:
+    """``"32k" -> 32768``: tokens, of which k are 1024, as lengths of contexts are given."""
+    found = _TOKENS.fullmatch(text.strip())
+    if found is None:
+        raise InputError(f"{text!r} is not a valid number of tokens: write 8192 or 8k (8 · 1024)")
+    return _number(found["number"]) * (1024 if found["prefix"] else 1)
 
 
 def parse_share(text: str) -> float:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import torchscan
 from torchscan import BudgetError, InputError, UnpricedError, assert_budget
 from torchscan.budgets import Budget, check_budget, find_budget_file, read_budgets
-from torchscan.budgets.file import StepLimit
+from torchscan.budgets.file import GenerationBudget, StepLimit
 
 NETS = """
 from torch import nn
@@ -116,6 +116,13 @@ def test_activations_are_those_of_the_memory_estimate() -> None:
         assert_budget(net, (64,), training=True, optimizer=torch.optim.AdamW, max_activation_memory=kept - 1)
 
 
+def test_a_latency_says_how_far_it_may_be_off() -> None:
+    """As none of its launches was compared, which are most of this pass."""
+    share = torchscan.analyze_roofline(model(), (4,), device="NVIDIA H200").spread.share
+    with pytest.raises(BudgetError, match=rf"Latency: [\d.]+ µs ± {100 * share:.0f} %, at most 1.00 µs \(\+"):
+        assert_budget(model(), (4,), device="NVIDIA H200", max_latency="1 us")
+
+
 def test_a_latency_is_that_of_a_device() -> None:
     assert_budget(model(), (4,), device="NVIDIA H200", max_latency="1 s")
     with pytest.raises(BudgetError, match="Latency: "):
@@ -183,6 +190,20 @@ tolerance = { macs = "1%", params = 0.5 }
 max_step_time = "120 ms"
 measured_on = "H100"
 step_time_tolerance = "10%"
+
+[budgets.net.generation]
+prompt = 2048
+new = 256
+weights = "int4"
+cache = "fp8"
+eager = true
+max_time_per_token = "60 ms"
+max_first_token = 0.5
+min_tokens_per_second = "1.2k"
+max_weights = "20 GiB"
+max_cache_per_token = "128 KiB"
+min_context = "8k"
+min_batch = 16
 """
 
 
@@ -199,6 +220,9 @@ def test_every_key_is_read(folder: Path) -> None:
     assert budget.baseline == folder / "sub" / "net.json"
     assert budget.tolerance == {"macs": 0.01, "params": 0.5}
     assert budget.step_time == StepLimit(most=0.12, measured_on="H100", tolerance=0.1)
+    limits = {"time_per_token": 0.06, "first_token": 0.5, "tokens_per_second": 1200, "weights": 20 * 2**30}
+    limits |= {"cache_per_token": 128 * 2**10, "context": 8192, "batch": 16}
+    assert budget.generation == GenerationBudget(prompt=2048, new=256, weights="int4", cache="fp8", eager=True, limits=limits)
 
 
 def test_a_budget_that_says_nothing_is_for_an_inference(folder: Path) -> None:
@@ -227,6 +251,7 @@ def test_the_file_is_looked_for_upwards(folder: Path) -> None:
     assert list(read_budgets(folder / "a" / "pyproject.toml")) == ["x"]
 
 
+WRITER = "[budgets.x]\ndevice = 'NVIDIA L4'\n[budgets.x.generation]\n"
 STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
 
 
@@ -273,6 +298,15 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
             "budgets.x.measured_on: it is for a max_step_time, and there is none",
         ),
         ("[budgets.x]\nmax_params = 1\nstep_time_tolerance = 1", "budgets.x.step_time_tolerance: it is for a max_step_time"),
+        ("[budgets.x]\ngeneration = 3", "budgets.x.generation: it is '3' and should be a table, [budgets.x.generation]"),
+        ("[budgets.x]\n[budgets.x.generation]\nmin_batch = 1", "budgets.x.generation: generating text needs a device"),
+        (f"{WRITER}", "budgets.x.generation: nothing is limited: give a limit, such as max_time_per_token"),
+        (f"{WRITER}speed = 3", "budgets.x.generation.speed: unknown key; there are prompt, new, weights"),
+        (f"{WRITER}max_context = 3", "budgets.x.generation.max_context: unknown key; did you mean min_context?"),
+        (f"{WRITER}min_context = 'far'", "budgets.x.generation.min_context: 'far' is not a valid number of tokens"),
+        (f"{WRITER}max_weights = -1", "budgets.x.generation.max_weights: max_weights is -1"),
+        (f"{WRITER}min_batch = 1\nprompt = 0", "budgets.x.generation.prompt: it is 0 and should be a positive number"),
+        (f"{WRITER}min_batch = 1\nweights = 'int3'", "budgets.x.generation.weights: weights is 'int3': give one of"),
         (f"[budgets.x]\nbaseline = 'a.json'\ntolerance = {'9' * 400}", "budgets.x.tolerance: it is 9999"),
         (f"[budgets.x]\nmax_params = {'9' * 400}", "give a number"),
         (f"[budgets.x]\nmax_params = '{'9' * 400}'", "is too large"),
@@ -315,6 +349,7 @@ KEYS = (
     "max_step_time",
     "measured_on",
     "step_time_tolerance",
+    "generation",
 )
 TEXTS = st.text(st.characters(codec="ascii", exclude_characters="'\\"), max_size=12)
 SCALARS = st.booleans() | st.integers(-5, 10**12) | st.floats() | TEXTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
+from tests.marked import rows_of
+from torchscan import units
 from torchscan.analyses.generation.formulas import figures_of
 from torchscan.recording.folding.alike import difference
 from torchscan.recording.generation import Generating, Length
@@ -176,6 +179,20 @@ def test_a_token_takes_what_follows_from_the_sizes(name: str) -> None:
     assert found.params == known.params
     assert found.active_params == known.active
     assert found.cache_bytes_per_token == 2 * known.cached_numbers
+
+
+def test_the_docs_show_these_sizes() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "generation.md").read_text()
+    shown = rows_of(page[page.index("## Sizes of common models") :])
+    assert shown == [_row(name, MODELS[name]) for name in MODELS if name != "Jamba-mini"]
+
+
+def _row(name: str, known: Known) -> list[str]:
+    sizes = known.sizes
+    heads = f"{sizes['num_attention_heads']} / {sizes['num_key_value_heads']}" if "num_attention_heads" in sizes else "–"
+    shape = [f"{sizes[size]:,}" for size in ("num_hidden_layers", "hidden_size")]
+    counts = [units.count(number) for number in (known.params, known.active)]
+    return [name, *counts, *shape, heads, units.memory(2 * known.cached_numbers)]
 
 
 #: layers of each kind, and a length beyond its window

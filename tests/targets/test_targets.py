@@ -120,6 +120,7 @@ def result_or_refusal(parse: Callable[[str], Any], text: str) -> tuple[Any, str]
         ("timm:vit_tiny_patch16_224.augreg_in21k", "timm", "", "vit_tiny_patch16_224.augreg_in21k", (), {}),
         ("hf:a (b)/config.json", "hf", "a (b)/config.json", "", (), {}),
         ("hf:config.json(num_hidden_layers=2)", "hf", "config.json", "", (), {"num_hidden_layers": 2}),
+        ("hf:org/Net-3.1@main(width=2)", "hf", "org/Net-3.1@main", "", (), {"width": 2}),
     ],
 )
 def test_a_target_is_taken_apart(text: str, kind: str, place: str, name: str, args: tuple[Any, ...], kwargs: Any) -> None:
@@ -319,7 +320,9 @@ def test_the_random_state_stays_as_it_is() -> None:
         ("timm:vit_tiny_patch16_22", "did you mean"),
         ("timm:vit", " more begin so."),
         ("torchvision:convnext", "did you mean convnext_base or convnext_tiny or convnext_large or convnext_small?"),
-        ("hf:config.json", "there is no file 'config.json'; configs are read from disk, never from a hub"),
+        ("hf:config.json", "there is no file 'config.json'; configs are read from disk or from the hub's cache"),
+        ("hf:./nothing", "there is no file './nothing'; configs are read"),
+        ("hf:.", "there is no config.json in '.'"),
         ("hf:nets.py", "is not a config that transformers knows"),
         (
             "torchvision:resnet50(weights='DEFAULT')",
@@ -368,6 +371,77 @@ def test_a_config_of_transformers(tmp_path: Path) -> None:
     half = overall(f"hf:{path}(num_hidden_layers=2)", "input_ids=7:long")["overall"]
     assert half["param_size"] == 2 * half["grad_params"]  # in the type that the config has
     assert "LlamaConfig has no 'num_layers_hidden'" in refusal(f"hf:{path}(num_layers_hidden=2)")
+
+
+TINY = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1, "vocab_size": 50}
+TINY |= {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 8}
+
+
+@pytest.fixture
+def cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the hub with one config, of one layer on the branch ``main`` and of two on ``wide``."""
+    root = folder / "hub"
+    monkeypatch.setenv("HF_HUB_CACHE", str(root))
+    for commit, branch, layers in (("a" * 40, "main", 1), ("b" * 40, "wide", 2)):
+        snapshot = root / "models--org--Net-3.1" / "snapshots" / commit
+        snapshot.mkdir(parents=True)
+        (snapshot / "config.json").write_text(json.dumps(TINY | {"num_hidden_layers": layers}))
+        refs = root / "models--org--Net-3.1" / "refs"
+        refs.mkdir(exist_ok=True)
+        (refs / branch).write_text(commit)
+    return root
+
+
+def layers_of(text: str) -> int:
+    config: Any = module_of(text).config
+    return int(config.num_hidden_layers)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_config_in_the_cache_of_the_hub_goes_by_the_name_of_its_model() -> None:
+    pytest.importorskip("transformers")
+    assert layers_of("hf:org/Net-3.1") == 1
+    assert layers_of("hf:org/Net-3.1@main") == 1
+    assert layers_of("hf:org/Net-3.1@wide") == layers_of(f"hf:org/Net-3.1@{'b' * 40}") == 2
+    assert layers_of("hf:org/Net-3.1@wide(num_hidden_layers=3)") == 3
+
+
+def test_what_is_on_disk_comes_before_the_cache(folder: Path, cache: Path) -> None:
+    pytest.importorskip("transformers")
+    (folder / "org" / "Net-3.1").mkdir(parents=True)
+    assert refusal("hf:org/Net-3.1") == "hf:org/Net-3.1: there is no config.json in 'org/Net-3.1'"
+    (folder / "org" / "Net-3.1" / "config.json").write_text(json.dumps(TINY | {"num_hidden_layers": 4}))
+    assert layers_of("hf:org/Net-3.1") == 4
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "hf:org/Net-4",
+            "it is no file, and not in the hub's cache; configs are read from disk or from the hub's cache, never downloaded: "
+            "run hf download org/Net-4 config.json, or give the path of a config",
+        ),
+        ("hf:gpt2(n_layer=2)", "run hf download gpt2 config.json, or give"),
+        ("hf:org/Net-3.1@narrow", "run hf download org/Net-3.1 config.json --revision narrow, or give"),
+        ("hf:org/Net@../../main", "there is no file 'org/Net@../../main'; configs are read"),
+        ("hf:org/a--b", "the hub's cache cannot be asked: "),
+    ],
+)
+def test_what_is_not_in_the_cache_is_not_downloaded(text: str, says: str) -> None:
+    pytest.importorskip("huggingface_hub")
+    assert refusal(text).startswith(f"{text}: ")
+    assert says in refusal(text)
+
+
+@pytest.mark.usefixtures("cache")
+def test_the_cache_needs_huggingface_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert refusal("hf:org/Net-3.1") == (
+        "hf:org/Net-3.1: it is no file, and looking in the hub's cache needs huggingface_hub: "
+        "pip install huggingface_hub, or give the path of a config"
+    )
 
 
 @pytest.mark.usefixtures("folder")

@@ -1,14 +1,18 @@
 """Limits that a model must stay within: asserted in a test, or kept in a file that CI checks."""
 
-from torchscan.budgets.check import Excess, Outcome, assert_budget, check_budget, check_model, scan_for
+from torchscan.budgets.check import assert_budget, check_budget, check_built, check_model, scan_for
 from torchscan.budgets.file import Budget, find_budget_file, read_budgets, require_budget
+from torchscan.budgets.generation import assert_generation
+from torchscan.budgets.outcome import Excess, Outcome
 
 __all__ = [
     "Budget",
     "Excess",
     "Outcome",
     "assert_budget",
+    "assert_generation",
     "check_budget",
+    "check_built",
     "check_model",
     "find_budget_file",
     "read_budgets",

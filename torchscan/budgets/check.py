@@ -2,91 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from torch import nn
 
-from torchscan import units
 from torchscan.budgets.file import BASELINE_METRICS, Budget
+from torchscan.budgets.generation import check_generation
+from torchscan.budgets.outcome import MOST_LAYERS, Excess, Layers, Outcome, bounds_among, excesses_among, slowest
 from torchscan.budgets.real_step import check_step_time
-from torchscan.errors import BudgetError, InputError, UnpricedError
+from torchscan.errors import BudgetError, InputError
 from torchscan.files import write_text
 from torchscan.metrics import METRICS, Metric, activation_peak, limits_of, require_device
 from torchscan.question import DEFAULTS
 from torchscan.recording.arguments import DEFINITIONS, StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.columns import full_name_of
-from torchscan.report.compare import Comparison, compare_info, growth
+from torchscan.report.compare import Comparison, compare_info
 from torchscan.report.data import read_report, to_json
 from torchscan.report.info import Info
 from torchscan.scan import Scan
 from torchscan.signatures import spelled_out
 from torchscan.targets import Built, inputs_of, with_model
 from torchscan.units import printable
-
-_MOST_LAYERS = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Excess:
-    """One metric that exceeds its limit."""
-
-    metric: str
-    value: float
-    allowed: float
-    #: the baseline's value; None: the limit is in the budget
-    before: float | None
-    #: the layers to look at, each with what it adds
-    layers: tuple[tuple[str, str], ...]
-
-    def __str__(self) -> str:
-        metric = METRICS[self.metric]
-        value, allowed = metric.text(self.value), metric.text(self.allowed)
-        if value == allowed:  # the excess is smaller than the digits shown
-            value, allowed = f"{self.value:,.12g}", f"{self.allowed:,.12g}"
-        before = "" if self.before is None else f"{metric.text(self.before)} before, "
-        head = f"{metric.heading}: {value}, {before}at most {allowed} ({growth(self.allowed, self.value)})"
-        return "\n".join([head, *(f"  {name}: {what}" if what else f"  {name}" for name, what in self.layers)])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The result of a check."""
-
-    name: str
-    values: Mapping[str, float]
-    excesses: tuple[Excess, ...] = ()
-    #: remarks that aren't about exceeded limits
-    remarks: tuple[str, ...] = ()
-    #: the metrics that are lower bounds
-    bounds: frozenset[str] = frozenset()
-    #: what a real step took, and if that is too long, by how much and where
-    step: str = ""
-    too_slow: str = ""
-
-    @property
-    def is_fine(self) -> bool:
-        """Whether every metric is within its limits."""
-        return not self.excesses and not self.too_slow
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was checked."""
-        return not self.values and not self.step
-
-    def __str__(self) -> str:
-        """One line if all is well; otherwise what exceeds its limit, and the layers to look at."""
-        known = {name: METRICS[name].written(value, is_bound=name in self.bounds) for name, value in self.values.items()}
-        metrics = [*(f"{METRICS[name].heading} {text}" for name, text in known.items()), *filter(None, [self.step])]
-        head = (
-            f"{self.name}: {', '.join(metrics) or 'nothing is checked'}" if self.is_fine else f"{self.name} exceeds its budget"
-        )
-        body = [line for excess in self.excesses for line in str(excess).split("\n")] + self.too_slow.splitlines()
-        return "\n".join([head, *(f"  {line}" for line in [*body, *self.remarks])])
 
 
 class Limits(TypedDict, total=False):
@@ -135,7 +76,7 @@ def assert_budget(
     """
     __tracebackhide__ = True  # pytest shows the test, and the message
     given: dict[str, Any] = dict(asked)
-    limits = limits_of({name.removeprefix("max_"): given.pop(name, None) for name in Limits.__annotations__})
+    limits = limits_of({name: given.pop(name, None) for name in Limits.__annotations__})
     if not limits:
         raise InputError('no limit was given: try assert_budget(model, (3, 224, 224), max_params="25M")')
     budget = Budget(name=type(module).__name__, limits=limits, strict=strict)
@@ -156,7 +97,7 @@ def check_budget(budget: Budget, *, update: bool = False, timings: bool = False,
         raise InputError(f"{budget.place}: there is no target to build: give one, or check the budget in a test")
 
     def check(built: Built) -> Outcome:
-        return check_model(budget, scan_for(budget, built.converted(budget.dtype)), update=update)
+        return check_built(budget, built.converted(budget.dtype), update=update)
 
     outcome = with_model(budget.target, check, folder=budget.folder, is_own_process=is_own_process)
     step = check_step_time(budget, budget.target, timings=timings)
@@ -164,15 +105,22 @@ def check_budget(budget: Budget, *, update: bool = False, timings: bool = False,
     return replace(outcome, remarks=remarks, step=step.taken, too_slow=step.excess)
 
 
+def check_built(budget: Budget, built: Built, *, update: bool = False, **given: Any) -> Outcome:
+    """Check an existing model, its pass and what it generates; ``given`` arguments take precedence."""
+    outcome = Outcome(name=printable(budget.name), values={})
+    if budget.generation is None or budget.limits or budget.baseline is not None:
+        outcome = check_model(budget, scan_for(budget, built, **given), update=update)
+    return outcome if budget.generation is None else outcome.joined(check_generation(budget, budget.generation, built, given))
+
+
 def check_model(budget: Budget, scan: Scan, *, update: bool = False) -> Outcome:
     """Check an existing model, which takes no steps. With ``update``, a new baseline is recorded, and can't be exceeded."""
     wanted = list(dict.fromkeys([*budget.limits, *(BASELINE_METRICS if budget.baseline is not None else ())]))
     require_device(wanted, scan.question.device)
-    bounds = {name for name in wanted if METRICS[name].doubts(scan)}
-    if budget.strict and bounds:
-        _refuse_bounds(budget, scan, [name for name in wanted if name in bounds])
-    values = {name: METRICS[name].value(scan) for name in wanted}
-    excesses = [_over(name, values[name], limit, scan) for name, limit in budget.limits.items() if values[name] > limit]
+    metrics = {name: METRICS[name] for name in wanted}
+    bounds = bounds_among(budget.place or budget.name, scan, metrics, strict=budget.strict)
+    values = {name: metric.value(scan) for name, metric in metrics.items()}
+    excesses = list(excesses_among(scan, metrics, budget.limits, _largest))
     remarks: list[str] = []
     if budget.baseline is not None:
         if update:
@@ -185,7 +133,7 @@ def check_model(budget: Budget, scan: Scan, *, update: bool = False) -> Outcome:
         values=values,
         excesses=tuple(excesses),
         remarks=tuple(remarks),
-        bounds=frozenset(bounds),
+        bounds=bounds,
     )
 
 
@@ -197,43 +145,29 @@ def scan_for(budget: Budget, built: Built, **given: Any) -> Scan:
     return Scan(built.module, **{**{name: getattr(budget, name) for name in names}, **inputs, **given})
 
 
-def _refuse_bounds(budget: Budget, scan: Scan, bounds: Sequence[str]) -> None:
-    doubts = dict.fromkeys(doubt for name in bounds for doubt in METRICS[name].doubts(scan))
-    raise UnpricedError(
-        f"{budget.place or budget.name}: only a lower bound is known for {METRICS[bounds[0]].heading}, because this is "
-        f"not counted: {', '.join(doubts)}; price operators (docs/adding-operators.md), or accept the bound with strict=False"
-    )
-
-
 # -- limits --------------------------------------------------------------------------------------------------------------
 
 
-def _over(name: str, value: float, limit: float, scan: Scan) -> Excess:
-    return Excess(metric=name, value=value, allowed=limit, before=None, layers=tuple(_largest(name, scan)))
-
-
-def _largest(name: str, scan: Scan) -> list[tuple[str, str]]:
+def _largest(name: str, scan: Scan) -> Layers:
     """The layers that have the most of a metric; for memory and times, those of the estimates."""
     if METRICS[name].keys:
         return _largest_layers(METRICS[name], scan)
     if name == "activation_memory" and (moment := activation_peak(scan)) is not None:
-        return [(f"peak in {moment.layer or 'the model'}", moment.operator)]
+        return ((f"peak in {moment.layer or 'the model'}", moment.operator),)
     if name == "peak_memory":
-        return [(f"peak in {scan.memory.peak_layer or 'the model'}", scan.memory.peak_operator)]
+        return ((f"peak in {scan.memory.peak_layer or 'the model'}", scan.memory.peak_operator),)
     return _slowest_layers(scan)
 
 
-def _largest_layers(metric: Metric, scan: Scan) -> list[tuple[str, str]]:
-    largest = sorted(scan.forward.counts["layers"], key=metric.of_info, reverse=True)[:_MOST_LAYERS]
+def _largest_layers(metric: Metric, scan: Scan) -> Layers:
+    largest = sorted(scan.forward.counts["layers"], key=metric.of_info, reverse=True)[:MOST_LAYERS]
     owning = [layer for layer in largest if metric.of_info(layer)]
-    return [(f"{full_name_of(layer)} ({layer['type']})", metric.text(metric.of_info(layer))) for layer in owning]
+    return tuple((f"{full_name_of(layer)} ({layer['type']})", metric.text(metric.of_info(layer))) for layer in owning)
 
 
-def _slowest_layers(scan: Scan) -> list[tuple[str, str]]:
+def _slowest_layers(scan: Scan) -> Layers:
     leaves = {call.path for call in scan.steps.modules if not call.children}
-    slowest = sorted((each for each in scan.roofline.layers if each.name in leaves), key=lambda each: -each.time_estimate)
-    shown = [each for each in slowest[:_MOST_LAYERS] if each.time_estimate]
-    return [(each.name or "the model", units.duration(each.time_estimate)) for each in shown]
+    return slowest([each for each in scan.roofline.layers if each.name in leaves])
 
 
 # -- baselines -----------------------------------------------------------------------------------------------------------
@@ -297,7 +231,7 @@ def _grown(name: str, comparison: Comparison) -> list[tuple[str, str]]:
             f"{full_name_of(each.layer)} ({each.layer['type']})",
             f"{'new, ' if each.kind == 'added' else ''}+{text(each.difference(*keys))}",
         )
-        for each in grown[:_MOST_LAYERS]
+        for each in grown[:MOST_LAYERS]
     ]
-    more = [(f"… and {len(grown) - _MOST_LAYERS} more layers", "")] if len(grown) > _MOST_LAYERS else []
+    more = [(f"… and {len(grown) - MOST_LAYERS} more layers", "")] if len(grown) > MOST_LAYERS else []
     return lines + more

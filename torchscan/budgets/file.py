@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args
 
+from torchscan.analyses.generation.stored import stored
 from torchscan.errors import InputError
 from torchscan.files import read_text
-from torchscan.metrics import METRICS, limits_of
+from torchscan.metrics import METRICS, OF_GENERATION, Measure, limits_in, limits_of
 from torchscan.recording.precision import Precision, checked_precision
 from torchscan.recording.request import Mode
 from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
@@ -22,7 +23,6 @@ from torchscan.units import parse_duration, parse_share
 #: the metrics compared with a baseline, which may have a tolerance
 BASELINE_METRICS = ("params", "model_size", "macs", "flops")
 
-_LIMITS = {f"max_{name}": name for name, metric in METRICS.items() if metric.parse is not None}
 _NAMES = ("torchscan.toml", "pyproject.toml")
 
 
@@ -36,6 +36,20 @@ class StepLimit:
     measured_on: str
     #: the share by which it may take longer
     tolerance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationBudget:
+    """The budget of generating text with a model."""
+
+    prompt: int
+    new: int
+    #: the formats in which weights, and keys and values, are stored; None: as they are
+    weights: str | None = None
+    cache: str | None = None
+    eager: bool = False
+    #: metric -> its limit
+    limits: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +76,8 @@ class Budget:
     tolerance: Mapping[str, float] = field(default_factory=dict)
     #: checked only where timings are asked for
     step_time: StepLimit | None = None
+    #: on the device, in the precision and for the batch size above
+    generation: GenerationBudget | None = None
     #: where it is defined: for messages, and for relative paths
     place: str = ""
     folder: Path | None = None
@@ -145,11 +161,10 @@ class _Reader:
 
     def budget(self) -> Budget:
         """The budget, with every key and value checked."""
-        self._require_known(self._table, [*_KEYS, *_LIMITS], "")
-        limits = {_LIMITS[key]: self._limit(key) for key in self._table if key in _LIMITS}
-        baseline = self._text("baseline")
-        step_time = self._step_time()
-        if not limits and baseline is None and step_time is None:
+        self._require_known(self._table, [*_KEYS, *limits_in(METRICS)], "")
+        limits, baseline = self._limits(METRICS), self._text("baseline")
+        step_time, generation = self._step_time(), self._generation()
+        if not limits and baseline is None and step_time is None and generation is None:
             self._refuse("", 'nothing is limited: give a limit, such as max_params = "25M", or a baseline')
         if baseline is None and "tolerance" in self._table:
             self._refuse("tolerance", "a tolerance needs a baseline, and there is none")
@@ -160,7 +175,7 @@ class _Reader:
             target=self._parsed("target", parse_target),
             inputs=self._inputs(),
             dtype=self._parsed("dtype", checked_dtype),
-            batch_size=self._batch_size(),
+            batch_size=self._positive("batch_size", 1),
             mode=self._one_of("mode", get_args(Mode)),
             training=self._flag("training", default=False),
             optimizer=self._text("optimizer"),
@@ -171,6 +186,7 @@ class _Reader:
             baseline=None if baseline is None else self._path.parent / baseline,
             tolerance=self._tolerance(),
             step_time=step_time,
+            generation=generation,
             place=f"{self._path.name}: {self._name}",
             folder=self._path.parent.absolute(),
         )
@@ -209,10 +225,10 @@ class _Reader:
             self._refuse("input", f'it is {value!r} and should be a string or a list of strings, such as "3,224,224"')
         return tuple(self._try("input", lambda text=text: parse_input(text)) for text in texts)
 
-    def _batch_size(self) -> int:
-        value = self._table.get("batch_size", 1)
+    def _positive(self, key: str, default: int) -> int:
+        value = self._table.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            self._refuse("batch_size", f"it is {value!r} and should be a positive number")
+            self._refuse(key, f"it is {value!r} and should be a positive number")
         return int(value)
 
     def _one_of(self, key: str, known: Collection[str]) -> Any:
@@ -227,11 +243,48 @@ class _Reader:
             self._refuse(key, f"it is {value!r} and should be true or false")
         return bool(value)
 
-    def _limit(self, key: str) -> float:
+    def _limits(self, metrics: Mapping[str, Measure[Any]]) -> dict[str, float]:
+        keys = [key for key in self._table if key in limits_in(metrics)]
+        return {name: limit for key in keys for name, limit in self._limit(key, metrics).items()}
+
+    def _limit(self, key: str, metrics: Mapping[str, Measure[Any]]) -> dict[str, float]:
         value = self._table[key]
         if isinstance(value, dict | list):
             self._refuse(key, f"it is {value!r} and should be a number, or a string with a unit")
-        return float(self._try(key, lambda: limits_of({_LIMITS[key]: value})[_LIMITS[key]]))
+        limits: dict[str, float] = self._try(key, lambda: limits_of({key: value}, metrics))
+        return limits
+
+    def _generation(self) -> GenerationBudget | None:
+        table = self._table.get("generation")
+        if table is None:
+            return None
+        if not isinstance(table, dict):
+            self._refuse("generation", f"it is {str(table)[:40]!r} and should be a table, [budgets.{self._name}.generation]")
+        if "device" not in self._table:
+            self._refuse("generation", 'generating text needs a device, such as device = "NVIDIA L4"')
+        return _Reader(self._path, f"{self._name}.generation", table).generation()
+
+    def generation(self) -> GenerationBudget:
+        """The table inside one of a budget."""
+        known = [each.name for each in fields(GenerationBudget) if each.name != "limits"]
+        self._require_known(self._table, [*known, *limits_in(OF_GENERATION)], "")
+        limits = self._limits(OF_GENERATION)
+        if not limits:
+            self._refuse("", 'nothing is limited: give a limit, such as max_time_per_token = "60 ms"')
+        return GenerationBudget(
+            prompt=self._positive("prompt", 512),
+            new=self._positive("new", 128),
+            weights=self._format("weights"),
+            cache=self._format("cache"),
+            eager=self._flag("eager", default=False),
+            limits=limits,
+        )
+
+    def _format(self, key: str) -> str | None:
+        text = self._text(key)
+        if text is not None:
+            self._try(key, lambda: stored(text, key))
+        return text
 
     def _step_time(self) -> StepLimit | None:
         if "max_step_time" not in self._table:

@@ -33,6 +33,7 @@ A TARGET is one of
   torchvision:resnet50                 any model of torchvision
   timm:vit_base_patch16_224            any model of timm
   hf:path/to/config.json               a model of transformers, from its local config
+  hf:meta-llama/Llama-3.1-8B           the same, from its config in the hub's local cache
 Arguments are Python literals; quote a TARGET with parentheses. Models are built without
 data where they can be, with random weights, and nothing is downloaded."""
 INPUTS = """\

@@ -28,6 +28,17 @@ Limits: max_params max_trainable_params max_model_size max_macs max_flops max_dm
 max_activation_memory max_peak_memory max_latency. More keys: dtype batch_size mode training
 optimizer precision device strict.
 
+What generating text takes has a table of its own, for the device, precision and batch_size of
+the budget:
+
+  [budgets.backbone.generation]
+  prompt = 2048                          # more keys: new weights cache eager
+  max_time_per_token = "60 ms"           # on the device, as it is estimated
+  min_context = "8k"                     # there is memory for so many tokens
+
+Its limits: max_time_per_token max_first_token min_tokens_per_second max_weights
+max_cache_per_token min_context min_batch.
+
 The time of real steps is checked on the device that it was measured on, and only with --timings:
 
   max_step_time = "120 ms"               # forward and backward, in the median of 5 steps

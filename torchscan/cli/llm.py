@@ -15,7 +15,7 @@ from torchscan.progress import progress
 _EXAMPLES = """\
 examples
   torchscan llm hf:path/to/config.json --device H100 --prompt 2k --new 256 --batch 1,8,32
-  torchscan llm hf:path/to/config.json --device L4 --weights int4 --cache fp8 --context 32k --price 0.8
+  torchscan llm hf:meta-llama/Llama-3.1-8B --device L4 --weights int4 --cache fp8 --context 32k --price 0.8
 k is 1,024 tokens. Weights and caches take: fp8, int8, int4, nf4, fp4, mxfp4; int4:32: 32 weights share a scale.
 torchscan devices lists the devices."""
 

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchscan import units
 from torchscan.analyses.generation.result import Generation, GenerationSweep
 from torchscan.report.table import Cell, Column, Row, Table
 
+#: attributes of a generation, each with its heading and how it is written: what does not depend on the batch, and what does
+OF_MODEL: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "params": ("Parameters", units.count),
+    "active_params": ("Active parameters", units.count),
+    "weights_bytes": ("Weights", units.memory),
+    "cache_bytes": ("Cache of a sequence", units.memory),
+    "cache_bytes_per_token": ("Cache per token", units.memory),
+    "max_batch": ("Largest batch", lambda number: _most(number, "sequences")),
+}
+OF_BATCH: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "max_context": ("Largest context", lambda number: _most(number, "tokens")),
+    "first_token": ("First token after", units.duration),
+    "per_token": ("Each further token after", units.duration),
+    "tokens_per_second": ("New tokens per second", lambda number: f"{number:,.0f}"),
+    "limiter": ("Limited by", str),
+}
 #: columns that a narrow page leaves out first
 _DISPENSABLE = {"max_context": 2, "limiter": 1}
 
@@ -22,7 +39,7 @@ def generation_table(generation: Generation | GenerationSweep) -> Table:
 
 
 def _one(generation: Generation) -> Table:
-    figures = [*_of_model(generation), *_of_batch(generation)]
+    figures = _written(generation, {**OF_MODEL, **OF_BATCH})
     return Table(
         title="Generation",
         columns=[Column(key="figure", heading="Figure", is_number=False), Column(key="value", heading="Value")],
@@ -71,7 +88,7 @@ def _cells(sweep: GenerationSweep, each: Generation) -> tuple[Cell, ...]:
 
 
 def _sentences(first: Generation) -> list[str]:
-    return [f"{name}: {text}" for name, _, text in _of_model(first)]
+    return [f"{name}: {text}" for name, _, text in _written(first, OF_MODEL)]
 
 
 def _unfit(sweep: GenerationSweep) -> list[str]:
@@ -83,26 +100,10 @@ def _unfit(sweep: GenerationSweep) -> list[str]:
     ]
 
 
-def _of_model(generation: Generation) -> list[tuple[str, Any, str]]:
-    """What does not depend on the batch."""
-    return [
-        ("Parameters", generation.params, units.count(generation.params)),
-        ("Active parameters", generation.active_params, units.count(generation.active_params)),
-        ("Weights", generation.weights_bytes, units.memory(generation.weights_bytes)),
-        ("Cache of a sequence", generation.cache_bytes, units.memory(generation.cache_bytes)),
-        ("Cache per token", generation.cache_bytes_per_token, units.memory(generation.cache_bytes_per_token)),
-        ("Largest batch", generation.max_batch, _most(generation.max_batch, "sequences")),
-    ]
-
-
-def _of_batch(generation: Generation) -> list[tuple[str, Any, str]]:
-    return [
-        ("Largest context", generation.max_context, _most(generation.max_context, "tokens")),
-        ("First token after", generation.first_token, units.duration(generation.first_token)),
-        ("Each further token after", generation.per_token, units.duration(generation.per_token)),
-        ("New tokens per second", generation.tokens_per_second, f"{generation.tokens_per_second:,.0f}"),
-        ("Limited by", generation.limiter, generation.limiter),
-    ]
+def _written(generation: Generation, figures: Mapping[str, tuple[str, Callable[[Any], str]]]) -> list[tuple[str, Any, str]]:
+    """Heading, value and text of each."""
+    values = {name: getattr(generation, name) for name in figures}
+    return [(heading, values[name], text(values[name])) for name, (heading, text) in figures.items()]
 
 
 def _remarks(generation: Generation) -> list[str]:
@@ -114,7 +115,7 @@ def _remarks(generation: Generation) -> list[str]:
 
 
 def _most(number: int | None, what: str) -> str:
-    return "no limit" if number is None else f"{number:,} {what}".strip() if number else "does not fit"
+    return "no limit" if number is None else f"{number:,.0f} {what}".strip() if number else "does not fit"
 
 
 def _question(generation: Generation) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torchscan.errors import InputError, warn_user
 from torchscan.targets.built import Built
+from torchscan.targets.hub_cache import cached_config
 from torchscan.targets.importing import imported, near, path_of
 from torchscan.targets.inputs import InputSpec
 from torchscan.targets.parsing import Target
@@ -60,10 +61,7 @@ def _timm(target: Target, _: Path) -> Callable[[], Built]:
 
 def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
     """The config's architecture, in the config's type. Code that comes with a config is not run."""
-    path = path_of(target.place, folder, target)
-    path = path / "config.json" if path.is_dir() else path
-    if not path.is_file():
-        raise InputError(f"{target}: there is no file {target.place!r}; configs are read from disk, never from a hub")
+    path = _config_file(target, folder)
     transformers = imported("transformers", target)
     config = _config(transformers, path, target)
     names = getattr(config, "architectures", None) or ()
@@ -76,6 +74,17 @@ def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
         said = str(error).strip().partition("\n")[0][:200]
         raise InputError(f"{target}: transformers has no {str(names[0])[:60]!r} to build: {said}") from error
     return lambda: _with_known_inputs(model_class._from_config(config))
+
+
+def _config_file(target: Target, folder: Path) -> Path:
+    """On disk, or where there is nothing of that name, in the hub's cache."""
+    path = path_of(target.place, folder, target)
+    if not path.exists():
+        return cached_config(target)
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        raise InputError(f"{target}: there is no config.json in {target.place!r}")
+    return path
 
 
 def _config(transformers: Any, path: Path, target: Target) -> Any:

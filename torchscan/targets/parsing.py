@@ -30,7 +30,7 @@ class Target:
 
     text: str
     kind: Kind
-    #: a module's name or a file's path; empty for the collections
+    #: a module's name, a file's path or a model's name on the hub; empty for the collections
     place: str
     name: str
     args: tuple[Any, ...] = ()

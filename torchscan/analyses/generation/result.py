@@ -44,6 +44,10 @@ class Generation(Result):
     decode: Roofline
     #: how many passes were recorded
     records: int
+    #: operators without a price, and modules that were not followed: if there are any, times are lower bounds
+    unpriced: tuple[str, ...]
+    #: weights that cannot be read: if there are any, parameters and their memory are lower bounds
+    unread: tuple[str, ...]
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -73,7 +77,7 @@ class Generation(Result):
         """Plain JSON-serialisable data."""
         plain = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("prefill", "decode")}
         figures = {"tokens_per_second": self.tokens_per_second, "limiter": self.limiter, "fits": self.fits}
-        told = {"assumptions": list(self.assumptions), "warnings": list(self.warnings)}
+        told = {name: list(getattr(self, name)) for name in ("unpriced", "unread", "assumptions", "warnings")}
         return {**plain, **figures, **told, "prefill": self.prefill.as_dict(), "decode": self.decode.as_dict()}
 
 
