@@ -34,7 +34,7 @@ ROOMS = [
     {"crawler", "estimator", "generation", "inspection", "targets"},
     {"metrics"},
     {"budgets", "tables"},
-    {"live"},
+    {"live", "ranks"},
     {"cli", "pytest_plugin"},
     {"__main__"},
 ]

@@ -175,6 +175,13 @@ def is_fake_type(kind: type) -> bool:
     return fake is not None and issubclass(kind, fake.FakeTensor)
 
 
+def making_fakes() -> contextlib.AbstractContextManager[object]:
+    """In which tensors that are made pretend to be on their device, and have no data."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
 def is_faking() -> bool:
     """Whether somebody works out shapes on torch's fake tensors, which modes like ours see first."""
     return _dispatch_mode(_FAKING) is not None

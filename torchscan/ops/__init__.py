@@ -3,6 +3,7 @@
 from torchscan.ops import (
     activation,
     attention,
+    collectives,
     convolution,
     einsum,
     embedding,
@@ -31,6 +32,7 @@ __all__ = [
     "Work",
     "activation",
     "attention",
+    "collectives",
     "convolution",
     "cost_of",
     "einsum",

@@ -105,6 +105,8 @@ def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
         raise InputError(f"execute='real' needs data, and {on_meta[0]} has none: it is on the meta device")
     if request.execute == "real":
         return [real.because("asked for")]
+    if inventory.is_spread:
+        return [real.because("the model is spread over processes")]
     if real.device.type == "cuda":
         return [real.because("the model is on CUDA")]
     if on_meta:

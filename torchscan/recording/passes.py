@@ -46,7 +46,8 @@ def record_step(request: PassRequest) -> tuple[Trace, PassRequest]:
     check_request(request)
     refuse_tracers()
     inventory = _inventory(request)
-    if inventory.is_fake or any(is_fake_type(type(each)) for each in tensors_in((request.args, request.kwargs))):
+    is_fake = inventory.is_fake or any(is_fake_type(type(each)) for each in tensors_in((request.args, request.kwargs)))
+    if is_fake and not inventory.is_spread:
         request = on_meta_copy(request)  # meta tensors do as well
         inventory = _inventory(request)
     if request.execute == "auto" and request.in_pieces:

@@ -21,7 +21,7 @@ from torchscan.recording.bookkeeping.containers import (
     tensors_in,
 )
 from torchscan.recording.bookkeeping.inventory import Inventory, is_frozen, type_name_of
-from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable, Tracked, meta_tensor
+from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked, are_plain, meta_tensor
 from torchscan.recording.call_tree import Call, CallTree, Given
 from torchscan.recording.execution.assumed import NOTHING, AssumedValues, Met
 from torchscan.recording.execution.calls import (
@@ -46,6 +46,7 @@ from torchscan.torch_versions import (
     current_node,
     is_faking,
     keeps_for_gradients,
+    local_part,
     without_torch_function,
 )
 from torchscan.trace.events import InputRecord, ModuleCall, OpCall, Origin, Phase, TensorSpec
@@ -113,6 +114,10 @@ class Recorder(TorchDispatchMode):
         self.table = TensorTable(execution.needs_standin)
         for slot in inventory.slots:
             self.table.name(slot.tensor, slot.kind, slot.path)
+            part = local_part(slot.tensor)
+            if part is not slot.tensor:  # what is met is the part, or another view of its memory
+                self.table.name(part, slot.kind, slot.path)
+                self.table.foreign_storage(part)
         for packed in inventory.packed:
             for size in packed.sizes or ():
                 self.table.storages.find_or_add(size.memory, "parameter", packed.path)
@@ -244,7 +249,9 @@ class Recorder(TorchDispatchMode):
         self._notice_what_is_over()
         if not isinstance(func, OpOverload):
             return self._record_with_functions(func, args, kwargs or {})
-        if types and not PLAIN_TYPES.issuperset(types):
+        if func.namespace == "prim":  # asked of a tensor that pretends to be on a device: which one
+            return func(*args, **(kwargs or {}))
+        if types and not are_plain(types):
             return func(*args, **(kwargs or {})) if _LAZY_TYPES.issuperset(types) else NotImplemented
         traits = self._traits.get(id(func)) or self._look_at(func)
         if traits.is_aside or (func is _EQUAL and self._is_being_frozen()):

@@ -36,6 +36,17 @@ class Sparsity:
     index_bytes: int
 
 
+class GroupSpec(NamedTuple):
+    """A group of processes, as an argument of an operator by which they talk to each other."""
+
+    #: what torch calls it
+    name: str
+    #: what it is for, if its maker has said so: ``mesh_tp``
+    purpose: str
+    #: how many processes are in it
+    size: int
+
+
 @dataclass(frozen=True)  # no slots: what follows from the fields is kept
 class TensorSpec:
     """Shape, element type and memory layout of a tensor, without its data."""
@@ -92,7 +103,7 @@ def stored_size(numel: int, dtype: torch.dtype) -> int:
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what follows from the fields is kept
 class OpSignature:
-    """An operator with its arguments, where each tensor is replaced by its spec.
+    """An operator with its arguments, where each tensor, and each group of processes, is replaced by its spec.
 
     Calls with the same operator and the same specs share one signature, so whatever depends on it alone
     (the cost, above all) is worked out once.

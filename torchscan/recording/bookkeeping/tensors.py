@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.storages import Storages, sparsity_of
 from torchscan.recording.undo import at_the_latest
-from torchscan.torch_versions import making_ordinary_tensors, without_torch_function
+from torchscan.torch_versions import is_fake_type, making_ordinary_tensors, without_torch_function
 from torchscan.trace.events import TensorKind, TensorRecord, TensorSpec
 
 #: integers and booleans up to this many elements keep their values in a pass on shapes alone
@@ -25,6 +25,12 @@ NO_FLOATS = -1
 
 #: of no subclass
 PLAIN_TYPES = frozenset({Tensor, nn.Parameter, nn.Buffer})
+
+
+def are_plain(types: Collection[type]) -> bool:
+    """Whether tensors of these types are what they look like, and not made of others; some may have no data."""
+    return PLAIN_TYPES.issuperset(types) or all(each in PLAIN_TYPES or is_fake_type(each) for each in types)
+
 
 _NAMELESS: tuple[TensorKind, str] = ("constant", "")
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.containers import packed_tensors
 from torchscan.recording.bookkeeping.tensors import TensorTable, Tracked
+from torchscan.recording.execution.groups import NAMESPACES, with_groups
 from torchscan.torch_versions import OpOverload, aten, share_memory
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
@@ -200,9 +201,10 @@ class OpRequest:
         first = [self.places[id(each)] for each in self.tracked]
         repeated = tuple([position for position, earlier in enumerate(first) if earlier != position])
         written = self._tensors_at((*self.traits.written_only, *self._silently_written()))
+        args = tuple(map(self._describe, self.args))
         return OpSignature(
             op=self.op,
-            args=tuple(map(self._describe, self.args)),
+            args=with_groups(self.op, self.args, args) if self.op.namespace in NAMESPACES else args,
             kwargs={name: self._describe(value) for name, value in self.kwargs.items()},
             outputs=outputs,
             is_view=is_view,
@@ -217,7 +219,7 @@ class OpRequest:
             return self.table.find(value).spec
         if isinstance(value, list | tuple):
             return tuple(map(self._describe, value))
-        if isinstance(value, torch.ScriptObject):
+        if isinstance(value, torch.ScriptObject):  # a group of processes has none
             return tuple(self.table.spec_of(tensor) for tensor in packed_tensors(value) or ())
         return None if isinstance(value, torch.Generator | torch.device) else value  # a record holds nothing of the machine's
 

@@ -1,0 +1,65 @@
+"""What a process tells the others in a pass, and in which module."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from torchscan.ops.collectives import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
+from torchscan.trace.events import OpCall, Phase
+from torchscan.trace.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """Calls of one module that are alike."""
+
+    kind: Kind
+    #: the dimension of the mesh along which it goes, or torch's name of the group
+    group: str
+    #: how many processes take part
+    processes: int
+    phase: Phase
+    #: the path of the module
+    layer: str
+    calls: int
+    #: of all these calls: of the whole tensors, and what each process sends at least
+    bytes: int
+    sent_bytes: int
+
+
+def collectives_of(trace: Trace) -> tuple[Collective, ...]:
+    """In the order in which they were met first."""
+    calls: Counter[_Key] = Counter()
+    sizes: Counter[_Key] = Counter()
+    for op in trace.ops:
+        if (key := _key(trace, op)) is not None:
+            calls[key] += 1
+            sizes[key] += whole_bytes(op.signature)
+    return tuple(_collective(key, calls[key], sizes[key]) for key in calls)
+
+
+_Key = tuple[Kind, str, int, Phase, str]
+
+
+def _key(trace: Trace, op: OpCall) -> _Key | None:
+    kind = COLLECTIVES.get(op.signature.operator)
+    if kind is None:
+        return None
+    group = group_of(op.signature)
+    named = ("", 0) if group is None else (group.purpose.removeprefix("mesh_") or group.name, group.size)
+    return kind, *named, op.phase, trace.path_of(op)
+
+
+def _collective(key: _Key, calls: int, size: int) -> Collective:
+    kind, group, processes, phase, layer = key
+    return Collective(
+        kind=kind,
+        group=group,
+        processes=processes,
+        phase=phase,
+        layer=layer,
+        calls=calls,
+        bytes=size,
+        sent_bytes=sent_bytes(kind, size, processes),
+    )
