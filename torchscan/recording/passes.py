@@ -166,6 +166,8 @@ def _recorded(attempt: Attempt, request: PassRequest, inventory: Inventory) -> T
     recorder = Recorder(
         inventory, attempt.execution(request.device_type), is_known, assumptions.add, autocast.forget, is_last_resort=last
     )
+    if not attempt.is_abstract:
+        recorder.name_parts(inventory)
     followed = request.device_type if request.in_pieces else None
 
     def body() -> None:

@@ -114,10 +114,6 @@ class Recorder(TorchDispatchMode):
         self.table = TensorTable(execution.needs_standin)
         for slot in inventory.slots:
             self.table.name(slot.tensor, slot.kind, slot.path)
-            part = local_part(slot.tensor)
-            if part is not slot.tensor:  # what is met is the part, or another view of its memory
-                self.table.name(part, slot.kind, slot.path)
-                self.table.foreign_storage(part)
         for packed in inventory.packed:
             for size in packed.sizes or ():
                 self.table.storages.find_or_add(size.memory, "parameter", packed.path)
@@ -147,6 +143,14 @@ class Recorder(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """Torch would wrap the dispatch function to hide it from its compiler, which takes a second to import."""
         return False
+
+    def name_parts(self, inventory: Inventory) -> None:
+        """Of what is spread over processes a pass meets the part of this one, or another view of its memory."""
+        for slot in inventory.slots if inventory.is_spread else ():
+            part = local_part(slot.tensor)
+            if part is not slot.tensor:
+                self.table.name(part, slot.kind, slot.path)
+                self.table.foreign_storage(part)
 
     # -- verbs -------------------------------------------------------------------------------------------------------
 
