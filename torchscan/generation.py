@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from torchscan.analyses.generation.cache_size import CacheSize
 from torchscan.analyses.generation.capacity import longest, work_bytes
@@ -39,6 +39,7 @@ def analyze_generation(
     weights: str | None = None,
     cache: str | None = None,
     eager: bool = False,
+    inputs: Mapping[str, Tensor] | None = None,
     step: Step | None = None,
     progress: bool = True,
 ) -> Generation:
@@ -59,6 +60,8 @@ def analyze_generation(
         cache: the format in which keys and values are stored: "fp8", "int8".
         eager: as plain PyTorch runs it, kernel by kernel, copying the cache for each token; by default as engines do that
             serve: compiled, in a CUDA graph, with a cache that is appended to.
+        inputs: what the pass over the prompt is given besides, by argument name, for one sequence: an image, a sound. Where
+            the model finds the places of an image among the tokens, also the tokens that the prompt begins with.
         step: ``step(model, cache, token)`` runs the model on tokens of shape [batch, length] and returns its output and the new
             cache; ``cache`` is None at first. For models that are called in a way of their own.
         progress: say what takes more than a second, in a terminal or a notebook.
@@ -66,7 +69,7 @@ def analyze_generation(
     serving = _serving(weights, cache, eager=eager)
     setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
     with told(f"torchscan: {type(module).__name__}, token by token", is_shown=progress):
-        return _Asked(module, step, setting).answer(batch_size)
+        return _Asked(module, step, setting, inputs).answer(batch_size)
 
 
 def sweep_generation(
@@ -81,6 +84,7 @@ def sweep_generation(
     weights: str | None = None,
     cache: str | None = None,
     eager: bool = False,
+    inputs: Mapping[str, Tensor] | None = None,
     step: Step | None = None,
     progress: bool = True,
 ) -> GenerationSweep:
@@ -97,6 +101,7 @@ def sweep_generation(
         weights: the format in which weights are stored.
         cache: the format in which keys and values are stored.
         eager: as plain PyTorch runs it.
+        inputs: what the pass over the prompt is given besides, for one sequence.
         step: how the model is called.
         progress: say what takes more than a second.
     """
@@ -106,7 +111,7 @@ def sweep_generation(
         raise InputError(f"price is {price!r}: give what the device costs an hour")
     serving = _serving(weights, cache, eager=eager)
     setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
-    asked = _Asked(module, step, setting)
+    asked = _Asked(module, step, setting, inputs)
     with told(f"torchscan: {type(module).__name__}, token by token", is_shown=progress):
         return GenerationSweep(generations=tuple(asked.answer(each) for each in dict.fromkeys(batch_sizes)), price=price)
 
@@ -193,9 +198,10 @@ def _positions_of(module: nn.Module) -> int | None:
 class _Asked:
     """A question and its records, for any number of batch sizes."""
 
-    def __init__(self, module: nn.Module, step: Step | None, setting: _Setting) -> None:
+    def __init__(self, module: nn.Module, step: Step | None, setting: _Setting, inputs: Mapping[str, Tensor] | None) -> None:
         self._module = module if step is None else Stepping(module, step)
         self._setting = setting
+        self._inputs = inputs
 
     def answer(self, batch_size: int) -> Generation:
         """All of it."""
@@ -203,6 +209,7 @@ class _Asked:
         asked, serving, passes = self._setting, self._setting.serving, self._passes(batch_size)
         prompt, new = asked.length.prompt, asked.length.generated
         before = self._alone.records
+        passes.require_room(prompt)
         prefill = self._roofline(passes.prompted(Length(prompt)).trace)
         middle = passes.continued(Length(prompt, new // 2)).trace
         decode, work = self._roofline(middle), work_bytes(middle)
@@ -250,7 +257,8 @@ class _Asked:
 
     def _passes_of(self, batch_size: int) -> Generating:
         kernels = {"device_type": "cuda" if self._setting.is_gpu else "cpu", "has_flash": self._setting.device.has_flash}
-        return Generating(self._module, batch_size=batch_size, precision=self._setting.precision, kernels=kernels)
+        precision = self._setting.precision
+        return Generating(self._module, batch_size=batch_size, precision=precision, kernels=kernels, inputs=self._inputs)
 
     def _roofline(self, trace: Trace) -> Roofline:
         asked = self._setting
