@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -23,6 +22,7 @@ from torchscan.progress import progress as told
 from torchscan.recording.generation import Generating, Length, Step, Stepping
 from torchscan.recording.precision import Precision, checked_precision
 from torchscan.recording.request import require_module
+from torchscan.recording.sequences import positions_of
 from torchscan.trace.trace import Trace
 
 _PRECISIONS = ("fp32", "fp16", "bf16", "tf32")
@@ -175,7 +175,7 @@ def _setting(
     _require_positive("new", new)
     if precision is not None and checked_precision(precision) not in _PRECISIONS:
         raise InputError(f"precision is {precision!r}: give 'bf16', 'fp16' or 'fp32'; weights= says how weights are stored")
-    found, limit = device_named(device), _positions_of(module)
+    found, limit = device_named(device), positions_of(module)
     require_format(found, precision)
     if limit is not None and prompt + new > limit:
         raise InputError(f"the model has {limit:,} positions, and {prompt:,} + {new:,} tokens were asked for")
@@ -185,14 +185,6 @@ def _setting(
 def _require_positive(name: str, number: object) -> None:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise InputError(f"{name} is {number!r}: give a positive integer")
-
-
-def _positions_of(module: nn.Module) -> int | None:
-    """How many tokens its config allows."""
-    config: Any = getattr(module, "config", None)
-    config = getattr(config, "text_config", config)
-    limit = getattr(config, "max_position_embeddings", None)
-    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 class _Asked:
