@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -323,6 +324,67 @@ def test_where_there_is_no_largest_batch_the_question_is_refused() -> None:
         estimate_memory(two_layers(), args=(torch.zeros(8, 100),), device="H200", largest_batch=True)
     with pytest.raises(InputError, match="the largest batch depends on the device: give device="):
         estimate_memory(two_layers(), (100,), largest_batch=True)
+
+
+class Pairs(nn.Module):
+    """Scores of all pairs of tokens, so that twice as many take four times as much; fewer where a mask says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 64)
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        words = self.words(tokens)
+        scores = words @ words.transpose(1, 2)
+        return scores if mask is None else scores.masked_fill(~mask[:, None], 0)
+
+
+def _pairs(length: int, **options: Any) -> Any:
+    arguments = {"tokens": torch.zeros(2, length, dtype=torch.long), "mask": torch.ones(2, length, dtype=torch.bool)}
+    options = {"device": "GTX 1650 Ti", "loss": torch.sum, **options}
+    return estimate_memory(Pairs(), kwargs=arguments, training=True, **options).verdict
+
+
+@pytest.mark.parametrize("known", [7, 40_000])
+def test_the_longest_sequence_fits_and_the_next_one_does_not(known: int) -> None:
+    longest = _pairs(known, longest_sequence=True).longest_sequence
+    assert _pairs(longest).fits
+    assert not _pairs(longest + 1).fits
+
+
+def test_the_longest_sequence_is_the_one_whose_segments_fill_the_card() -> None:
+    """2 MiB for the table, 20 MiB for the workspace of products and the tokens, 2 MiB for each 128 rows of 4,096 numbers."""
+    model = nn.Embedding(50, 4096)
+    asked: dict[str, Any] = {"dtype": torch.long, "device": "24 GiB", "context_bytes": 0, "longest_sequence": True}
+    verdict = estimate_memory(model, (100,), **asked).verdict
+    assert verdict is not None
+    assert verdict.longest_sequence == 128 * (verdict.capacity_bytes // 2**21 - 1 - 10)
+
+
+def test_the_longest_sequence_has_a_position_for_each_token() -> None:
+    model: Any = Pairs()
+    model.config = SimpleNamespace(max_position_embeddings=96)
+    scan = torchscan.Scan(model, {"tokens": (64,)}, torch.long, device="H200")
+    assert scan.longest_sequence() == 96
+    assert scan.memory.verdict is not None
+    assert scan.memory.verdict.longest_sequence is None
+
+
+def test_where_there_are_no_tokens_there_is_no_longest_sequence() -> None:
+    with pytest.raises(InputError, match=r"needs tokens, integers of the shape \[batch, length\]"):
+        estimate_memory(two_layers(), (100,), device="H200", longest_sequence=True)
+    with pytest.raises(InputError, match="the longest sequence depends on the device: give device="):
+        estimate_memory(Pairs(), (100,), dtype=torch.long, longest_sequence=True)
+
+
+def test_a_loss_that_knows_the_length_says_why_there_is_no_longest() -> None:
+    target = torch.zeros(2, 8, 8)
+    arguments = {"tokens": torch.zeros(2, 8, dtype=torch.long)}
+    loss: Any = partial(F.mse_loss, target=target)
+    estimate = estimate_memory(Pairs(), kwargs=arguments, training=True, loss=loss, device="H200", longest_sequence=True)
+    assert estimate.verdict is not None
+    assert estimate.verdict.longest_sequence is None
+    assert estimate.assumptions[-1].startswith("nothing about the longest sequence: at another length ")
 
 
 def test_the_verdict_adds_up() -> None:

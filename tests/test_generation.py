@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torchscan
-from tests.models.generating import Echo, InPlace, Recurrent, Window
+from tests.models.generating import Adapted, Echo, InPlace, Recurrent, Seeing, Window
 from torchscan.errors import InputError
 
 CARD = "RTX 3090"
@@ -138,6 +138,33 @@ def test_a_model_without_a_cache_is_told_of_step() -> None:
     with pytest.raises(InputError, match="Embedding returns no cache that it takes again: give step=") as caught:
         _asked(nn.Embedding(5, 2))
     assert "\n" not in str(caught.value)
+
+
+def test_a_wrapper_takes_what_its_model_takes() -> None:
+    wrapped, alone = _asked(Adapted(Adapted(Echo()))), _asked(Echo())
+    assert (wrapped.params, wrapped.cache_bytes, wrapped.per_token) == (alone.params, alone.cache_bytes, alone.per_token)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_an_image_is_looked_at_once_and_its_places_are_tokens_of_the_prompt(batch_size: int) -> None:
+    image = {"image": torch.zeros(1, 2, 12), "tokens": torch.tensor([[1, -1, -1]])}
+    seen, read = (_asked(Seeing(), batch_size=batch_size, inputs=inputs) for inputs in (image, None))
+    assert seen.cache_bytes == read.cache_bytes == 6 * 2 * 8 * 4
+    assert _macs(seen.prefill) - _macs(read.prefill) == batch_size * 2 * 12 * 8
+    assert _macs(seen.decode) == _macs(read.decode)
+
+
+def _macs(roofline: torchscan.Roofline) -> int:
+    return sum(each.macs for each in roofline.operators)
+
+
+def test_inputs_are_tensors_by_the_names_of_arguments() -> None:
+    with pytest.raises(InputError, match="inputs has 'picture', which Seeing does not take: give one of tokens, cache, image"):
+        _asked(Seeing(), inputs={"picture": torch.zeros(1, 2, 12)})
+    with pytest.raises(InputError, match=r"inputs\['image'\] is a list: give a tensor"):
+        _asked(Seeing(), inputs={"image": [1]})
+    with pytest.raises(InputError, match="prompt is 2, and inputs begin it with 3 tokens"):
+        _asked(Seeing(), prompt=2, inputs={"tokens": torch.zeros(1, 3, dtype=torch.long)})
 
 
 def test_more_tokens_than_positions_are_refused() -> None:

@@ -237,3 +237,10 @@ def test_a_largest_batch_that_nobody_asked_for_is_not_mentioned() -> None:
     asked: dict[str, Any] = {"device": "RTX 3090"}
     assert "argest batch" not in str(torchscan.estimate_memory(block(), SHAPE, **asked))
     assert "Largest batch size" in str(torchscan.estimate_memory(block(), SHAPE, **asked, largest_batch=True))
+
+
+def test_a_longest_sequence_is_mentioned_where_it_was_asked_for() -> None:
+    asked: dict[str, Any] = {"input_shape": (8,), "dtype": torch.long, "device": "RTX 3090"}
+    words = torch.nn.Embedding(10, 4)
+    assert "ongest sequence" not in str(torchscan.estimate_memory(words, **asked))
+    assert "Longest sequence" in str(torchscan.estimate_memory(words, **asked, longest_sequence=True))

@@ -1,8 +1,9 @@
-"""The largest batch with which a pass fits on a device, found by recording the pass at other batch sizes."""
+"""The largest batch, or the longest sequence, that fits on a device, found by recording the pass at other sizes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from torchscan.analyses.memory_estimate import LARGEST_BATCH
 from torchscan.analyses.memory_placement import Placement
@@ -10,20 +11,43 @@ from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.hardware.devices import Device
 from torchscan.recording.passes import record_pass
 from torchscan.recording.request import PassRequest
+from torchscan.recording.sequences import length_of, positions_of, with_complete_arguments, with_length
 
 
-class BatchSearch:
-    """Records a pass at batch sizes that close in on the largest that fits."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What is made larger: the size that was asked about, the most that there is, and the pass of a given size."""
 
-    def __init__(self, request: PassRequest, device: Device, asked: Placement) -> None:
-        self._request = request
+    asked: int
+    most: int
+    request_of: Callable[[int], PassRequest]
+
+
+def batches(request: PassRequest) -> Sizes:
+    """Of the batch."""
+    return Sizes(asked=request.batch_size, most=LARGEST_BATCH, request_of=lambda size: replace(request, batch_size=size))
+
+
+def lengths(request: PassRequest) -> Sizes:
+    """Of the tokens of a sequence, within the positions that the model has."""
+    complete = with_complete_arguments(request)
+    asked = length_of(complete)
+    most = max(asked, positions_of(request.module) or LARGEST_BATCH)
+    return Sizes(asked=asked, most=most, request_of=lambda size: with_length(complete, size))
+
+
+class SizeSearch:
+    """Records a pass at sizes that close in on the largest that fits."""
+
+    def __init__(self, sizes: Sizes, device: Device, asked: Placement) -> None:
+        self._sizes = sizes
         self._device = device
         self._asked = asked
 
     def largest(self) -> int:
-        """The largest batch. The bound by growth ignores rounding and gaps: go down from it in growing steps, then bisect."""
-        size = self._request.batch_size
-        low, high = (size, LARGEST_BATCH + 1) if self._asked.fits else (0, size)
+        """The largest size. The bound by growth ignores rounding and gaps: go down from it in growing steps, then bisect."""
+        size, most = self._sizes.asked, self._sizes.most
+        low, high = (size, most + 1) if self._asked.fits else (0, size)
         guess = min(max(self._bound_by_growth(), low + 1), high - 1)
         step = 1 + guess // 256
         while guess > low:
@@ -32,25 +56,30 @@ class BatchSearch:
                 break
             high, guess, step = guess, guess - step, 2 * step
         while high - low > 1:
-            guess = (low + high) // 2 if high <= LARGEST_BATCH else min(low + step, LARGEST_BATCH)
+            guess = (low + high) // 2 if high <= most else min(low + step, most)
             low, high = (guess, high) if self._placed(guess).fits else (low, guess)
             step *= 2
         return low
 
-    def _placed(self, batch_size: int) -> Placement:
-        trace = record_pass(replace(self._request, batch_size=batch_size))
+    def _placed(self, size: int) -> Placement:
+        trace = record_pass(self._sizes.request_of(size))
         return Placement(trace, MemoryTimeline(trace), self._device)
 
     def _bound_by_growth(self) -> int:
-        """The largest batch for which ``a + b·batch`` bytes fit the device at every moment."""
-        size = self._request.batch_size
-        sizes = (size, 2 * size) if size > 1 else (2, 4)  # a model may treat a batch of one differently
-        first = self._asked if size > 1 else self._placed(2)
-        small, large = first.needed, self._placed(sizes[1]).needed
-        if len(small) != len(large):
-            small, large = (max(small),), (max(large),)
-        bounds = [_bound(self._device.room_bytes, sizes, pair) for pair in zip(small, large, strict=True)]
+        """The largest size for which ``a + b·size`` bytes fit the device at every moment."""
+        known = self._sizes.asked
+        small, large = self._pair(known)
+        needed = [(self._asked if size == known else self._placed(size)).needed for size in (small, large)]
+        if len(needed[0]) != len(needed[1]):
+            needed = [(max(each),) for each in needed]
+        bounds = [_bound(self._device.room_bytes, (small, large), pair) for pair in zip(*needed, strict=True)]
         return max(min(bounds, default=0), 0)
+
+    def _pair(self, known: int) -> tuple[int, int]:
+        """Two sizes to compare. A model may treat a single sample differently."""
+        if known == 1:
+            return 2, 4
+        return (known, 2 * known) if 2 * known <= self._sizes.most else (known // 2, known)
 
 
 def _bound(room: int, sizes: tuple[int, int], needed: tuple[int, int]) -> int:

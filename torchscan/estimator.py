@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 from torch import nn
 
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
+from torchscan.batch_search import SizeSearch
 from torchscan.errors import TorchscanError
 from torchscan.question import asking
 from torchscan.recording.arguments import StepArguments
@@ -23,6 +24,7 @@ def estimate_memory(
     dtype: DTypes | None = None,
     *,
     largest_batch: bool = False,
+    longest_sequence: bool = False,
     **asked: Unpack[StepArguments],
 ) -> MemoryEstimate:
     """Peak memory of a pass of ``module``, where it occurs and what it consists of, computed on shapes alone.
@@ -31,22 +33,33 @@ def estimate_memory(
 
     Args:
         largest_batch: also look for the largest batch that fits, by recording the pass at some 3 to 25 other batch sizes.
+        longest_sequence: also look for the most tokens of a sequence that fit, by recording the pass at as many other lengths.
     """
-    return memory_of(Scan(module, input_shape, dtype, **asked), largest_batch=largest_batch)
+    scan = Scan(module, input_shape, dtype, **asked)
+    return memory_of(scan, largest_batch=largest_batch, longest_sequence=longest_sequence)
 
 
-def memory_of(scan: Scan, *, largest_batch: bool) -> MemoryEstimate:
-    """The estimate of a scan, with the largest batch if wanted. A model that fails at other batch sizes has none."""
-    if not largest_batch:
-        return scan.memory
-    estimate, search = scan.memory, scan.batch_search()
+def memory_of(scan: Scan, *, largest_batch: bool = False, longest_sequence: bool = False) -> MemoryEstimate:
+    """The estimate of a scan, with what is to be searched for. A model that fails at other sizes has none of it."""
+    estimate = scan.memory
+    if largest_batch:
+        what = "the largest batch: at another batch size"
+        estimate = _with_largest(estimate, scan.batch_search(), "largest_batch_size", what)
+    if longest_sequence:
+        what = "the longest sequence: at another length"
+        estimate = _with_largest(estimate, scan.length_search(), "longest_sequence", what)
+    return estimate
+
+
+def _with_largest(estimate: MemoryEstimate, search: SizeSearch, name: str, what: str) -> MemoryEstimate:
     try:
         largest = search.largest()
     except TorchscanError as error:
-        remark = f"nothing about the largest batch: at another batch size {str(error).splitlines()[0]}"
+        remark = f"nothing about {what} {str(error).splitlines()[0]}"
         return replace(estimate, assumptions=(*estimate.assumptions, remark))
     assert estimate.verdict is not None  # noqa: S101 - a search without a device raises
-    return replace(estimate, verdict=replace(estimate.verdict, largest_batch_size=largest))
+    found: dict[str, Any] = {name: largest}
+    return replace(estimate, verdict=replace(estimate.verdict, **found))
 
 
 @asking

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from torchscan.analyses.generation.cache_size import CacheSize
 from torchscan.analyses.generation.capacity import longest, work_bytes
@@ -21,10 +20,11 @@ from torchscan.errors import InputError
 from torchscan.hardware.devices import Device, device_named
 from torchscan.once import once
 from torchscan.progress import progress as told
-from torchscan.recording.folding import Folded
+from torchscan.recording.folding import Folded, UnfoldableError
 from torchscan.recording.generation import Generating, Length, Step, Stepping
 from torchscan.recording.precision import Precision, checked_precision
 from torchscan.recording.request import require_module
+from torchscan.recording.sequences import positions_of
 from torchscan.trace.trace import Trace
 
 #: tokens of a prompt that shows something in a moment
@@ -43,6 +43,7 @@ def analyze_generation(
     weights: str | None = None,
     cache: str | None = None,
     eager: bool = False,
+    inputs: Mapping[str, Tensor] | None = None,
     step: Step | None = None,
     progress: bool = True,
 ) -> Generation:
@@ -63,6 +64,8 @@ def analyze_generation(
         cache: the format in which keys and values are stored: "fp8", "int8".
         eager: as plain PyTorch runs it, kernel by kernel, copying the cache for each token; by default as engines do that
             serve: compiled, in a CUDA graph, with a cache that is appended to.
+        inputs: what the pass over the prompt is given besides, by argument name, for one sequence: an image, a sound. Where
+            the model finds the places of an image among the tokens, also the tokens that the prompt begins with.
         step: ``step(model, cache, token)`` runs the model on tokens of shape [batch, length] and returns its output and the new
             cache; ``cache`` is None at first. For models that are called in a way of their own.
         progress: say what takes more than a second, in a terminal or a notebook.
@@ -70,7 +73,7 @@ def analyze_generation(
     serving = _serving(weights, cache, eager=eager)
     setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
     with told(f"torchscan: {type(module).__name__}, token by token", is_shown=progress):
-        return _Asked(module, step, setting).answer(batch_size)
+        return _Asked(module, step, setting, inputs).answer(batch_size)
 
 
 def sweep_generation(
@@ -85,6 +88,7 @@ def sweep_generation(
     weights: str | None = None,
     cache: str | None = None,
     eager: bool = False,
+    inputs: Mapping[str, Tensor] | None = None,
     step: Step | None = None,
     progress: bool = True,
 ) -> GenerationSweep:
@@ -101,6 +105,7 @@ def sweep_generation(
         weights: the format in which weights are stored.
         cache: the format in which keys and values are stored.
         eager: as plain PyTorch runs it.
+        inputs: what the pass over the prompt is given besides, for one sequence.
         step: how the model is called.
         progress: say what takes more than a second.
     """
@@ -110,7 +115,7 @@ def sweep_generation(
         raise InputError(f"price is {price!r}: give what the device costs an hour")
     serving = _serving(weights, cache, eager=eager)
     setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
-    asked = _Asked(module, step, setting)
+    asked = _Asked(module, step, setting, inputs)
     with told(f"torchscan: {type(module).__name__}, token by token", is_shown=progress):
         return GenerationSweep(generations=tuple(asked.answer(each) for each in dict.fromkeys(batch_sizes)), price=price)
 
@@ -174,7 +179,7 @@ def _setting(
     _require_positive("new", new)
     if precision is not None and checked_precision(precision) not in _PRECISIONS:
         raise InputError(f"precision is {precision!r}: give 'bf16', 'fp16' or 'fp32'; weights= says how weights are stored")
-    found, limit = device_named(device), _positions_of(module)
+    found, limit = device_named(device), positions_of(module)
     require_format(found, precision)
     if limit is not None and prompt + new > limit:
         raise InputError(f"the model has {limit:,} positions, and {prompt:,} + {new:,} tokens were asked for")
@@ -186,14 +191,6 @@ def _require_positive(name: str, number: object) -> None:
         raise InputError(f"{name} is {number!r}: give a positive integer")
 
 
-def _positions_of(module: nn.Module) -> int | None:
-    """How many tokens its config allows."""
-    config: Any = getattr(module, "config", None)
-    config = getattr(config, "text_config", config)
-    limit = getattr(config, "max_position_embeddings", None)
-    return limit if isinstance(limit, int) and limit > 0 else None
-
-
 def _unpriced(*traces: Trace) -> tuple[str, ...]:
     """The operators without a price, and the modules that a record does not follow."""
     names = [name for each in traces for name in (*unpriced_operators(each, call_costs(each)), *each.provenance.missed)]
@@ -203,16 +200,27 @@ def _unpriced(*traces: Trace) -> tuple[str, ...]:
 class _Asked:
     """A question and its records, for any number of batch sizes."""
 
-    def __init__(self, module: nn.Module, step: Step | None, setting: _Setting) -> None:
+    def __init__(self, module: nn.Module, step: Step | None, setting: _Setting, inputs: Mapping[str, Tensor] | None) -> None:
         self._module = module if step is None else Stepping(module, step)
         self._setting = setting
+        self._inputs = inputs
 
     def answer(self, batch_size: int) -> Generation:
         """All of it."""
+        try:
+            return self._answer(batch_size)
+        except UnfoldableError:  # in a longer pass, layers differ that are equal in a short one
+            vars(self).pop("_alone")
+            vars(self).pop("_cache", None)
+            vars(self)["_folded"] = None
+            return self._answer(batch_size)
+
+    def _answer(self, batch_size: int) -> Generation:
         _require_positive("batch_size", batch_size)
         asked, serving, passes = self._setting, self._setting.serving, self._passes(batch_size)
         prompt, new = asked.length.prompt, asked.length.generated
         before = self._alone.records
+        passes.require_room(prompt)
         passes.folded = self._folded  # first of all: then only one pass of all layers is recorded
         first = passes.prompted(Length(prompt)).trace
         prefill = self._roofline(first)
@@ -251,7 +259,7 @@ class _Asked:
 
     @once
     def _folded(self) -> Folded | None:
-        self._alone.fold(Length(_SHORT))
+        self._alone.fold(Length(max(_SHORT, self._alone.begun)))
         return self._alone.folded
 
     @once
@@ -269,7 +277,8 @@ class _Asked:
 
     def _passes_of(self, batch_size: int) -> Generating:
         kernels = {"device_type": "cuda" if self._setting.is_gpu else "cpu", "has_flash": self._setting.device.has_flash}
-        return Generating(self._module, batch_size=batch_size, precision=self._setting.precision, kernels=kernels)
+        precision = self._setting.precision
+        return Generating(self._module, batch_size=batch_size, precision=precision, kernels=kernels, inputs=self._inputs)
 
     def _roofline(self, trace: Trace) -> Roofline:
         asked = self._setting

@@ -19,7 +19,7 @@ from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.remedies import Asker, Remedies, RemedyMetric
 from torchscan.analyses.roofline import Rates, Roofline, numbers_of, require_format, roofline_of
 from torchscan.analyses.totals import require_prices
-from torchscan.batch_search import BatchSearch
+from torchscan.batch_search import SizeSearch, batches, lengths
 from torchscan.errors import InputError, warn_user
 from torchscan.hardware.devices import Device, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
@@ -226,15 +226,30 @@ class Scan:
         with self._telling(", at other batch sizes"):
             return search.largest()
 
-    def batch_search(self) -> BatchSearch:
+    def batch_search(self) -> SizeSearch:
         """The search, before it starts. Raises if this question allows none."""
-        if self._card is None:
-            raise InputError("the largest batch depends on the device: give device='NVIDIA H200', say")
+        card = self._card_for("the largest batch")
         if self.question.input_shape is None:
             raise InputError("the largest batch needs inputs made from input_shape, and complete arguments were given")
+        return SizeSearch(batches(self._step.request), card, self._step.on(card))
+
+    def longest_sequence(self) -> int:
+        """The most tokens of a sequence that fit on the device, found by recording the pass at some 3 to 25 other lengths."""
+        search = self.length_search()
+        with self._telling(", at other lengths"):
+            return search.largest()
+
+    def length_search(self) -> SizeSearch:
+        """The search, before it starts. Raises if this question allows none."""
+        card = self._card_for("the longest sequence")
+        return SizeSearch(lengths(self._step.request), card, self._step.on(card))
+
+    def _card_for(self, what: str) -> Device:
+        if self._card is None:
+            raise InputError(f"{what} depends on the device: give device='NVIDIA H200', say")
         if self._step.trace.provenance.execution != "abstract":
-            raise InputError("the largest batch is found on shapes alone, and this pass needs data")
-        return BatchSearch(self._step.request, self._card, self._step.on(self._card))
+            raise InputError(f"{what} is found on shapes alone, and this pass needs data")
+        return self._card
 
     @once
     def roofline(self) -> Roofline:

@@ -70,3 +70,35 @@ class InPlace(nn.Module):
         cache = x.new_zeros(len(x), self.room, 8) if cache is None else cache
         cache[:, at : at + tokens.shape[1]] = x
         return cache.sum(1), cache
+
+
+class Adapted(nn.Module):
+    """What wraps a model, and hands on what it does not know."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """What the model returns."""
+        return self.model(*args, **kwargs)
+
+
+class Seeing(nn.Module):
+    """Tokens below zero are places of an image, of which each patch takes one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Linear(12, 8, bias=False)
+        self.text = Echo()
+
+    def forward(
+        self, tokens: Tensor, cache: tuple[Tensor, Tensor] | None = None, image: Tensor | None = None
+    ) -> dict[str, object]:
+        """Scores of the next token, and keys and values."""
+        is_image = tokens < 0
+        if image is not None:
+            seen = self.patches(image)
+            if int(is_image.sum()) != seen.shape[0] * seen.shape[1]:
+                raise ValueError("as many places as patches")
+        return self.text(tokens.clamp(min=0), cache)

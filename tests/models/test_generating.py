@@ -251,3 +251,90 @@ def test_equal_layers_stand_in_for_each_other(name: str) -> None:
             sum(each.times.get(name, 1) * tensor.numel() for name, tensor in each.tensors.items()) for each in (one, other)
         ]
         assert sizes[0] == sizes[1]
+
+
+TEXT: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 200,
+}
+#: four patches
+VISION: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 28,
+    "patch_size": 14,
+}
+PLACES = torch.full((1, 4), 199)
+IMAGE = torch.zeros(1, 3, 28, 28)
+
+
+def _built(kind: str, model: str, **sizes: Any) -> Any:
+    with torch.device("meta"):
+        return getattr(transformers, model)(transformers.AutoConfig.for_model(kind, **sizes)).eval()
+
+
+def _generated(model: Any, **asked: Any) -> torchscan.Generation:
+    found = torchscan.analyze_generation(model, 16, 4, device="RTX 3090", **asked)
+    assert found.params == sum(each.numel() for each in model.parameters())
+    return found
+
+
+def _macs(roofline: torchscan.Roofline) -> int:
+    return sum(each.macs for each in roofline.operators)
+
+
+def test_llava_looks_at_an_image_whose_places_are_part_of_the_prompt() -> None:
+    """CLIP: a convolution of 4 patches, 2 layers over 5 tokens; then a projection of the 4."""
+    vision = {"model_type": "clip_vision_model", "projection_dim": 32, **VISION}
+    text = {"model_type": "llama", **TEXT}
+    model = _built("llava", "LlavaForConditionalGeneration", text_config=text, vision_config=vision, image_token_index=199)
+    read, seen = _generated(model), _generated(model, inputs={"pixel_values": IMAGE, "input_ids": PLACES})
+    layer = 5 * (4 * 32 * 32 + 2 * 32 * 64) + 2 * 5 * 5 * 32
+    assert _macs(seen.prefill) - _macs(read.prefill) == 4 * 32 * 3 * 14 * 14 + 2 * layer + 4 * (32 * 64 + 64 * 64)
+    assert seen.cache_bytes == read.cache_bytes == 20 * 2 * 2 * 2 * 16 * 4
+
+
+def test_qwen_and_gemma_look_at_images() -> None:
+    text = {**TEXT, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}
+    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 4, "out_hidden_size": 64}
+    ids = {"image_token_id": 199, "video_token_id": 197, "vision_start_token_id": 196}
+    qwen = _built(
+        "qwen2_5_vl",
+        "Qwen2_5_VLForConditionalGeneration",
+        text_config=text,
+        vision_config={**vision, "fullatt_block_indexes": [1]},
+        **ids,
+    )
+    grid = {"pixel_values": torch.zeros(16, 3 * 2 * 14 * 14), "image_grid_thw": torch.tensor([[1, 4, 4]]), "input_ids": PLACES}
+    sizes = {"text_config": {**TEXT, "head_dim": 16, "sliding_window": 64}, "vision_config": VISION}
+    gemma = _built("gemma3", "Gemma3ForConditionalGeneration", **sizes, mm_tokens_per_image=4, image_token_index=199)
+    for model, inputs in ((qwen, grid), (gemma, {"pixel_values": IMAGE, "input_ids": PLACES})):
+        read, seen = _generated(model), _generated(model, inputs=inputs)
+        assert _macs(seen.prefill) > _macs(read.prefill)
+        assert seen.cache_bytes == read.cache_bytes == 20 * 2 * 2 * 2 * 16 * 4
+
+
+def test_what_translates_keeps_its_source_and_its_keys_and_values() -> None:
+    """16 states of the encoder; keys and values of them in 2 layers, and of 5 tokens of the decoder: the first begins it."""
+    both = {"encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    inner = {"encoder_ffn_dim": 128, "decoder_ffn_dim": 128}
+    bart = _built("bart", "BartForConditionalGeneration", d_model=64, vocab_size=200, **both, **inner)
+    t5 = _built("t5", "T5ForConditionalGeneration", d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4, vocab_size=200)
+    for model in (bart, t5):
+        assert _generated(model).cache_bytes == 4 * 64 * (16 + 2 * 2 * (16 + 5))
+
+
+def test_whisper_is_given_a_sound_and_its_prompt_is_what_the_decoder_begins_with() -> None:
+    both = {"encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    sizes = {"encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "max_source_positions": 50, "max_target_positions": 40}
+    tokens = {"vocab_size": 200, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    model = _built("whisper", "WhisperForConditionalGeneration", d_model=64, num_mel_bins=8, **both, **sizes, **tokens)
+    found = _generated(model, inputs={"input_features": torch.zeros(1, 8, 100)})
+    assert found.cache_bytes == 4 * 64 * (50 + 2 * 2 * (50 + 20))
+    assert found.cache_bytes_per_token == 4 * 64 * 2 * 2

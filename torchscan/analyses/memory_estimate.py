@@ -14,7 +14,7 @@ from torchscan.trace.events import Phase
 from torchscan.trace.trace import Trace
 from torchscan.units import memory
 
-#: where the search for the largest batch ends
+#: where the search for the largest batch ends, and that for the longest sequence
 LARGEST_BATCH = 2**24
 
 
@@ -40,6 +40,8 @@ class Verdict:
     is_close: bool
     #: at most ``LARGEST_BATCH``; None unless it was asked for
     largest_batch_size: int | None = None
+    #: tokens, at most the model's positions, or else ``LARGEST_BATCH``; None unless it was asked for
+    longest_sequence: int | None = None
 
     @property
     def left_bytes(self) -> int:

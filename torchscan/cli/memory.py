@@ -37,6 +37,7 @@ def add_to(commands: Any) -> None:
     asked = parser.add_mutually_exclusive_group()
     asked.add_argument("--remedies", action="store_true", help="what would make it smaller, each change estimated")
     asked.add_argument("--largest-batch", action="store_true", help="also find the largest batch that fits there")
+    asked.add_argument("--longest-sequence", action="store_true", help="also find the most tokens that fit there")
     add_output(parser)
 
 
@@ -47,6 +48,7 @@ def _run(options: argparse.Namespace) -> None:
     if options.remedies:
         put_remedies(options, lambda scan: scan.memory)
         return
-    estimate = on_scan(options, lambda scan: memory_of(scan, largest_batch=options.largest_batch))
+    searched = {"largest_batch": options.largest_batch, "longest_sequence": options.longest_sequence}
+    estimate = on_scan(options, lambda scan: memory_of(scan, **searched))
     text = partial(format_memory, estimate, options.width, colours=colours_of(options))
     put_table(memory_table(estimate), options, text=text, json=partial(in_full, estimate))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -72,43 +72,95 @@ class Length:
 class Generating:
     """A model that generates, on shapes alone. Each pass is recorded once."""
 
-    def __init__(self, module: nn.Module, *, batch_size: int, precision: Precision | None, kernels: Mapping[str, Any]) -> None:
-        """``kernels``: the arguments of a request that say for which kind of device it is."""
-        forward = inspect.signature(type(module).forward).parameters
-        self._takes = frozenset(forward)
-        self._token = getattr(module, "main_input_name", None) or next(name for name in forward if name != "self")
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        batch_size: int,
+        precision: Precision | None,
+        kernels: Mapping[str, Any],
+        inputs: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """``kernels``: the arguments of a request that say for which kind of device it is; ``inputs``: of one sequence."""
+        self._takes = _arguments_of(module)
         #: whether there is an encoder for the prompt
-        self.is_translated = "decoder_input_ids" in forward and "encoder_outputs" in forward
+        self.is_translated = "decoder_input_ids" in self._takes and "encoder_outputs" in self._takes
         self._name = type_name_of(module)
-        request = PassRequest(module=module, args=(), kwargs={}, execute="auto", in_pieces=True, **kernels)
+        self._require_known(inputs or {})
+        request = PassRequest(module=module, args=(), kwargs=inputs or {}, execute="auto", in_pieces=True, **kernels)
         self._request = in_precision(request, precision)
         #: the model without layers that are equal to others, once it is known that these can stand in for them
         self.folded: Folded | None = None
+        main = getattr(module, "main_input_name", None) or self._takes[0]
+        #: whether the encoder is given what is no text, so that the prompt is what the decoder begins with
+        self._is_heard = self.is_translated and main in self._given
+        fractions = {name for name, each in self._given.items() if each.is_floating_point()}
+        self._token = next(name for name in (main, *self._takes) if name not in fractions)
         self.batch_size = batch_size
         #: how many passes have been recorded
         self.records = 0
         self.prompted = lru_cache(8)(self._prompted)
         self.continued = lru_cache(8)(self._continued)
 
+    def _require_known(self, inputs: Mapping[str, Tensor]) -> None:
+        for name, each in inputs.items():
+            if name not in self._takes:
+                raise InputError(f"inputs has {name!r}, which {self._name} does not take: give one of {', '.join(self._takes)}")
+            if not isinstance(each, Tensor):
+                raise InputError(f"inputs[{name!r}] is a {type(each).__name__}: give a tensor, for one sequence")
+
+    @property
+    def _given(self) -> Mapping[str, Tensor]:
+        """What the pass over the prompt gets besides, in the precision of the model."""
+        return self._request.kwargs or {}
+
     def _prompted(self, length: Length) -> Kept:
         """The pass over the prompt, and what was generated after it."""
+        total = length.prompt + length.generated
+        given = {name: self._for_all(each) for name, each in self._given.items()}
+        if self._is_heard:
+            return self._record({**given, **self._decoded(total, total)}, {})
         if self.is_translated:
-            inputs = {self._token: self._tokens(length.prompt), "decoder_input_ids": self._tokens(1 + length.generated)}
-        else:
-            inputs = {self._token: self._tokens(length.prompt + length.generated)}
-        return self._record(inputs, {})
+            prompt = {self._token: self._tokens(length.prompt)}
+            return self._record({**given, **prompt, **self._decoded(1 + length.generated, 1 + length.generated)}, {})
+        if length.prompt < self.begun:
+            given = {}  # too short for its images: the cache of so many tokens is as large without them
+        return self._record({**given, self._token: self._tokens(total, given.get(self._token))}, {})
 
     def _continued(self, length: Length) -> Kept:
         """The pass over one more token."""
-        name = "decoder_input_ids" if self.is_translated else self._token
+        before = length.generated + (length.prompt if self._is_heard else 1)
+        token = self._decoded(1, before + 1) if self.is_translated else {self._token: self._tokens(1)}
         try:
-            return self._record({name: self._tokens(1)}, self.prompted(length).cache)
+            return self._record(token, self.prompted(length).cache)
         except UnfoldableError:  # what is known of the prompt lacks layers, too
             self.prompted.cache_clear()
-            return self._record({name: self._tokens(1)}, self.prompted(length).cache)
+            return self._record(token, self.prompted(length).cache)
 
-    def _tokens(self, number: int) -> Tensor:
-        return torch.zeros(self.batch_size, number, dtype=torch.long)
+    def _decoded(self, number: int, seen: int) -> Mapping[str, Tensor]:
+        """Tokens for a decoder, which sees so many. A mask that it makes itself is one of fractions, which have no values."""
+        mask = torch.ones(self.batch_size, seen, dtype=torch.long)
+        masks = {"decoder_attention_mask": mask} if "decoder_attention_mask" in self._takes else {}
+        return {"decoder_input_ids": self._tokens(number), **masks}
+
+    def _tokens(self, number: int, begun: Tensor | None = None) -> Tensor:
+        tokens = torch.zeros(self.batch_size, number, dtype=torch.long)
+        return tokens if begun is None else torch.cat([begun, tokens[:, begun.shape[1] :]], 1)
+
+    @property
+    def begun(self) -> int:
+        """Tokens that each prompt begins with."""
+        begun = self._given.get(self._token)
+        return 0 if begun is None else begun.shape[1]
+
+    def require_room(self, prompt: int) -> None:
+        """Refuse a prompt that is shorter than what it begins with."""
+        if prompt < self.begun:
+            raise InputError(f"prompt is {prompt:,}, and inputs begin it with {self.begun:,} tokens")
+
+    def _for_all(self, tensor: Tensor) -> Tensor:
+        """What one sequence has, one after the other for all."""
+        return tensor.repeat(self.batch_size, *[1] * (tensor.dim() - 1))
 
     def _record(self, inputs: Mapping[str, Tensor], cache: Mapping[str, Any]) -> Kept:
         """Without layers that are equal to others, as long as that is possible."""
@@ -155,6 +207,27 @@ class Generating:
         if self.is_translated:
             found["encoder_outputs"] = (output["encoder_last_hidden_state"],)
         return found
+
+
+def _arguments_of(module: nn.Module) -> tuple[str, ...]:
+    """The names that its forward pass takes, and those of what it wraps, to which it hands on what it does not know."""
+    return tuple(dict.fromkeys(name for each in _wrapped(module) for name in _named_by(each)))
+
+
+def _wrapped(module: nn.Module) -> Iterator[nn.Module]:
+    """The module, and as long as its own pass takes any keyword, what it holds alone."""
+    yield module
+    children = list(module.children())
+    if len(children) == 1 and any(each.kind is each.VAR_KEYWORD for each in _parameters_of(module)):
+        yield from _wrapped(children[0])
+
+
+def _named_by(module: nn.Module) -> list[str]:
+    return [each.name for each in _parameters_of(module)[1:] if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+
+
+def _parameters_of(module: nn.Module) -> list[inspect.Parameter]:
+    return list(inspect.signature(type(module).forward).parameters.values())
 
 
 def _names_of(output: Any) -> list[str]:

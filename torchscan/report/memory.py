@@ -84,7 +84,9 @@ def _verdict(verdict: Verdict) -> Table:
         [Cell("left_bytes", name), Cell(left, units.memory(left if verdict.fits else -left))],
     ]
     if verdict.largest_batch_size is not None:
-        rows.append([Cell("largest_batch_size", "Largest batch size"), _largest_batch(verdict.largest_batch_size)])
+        rows.append([Cell("largest_batch_size", "Largest batch size"), _searched(verdict.largest_batch_size)])
+    if verdict.longest_sequence is not None:
+        rows.append([Cell("longest_sequence", "Longest sequence"), _searched(verdict.longest_sequence)])
     return totals_table(rows, title=f"{verdict.device}: {_judgement(verdict)}")
 
 
@@ -110,7 +112,7 @@ def _roughly(size: int) -> str:
     return units.memory(size, 0 if size < 2**30 else 1)
 
 
-def _largest_batch(size: int) -> Cell:
+def _searched(size: int) -> Cell:
     return Cell(size, f"{units.exact(size)}{' or more' if size == LARGEST_BATCH else ''}")
 
 

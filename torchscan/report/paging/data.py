@@ -113,6 +113,8 @@ def _fits(shown: Shown) -> list[dict[str, Any]]:
     bar = [["activations" if verdict.fits else "temporary", min(share, 1.0)]]
     if verdict.largest_batch_size is not None:
         said.append(f"largest batch {units.exact(verdict.largest_batch_size)}")
+    if verdict.longest_sequence is not None:
+        said.append(f"longest sequence {units.exact(verdict.longest_sequence)}")
     where = f"{label} in {units.memory(verdict.capacity_bytes, 0)}"
     return [{**_verdict(where, units.memory(memory.peak_bytes), *said), "bar": bar}]
 

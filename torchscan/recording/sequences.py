@@ -1,0 +1,65 @@
+"""The tokens that a pass is given: how many there are, and the same pass with another number of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchscan.errors import InputError
+from torchscan.recording.bookkeeping.containers import copy_arguments, tensors_in
+from torchscan.recording.bookkeeping.tensors import CONCRETE_INTEGERS
+from torchscan.recording.example_inputs import example_inputs
+from torchscan.recording.request import PassRequest
+
+_META = torch.device("meta")
+
+
+def positions_of(module: nn.Module) -> int | None:
+    """How many tokens its config allows."""
+    config: Any = getattr(module, "config", None)
+    config = getattr(config, "text_config", config)
+    limit = getattr(config, "max_position_embeddings", None)
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+def with_complete_arguments(request: PassRequest) -> PassRequest:
+    """The same pass on shapes alone, with the arguments themselves instead of their shapes."""
+    if request.input_shape is None:
+        return request
+    args, named = example_inputs(request.module, request.input_shape, request.dtype, request.batch_size, _META)
+    return replace(request, input_shape=None, dtype=None, batch_size=1, args=args, kwargs={**(request.kwargs or {}), **named})
+
+
+def length_of(request: PassRequest) -> int:
+    """Of the first argument that holds tokens, integers of the shape [batch, length]."""
+    for tensor in tensors_in((request.args, request.kwargs)):
+        if _is_of_tokens(tensor) and tensor.dtype is not torch.bool and tensor.dim() == 2:
+            return tensor.shape[1]
+    raise InputError("the longest sequence needs tokens, integers of the shape [batch, length], and none were given")
+
+
+def with_length(request: PassRequest, length: int) -> PassRequest:
+    """Tokens, and what there is for each of them (masks, positions, labels), begin again where they end."""
+    known = length_of(request)
+    args, kwargs = copy_arguments(
+        (request.args, request.kwargs), lambda tensor: _stretched(tensor, known, length) if _is_of_tokens(tensor) else tensor
+    )
+    return replace(request, args=args, kwargs=kwargs)
+
+
+def _is_of_tokens(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout is torch.strided
+
+
+def _stretched(tensor: Tensor, known: int, length: int) -> Tensor:
+    """In each dimension, but the first, that has the known length."""
+    places = [place for place, size in enumerate(tensor.shape) if place and size == known]
+    size = [length if place in places else each for place, each in enumerate(tensor.shape)]
+    if tensor.is_meta or torch.Size(size).numel() > CONCRETE_INTEGERS:
+        return torch.empty(size, dtype=tensor.dtype, device=_META)
+    for place in places:
+        tensor = tensor.index_select(place, torch.arange(length, device=tensor.device) % known)
+    return tensor
