@@ -234,7 +234,7 @@ def test_equal_layers_stand_in_for_each_other(name: str) -> None:
     """Beyond windows, and with the cache that the pass without them returns."""
     layers, length = FEW[name]
     known = MODELS[name]
-    config = transformers.AutoConfig.for_model(known.kind, **{**known.sizes, "num_hidden_layers": 4 * layers})
+    config = transformers.AutoConfig.for_model(known.kind, **{**known.sizes, "num_hidden_layers": 6 * layers})
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
     kernels = {"device_type": "cuda", "has_flash": True}

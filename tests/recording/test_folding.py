@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchscan.recording.folding import Folded
+from torchscan import analyze_generation
+from torchscan.recording.folding import Folded, UnfoldableError
 from torchscan.recording.folding.alike import difference
 from torchscan.recording.generation import Generating, Kept, Length
 
@@ -29,7 +30,7 @@ class Layer(nn.Module):
 class Stack(nn.Module):
     """A model that takes and returns a cache."""
 
-    def __init__(self, layers: int = 8) -> None:
+    def __init__(self, layers: int = 12) -> None:
         super().__init__()
         self.embedding, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
         self.layers = nn.ModuleList(self.layer(index) for index in range(layers))
@@ -46,13 +47,13 @@ class Stack(nn.Module):
 
 
 class Kinds(Stack):
-    """Every third layer is narrower inside, and the last one of its own kind."""
+    """Every second layer is narrower inside, and the last one of its own kind."""
 
     def layer(self, index: int) -> nn.Module:
         layer = Layer(index)
-        if index % 3 == 0:
+        if index % 2 == 0:
             layer.up, layer.down = nn.Linear(8, 24), nn.Linear(24, 8)
-        layer.__dict__["is_last"] = index == 7
+        layer.__dict__["is_last"] = index == 11
         return layer
 
 
@@ -93,6 +94,19 @@ class Odd(Stack):
         return OddLayer(index)
 
 
+class SometimesLayer(Layer):
+    def forward(self, x: Tensor, mask: Tensor, cache: dict[int, Tensor]) -> Tensor:
+        result = super().forward(x, mask, cache)
+        return result.tanh() if self.index % 4 == 3 and x.shape[1] > 10 else result
+
+
+class Sometimes(Stack):
+    """Every fourth layer does something else, but not in short passes, and nothing says so."""
+
+    def layer(self, index: int) -> nn.Module:
+        return SometimesLayer(index)
+
+
 def passes_of(model: nn.Module) -> Generating:
     return Generating(model.eval(), batch_size=1, precision=None, kernels={"device_type": "cuda", "has_flash": True})
 
@@ -131,10 +145,28 @@ def test_where_layers_cannot_stand_in_for_others_all_are_run(kind: type[Stack]) 
         assert other.operators == one.operators
 
 
+def test_layers_that_differ_in_long_passes_alone_are_all_run() -> None:
+    model = Sometimes(12).eval()
+    folded = passes_of(model)
+    folded.fold(Length(3))
+    assert folded.folded is not None
+    with pytest.raises(UnfoldableError):
+        folded.prompted(Length(20)).trace  # noqa: B018 - the record is made here
+    found = analyze_generation(model, 20, 2, device="NVIDIA L4")
+    assert sum(each.operator.startswith("aten.tanh") for each in found.prefill.operators) == 3
+
+
+def test_layers_whose_integers_differ_are_of_different_kinds() -> None:
+    model = Stack(8)
+    for index, layer in enumerate(model.layers):
+        layer.register_buffer("window", torch.tensor(10 * index))
+    assert Folded.of(model) is None
+
+
 def test_layers_with_hooks_or_of_a_kind_that_comes_twice_are_all_run() -> None:
     model = Stack(2)
     assert Folded.of(model) is None
-    model = Stack(4)
+    model = Stack(6)
     for layer in model.layers:
         layer.register_forward_hook(lambda *_: None)
     assert Folded.of(model) is None
@@ -148,5 +180,5 @@ def test_the_model_stays_as_it_is() -> None:
     passes.fold(Length(3))
     both(passes)
     assert list(model.layers) == layers
-    assert [vars(each).get("forward") for each in model.layers] == forwards == [None] * 8
+    assert [vars(each).get("forward") for each in model.layers] == forwards == [None] * 12
     assert [name for name, _ in model.named_modules()] == names

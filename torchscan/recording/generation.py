@@ -183,6 +183,11 @@ class Generating:
             with contextlib.suppress(UnfoldableError):
                 self.folded = folded if difference(found.trace, whole) is None else None
 
+    def folded_like(self, other: Generating) -> Generating:
+        """Leave out the layers that the other leaves out."""
+        self.folded = other.folded
+        return self
+
     def _recorded(self, request: PassRequest, inputs: Mapping[str, Tensor], cache: Mapping[str, Any]) -> Kept:
         handover = Handover(self._cache_in)
         kwargs = {**inputs, **self._flags, **cache}

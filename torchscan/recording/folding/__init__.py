@@ -1,8 +1,8 @@
-"""Equal layers are run once or twice, and written down as often as they are there.
+"""Equal layers are run a few times, and written down as often as they are there.
 
-Language models repeat a layer up to a hundred times. Two of each kind are run, the others hand on what they are given; their
-record is then that of an equal layer that was run. Whether that gives the record of the whole model is not taken on trust: one
-pass is recorded both ways, and unless the two are alike in every call, tensor and byte, no layer is left out.
+Language models repeat a layer up to a hundred times. Four of each kind are run and compared, the others hand on what they are
+given; their record is then that of an equal layer that was run. Whether that gives the record of the whole model is not taken
+on trust: one pass is recorded both ways; unless the two are alike in every call, tensor and byte, no layer is left out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import nn
 
 from torchscan.recording.folding.layers import folds_of
 from torchscan.recording.folding.thinned import UnfoldableError, thinned
-from torchscan.recording.folding.unfolded import times_of_caches, unfolded
+from torchscan.recording.folding.unfolded import require_alike, times_of_caches, unfolded
 from torchscan.trace.trace import Trace
 
 __all__ = ["Folded", "UnfoldableError"]
@@ -27,18 +27,22 @@ class Folded:
     module: nn.Module
     #: by the path of a layer that was left out that of an equal one
     stands_in: dict[str, str]
+    #: the paths of equal layers that are run
+    run: list[list[str]]
 
     @classmethod
     def of(cls, module: nn.Module) -> Folded | None:
         """None: no layer can be left out."""
         folds = folds_of(module)
         stands_in = {path: other for fold in folds for path, other in fold.stands_in.items()}
-        return cls(thinned(module, folds), stands_in) if folds else None
+        return cls(thinned(module, folds), stands_in, [each for fold in folds for each in fold.run]) if folds else None
 
     def unfolded(self, trace: Trace) -> Trace:
         """The record of the whole model."""
+        require_alike(trace, self.run)
         return unfolded(trace, self.stands_in)
 
     def times(self, trace: Trace) -> Mapping[int, int]:
         """By the number of memory that holds a cache, for how many layers it stands, if for more than one."""
+        require_alike(trace, self.run)
         return times_of_caches(trace, self.stands_in)

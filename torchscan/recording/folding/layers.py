@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-#: of each kind so many are run: what comes before the second is a layer, too
-_RUN = 2
+#: of each kind so many are run, and compared in each pass: every other one may differ where a pass is long, or every fourth
+_RUN = 4
+#: values of a buffer that are compared
+_MOST_VALUES = 64
 _PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.dtype, torch.device, type)
 #: what each module has besides its own attributes
 _MODULE = frozenset(vars(nn.Module()))
@@ -24,19 +26,29 @@ class Fold:
     """A list of layers of which some are left out."""
 
     path: str
-    #: by the index of a layer that is left out that of an equal one, which is run
-    left_out: Mapping[int, int]
+    #: the indices of equal layers, of which the first are run and the others left out
+    equal: Sequence[Sequence[int]]
+
+    @property
+    def left_out(self) -> dict[int, int]:
+        """By the index of a layer that is left out that of an equal one, which is run."""
+        return {index: each[_RUN - 1] for each in self.equal for index in each[_RUN:]}
 
     @property
     def stands_in(self) -> dict[str, str]:
         """The same by paths."""
         return {f"{self.path}.{index}": f"{self.path}.{other}" for index, other in self.left_out.items()}
 
+    @property
+    def run(self) -> list[list[str]]:
+        """The paths of equal layers that are run."""
+        return [[f"{self.path}.{index}" for index in each[:_RUN]] for each in self.equal]
+
 
 def folds_of(module: nn.Module) -> list[Fold]:
     """Those of the outermost lists."""
-    found = ((path, _left_out(each, _listed(module, len(each)))) for path, each in _outermost_lists(module, ""))
-    return [Fold(path, left_out) for path, left_out in found if left_out]
+    found = ((path, _equal(each, _listed(module, len(each)))) for path, each in _outermost_lists(module, ""))
+    return [Fold(path, equal) for path, equal in found if equal]
 
 
 def _listed(module: nn.Module, layers: int) -> list[Hashable]:
@@ -56,11 +68,11 @@ def _outermost_lists(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Mod
             yield from _outermost_lists(child, inner)
 
 
-def _left_out(layers: nn.ModuleList, listed: list[Hashable]) -> dict[int, int]:
+def _equal(layers: nn.ModuleList, listed: list[Hashable]) -> list[list[int]]:
     equal: dict[Hashable, list[int]] = defaultdict(list)
     for index, layer in enumerate(layers):
         equal[_kind(layer, index), listed[index]].append(index)
-    return {index: each[_RUN - 1] for each in equal.values() for index in each[_RUN:]}
+    return [each for each in equal.values() if len(each) > _RUN]
 
 
 def _kind(layer: nn.Module, index: int) -> Hashable:
@@ -98,4 +110,6 @@ def _tensors(module: nn.Module) -> Hashable:
 
 
 def _layout(tensor: Tensor) -> Hashable:
-    return type(tensor), tuple(tensor.shape), tensor.dtype, tensor.device, tensor.stride(), tensor.requires_grad
+    has_values = not tensor.is_floating_point() and not tensor.is_meta and tensor.numel() <= _MOST_VALUES
+    values = repr(tensor.tolist()) if has_values else ""
+    return type(tensor), tuple(tensor.shape), tensor.dtype, tensor.device, tensor.stride(), tensor.requires_grad, values

@@ -11,8 +11,21 @@ from typing import NamedTuple
 
 from torchscan.once import once
 from torchscan.recording.folding.thinned import UnfoldableError
-from torchscan.trace.events import ModuleCall, OpCall, ParameterRecord, StorageRecord, TensorRecord
+from torchscan.trace.events import ModuleCall, OpCall, OpSignature, ParameterRecord, StorageRecord, TensorRecord
 from torchscan.trace.trace import Trace
+
+
+def require_alike(trace: Trace, run: Sequence[Sequence[str]]) -> None:
+    """Refuse a record in which layers that should be equal call other operators, or on tensors of other sizes."""
+    calls = {each.path: each for each in trace.modules}
+    for paths in run:
+        seen = [_signatures(trace, calls[each]) for each in paths if each in calls]
+        if any(each != seen[0] for each in seen[1:]):
+            raise UnfoldableError(f"{paths[0]} does something else than one that looks equal")
+
+
+def _signatures(trace: Trace, call: ModuleCall) -> list[OpSignature]:
+    return [trace.ops[op].signature for each in _inside(trace, call) for op in trace.modules[each].ops]
 
 
 def unfolded(trace: Trace, stands_in: Mapping[str, str]) -> Trace:
