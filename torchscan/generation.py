@@ -109,10 +109,9 @@ def sweep_generation(
         step: how the model is called.
         progress: say what takes more than a second.
     """
-    if not batch_sizes:
-        raise InputError("batch_sizes is empty: give at least one")
-    if price is not None and not price > 0:
-        raise InputError(f"price is {price!r}: give what the device costs an hour")
+    _require_sizes(batch_sizes)
+    if price is not None and (isinstance(price, bool) or not isinstance(price, int | float) or not price > 0):
+        raise InputError(f"price is {price!r}: give what the device costs an hour, as a number")
     serving = _serving(weights, cache, eager=eager)
     setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
     asked = _Asked(module, step, setting, inputs)
@@ -145,7 +144,7 @@ def symbolic_costs(
 
     with told(f"torchscan: {type(module).__name__}, as formulas", is_shown=progress):
         short = passes_of(1)
-        short.fold(Length(_SHORT))
+        short.fold(Length(near))
         try:
             return Fitted(lambda batch_size: passes_of(batch_size).folded_like(short), near).costs()
         except UnfoldableError:  # in a longer pass, layers differ that are equal in a short one
@@ -169,8 +168,11 @@ class _Setting:
 
 
 def _serving(weights: str | None, cache: str | None, *, eager: bool) -> Serving:
+    packed = None if weights is None else stored(weights, "weights")
+    if packed is not None and not packed.is_packed:
+        raise InputError(f"weights is {weights!r}: precision={weights!r} converts the model")
     return Serving(
-        weights=None if weights is None else stored(weights, "weights"),
+        weights=packed,
         cache=None if cache is None else stored(cache, "cache"),
         eager=eager,
     )
@@ -189,6 +191,13 @@ def _setting(
     if limit is not None and prompt + new > limit:
         raise InputError(f"the model has {limit:,} positions, and {prompt:,} + {new:,} tokens were asked for")
     return _Setting(device=found, precision=precision, serving=serving, length=Length(prompt, new), limit=limit)
+
+
+def _require_sizes(batch_sizes: object) -> None:
+    if isinstance(batch_sizes, str) or not isinstance(batch_sizes, Sequence) or not batch_sizes:
+        raise InputError(f"batch_sizes is {batch_sizes!r}: give at least one, [1, 8], say")
+    for each in batch_sizes:
+        _require_positive("a batch size", each)
 
 
 def _require_positive(name: str, number: object) -> None:
@@ -264,7 +273,11 @@ class _Asked:
 
     @once
     def _folded(self) -> Folded | None:
-        self._alone.fold(Length(max(_SHORT, self._alone.begun)))
+        """Found out in the passes that were asked for, or, if these take a step for each token, in short ones."""
+        self._alone.leave_out()
+        asked = self._setting.length
+        length = Length(_SHORT, _SHORT) if self._cache.is_loop else Length(asked.prompt, asked.generated // 2)
+        self._alone.fold(length)
         return self._alone.folded
 
     @once
@@ -303,10 +316,13 @@ class _Asked:
             if self._setting.serving.eager
             else f"{kernels}, a cache that is appended to in place, and sampling on the device"
         )
-        reach = self._cache.reach
-        beyond = (
-            f"that the cache grows beyond {reach:,} tokens as it does there"
-            if self._cache.may_go_on
-            else f"no more than {reach:,} tokens, since a longer pass failed"
-        )
-        return (served, "that all sequences have the same length, and begin and end together", beyond, *decode.assumptions)
+        chunks = "that the prompt is worked through in parts, whose memory is not counted"
+        together = "that all sequences have the same length, and begin and end together"
+        return (served, together, chunks, *self._beyond(), *decode.assumptions)
+
+    def _beyond(self) -> list[str]:
+        reach, asked = self._cache.reach, self._setting
+        if not self._cache.may_go_on:
+            return [f"no more than {reach:,} tokens, since a longer pass failed"]
+        is_all = asked.limit is not None and reach >= asked.limit
+        return [] if is_all else [f"that the cache keeps growing beyond {reach:,} tokens as it does there"]

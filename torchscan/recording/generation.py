@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -53,6 +52,11 @@ class Kept:
     def tensors(self) -> Mapping[str, Tensor]:
         """The tensors of the cache by their names. Counters, of a single element, are none of it."""
         return {name: tensor for name, tensor in held_tensors(self.cache) if tensor.numel() > 1}
+
+    @property
+    def cached_bytes(self) -> int:
+        """Of the tensors of the cache, of all layers."""
+        return sum(self.times.get(name, 1) * each.numel() * each.element_size() for name, each in self.tensors.items())
 
     @once
     def times(self) -> Mapping[str, int]:
@@ -174,14 +178,42 @@ class Generating:
         return self._recorded(self._request, inputs, cache)
 
     def fold(self, length: Length) -> None:
-        """Leave out layers that are equal to others from now on, unless it makes a difference to a pass over a prompt."""
-        self.folded = folded = Folded.of(self._request.module)
-        found = self._prompted(length) if folded is not None else None
-        if found is not None and self.folded is not None:
-            self.folded = None
-            whole = self._prompted(length).trace
-            with contextlib.suppress(UnfoldableError):
-                self.folded = folded if difference(found.trace, whole) is None else None
+        """Leave out layers that are equal to others, unless it makes a difference to so many tokens, or to the next one."""
+        self._run_all()
+        whole = self._both(length)
+        if self.leave_out():
+            self._forget()
+            if not self._agrees(whole, length):
+                self._run_all()
+
+    def _agrees(self, whole: tuple[Kept, Kept], length: Length) -> bool:
+        """Whether the passes are the same without the layers that are left out."""
+        try:
+            return all(map(_are_alike, whole, self._both(length))) and self.folded is not None
+        except (UnfoldableError, TorchscanError):
+            return False
+
+    def _run_all(self) -> None:
+        self.folded = None
+        self._forget()
+
+    def leave_out(self) -> bool:
+        """Leave out layers that look equal to others, for a glance at what a pass is like. Whether there are any."""
+        self.folded = Folded.of(self._request.module)
+        return self.folded is not None
+
+    def _both(self, length: Length) -> tuple[Kept, Kept]:
+        return self.prompted(length), self.continued(length)
+
+    def _forget(self) -> None:
+        self.prompted.cache_clear()
+        self.continued.cache_clear()
+
+    def _no_cache(self) -> str:
+        if isinstance(self._request.module, Stepping):
+            return "step returned no cache: it should return the output and the new cache"
+        advice = "give step=, a function of (model, cache, token) that returns the output and the new cache"
+        return f"{self._name} returns no cache that it takes again: {advice}"
 
     def folded_like(self, other: Generating) -> Generating:
         """Leave out the layers that the other leaves out."""
@@ -194,10 +226,7 @@ class Generating:
         trace, _ = record_step(replace(request, kwargs=kwargs, cached=tuple(cache), handover=handover))
         self.records += 1
         if not handover.kept:
-            raise InputError(
-                f"{self._name} returns no cache that it takes again: give step=, a function of (model, cache, token) "
-                "that returns the output and the new cache"
-            )
+            raise InputError(self._no_cache())
         folded = None if request.module is self._request.module else self.folded
         return Kept(trace, {**cache, **handover.kept}, handover.storages, folded)
 
@@ -214,6 +243,10 @@ class Generating:
         return found
 
 
+def _are_alike(one: Kept, other: Kept) -> bool:
+    return difference(one.trace, other.trace) is None and one.cached_bytes == other.cached_bytes
+
+
 def _arguments_of(module: nn.Module) -> tuple[str, ...]:
     """The names that its forward pass takes, and those of what it wraps, to which it hands on what it does not know."""
     return tuple(dict.fromkeys(name for each in _wrapped(module) for name in _named_by(each)))
@@ -228,11 +261,11 @@ def _wrapped(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _named_by(module: nn.Module) -> list[str]:
-    return [each.name for each in _parameters_of(module)[1:] if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    return [each.name for each in _parameters_of(module) if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
 
 
 def _parameters_of(module: nn.Module) -> list[inspect.Parameter]:
-    return list(inspect.signature(type(module).forward).parameters.values())
+    return list(inspect.signature(module.forward).parameters.values())
 
 
 def _names_of(output: Any) -> list[str]:
@@ -244,6 +277,8 @@ class Stepping(nn.Module):
 
     def __init__(self, module: nn.Module, step: Step) -> None:
         super().__init__()
+        if not callable(step):
+            raise InputError(f"step is a {type(step).__name__}: give a function of (model, cache, token)")
         self.model = module
         self.step = step
 

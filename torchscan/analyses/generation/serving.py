@@ -36,6 +36,8 @@ class Served:
 
     costs: tuple[OpCost, ...]
     unpacked: tuple[int, ...]
+    #: the calls that append to a cache, of which the rest was not touched since the last token
+    appends: frozenset[int] = frozenset()
 
 
 class Repriced:
@@ -51,16 +53,20 @@ class Repriced:
         if self._serving == AS_IT_IS:
             return Served(costs, (0,) * len(costs))
         changed = [self._served(op, cost) for op, cost in zip(self._trace.ops, costs, strict=True)]
-        return Served(tuple(cost for cost, _ in changed), tuple(unpacked for _, unpacked in changed))
+        appends = frozenset(index for index, op in enumerate(self._trace.ops) if self._is_append(op))
+        return Served(tuple(cost for cost, _ in changed), tuple(unpacked for _, unpacked in changed), appends)
 
     def _served(self, op: OpCall, cost: OpCost) -> tuple[OpCost, int]:
         if op.signature.is_view:
             return cost, 0
-        if not self._serving.eager and self._joins_cache(op):
+        if self._is_append(op):
             cost = self._as_append(op, cost)
         elif self._serving.cache is not None:
             cost = self._with_small_cache(op, cost, self._serving.cache)
         return self._with_packed_weights(op, cost)
+
+    def _is_append(self, op: OpCall) -> bool:
+        return not self._serving.eager and not op.signature.is_view and self._joins_cache(op)
 
     def _joins_cache(self, op: OpCall) -> bool:
         return op.signature.operator == "aten.cat" and any(map(self._is_cache, op.inputs)) and not self._is_recurrent(op)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from torchscan.analyses.generation.serving import AS_IT_IS, Repriced, Serving
@@ -58,7 +58,7 @@ def roofline_of(
     needed = Needed(trace, kernels) if compiled else None
     moved = traffic_when_fused(trace, costs, kernels, needed) if needed else costs
     handed = handed_over(trace, costs, kernels, needed) if needed else [0] * len(costs)
-    cached, cached_at_least = _in_cache(trace, rates, costs)
+    cached, cached_at_least = _in_cache(trace, rates, costs, served.appends)
     turned = compiled and makes_channels_last(trace, costs)
     device = CallTimes(rates, numbers or Numbers(), compiled=compiled, turned=turned)
     runs = [
@@ -89,11 +89,13 @@ def _with_bound_of_whole(
     return [replace(load, time_bound=share * load.time_bound) for load in loads]
 
 
-def _in_cache(trace: Trace, rates: Rates, costs: Sequence[OpCost]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def _in_cache(
+    trace: Trace, rates: Rates, costs: Sequence[OpCost], appends: Collection[int]
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """What is in the cache with the bytes that are expected to be read, and with the fewest."""
     expected, fewest = [cost.bytes_read for cost in costs], [cost.least_bytes_read for cost in costs]
-    cached = bytes_in_cache(trace, rates.cache, expected)
-    return cached, cached if fewest == expected else bytes_in_cache(trace, rates.cache, fewest)
+    cached = bytes_in_cache(trace, rates.cache, expected, appends)
+    return cached, cached if fewest == expected else bytes_in_cache(trace, rates.cache, fewest, appends)
 
 
 def _loads(

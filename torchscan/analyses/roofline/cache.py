@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 
 from torchscan.analyses.roofline.constants import CACHE_KEPT
@@ -19,17 +19,18 @@ def piece_of(trace: Trace, tensor: int) -> Piece:
     return record.storage, None if is_whole else tensor
 
 
-def bytes_in_cache(trace: Trace, size: int | None, read: Sequence[int]) -> list[tuple[int, int]]:
+def bytes_in_cache(trace: Trace, size: int | None, read: Sequence[int], appends: Collection[int] = ()) -> list[tuple[int, int]]:
     """For each call, the bytes that it reads from the cache, and those that it writes and that never leave the cache.
 
-    ``read``: how many bytes each call reads, which may be less than its operands are.
+    ``read``: how many bytes each call reads, which may be less than its operands are; ``appends``: the calls that write at the
+    end of a block, whose other bytes they do not touch.
 
     Data stay until as many other bytes have been used as the cache has room for. What is written must go to memory unless it is
     freed before that. This models the second of two equal passes, so that a model that fits into the cache is found there.
     """
     if not size:
         return [(0, 0)] * len(trace.ops)
-    walk = _Walk(trace, int(size * CACHE_KEPT), read)
+    walk = _Walk(trace, int(size * CACHE_KEPT), read, appends)
     for index in range(len(trace.ops)):
         walk.step(index)
     return [walk.step(index) for index in range(len(trace.ops))]
@@ -38,10 +39,11 @@ def bytes_in_cache(trace: Trace, size: int | None, read: Sequence[int]) -> list[
 class _Walk:
     """Counts the bytes used, and remembers when each piece of memory was last used."""
 
-    def __init__(self, trace: Trace, room: int, read: Sequence[int]) -> None:
+    def __init__(self, trace: Trace, room: int, read: Sequence[int], appends: Collection[int]) -> None:
         self._trace = trace
         self._room = room
         self._read = read
+        self._appends = appends
         self._pieces = [piece_of(trace, tensor) for tensor in range(len(trace.tensors))]
         distinct = {id(record.spec): record.spec for record in trace.tensors}
         stored = {number: spec.stored_bytes for number, spec in distinct.items()}
@@ -55,7 +57,7 @@ class _Walk:
 
     def step(self, index: int) -> tuple[int, int]:
         op = self._trace.ops[index]
-        if op.signature.is_view:
+        if op.signature.is_view or index in self._appends:
             return 0, 0
         sizes = self._sizes[index]
         read = sum(sizes[tensor] for tensor in dict.fromkeys(op.inputs) if self._is_there(tensor, sizes[tensor]))
@@ -68,7 +70,7 @@ class _Walk:
     def _sizes_of(self, index: int) -> dict[int, int]:
         """Bytes that a call uses of each tensor; of what it reads, no more than it reads in all."""
         op = self._trace.ops[index]
-        if op.signature.is_view:
+        if op.signature.is_view or index in self._appends:
             return {}
         read = self._read[index]
         return {tensor: min(self._stored[tensor], read) for tensor in op.inputs} | {

@@ -7,7 +7,8 @@ on trust: one pass is recorded both ways; unless the two are alike in every call
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import nn
@@ -33,16 +34,34 @@ class Folded:
     @classmethod
     def of(cls, module: nn.Module) -> Folded | None:
         """None: no layer can be left out."""
+        try:
+            return cls._of(module)
+        except Exception:  # a model's own attributes and copies may raise whatever they like
+            return None
+
+    @classmethod
+    def _of(cls, module: nn.Module) -> Folded | None:
         folds = folds_of(module)
         stands_in = {path: other for fold in folds for path, other in fold.stands_in.items()}
         return cls(thinned(module, folds), stands_in, [each for fold in folds for each in fold.run]) if folds else None
 
     def unfolded(self, trace: Trace) -> Trace:
         """The record of the whole model."""
-        require_alike(trace, self.run)
-        return unfolded(trace, self.stands_in)
+        with _refusing():
+            require_alike(trace, self.run)
+            return unfolded(trace, self.stands_in)
 
     def times(self, trace: Trace) -> Mapping[int, int]:
         """By the number of memory that holds a cache, for how many layers it stands, if for more than one."""
-        require_alike(trace, self.run)
-        return times_of_caches(trace, self.stands_in)
+        with _refusing():
+            require_alike(trace, self.run)
+            return times_of_caches(trace, self.stands_in)
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """What is not there as it is in other models, a parameter that layers share, say, cannot be made from others."""
+    try:
+        yield
+    except (LookupError, ValueError) as error:
+        raise UnfoldableError("the layers that were left out cannot be told") from error

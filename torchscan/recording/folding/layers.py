@@ -81,7 +81,7 @@ def _kind(layer: nn.Module, index: int) -> Hashable:
 
 
 def _attributes(module: nn.Module, index: int) -> Hashable:
-    own = ((name, _plain(value, index)) for name, value in vars(module).items() if name not in _MODULE)
+    own = tuple((name, _plain(value, index)) for name, value in vars(module).items() if name not in _MODULE)
     hooks = tuple((name, id(hook)) for name in sorted(_HOOKS) for hook in (vars(module).get(name) or {}).values())
     return (*own, module.training, hooks)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,8 +46,9 @@ def _thin(layers: Any, fold: Fold) -> Any:
 
 
 def _with_forward(layer: nn.Module, change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> nn.Module:
+    """What its pass sets, it sets on the copy."""
     made: nn.Module = copy.copy(layer)
-    made.forward = functools.wraps(layer.forward)(change(layer.forward))
+    made.forward = functools.wraps(layer.forward)(change(types.MethodType(type(layer).forward, made)))
     return made
 
 
