@@ -69,6 +69,34 @@ def _kept(model: Any) -> dict[str, int]:
     return {each.path: each.activation_bytes for each in _trained(model).layers}
 
 
+def test_the_base_may_be_packed_in_4_bits() -> None:
+    """In the layers half a byte a weight, and beside it a scale of 4 bytes for each 64, which is no parameter."""
+    kernels = pytest.importorskip("bitsandbytes")
+    base = _base(torch.bfloat16).to_empty(device="cpu")
+    for path, layer in list(base.model.named_modules()):
+        if isinstance(layer, torch.nn.Linear):
+            base.model.set_submodule(path, _packed(kernels.nn, layer))
+    packed = 2 * (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512)
+    model = _with_adapters(base)
+    estimate = _trained(model)
+    assert _most(estimate, "parameters") == (BASE - packed) * 2 + packed // 2 + ADAPTED * 4
+    assert _most(estimate, "gradients") == ADAPTED * 4
+    found = torchscan.analyze_generation(model.eval(), 16, 4, device="RTX 3090")
+    assert found.params == BASE + ADAPTED
+    assert found.weights_bytes == _most(estimate, "parameters") + packed // 64 * 4 + 32 * 4  # and frequencies
+
+
+def _packed(layers: Any, layer: torch.nn.Linear) -> Any:
+    made = layers.Linear4bit(
+        *(layer.in_features, layer.out_features),
+        bias=False,
+        quant_type="nf4",
+        compress_statistics=False,
+        compute_dtype=layer.weight.dtype,
+    )
+    return made.to("cpu")
+
+
 def test_what_has_adapters_generates() -> None:
     found = torchscan.analyze_generation(_with_adapters(_base(torch.bfloat16)).eval(), 16, 4, device="RTX 3090")
     assert found.params == BASE + ADAPTED

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from torchscan.ops.elementwise import per_element
+from torchscan.ops.elementwise import per_element, per_input
 from torchscan.ops.registry import Work, cost_of, free, window_of
 from torchscan.ops.windows import WHOLE, Dim, Looks, broadcast, broadcast_dims, here, look, reduced
 from torchscan.torch_versions import aten
@@ -303,6 +303,20 @@ def product_with_4_bit_weight(self: TensorSpec, mat2: TensorSpec, *_: object, ou
     return Work(macs=out.numel * inner, other_flops=2 * columns * inner)
 
 
+@cost_of("bitsandbytes::gemm_4bit", "bitsandbytes::gemv_4bit")
+def product_with_4_bit_blocks(
+    x: TensorSpec, packed: TensorSpec, shape: Sequence[int], *_: object, out: TensorSpec, **_kwargs: object
+) -> Work:
+    """MACs = numel(out) · k; each weight is multiplied by the scale of its block."""
+    return Work(macs=out.numel * x.shape[-1], other_flops=math.prod(shape))
+
+
+@cost_of("bitsandbytes::int8_scaled_mm", "bitsandbytes::int8_linear_matmul")
+def product_of_8_bits(x: TensorSpec, weight: TensorSpec, *scales: object, out: TensorSpec, **_kwargs: object) -> Work:
+    """MACs = numel(out) · k; with scales of rows and columns, two products per output."""
+    return Work(macs=out.numel * x.shape[-1], other_flops=2 * out.numel if scales else 0)
+
+
 @cost_of("aten::_dyn_quant_matmul_4bit")
 def dynamic_product_with_4_bit_weight(inp: TensorSpec, *_: object, out: TensorSpec) -> Work:
     """MACs = numel(out) · k; each input is scaled and rounded (2), each output scaled (1)."""
@@ -348,6 +362,9 @@ def prepacked_linear(x: TensorSpec, *_: object, out: TensorSpec, **_kwargs: obje
 per_element(4, "aten::quantize_per_tensor", "aten::quantize_per_channel")  # scale, round, two comparisons
 per_element(5, "aten::quantize_per_tensor_dynamic")  # and the extremes of all elements, one comparison each
 per_element(2, "aten::dequantize")  # zero point, scale
+per_element(2, "bitsandbytes::int8_mm_dequant", mixes=True)  # scales of the row and the column
+per_element(1, "bitsandbytes::dequantize_4bit", "bitsandbytes::dequantize_blockwise", mixes=True)  # the scale of a block
+per_input(4, "bitsandbytes::int8_vectorwise_quant")  # absolute value, comparison, scale, rounding
 per_element(6, "aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine")  # both
 per_element(6, "aten::fake_quantize_per_tensor_affine_cachemask", "aten::fake_quantize_per_channel_affine_cachemask")
 per_element(6, "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")

@@ -31,6 +31,7 @@ from torchscan.recording.sayings import Saying, says
 from torchscan.recording.state import original_of, set_training, unchanged
 from torchscan.recording.surroundings import refuse_tracers
 from torchscan.recording.training.autocast import Autocast
+from torchscan.recording.unpacked import with_unpacked
 from torchscan.torch_versions import is_fake_type, prepare_optimizers
 from torchscan.trace.events import ParameterRecord, Provenance
 from torchscan.trace.trace import Trace
@@ -193,7 +194,8 @@ def _recorded(attempt: Attempt, request: PassRequest, inventory: Inventory) -> T
     if among is not None:
         assumptions.add(among)
     _warn_of_leftovers(recorder.table)
-    return _trace(recorder, parameters, _provenance(request, attempt, recorder, tuple(assumptions.texts), unread))
+    provenance = _provenance(request, attempt, recorder, tuple(assumptions.texts), unread)
+    return with_unpacked(_trace(recorder, parameters, provenance), inventory.slots)
 
 
 def _so_far(recorder: Recorder, inventory: Inventory, provenance: Provenance) -> Trace | None:

@@ -41,10 +41,15 @@ def _routed_shares(trace: Trace) -> dict[int, Fraction]:
 
 
 def weights_bytes(trace: Trace, weights: Stored | None) -> int:
-    """Bytes of all parameters and buffers, those that products take in the format that they are stored in."""
+    """Bytes of all that a model keeps, weights that products take in the format that they are stored in."""
     packed = {} if weights is None else packed_weights(trace, weights)
     held = [each for at, each in enumerate(trace.parameters) if each.identity == at]
-    return sum(
+    return _other_bytes(trace) + sum(
         round(each.stored_bytes * packed.get(each.storages[0], Fraction(1))) if each.storages else each.stored_bytes
         for each in held
     )
+
+
+def _other_bytes(trace: Trace) -> int:
+    """Of tensors that are neither parameters nor buffers, such as the scales of packed weights."""
+    return sum(each.size for each in trace.storages if each.kind == "constant" and each.born is None and each.died is None)

@@ -1,0 +1,142 @@
+"""Weights that a pass unpacks: how many numbers the integers hold that a model stores them in.
+
+A model that was quantised keeps a weight as integers of 8 to 32 bits, each of which holds one or several numbers, and makes the
+weight of them before it is multiplied, or has a kernel that does. So what a pass computes from parameters and buffers alone is
+followed up to the products that take it: the largest integers that went into an operand hold as many numbers as it has. The
+smaller ones hold scales and zero points.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from torchscan.ops import price
+from torchscan.recording.bookkeeping.inventory import Slot
+from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS
+from torchscan.torch_versions import aten
+from torchscan.trace.events import OpCall, ParameterRecord
+from torchscan.trace.trace import Trace
+
+#: what weights are packed in; indices, which are no weights, are of 64 bits
+_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32})
+#: operators that pick by an index: of a code book a number for each, which is a value; of a table a row, which is none
+_LOOKUPS = frozenset(map(str, (aten.index, aten.embedding, aten.index_select, aten.gather, aten.take)))
+
+_NONE: frozenset[int] = frozenset()
+
+
+def with_unpacked(trace: Trace, slots: Sequence[Slot]) -> Trace:
+    """The same record, in which packed weights are parameters, of as many elements as they hold; what is unknown is said."""
+    packed = {
+        trace.parameters[at].storages[0]: at
+        for at, slot in enumerate(slots)
+        if not slot.is_lazy and slot.tensor.dtype in _INTEGERS and slot.tensor.numel() > 1 and trace.parameters[at].storages
+    }
+    if not packed:
+        return trace
+    flow = _Flow(trace, packed)
+    flow.follow()
+    return _counted(trace, slots, flow)
+
+
+class _Flow:
+    """What is computed from parameters and buffers alone, and from which packed ones."""
+
+    def __init__(self, trace: Trace, packed: dict[int, int]) -> None:
+        """``packed``: by storage the position of a parameter or buffer."""
+        self._trace = trace
+        kept = ("parameter", "buffer", "constant")
+        self._sources = {
+            number: frozenset({packed[number]} if number in packed else ())
+            for number, storage in enumerate(trace.storages)
+            if storage.kind in kept
+        }
+        #: by parameter and module call, of each operand that was made of it, how many numbers it has
+        self._held: dict[int, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+        #: those that went into an operator of which nobody knows what it does
+        self.lost: set[int] = set()
+
+    @property
+    def held(self) -> dict[int, int]:
+        """By parameter the numbers that it holds: those of all operands in one call of its module."""
+        return {at: max(sum(each.values()) for each in calls.values()) for at, calls in self._held.items()}
+
+    def follow(self) -> None:
+        """All calls of the forward pass, in their order."""
+        for op in self._trace.ops:
+            if op.phase == "forward" and not op.signature.is_view:
+                self._step(op)
+
+    def _step(self, op: OpCall) -> None:
+        is_constant = all(self._trace.tensors[each].storage in self._sources for each in _read(op))
+        if not is_constant:
+            self._consume(op)
+        made = self._values(op) if is_constant else None
+        for output in op.outputs:
+            storage = self._trace.tensors[output].storage
+            if made is None:
+                self._sources.pop(storage, None)
+            else:
+                self._sources[storage] = self._sources.get(storage, _NONE) | made
+
+    def _values(self, op: OpCall) -> frozenset[int]:
+        """The packed weights of which it has the values, not only the places."""
+        is_lookup = op.signature.operator in _LOOKUPS
+        records = [self._trace.tensors[each] for each in _read(op)]
+        size = op.signature.outputs[0].numel if op.signature.outputs else 0
+        taken = [each for place, each in enumerate(records) if not (is_lookup and place) or each.spec.numel == size]
+        return _NONE.union(*(self._sources[each.storage] for each in taken))
+
+    def _consume(self, op: OpCall) -> None:
+        """An operator that also takes what depends on the inputs."""
+        operands = [each for each in dict.fromkeys(op.inputs) if self._sources.get(self._trace.tensors[each].storage)]
+        if not operands:
+            return
+        found = price(op.signature)
+        if found.state == "unpriced":
+            self.lost |= _NONE.union(*(self._sources[self._trace.tensors[each].storage] for each in operands))
+        elif found.cost.macs:
+            largest = max(operands, key=lambda each: self._trace.tensors[each].spec.stored_bytes)
+            self._multiplied(op, largest, found.cost.macs)
+
+    def _multiplied(self, op: OpCall, operand: int, macs: int) -> None:
+        """An operand of fractions has all numbers; packed ones are told by what a row of the result takes."""
+        storage, spec = self._trace.tensors[operand].storage, self._trace.tensors[operand].spec
+        out = op.signature.outputs[0]
+        whole = self._trace.storages[storage].size // spec.dtype.itemsize
+        numbers = whole if spec.dtype not in _INTEGERS else macs * out.shape[-1] // max(out.numel, 1)
+        weight = max(self._sources[storage], key=lambda at: self._trace.parameters[at].stored_bytes)
+        self._held[weight][op.module_call][storage] = numbers
+
+
+def _read(op: OpCall) -> list[int]:
+    """The inputs of which more matters than shape and type."""
+    ignored = ONLY_SPEC_MATTERS.get(op.signature.op)
+    return [each for place, each in enumerate(op.inputs) if place != ignored]
+
+
+def _counted(trace: Trace, slots: Sequence[Slot], flow: _Flow) -> Trace:
+    held = flow.held
+    parameters = tuple(_holding(each, held.get(each.identity)) for each in trace.parameters)
+    unknown = [at for at, slot in enumerate(slots) if at not in held and _may_hold_more(trace.parameters[at], at, slot, flow)]
+    remarks = tuple(
+        f"{slots[at].path} counts as {trace.parameters[at].numel:,} elements: how many numbers are packed in each is not known"
+        for at in unknown
+    )
+    told = trace.provenance
+    unread = tuple(f"what {slots[at].path} packs" for at in unknown)
+    told = replace(told, assumptions=(*told.assumptions, *remarks), unread=(*told.unread, *unread))
+    return replace(trace, parameters=parameters, provenance=told)
+
+
+def _holding(record: ParameterRecord, numbers: int | None) -> ParameterRecord:
+    return record if numbers is None else record._replace(numel=numbers, local_numel=numbers, is_buffer=False)
+
+
+def _may_hold_more(record: ParameterRecord, at: int, slot: Slot, flow: _Flow) -> bool:
+    """A parameter of integers that no product has taken; a buffer is as a rule a place or a mask, unless a kernel takes it."""
+    return record.identity == at and (at in flow.lost or (not slot.is_buffer and slot.tensor.dtype in _INTEGERS))
