@@ -228,9 +228,9 @@ class Scan:
 
     def batch_search(self) -> SizeSearch:
         """The search, before it starts. Raises if this question allows none."""
-        card = self._card_for("the largest batch")
-        if self.question.input_shape is None:
+        if self._card is not None and self.question.input_shape is None:
             raise InputError("the largest batch needs inputs made from input_shape, and complete arguments were given")
+        card = self._card_for("the largest batch")
         return SizeSearch(batches(self._step.request), card, self._step.on(card))
 
     def longest_sequence(self) -> int:

@@ -182,6 +182,13 @@ def making_fakes() -> contextlib.AbstractContextManager[object]:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
+def fake_store() -> Any:
+    """For a group of processes of which there is only this one."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    return FakeStore()
+
+
 def is_faking() -> bool:
     """Whether somebody works out shapes on torch's fake tensors, which modes like ours see first."""
     return _dispatch_mode(_FAKING) is not None

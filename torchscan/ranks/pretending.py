@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from torchscan.errors import InputError
+from torchscan.torch_versions import fake_store
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -21,13 +22,12 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
         raise InputError(f"rank is {rank!r}: a mesh of {_said(mesh)} has ranks 0 to {size - 1}")
     import torch.distributed as distributed
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if not distributed.is_available():
         raise InputError("this build of torch has no torch.distributed")
     if distributed.is_initialized():
         raise InputError("there is a process group already: call plan() before init_process_group(), or in another process")
-    distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+    distributed.init_process_group("fake", store=fake_store(), rank=rank, world_size=size)
     try:
         yield init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
     finally:
