@@ -58,6 +58,18 @@ class Interleaved(Grouped):
         return (numbers - zeros[groups]) * self.scales[groups]
 
 
+class Parted(Grouped):
+    """It unpacks half of its columns at a time, and all of it for each sample."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([torch.cat([each @ half for half in self._halves()], -1) for each in x])
+
+    def _halves(self) -> list[Tensor]:
+        groups, half = self.g_idx.long(), OUTER // 2
+        columns = (self.qweight[:, :half], self.qweight[:, half:])
+        return [((each[:, None] >> SHIFTS[:, None] & 15).flatten(0, 1) * self.scales[groups, :half]) for each in columns]
+
+
 class Blocks(nn.Module):
     """As gpt-oss stores it: two indices of a code book in a byte, and for each 32 of them an exponent in another."""
 
@@ -154,6 +166,32 @@ def test_a_layer_that_is_called_twice_has_its_weights_once() -> None:
     layer.qzeros = torch.zeros(INNER // GROUP, INNER // 8, dtype=torch.int32)
     layer.scales = torch.ones(INNER // GROUP, INNER)
     assert _overall(nn.Sequential(layer, nn.ReLU(), layer))["nograd_params"] == INNER * INNER
+
+
+def test_parts_are_added_up_and_repetitions_are_not() -> None:
+    info = crawl_module(Parted(), (3, INNER), batch_size=2)
+    assert info["overall"]["nograd_params"] == INNER * OUTER
+    assert info["overall"]["macs"] == 2 * 3 * INNER * OUTER
+
+
+class Scaled(nn.Module):
+    """As DeepSeek stores it: fp8, and a scale for each block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(OUTER, INNER).to(torch.float8_e4m3fn), requires_grad=False)
+        self.weight_scale_inv = nn.Parameter(torch.ones(OUTER // 16, INNER // 16), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scales = self.weight_scale_inv.repeat_interleave(16, 0).repeat_interleave(16, 1)
+        return functional.linear(x, self.weight.to(x.dtype) * scales)
+
+
+def test_eight_bits_of_fractions_are_a_weight_each() -> None:
+    found = _overall(Scaled())
+    scales = OUTER * INNER // 256
+    assert (found["nograd_params"], found["param_size"]) == (OUTER * INNER + scales, OUTER * INNER + 4 * scales)
+    assert found["macs"] == OUTER * INNER
 
 
 def test_what_a_hidden_kernel_unpacks_is_a_lower_bound() -> None:

@@ -2,15 +2,15 @@
 
 A model that was quantised keeps a weight as integers of 8 to 32 bits, each of which holds one or several numbers, and makes the
 weight of them before it is multiplied, or has a kernel that does. So what a pass computes from parameters and buffers alone is
-followed up to the products that take it: the largest integers that went into an operand hold as many numbers as it has. The
-smaller ones hold scales and zero points.
+followed up to the products that take it: the largest integers that went into an operand, or the part of them that was read,
+hold as many numbers as it has. The smaller ones hold scales and zero points.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import torch
 
@@ -26,13 +26,11 @@ _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32})
 #: operators that pick by an index: of a code book a number for each, which is a value; of a table a row, which is none
 _LOOKUPS = frozenset(map(str, (aten.index, aten.embedding, aten.index_select, aten.gather, aten.take)))
 
-_NONE: frozenset[int] = frozenset()
-
 
 def with_unpacked(trace: Trace, slots: Sequence[Slot]) -> Trace:
     """The same record, in which packed weights are parameters, of as many elements as they hold; what is unknown is said."""
     packed = {
-        trace.parameters[at].storages[0]: at
+        trace.parameters[at].storages[0]: trace.parameters[at].identity
         for at, slot in enumerate(slots)
         if not slot.is_lazy and slot.tensor.dtype in _INTEGERS and slot.tensor.numel() > 1 and trace.parameters[at].storages
     }
@@ -43,27 +41,28 @@ def with_unpacked(trace: Trace, slots: Sequence[Slot]) -> Trace:
     return _counted(trace, slots, flow)
 
 
+#: by the position of a packed parameter or buffer, the tensors as which it was read: it, or views of it
+_Sources = Mapping[int, frozenset[int]]
+
+
 class _Flow:
     """What is computed from parameters and buffers alone, and from which packed ones."""
 
-    def __init__(self, trace: Trace, packed: dict[int, int]) -> None:
+    def __init__(self, trace: Trace, packed: Mapping[int, int]) -> None:
         """``packed``: by storage the position of a parameter or buffer."""
         self._trace = trace
+        self._packed = packed
         kept = ("parameter", "buffer", "constant")
-        self._sources = {
-            number: frozenset({packed[number]} if number in packed else ())
-            for number, storage in enumerate(trace.storages)
-            if storage.kind in kept
-        }
-        #: by parameter and module call, of each operand that was made of it, how many numbers it has
-        self._held: dict[int, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+        self._sources: dict[int, _Sources] = {at: {} for at, each in enumerate(trace.storages) if each.kind in kept}
+        #: by parameter how many numbers are in an element of it
+        self._in_each: dict[int, Fraction] = {}
         #: those that went into an operator of which nobody knows what it does
         self.lost: set[int] = set()
 
     @property
     def held(self) -> dict[int, int]:
-        """By parameter the numbers that it holds: those of all operands in one call of its module."""
-        return {at: max(sum(each.values()) for each in calls.values()) for at, calls in self._held.items()}
+        """By parameter the numbers that it holds, also in parts that this pass has not met, such as other experts."""
+        return {at: round(self._trace.parameters[at].numel * each) for at, each in self._in_each.items()}
 
     def follow(self) -> None:
         """All calls of the forward pass, in their order."""
@@ -81,27 +80,34 @@ class _Flow:
             if made is None:
                 self._sources.pop(storage, None)
             else:
-                self._sources[storage] = self._sources.get(storage, _NONE) | made
+                self._sources[storage] = _joined([self._sources.get(storage, {}), made])
 
-    def _values(self, op: OpCall) -> frozenset[int]:
+    def _sources_of(self, tensor: int) -> _Sources:
+        storage = self._trace.tensors[tensor].storage
+        own = self._packed.get(storage)
+        return self._sources.get(storage, {}) if own is None else {own: frozenset({tensor})}
+
+    def _values(self, op: OpCall) -> _Sources:
         """The packed weights of which it has the values, not only the places."""
         is_lookup = op.signature.operator in _LOOKUPS
-        records = [self._trace.tensors[each] for each in _read(op)]
         size = op.signature.outputs[0].numel if op.signature.outputs else 0
-        taken = [each for place, each in enumerate(records) if not (is_lookup and place) or each.spec.numel == size]
-        return _NONE.union(*(self._sources[each.storage] for each in taken))
+        taken = (
+            each
+            for place, each in enumerate(_read(op))
+            if not (is_lookup and place) or self._trace.tensors[each].spec.numel == size
+        )
+        return _joined(map(self._sources_of, taken))
 
     def _consume(self, op: OpCall) -> None:
         """An operator that also takes what depends on the inputs."""
-        operands = [each for each in dict.fromkeys(op.inputs) if self._sources.get(self._trace.tensors[each].storage)]
+        operands = [each for each in dict.fromkeys(op.inputs) if self._sources_of(each)]
         if not operands:
             return
         found = price(op.signature)
         if found.state == "unpriced":
-            self.lost |= _NONE.union(*(self._sources[self._trace.tensors[each].storage] for each in operands))
+            self.lost.update(*map(self._sources_of, operands))
         elif found.cost.macs:
-            largest = max(operands, key=lambda each: self._trace.tensors[each].spec.stored_bytes)
-            self._multiplied(op, largest, found.cost.macs)
+            self._multiplied(op, max(operands, key=self._bytes_of), found.cost.macs)
 
     def _multiplied(self, op: OpCall, operand: int, macs: int) -> None:
         """An operand of fractions has all numbers; packed ones are told by what a row of the result takes."""
@@ -109,8 +115,25 @@ class _Flow:
         out = op.signature.outputs[0]
         whole = self._trace.storages[storage].size // spec.dtype.itemsize
         numbers = whole if spec.dtype not in _INTEGERS else macs * out.shape[-1] // max(out.numel, 1)
-        weight = max(self._sources[storage], key=lambda at: self._trace.parameters[at].stored_bytes)
-        self._held[weight][op.module_call][storage] = numbers
+        sources = self._sources_of(operand)
+        weight = max(sources, key=lambda at: self._trace.parameters[at].stored_bytes)
+        in_each = Fraction(numbers, max(self._elements(weight, sources[weight]), 1))
+        self._in_each[weight] = max(in_each, self._in_each.get(weight, in_each))
+
+    def _elements(self, weight: int, views: frozenset[int]) -> int:
+        """How many were read: two views may be two parts, or all of it twice."""
+        return min(self._trace.parameters[weight].numel, sum(self._trace.tensors[each].spec.stored_numel for each in views))
+
+    def _bytes_of(self, tensor: int) -> int:
+        return self._trace.tensors[tensor].spec.stored_bytes
+
+
+def _joined(sources: Iterable[_Sources]) -> _Sources:
+    found: dict[int, frozenset[int]] = {}
+    for each in sources:
+        for at, views in each.items():
+            found[at] = found.get(at, frozenset()) | views
+    return found
 
 
 def _read(op: OpCall) -> list[int]:
