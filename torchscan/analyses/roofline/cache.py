@@ -32,7 +32,7 @@ def bytes_in_cache(trace: Trace, size: int | None, read: Sequence[int], appends:
         return [(0, 0)] * len(trace.ops)
     walk = _Walk(trace, int(size * CACHE_KEPT), read, appends)
     for index in range(len(trace.ops)):
-        walk.step(index)
+        walk.use(index)
     return [walk.step(index) for index in range(len(trace.ops))]
 
 
@@ -56,16 +56,21 @@ class _Walk:
         self._last: dict[Piece, int] = {}
 
     def step(self, index: int) -> tuple[int, int]:
-        op = self._trace.ops[index]
-        if op.signature.is_view or index in self._appends:
-            return 0, 0
+        """The bytes that a call finds in the cache, and those that it leaves there for good."""
         sizes = self._sizes[index]
-        read = sum(sizes[tensor] for tensor in dict.fromkeys(op.inputs) if self._is_there(tensor, sizes[tensor]))
-        written = sum(sizes[tensor] for tensor in dict.fromkeys(op.outputs) if self._is_let_go(tensor, index))
-        for tensor, size in sizes.items():
+        if not sizes:
+            return 0, 0
+        op = self._trace.ops[index]
+        read = sum([sizes[tensor] for tensor in dict.fromkeys(op.inputs) if self._is_there(tensor, sizes[tensor])])
+        written = sum([sizes[tensor] for tensor in dict.fromkeys(op.outputs) if self._is_let_go(tensor, index)])
+        self.use(index)
+        return read, written
+
+    def use(self, index: int) -> None:
+        """What a call touches was used last."""
+        for tensor, size in self._sizes[index].items():
             self._used += size
             self._last[self._pieces[tensor]] = self._used
-        return read, written
 
     def _sizes_of(self, index: int) -> dict[int, int]:
         """Bytes that a call uses of each tensor; of what it reads, no more than it reads in all."""
