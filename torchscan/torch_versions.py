@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -37,10 +37,12 @@ __all__ = [
     "OpOverloadPacket",
     "TensorHooks",
     "TorchDispatchMode",
+    "WithoutData",
     "as_written",
     "aten",
     "attention_order",
     "backward_pass",
+    "chunking_verbs",
     "compile_callbacks",
     "compile_records",
     "compiled_from",
@@ -74,6 +76,7 @@ __all__ = [
     "print_options",
     "put_back_hooks",
     "recompile_reason",
+    "resizing_verbs",
     "scaled_dot_product_attention",
     "set_attention_order",
     "set_default_device",
@@ -180,6 +183,36 @@ def making_fakes() -> contextlib.AbstractContextManager[object]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+class WithoutData:
+    """Makes tensors that pretend to be on their device, and have no data."""
+
+    def __init__(self, mode: Any) -> None:
+        from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+
+        #: in which all tensors are made so
+        self.mode: contextlib.AbstractContextManager[object] = mode
+        self._make: Any = FakeTensor
+        self._as_meta: Any = in_kernel_invocation_manager
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> WithoutData | None:
+        """As a tensor, or the part of it that is here, was made; None: it has data."""
+        mode = getattr(local_part(tensor), "fake_mode", None)
+        return None if mode is None else cls(mode)
+
+    def tensor(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """One of its own memory."""
+        made: Tensor = self._make(self.mode, torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device)
+        return made
+
+    def view(self, tensor: Tensor, shape: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
+        """One that looks into the memory of another."""
+        with self._as_meta(self.mode):
+            view = tensor.as_strided(shape, stride, offset)
+        made: Tensor = self._make(self.mode, view, tensor.device)
+        return made
 
 
 def fake_store() -> Any:
@@ -479,6 +512,21 @@ def placement_verbs() -> list[tuple[Any, str]]:
     api = sys.modules.get("torch.distributed.tensor._api")
     names = ("propagate_op_sharding", "propagate_op_sharding_non_cached")
     return [] if api is None else [(api.DTensor._op_dispatcher.sharding_propagator, name) for name in names]
+
+
+def resizing_verbs() -> list[tuple[Any, str]]:
+    """Where the functions are by which FSDP2 lets go of memory of a tensor and gets it back, if it is used."""
+    modules = [sys.modules.get(f"torch.distributed.fsdp._fully_shard.{name}") for name in ("_fsdp_param", "_fsdp_param_group")]
+    names = ("alloc_storage", "free_storage")
+    return [(each, name) for each in modules for name in names if hasattr(each, name)]
+
+
+def chunking_verbs() -> list[tuple[Any, str]]:
+    """Where the function is by which FSDP2 makes the parts of all processes, of which it keeps one, if it is used."""
+    from torch.distributed.fsdp import _fully_shard
+
+    module: Any = getattr(_fully_shard, "_fsdp_param", None)
+    return [(module, "_chunk_with_empty")] if hasattr(module, "_chunk_with_empty") else []
 
 
 def is_spread_type(kind: type) -> bool:

@@ -15,13 +15,16 @@ from torchscan.once import once
 from torchscan.trace.events import Phase, StorageKind, StorageRecord
 from torchscan.trace.trace import Trace
 
-#: "activations" are kept for the backward pass or, if there is none, for other layers; "temporary" is all other memory that
-#: operators allocate
-MemoryKind = Literal["parameters", "buffers", "inputs", "gradients", "optimizer", "cache", "activations", "temporary"]
+#: "gathered" are parameters of which each process holds a part, while they are whole; "activations" are kept for the backward
+#: pass or, if there is none, for other layers; "temporary" is all other memory that operators allocate
+MemoryKind = Literal[
+    "parameters", "gathered", "buffers", "inputs", "gradients", "optimizer", "cache", "activations", "temporary"
+]
 KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 
 _STANDING: Mapping[StorageKind, MemoryKind] = {
     "parameter": "parameters",
+    "gathered": "gathered",
     "buffer": "buffers",
     "constant": "buffers",
     "input": "inputs",

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from torchscan.errors import InputError
-from torchscan.torch_versions import fake_store
+from torchscan.recording.patches import overridden
+from torchscan.torch_versions import chunking_verbs, fake_store
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -29,9 +32,30 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
         raise InputError("there is a process group already: call plan() before init_process_group(), or in another process")
     distributed.init_process_group("fake", store=fake_store(), rank=rank, world_size=size)
     try:
-        yield init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
+        with contextlib.ExitStack() as stack:
+            for verb in chunking_verbs():
+                stack.enter_context(overridden(*verb, lambda _: _Chunks))
+            yield init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
     finally:
         distributed.destroy_process_group()
+
+
+class _Chunks(Sequence[Tensor]):
+    """A tensor in as many parts as there are processes, as ``torch.chunk`` has them. Nobody needs those of the others."""
+
+    def __init__(self, tensor: Tensor, number: int, dim: int) -> None:
+        self._tensor, self._number, self._dim = tensor, number, dim
+        self._size = -(-tensor.shape[dim] // number)
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __getitem__(self, place: Any) -> Any:
+        if not 0 <= place < self._number:
+            raise IndexError(place)
+        begin = place * self._size
+        left = min(self._size, self._tensor.shape[self._dim] - begin)
+        return self._tensor.narrow(self._dim, begin, left) if left > 0 else self._tensor.new_empty(0)
 
 
 def _size_of(mesh: Mapping[str, int]) -> int:

@@ -17,8 +17,10 @@ from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, NO_FLOATS
 from torchscan.recording.execution.abstract import AbstractExecution
 from torchscan.recording.execution.calls import Execution
+from torchscan.recording.execution.pretending import PretendingExecution
 from torchscan.recording.execution.real import RealExecution
 from torchscan.recording.request import PassRequest
+from torchscan.torch_versions import WithoutData
 
 _META = torch.device("meta")
 
@@ -37,6 +39,8 @@ class Attempt:
     is_last_resort: bool = True
     #: where the model is, if its tensors are elsewhere
     home: torch.device | None = None
+    #: makes tensors that have a device and no data, as those of the model do
+    without_data: WithoutData | None = None
     #: by their paths the values of buffers that have none of their own
     buffers: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -62,6 +66,8 @@ class Attempt:
 
         In pieces, all floats are meta tensors: autograd and composites compare devices.
         """
+        if self.without_data is not None:
+            return PretendingExecution(self.without_data)
         if not self.is_abstract:
             return RealExecution()
         return AbstractExecution(NO_FLOATS if self.in_pieces else CONCRETE_FLOATS, device_type)
@@ -106,7 +112,7 @@ def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
     if request.execute == "real":
         return [real.because("asked for")]
     if inventory.is_spread:
-        return [real.because("the model is spread over processes")]
+        return [replace(real.because("the model is spread over processes"), without_data=inventory.without_data)]
     if real.device.type == "cuda":
         return [real.because("the model is on CUDA")]
     if on_meta:

@@ -51,6 +51,9 @@ def record_step(request: PassRequest) -> tuple[Trace, PassRequest]:
     if is_fake and not inventory.is_spread:
         request = on_meta_copy(request)  # meta tensors do as well
         inventory = _inventory(request)
+    if inventory.is_spread and request.execute == "auto":
+        trace = _record(request, inventory)  # what processes do with their parts needs tensors on a device
+        return trace, request
     if request.execute == "auto" and request.in_pieces:
         return _record_in_pieces(request, inventory)
     trace = _record(request, inventory)

@@ -29,7 +29,7 @@ from torchscan.recording.training.gradients import BackwardError, Substitutes, l
 from torchscan.recording.training.optimizers import OptimizerError
 from torchscan.recording.training.step import differentiate, name_gradients, optimize
 from torchscan.recording.undo import at_the_latest, interruptible
-from torchscan.torch_versions import compiles_flex_attention, placement_verbs, without_modes
+from torchscan.torch_versions import compiles_flex_attention, placement_verbs, resizing_verbs, without_modes
 from torchscan.trace.events import InputRecord
 
 
@@ -158,6 +158,8 @@ class _Stage:
                 stack.enter_context(replaced(*compiles_flex, lambda _: True))
             for verb in placement_verbs():
                 stack.enter_context(overridden(*verb, _unrecorded))
+            for verb in resizing_verbs():
+                stack.enter_context(overridden(*verb, self._noting_size))
             if in_pieces:
                 stack.enter_context(self._substitutes)
             elif is_abstract:
@@ -169,6 +171,15 @@ class _Stage:
             stack.enter_context(checkpointed([self._inventory.modules[path] for path in self._request.checkpointed]))
             stack.enter_context(self._recorder.recording())
             yield
+
+    def _noting_size(self, resize: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+        """No operator tells of it."""
+
+        def run(tensor: Tensor) -> None:
+            resize(tensor)
+            self._recorder.table.note_size(tensor)
+
+        return run
 
     def _batch(self, arguments: _Arguments) -> tuple[Any, Any]:
         """Forward, and backward if asked for: the output and the loss."""

@@ -16,7 +16,9 @@ SIGNS: Mapping[str, str] = {
     "buffers": "▛",
     "optimizer": "▓",
     "inputs": "▞",
+    "cache": "▚",
     "gradients": "▒",
+    "gathered": "▙",
     "activations": "░",
     "temporary": "·",
 }

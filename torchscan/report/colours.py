@@ -26,6 +26,7 @@ COLOURS: Mapping[str, str] = {
     "temporary": "#d1605e",
     "inputs": "#8c6d31",
     "buffers": "#9ecae9",
+    "gathered": "#b279a2",
 }
 #: on dark ground
 DARK_COLOURS: Mapping[str, str] = {

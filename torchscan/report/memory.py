@@ -17,7 +17,17 @@ from torchscan.report.text import grid, needed, paragraphs, totals_of
 _NARROWEST, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
 
 #: from the bottom up: what is always there first
-STACK: Sequence[MemoryKind] = ("parameters", "buffers", "optimizer", "inputs", "cache", "gradients", "activations", "temporary")
+STACK: Sequence[MemoryKind] = (
+    "parameters",
+    "buffers",
+    "optimizer",
+    "inputs",
+    "cache",
+    "gradients",
+    "gathered",
+    "activations",
+    "temporary",
+)
 
 
 def memory_table(estimate: MemoryEstimate) -> Table:

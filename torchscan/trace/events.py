@@ -25,7 +25,8 @@ Phase = Literal["forward", "backward", "optimizer"]
 #: function that a checkpoint runs once more while gradients are computed
 Origin = Literal["function", "engine", "checkpoint"]
 TensorKind = Literal["input", "parameter", "buffer", "constant", "optimizer state", "cache", "intermediate"]
-StorageKind = TensorKind | Literal["gradient"]
+#: "gathered": parameters of which other processes hold the rest, whole for as long as they are needed
+StorageKind = TensorKind | Literal["gradient", "gathered"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchscan.once import once
 from torchscan.recording.bookkeeping.containers import ATOMS, Fingerprint, fingerprint_of, packed_objects, packed_tensors
-from torchscan.torch_versions import is_fake_type, is_spread_type
+from torchscan.torch_versions import WithoutData, is_fake_type, is_spread_type
 from torchscan.trace.events import TensorKind, stored_size
 
 #: what each module has, parameters, buffers, other modules and tables of hooks: nothing that is packed
@@ -156,6 +156,11 @@ class Inventory:
     def is_fake(self) -> bool:
         """Whether it has fake tensors."""
         return any(map(is_fake_type, self._kinds))
+
+    @property
+    def without_data(self) -> WithoutData | None:
+        """How its tensors were made, if they have no data; None: they have."""
+        return next((made for slot in self.slots if (made := WithoutData.of(slot.tensor)) is not None), None)
 
     @property
     def is_spread(self) -> bool:

@@ -81,10 +81,16 @@ class Storages:
         return number, True
 
     def add_made(self, tensor: Tensor, spec: TensorSpec, producer: int) -> int:
-        """Memory that an operator call made; the spec is asked for its size where the tensor has none of its own."""
+        """Memory that an operator call made; the spec is asked for its size where the tensor has none of its own.
+
+        Some operators say that they return new memory, and return that of an operand: FSDP2's, before it gathers.
+        """
         if self._gone:
             self._settle()
         storage = _storage_of(tensor)
+        known = None if storage is None else self._watches.get(storage._cdata)
+        if known is not None:
+            return known.number
         number = len(self._blocks)
         size = spec.stored_bytes if storage is None else storage.nbytes()
         self._blocks.append((0 if self._is_left_out(tensor) else size, producer, "intermediate", ""))
@@ -132,6 +138,23 @@ class Storages:
         before, seen, kind, name = self._blocks[number]
         self._blocks[number] = (max(before, size), seen, kind, name)
 
+    def resized(self, tensor: Tensor) -> int | None:
+        """What processes share is let go of, and comes back, in the same object: new memory, whose number this is, or None."""
+        self._settle()
+        storage = tensor.untyped_storage()
+        number = self._of_pointer.get(storage._cdata)
+        if number is None:
+            return None
+        if not storage.nbytes():
+            self._died.setdefault(number, self._now)
+            return None
+        if number not in self._died:
+            self.call_it(number, "gathered", "")
+            return None
+        self._blocks.append((storage.nbytes(), self._now, "gathered", ""))
+        self._watches[storage._cdata].number = self._of_pointer[storage._cdata] = len(self._blocks) - 1
+        return len(self._blocks) - 1
+
     def advance(self, ops: int) -> None:
         """So many operator calls have been made."""
         if self._gone:
@@ -158,13 +181,13 @@ class Storages:
             if others:
                 self._more_holders[watch.number] = others - 1
             else:
-                self._died[watch.number] = self._now
+                self._died.setdefault(watch.number, self._now)
             del self._of_pointer[watch.pointer], self._watches[watch.pointer]
 
 
 def _is_born(kind: StorageKind, died: int | None) -> bool:
     """Constants that outlive the pass are the model's and were there before; others came about when first seen."""
-    return kind in ("intermediate", "gradient") or (kind == "constant" and died is not None)
+    return kind in ("intermediate", "gradient", "gathered") or (kind == "constant" and died is not None)
 
 
 def _storage_of(tensor: Tensor) -> torch.UntypedStorage | None:

@@ -208,6 +208,17 @@ class TensorTable:
         self.records.append(TensorRecord(spec, old.storage, old.kind, old.name, producer))
         return tracked
 
+    def note_size(self, tensor: Tensor) -> None:
+        """The memory of a tensor was let go of, or is there again: as another block, into which others look, too."""
+        before, now = self.storages.find(tensor), self.storages.resized(tensor)
+        if before is None or now is None:
+            return
+        for tracked in [*self._sharing(before)]:
+            record = self.records[tracked.index]
+            tracked.index, tracked.storage = len(self.records), now
+            self.records.append(record._replace(storage=now, producer=None))
+        self._last_of_storage[now] = self._last_of_storage.pop(before)
+
     def protect(self, tensor: Tensor) -> bool:
         """Before a write: let a copy stand in for memory of the user's, in all tensors that look into it. Whether it is new."""
         storage = self.find(tensor).storage

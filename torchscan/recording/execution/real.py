@@ -41,7 +41,10 @@ class RealExecution:
         if (request.traits.written or request.traits.silently_written) and protect_foreign(request):
             request.look_up()
         with _ordinary_tensors():
-            outcome = describe_outcome(request, request.call())
+            outcome = self._outcome(request)
         signature = outcome.signature
         key = (request.key, tuple(map(id, signature.outputs)), signature.is_view)
         return outcome._replace(signature=self._signatures.setdefault(key, signature))
+
+    def _outcome(self, request: OpRequest) -> OpOutcome:
+        return describe_outcome(request, request.call())

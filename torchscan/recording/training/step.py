@@ -20,7 +20,7 @@ from torchscan.recording.training.gradients import (
 )
 from torchscan.recording.training.optimizers import OptimizerChoice, implementations_of, optimizer_on, state_of, take_step
 from torchscan.recording.training.repeated import repeated_step
-from torchscan.torch_versions import outside_of_everything, without_torch_function
+from torchscan.torch_versions import is_spread_type, local_part, outside_of_everything, without_torch_function
 
 
 def differentiate(loss: Any, recorder: Recorder, substitutes: Substitutes) -> None:
@@ -36,13 +36,19 @@ def name_gradients(tensors: Sequence[tuple[str, Tensor]], substitutes: Substitut
     """Say of the memory of gradients that stay whose they are."""
     with without_torch_function():
         for name, tensor in tensors:
-            known = substitutes.known(tensor)
-            gradient = known.grad if known is not None and known.is_leaf else None
+            gradient = _gradient_of(tensor, substitutes)
             if gradient is None:
                 continue
             if gradient.layout is not torch.strided:
                 recorder.assume(f"that the sparse gradient of {name} takes no memory, which is not followed")
             recorder.table.name_gradient(gradient, name)
+
+
+def _gradient_of(tensor: Tensor, substitutes: Substitutes) -> Tensor | None:
+    """What this process has of it."""
+    known = tensor if is_spread_type(type(tensor)) else substitutes.known(tensor)
+    gradient = known.grad if known is not None and known.is_leaf else None
+    return None if gradient is None else local_part(gradient)
 
 
 def optimize(
@@ -80,13 +86,16 @@ def _enter_state(optimizer: Optimizer, paths: Mapping[int, str], table: TensorTa
 
 
 def _updated(tensor: Tensor, table: TensorTable, substitutes: Substitutes) -> Tensor:
-    """What an optimizer may write to instead of a parameter: what functions got, or, if that has data, a meta copy of it."""
+    """What an optimizer may write to instead of a parameter: what functions got, or, if that has data, a meta copy of it.
+
+    Of what is spread over processes, each updates its own part.
+    """
     substitute = substitutes.of(tensor)
-    if substitutes.on_meta or substitute.is_meta:
+    if substitutes.on_meta or (substitute.is_meta and not is_spread_type(type(substitute))):
         return substitute
-    updated, gradient = meta_copy(substitute).requires_grad_(substitute.requires_grad), substitute.grad
+    updated, gradient = meta_copy(local_part(substitute)).requires_grad_(substitute.requires_grad), substitute.grad
     table.enter_elsewhere(updated)  # its memory is the parameter's, which is counted
     if gradient is not None:
-        updated.grad = meta_copy(gradient)
+        updated.grad = meta_copy(local_part(gradient))
         table.enter_elsewhere(updated.grad)
     return updated

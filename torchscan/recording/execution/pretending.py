@@ -1,0 +1,124 @@
+"""Running operators on tensors that have a device and no data, as models have them that are spread over processes.
+
+What is made of no tensor has no data either, if it has fractions. Integers and masks keep their values, on which the flow of a
+model depends. What an operator makes of given specs is worked out once: torch takes half a millisecond a call for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchscan.recording.bookkeeping.tensors import has_strides
+from torchscan.recording.execution.calls import OpOutcome, OpRequest, tensors_of_result
+from torchscan.recording.execution.real import RealExecution
+from torchscan.torch_versions import WithoutData, is_fake_type
+from torchscan.trace.events import OpSignature, TensorSpec
+
+
+class _Plan(NamedTuple):
+    """What a call with a given key does."""
+
+    signature: OpSignature
+    alias_of: tuple[int | None, ...]
+    make: Callable[[OpRequest], Any]
+
+
+class PretendingExecution(RealExecution):
+    """See the top of this file."""
+
+    def __init__(self, without_data: WithoutData) -> None:
+        super().__init__()
+        self._without_data = without_data
+        self._plans: dict[tuple[Any, ...], _Plan] = {}
+
+    def _outcome(self, request: OpRequest) -> OpOutcome:
+        if request.traits.is_factory:
+            return self._made_of_nothing(request)
+        if not any(is_fake_type(type(each)) for each in request.tensors):
+            return super()._outcome(request)
+        plan = self._plans.get(request.key)
+        if plan is None:
+            return self._first_outcome(request)
+        result = plan.make(request)
+        return OpOutcome(result, plan.signature, tensors_of_result(result), plan.alias_of)
+
+    def _made_of_nothing(self, request: OpRequest) -> OpOutcome:
+        if not _type_of(request).is_floating_point:
+            return super()._outcome(request)
+        with self._without_data.mode:
+            return super()._outcome(request)
+
+    def _first_outcome(self, request: OpRequest) -> OpOutcome:
+        outcome = super()._outcome(request)
+        make = self._again(request, outcome) if request.op.namespace == "aten" else None
+        if make is not None:
+            self._plans[request.key] = _Plan(outcome.signature, tuple(outcome.alias_of), make)
+        return outcome
+
+    def _again(self, request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest], Any] | None:
+        """A function that returns what this call did, if that is new memory, or the only operand that it has written to."""
+        specs = outcome.signature.outputs
+        if request.traits.written or request.traits.silently_written:
+            return _returned(request, outcome)
+        if outcome.signature.is_view:
+            return self._looked_into(request, outcome)
+        if any(each is not None for each in outcome.alias_of) or not all(map(_is_replaceable, outcome.outputs)):
+            return None
+        device = outcome.outputs[0].device if outcome.outputs else None
+        if device is None or any(each.device != device for each in outcome.outputs):
+            return None
+        if isinstance(outcome.result, Tensor):
+            return lambda _: self._made(specs[0], device)
+        if type(outcome.result) in (list, tuple) and len(outcome.result) == len(specs):
+            kind = type(outcome.result)
+            return lambda _: kind([self._made(spec, device) for spec in specs])
+        return None
+
+    def _looked_into(self, request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest], Any] | None:
+        """Another look into the memory of an operand, as far from where that one looks."""
+        result, place = outcome.result, outcome.alias_of[0]
+        if not isinstance(result, Tensor) or not is_fake_type(type(result)) or place is None:
+            return None
+        operand, spec = request.tensors[place], outcome.signature.outputs[0]
+        if result is operand or result.dtype is not operand.dtype or result.is_complex() or not has_strides(operand):
+            return None
+        further = int(result.storage_offset()) - int(operand.storage_offset())
+
+        def make(again: OpRequest) -> Tensor:
+            seen = again.tensors[place]
+            return self._without_data.view(seen, spec.shape, spec.stride, int(seen.storage_offset()) + further)
+
+        return make
+
+    def _made(self, spec: TensorSpec, device: torch.device) -> Tensor:
+        return self._without_data.tensor(spec.shape, spec.stride, spec.dtype, device)
+
+
+def _returned(request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest], Any] | None:
+    """There is no data to write, so once it is known that the spec stays as it is, the work can be left out."""
+    written = request.written_tensors()
+    if len(written) != 1 or outcome.result is not written[0]:
+        return None
+    place = next(place for place, each in enumerate(request.tensors) if each is written[0])
+    is_as_before = request.tracked[place].spec is outcome.signature.outputs[0]
+    return (lambda again: again.tensors[place]) if is_as_before else None
+
+
+def _is_replaceable(tensor: Tensor) -> bool:
+    """Whether another one of this spec is as good: it has no data, and all of its memory."""
+    if not is_fake_type(type(tensor)) or tensor.layout is not torch.strided:
+        return False
+    return tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+
+
+def _type_of(request: OpRequest) -> torch.dtype:
+    """Of what a factory makes: integers if its arguments are, unless they say otherwise."""
+    given = request.kwargs.get("dtype")
+    if isinstance(given, torch.dtype):
+        return given
+    has_integers = any(type(each) is int for each in request.args)
+    return torch.int64 if has_integers else torch.get_default_dtype()
