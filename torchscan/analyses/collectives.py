@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from torchscan.analyses.roofline.links import Fabric
 from torchscan.ops.collectives import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
@@ -26,17 +27,22 @@ class Collective:
     #: of all these calls: of the whole tensors, and what each process sends at least
     bytes: int
     sent_bytes: int
+    #: how long they take, in the background or not; None: on no device
+    seconds: float | None = None
 
 
-def collectives_of(trace: Trace) -> tuple[Collective, ...]:
+def collectives_of(trace: Trace, fabric: Fabric | None = None) -> tuple[Collective, ...]:
     """In the order in which they were met first."""
     calls: Counter[_Key] = Counter()
     sizes: Counter[_Key] = Counter()
+    times: dict[_Key, float] = {}
     for op in trace.ops:
         if (key := _key(trace, op)) is not None:
             calls[key] += 1
             sizes[key] += whole_bytes(op.signature)
-    return tuple(_collective(key, calls[key], sizes[key]) for key in calls)
+            if fabric is not None:
+                times[key] = times.get(key, 0.0) + (fabric.seconds(op) or 0.0)
+    return tuple(_collective(key, calls[key], sizes[key], times.get(key)) for key in calls)
 
 
 _Key = tuple[Kind, str, int, Phase, str]
@@ -51,7 +57,7 @@ def _key(trace: Trace, op: OpCall) -> _Key | None:
     return kind, *named, op.phase, trace.path_of(op)
 
 
-def _collective(key: _Key, calls: int, size: int) -> Collective:
+def _collective(key: _Key, calls: int, size: int, seconds: float | None) -> Collective:
     kind, group, processes, phase, layer = key
     return Collective(
         kind=kind,
@@ -62,4 +68,5 @@ def _collective(key: _Key, calls: int, size: int) -> Collective:
         calls=calls,
         bytes=size,
         sent_bytes=sent_bytes(kind, size, processes),
+        seconds=seconds,
     )

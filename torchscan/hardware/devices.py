@@ -64,6 +64,10 @@ class Device(Result):
     l2_bytes: int | None = None
     #: bytes per second to other devices, over all links in both directions
     link_bytes_per_second: float | None = None
+    #: how many devices a link joins, where not all of a machine; PCIe joins the others
+    link_devices: int | None = None
+    #: bytes per second over PCIe, in one direction; None: not known
+    pcie_bytes_per_second: float | None = None
     #: power limit of the board, in watts
     power_watts: float | None = None
     #: key of a number -> its source
@@ -389,7 +393,17 @@ def _read(path: Path) -> dict[str, Any]:
 #: the formats that can have rates
 RATES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
 _REQUIRED = ("memory_gb", "bandwidth_gbs", "dense_tflops")
-_NUMBERS = ("memory_gb", "bandwidth_gbs", "boost_mhz", "l2_mb", "link_gbs", "power_w", "multiprocessors", "context_mb")
+_NUMBERS = (
+    "memory_gb",
+    "bandwidth_gbs",
+    "boost_mhz",
+    "l2_mb",
+    "link_gbs",
+    "link_devices",
+    "power_w",
+    "multiprocessors",
+    "context_mb",
+)
 _DESCRIPTIONS = (
     *("capability", "vendor", "arch", "gddr_ecc", "memory_type", "l3_mb", "pcie", "aliases", "source", "unverified", "note"),
 )
@@ -416,6 +430,8 @@ def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
         has_gddr_ecc=bool(entry.get("gddr_ecc")),
         l2_bytes=None if "l2_mb" not in entry else int(entry["l2_mb"] * _MIB),
         link_bytes_per_second=_scaled(entry.get("link_gbs"), 1e9),
+        link_devices=entry.get("link_devices"),
+        pcie_bytes_per_second=_pcie(entry.get("pcie", "")),
         power_watts=entry.get("power_w"),
         source=entry.get("source", {}),
         unverified=tuple(entry.get("unverified", ())),
@@ -423,6 +439,12 @@ def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
         aliases=tuple(entry.get("aliases", ())),
         is_measured=bool(entry.get("is_measured")),
     )
+
+
+def _pcie(said: str) -> float | None:
+    """``"4.0x16" -> 31.5e9``: 8 · 2^(generation − 3) · 10^9 bits per second and lane, of 130 that are sent 128 of data."""
+    found = re.fullmatch(r"(\d)\.0x(\d+)", said)
+    return float(found[2]) * 2.0 ** (int(found[1]) - 3) * 8e9 * (128 / 130) / 8 if found else None
 
 
 def _scaled(figure: float | None, unit: float) -> float | None:

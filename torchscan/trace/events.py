@@ -44,8 +44,13 @@ class GroupSpec(NamedTuple):
     name: str
     #: what it is for, if its maker has said so: ``mesh_tp``
     purpose: str
-    #: how many processes are in it
-    size: int
+    #: which processes are in it, in the order of their places
+    ranks: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many processes are in it."""
+        return len(self.ranks)
 
 
 @dataclass(frozen=True)  # no slots: what follows from the fields is kept

@@ -9,12 +9,14 @@ traffic at full bandwidth; no operator can be faster than the slowest of the thr
 from __future__ import annotations
 
 from torchscan.analyses.roofline.analysis import group, roofline_of, rounded
+from torchscan.analyses.roofline.links import Fabric
 from torchscan.analyses.roofline.numbers import numbers_of, require_format
 from torchscan.analyses.roofline.rates import Numbers, Products, Rates
 from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
 from torchscan.analyses.roofline.spread import Spread
 
 __all__ = [
+    "Fabric",
     "GroupLoad",
     "Limiter",
     "Numbers",

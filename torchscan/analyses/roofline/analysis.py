@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from torchscan.analyses.generation.serving import AS_IT_IS, Repriced, Serving
@@ -22,6 +22,7 @@ from torchscan.analyses.roofline.constants import (
 from torchscan.analyses.roofline.fusion import Needed, fused_kernels, handed_over, traffic_when_fused
 from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.analyses.roofline.layout import makes_channels_last
+from torchscan.analyses.roofline.links import Fabric, exposed, hidden_share, link_times
 from torchscan.analyses.roofline.rates import Numbers, Rates
 from torchscan.analyses.roofline.result import GroupLoad, Limiter, OperatorLoad, Roofline
 from torchscan.analyses.roofline.spread import Kind, Mode, Passed, spread_of
@@ -49,11 +50,16 @@ def roofline_of(
     compiled: bool = False,
     warnings: Sequence[str] = (),
     serving: Serving | None = None,
+    fabric: Fabric | None = None,
 ) -> Roofline:
-    """The roofline of a record on a device; ``compiled`` as ``torch.compile`` would run it, ``serving`` as it is served."""
+    """The roofline of a record on a device; ``compiled`` as ``torch.compile`` would run it, ``serving`` as it is served.
+
+    ``fabric``: what joins the devices among which the pass is spread.
+    """
     routed = RoutedCalls(trace)
     served = Repriced(trace, serving or AS_IT_IS).served(call_costs(trace, routed=routed))
     costs = served.costs
+    times = {} if fabric is None else link_times(trace, fabric)
     kernels = fused_kernels(trace, costs) if compiled else _each_its_own(trace)
     needed = Needed(trace, kernels) if compiled else None
     moved = traffic_when_fused(trace, costs, kernels, needed) if needed else costs
@@ -64,17 +70,58 @@ def roofline_of(
     runs = [
         device.run(index, op, moved[index], Near(cached[index], cached_at_least[index], handed[index], served.unpacked[index]))
         for index, op in enumerate(trace.ops)
-        if kernels[index] is not None
+        if kernels[index] is not None and index not in times
     ]
     loads = _loads(trace, rates, runs, kernels, compiled=compiled)
     if compiled:
         loads = _with_bound_of_whole(trace, rates, costs, runs, loads)
+    indices = [run.index for run in runs]
+    waits = exposed(trace, times, _by_phase(loads))
+    if waits:
+        loads, indices = _in_order([*loads, *(_waiting(trace, rates, *each) for each in waits.items())], [*indices, *waits])
     told = [*warnings]
     if unpriced := unpriced_operators(trace, costs):
         told.append(f"a lower bound: the cost of {', '.join(unpriced)} is not known")
     told += _not_modelled(trace)
-    result = _result(trace, rates, runs, loads, precision, compiled, told)
-    return replace(result, assumptions=(*result.assumptions, _ONE_ROUTING)) if routed.is_split_by_counts else result
+    places = [trace.ops[index].module_call for index in indices]
+    result = _result(trace, rates, runs, (loads, places), precision, compiled, told)
+    assumed = [_ONE_ROUTING] if routed.is_split_by_counts else []
+    assumed += [*fabric.assumptions, *_hidden(times, waits)] if fabric is not None and times else []
+    return replace(result, assumptions=(*result.assumptions, *assumed))
+
+
+def _in_order(loads: Sequence[OperatorLoad], indices: Sequence[int]) -> tuple[list[OperatorLoad], list[int]]:
+    """As they were called."""
+    pairs = sorted(zip(indices, loads, strict=True), key=lambda pair: pair[0])
+    return [load for _, load in pairs], [index for index, _ in pairs]
+
+
+def _waiting(trace: Trace, rates: Rates, index: int, seconds: float) -> OperatorLoad:
+    """What tells other devices something, which nothing is computed meanwhile: its least time is none, on links without end."""
+    op = trace.ops[index]
+    return OperatorLoad(
+        operator=op.signature.operator,
+        layer=trace.path_of(op),
+        call=trace.modules[op.module_call].call,
+        phase=op.phase,
+        precision="fp32",
+        macs=0,
+        flops=0,
+        elements_read=0,
+        elements_written=0,
+        bytes_read=0,
+        bytes_written=0,
+        intensity=None,
+        ridge=rates.ridge("fp32", of_products=False),
+        limiter="links",
+        time_bound=0.0,
+        time_estimate=seconds,
+    )
+
+
+def _hidden(times: Mapping[int, float], waits: Mapping[int, float]) -> list[str]:
+    share = hidden_share(times, waits)
+    return [f"that {share:.0%} of the time of collectives passes while the device computes"] if share else []
 
 
 def _with_bound_of_whole(
@@ -114,7 +161,7 @@ def _loads(
     for index, op in enumerate(trace.ops):
         kernel, is_first = kernels[index], kernels[index] == index
         host = 0.0 if rates.is_host else _host_time(op, compiled=compiled, is_first=is_first)
-        if kernel is None:
+        if index not in by_index:
             queue.wait(host)
             continue
         run, work = by_index[index], together[kernel]
@@ -190,16 +237,14 @@ def _result(
     trace: Trace,
     rates: Rates,
     runs: Sequence[Run],
-    loads: Sequence[OperatorLoad],
+    placed: tuple[Sequence[OperatorLoad], Sequence[int]],
     precision: str | None,
     compiled: bool,
     warnings: Sequence[str],
 ) -> Roofline:
+    loads, places = placed
     time = math.fsum(each.time_estimate for each in loads)
     forms = list(dict.fromkeys(run.form for run in runs if run.cost.macs))
-    by_phase: dict[Phase, float] = {}
-    for each in loads:
-        by_phase[each.phase] = by_phase.get(each.phase, 0.0) + each.time_estimate
     return Roofline(
         device=rates.device.name,
         precision=precision,
@@ -208,17 +253,24 @@ def _result(
         time_bound=math.fsum(each.time_bound for each in loads),
         time_estimate=time,
         spread=spread_of(rates.device, _passed(loads, compiled=compiled)),
-        time_by_phase=by_phase,
+        time_by_phase=_by_phase(loads),
         peak_flops={form: rates.peak(form) for form in forms},
         bandwidth=rates.bandwidth,
         compute_utilisation=math.fsum(run.work.least[0] for run in runs if run.cost.macs) / time if time else 0.0,
         memory_utilisation=math.fsum(run.work.least[1] for run in runs) / time if time else 0.0,
         operators=tuple(loads),
-        layers=_layers(trace, loads, [trace.ops[run.index].module_call for run in runs]),
+        layers=_layers(trace, loads, places),
         by_kind=_kinds(loads),
         assumptions=(*trace.provenance.assumptions, *_unverified(rates, forms), *rates.assumed),
         warnings=tuple(warnings),
     )
+
+
+def _by_phase(loads: Sequence[OperatorLoad]) -> dict[Phase, float]:
+    found: dict[Phase, float] = {}
+    for each in loads:
+        found[each.phase] = found.get(each.phase, 0.0) + each.time_estimate
+    return found
 
 
 def _passed(loads: Sequence[OperatorLoad], *, compiled: bool) -> Passed:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from torchscan.analyses.roofline.cache import Piece, piece_of
 from torchscan.analyses.roofline.kernels import is_launched
 from torchscan.ops import OpCost
+from torchscan.ops.collectives import COLLECTIVES
 from torchscan.trace.events import OpCall
 from torchscan.trace.trace import Trace
 
@@ -25,9 +26,9 @@ _APART = (*_SEARCHING, *_PLACING, "_foreach", "_fused", "_fft", "linalg", "_cudn
 
 
 def is_fusible(op: OpCall, cost: OpCost) -> bool:
-    """Whether a compiler writes the kernel of this call."""
+    """Whether a compiler writes the kernel of this call: not that of a product, nor of what goes to other processes."""
     name = op.signature.operator.removeprefix("aten.")
-    return not cost.macs and not name.startswith(_APART)
+    return not cost.macs and not name.startswith(_APART) and op.signature.operator not in COLLECTIVES
 
 
 def begins_kernel(op: OpCall) -> bool:

@@ -14,8 +14,8 @@ from torchscan.analyses.roofline.spread import Spread
 from torchscan.results import Result
 from torchscan.trace.events import Phase
 
-#: what keeps an operator from being faster: arithmetic, memory, the second-level cache, or its launch
-Limiter = Literal["compute", "memory", "cache", "launch"]
+#: what keeps an operator from being faster: arithmetic, memory, the second-level cache, its launch, or links to other devices
+Limiter = Literal["compute", "memory", "cache", "launch", "links"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

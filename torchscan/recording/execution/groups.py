@@ -24,6 +24,6 @@ def _group(given: Any) -> GroupSpec | Any:
     distributed = sys.modules["torch.distributed.distributed_c10d"]  # an operator of its is running
     try:
         group = distributed._resolve_process_group(given) if isinstance(given, str) else distributed.ProcessGroup.unbox(given)
-        return GroupSpec(group.group_name, group.group_desc, group.size())
+        return GroupSpec(group.group_name, group.group_desc, tuple(distributed.get_process_group_ranks(group)))
     except (RuntimeError, KeyError, TypeError):
         return given if isinstance(given, str) else None

@@ -17,7 +17,7 @@ from torchscan.report.pictures.style import Size, below, drawing, inks_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LIMITERS: Sequence[Limiter] = ("compute", "memory", "cache", "launch")
+_LIMITERS: Sequence[Limiter] = ("compute", "memory", "cache", "launch", "links")
 #: square points that a point which took all the time would have; and how many layers are named, if there is room
 _LARGEST, _SMALLEST, _NAMED = 2500.0, 10.0, 6
 

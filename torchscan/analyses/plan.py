@@ -1,0 +1,124 @@
+"""What the processes of a mesh hold, compute and send: results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torchscan.analyses.collectives import Collective
+from torchscan.analyses.memory_estimate import MemoryEstimate
+from torchscan.analyses.roofline import Roofline
+from torchscan.results import Result
+from torchscan.trace.trace import Trace
+from torchscan.units import count, memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlan:
+    """One process."""
+
+    rank: int
+    #: its place in each dimension of the mesh
+    place: Mapping[str, int]
+    #: the parameters that it holds
+    local_params: int
+    macs: int
+    flops: int
+    collectives: tuple[Collective, ...]
+    memory: MemoryEstimate
+    #: None: on no device
+    roofline: Roofline | None
+    trace: Trace
+
+    @property
+    def sent_bytes(self) -> int:
+        """What it sends at least."""
+        return sum(each.sent_bytes for each in self.collectives)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data, without the record."""
+        plain = {name: getattr(self, name) for name in ("rank", "local_params", "macs", "flops", "sent_bytes")}
+        return {
+            **plain,
+            "place": dict(self.place),
+            "collectives": [asdict(each) for each in self.collectives],
+            "memory": self.memory.as_dict(),
+            "roofline": None if self.roofline is None else self.roofline.as_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Result):
+    """What the processes of a mesh hold, compute and send. Figures of one process are those of the fullest that was planned."""
+
+    #: the size of each dimension by its name
+    mesh: Mapping[str, int]
+    device: str | None
+    training: bool
+    #: samples of one process; None: inputs were given
+    batch_size: int | None
+    #: of the whole model
+    params: int
+    #: the processes that were planned
+    ranks: tuple[RankPlan, ...]
+    assumptions: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def processes(self) -> int:
+        """How many there are."""
+        return math.prod(self.mesh.values())
+
+    @property
+    def fullest(self) -> RankPlan:
+        """The process that needs the most memory."""
+        return max(self.ranks, key=lambda each: each.memory.peak_bytes)
+
+    @property
+    def local_params(self) -> int:
+        """The parameters that one process holds."""
+        return self.fullest.local_params
+
+    @property
+    def macs(self) -> int:
+        """Of one process."""
+        return self.fullest.macs
+
+    @property
+    def flops(self) -> int:
+        """Of one process."""
+        return self.fullest.flops
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """What one process tells the others."""
+        return self.fullest.collectives
+
+    @property
+    def sent_bytes(self) -> int:
+        """What one process sends at least."""
+        return self.fullest.sent_bytes
+
+    @property
+    def memory(self) -> MemoryEstimate:
+        """Of one process."""
+        return self.fullest.memory
+
+    @property
+    def roofline(self) -> Roofline | None:
+        """Of one process, with the time that it waits for links; None: on no device."""
+        return self.fullest.roofline
+
+    def __repr__(self) -> str:
+        """A short one: there are thousands of operators."""
+        where = " × ".join(f"{size} {name}" for name, size in self.mesh.items())
+        each = f"{count(self.local_params)} of {count(self.params)} parameters, {memory(self.memory.peak_bytes)}"
+        return f"<Plan of {where}: {each} and {memory(self.sent_bytes)} sent by each>"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data."""
+        plain = {name: getattr(self, name) for name in ("device", "training", "batch_size", "processes", "params")}
+        told = {name: list(getattr(self, name)) for name in ("assumptions", "warnings")}
+        return {"mesh": dict(self.mesh), **plain, **told, "ranks": [each.as_dict() for each in self.ranks]}

@@ -1,0 +1,123 @@
+"""How long processes take to tell each other something: each is a device, several of which are in a machine.
+
+A collective waits for its slowest link. With ``n`` devices in ``N`` machines, ``g`` in each, a device sends ``b`` bytes: over the
+links of its machine all of them, and over its own card of the network its share of what the machine sends::
+
+    time = latency + max(b / link, b · (N − 1)/N · n/(n − 1) / g / network)
+
+Of an all-gather, ``b`` is ``(n − 1)/n`` of the whole tensor, so the network carries ``(N − 1)/N`` of it once into each machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torchscan.errors import InputError
+from torchscan.hardware.devices import Device
+from torchscan.ops.collectives import COLLECTIVES, group_of, sent_bytes, whole_bytes
+from torchscan.trace.events import GroupSpec, OpCall, Phase
+from torchscan.trace.trace import Trace
+
+#: of what links and networks carry by their data sheets, what collectives reach
+LINKS, NETWORK = 0.8, 0.9
+#: seconds until the smallest collective is done: for two devices of a machine, for each doubling of these, and of machines.
+#: The first two are chosen by two rows of gpt-fast's table (two and eight cards); that of four cards was left out
+LATENCY, LATENCY_OF_DEVICES, LATENCY_OF_MACHINES = 19e-6, 4.5e-6, 8e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """What joins devices. Rates are bytes per second of one device, in one direction."""
+
+    device: Device
+    #: devices in a machine
+    per_machine: int = 8
+    network: float = 50e9
+
+    def __post_init__(self) -> None:
+        """Refuse what no machine has."""
+        if isinstance(self.per_machine, bool) or not isinstance(self.per_machine, int) or self.per_machine < 1:
+            raise InputError(f"per_machine is {self.per_machine!r}: give how many devices a machine has")
+        if isinstance(self.network, bool) or not isinstance(self.network, int | float) or not self.network > 0:
+            raise InputError(f"network is {self.network!r}: give the bytes per second of a device's network card")
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is taken to be so."""
+        joins_all = self.device.link_bytes_per_second is not None and self.device.link_devices is None
+        between = "links" if joins_all else "PCIe"
+        return (
+            f"{self.per_machine} devices in a machine, with {between} between them, and {self.network / 1e9:g} GB/s of network "
+            f"for each; collectives reach {LINKS:.0%} of links and {NETWORK:.0%} of networks",
+        )
+
+    def seconds(self, op: OpCall) -> float | None:
+        """Of a collective; None: it is none, or nobody takes part."""
+        kind = COLLECTIVES.get(op.signature.operator)
+        group = None if kind is None else group_of(op.signature)
+        if kind is None or group is None or group.size < 2:
+            return None
+        return self._latency(group) + self._transfer(group, sent_bytes(kind, whole_bytes(op.signature), group.size))
+
+    def _machines(self, group: GroupSpec) -> list[int]:
+        """How many of its devices are in each machine."""
+        places = [rank // self.per_machine for rank in group.ranks]
+        return [places.count(each) for each in dict.fromkeys(places)]
+
+    def _latency(self, group: GroupSpec) -> float:
+        machines = self._machines(group)
+        devices = max(machines)
+        within = LATENCY + LATENCY_OF_DEVICES * max(0.0, math.log2(max(devices, 2)) - 1)
+        return within + LATENCY_OF_MACHINES * math.log2(len(machines))
+
+    def _transfer(self, group: GroupSpec, sent: int) -> float:
+        machines = self._machines(group)
+        within = sent / (LINKS * self._link(group)) if max(machines) > 1 else 0.0
+        between = sent * (1 - 1 / len(machines)) * group.size / (group.size - 1) / min(machines)
+        return max(within, between / (NETWORK * self.network))
+
+    def _link(self, group: GroupSpec) -> float:
+        """Of the slowest that a device needs within its machine."""
+        device = self.device
+        joined = device.link_devices or self.per_machine
+        if device.link_bytes_per_second is not None and max(self._machines(group)) <= joined:
+            return device.link_bytes_per_second / 2
+        if device.pcie_bytes_per_second is None:
+            raise InputError(f"no links are known for {device.name}: tell torchscan of them with register_device(link_gbs=…)")
+        return device.pcie_bytes_per_second
+
+
+def link_times(trace: Trace, fabric: Fabric) -> dict[int, float]:
+    """By the number of its call, how long each collective takes."""
+    times = ((index, fabric.seconds(op)) for index, op in enumerate(trace.ops))
+    return {index: time for index, time in times if time is not None}
+
+
+def exposed(trace: Trace, times: Mapping[int, float], computing: Mapping[Phase, float]) -> dict[int, float]:
+    """How long each collective keeps the device waiting.
+
+    Whoever calls a function for its result waits for it. FSDP and DDP gather and sum up in the background: of a phase, there
+    remain the first and the last, and of the others what takes longer than the phase computes.
+    """
+    waits = dict(times)
+    for phase, seconds in computing.items():
+        behind = [index for index in times if trace.ops[index].phase == phase and _is_in_background(trace.ops[index])]
+        inner = behind[1:-1]
+        total = math.fsum(times[index] for index in inner)
+        left = max(0.0, total - seconds) / total if total else 0.0
+        waits |= {index: left * times[index] for index in inner}
+    return waits
+
+
+def _is_in_background(op: OpCall) -> bool:
+    name = op.signature.operator
+    is_of_fsdp = name in ("c10d._allgather_base_", "c10d._reduce_scatter_base_")
+    return is_of_fsdp or (op.phase == "backward" and name.startswith("c10d."))
+
+
+def hidden_share(times: Mapping[int, float], waits: Mapping[int, float]) -> float:
+    """Of the time of all collectives, what nothing waits for."""
+    whole = math.fsum(times.values())
+    return 1 - math.fsum(waits.values()) / whole if whole else 0.0
