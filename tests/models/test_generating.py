@@ -229,6 +229,17 @@ def test_formulas_equal_records_elsewhere(name: str) -> None:
                 assert polynomial is None or polynomial(batch, length) == value, (figure, batch, length)
 
 
+def test_the_formula_of_a_cache_is_that_of_all_layers() -> None:
+    """Of 32 layers, equal ones stand in for each other: a key and a value of 8 heads with 128 numbers of 2 bytes each."""
+    known = MODELS["Llama-3.1-8B"]
+    config = transformers.AutoConfig.for_model(known.kind, **known.sizes)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    costs = torchscan.symbolic_costs(model.eval())
+    assert costs.as_dict()["prompt"]["cache_bytes"] == {"1,1": str(2 * 32 * 8 * 128 * 2)}
+    assert costs.as_dict()["token"]["cache_bytes"] == dict.fromkeys(("1,0", "1,1"), str(2 * 32 * 8 * 128 * 2))
+
+
 @pytest.mark.parametrize("name", FEW)
 def test_equal_layers_stand_in_for_each_other(name: str) -> None:
     """Beyond windows, and with the cache that the pass without them returns."""

@@ -74,8 +74,7 @@ COSTS = ("macs", "flops", "bytes_read", "bytes_written")
 def figures_of(kept: Kept) -> dict[str, int]:
     """What a pass costs, and the bytes of the cache that it returns, by their names."""
     cost = total_cost(kept.trace)
-    cached = sum(each.numel() * each.element_size() for each in kept.tensors.values())
-    return {**{name: int(getattr(cost, name)) for name in COSTS}, "cache_bytes": cached}
+    return {**{name: int(getattr(cost, name)) for name in COSTS}, "cache_bytes": kept.cached_bytes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
