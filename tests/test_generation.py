@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.models.generating import Adapted, Echo, InPlace, Recurrent, Seeing, Window
-from torchscan.errors import InputError
+from torchscan.errors import InputError, RecordError
 
 CARD = "RTX 3090"
 
@@ -46,6 +46,9 @@ def test_a_state_does_not_grow() -> None:
     assert found.cache_bytes == 16 * 4
     assert found.cache_bytes_per_token == 0
     assert found.max_context is None
+    assert "that the cache is no larger beyond 8,192 tokens" in found.assumptions
+    assert not any("growing" in each for each in found.assumptions)
+    assert "that the cache keeps growing beyond 8,192 tokens as it does there" in _asked(Echo()).assumptions
 
 
 def test_a_cache_with_a_room_of_its_own_is_all_there_from_the_beginning() -> None:
@@ -138,6 +141,39 @@ def test_a_model_without_a_cache_is_told_of_step() -> None:
     with pytest.raises(InputError, match="Embedding returns no cache that it takes again: give step=") as caught:
         _asked(nn.Embedding(5, 2))
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_takes_no_tokens_is_told_what_does() -> None:
+    with pytest.raises(
+        RecordError, match=r"^Conv2d cannot be run token by token: .* failed.*: give .*inputs=, or step="
+    ) as caught:
+        _asked(nn.Conv2d(3, 8, 3))
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+def test_an_error_of_a_step_is_that_of_its_user() -> None:
+    with pytest.raises(RecordError, match="ZeroDivisionError") as caught:
+        _asked(Echo(), step=lambda model, cache, token: 1 // 0)
+    assert "cannot be run token by token" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, when it imports the compiler
+def test_a_compiled_model_is_asked_as_it_was_written() -> None:
+    compiled, written = _asked(torch.compile(Echo())), _asked(Echo())
+    assert compiled.as_dict() == written.as_dict()
+    assert torchscan.symbolic_costs(torch.compile(Echo())).as_dict() == torchscan.symbolic_costs(Echo()).as_dict()
+    with pytest.raises(InputError, match=r"^Embedding returns no cache"):
+        _asked(torch.compile(nn.Embedding(5, 2)))
+    given: list[nn.Module] = []
+
+    def step(model: nn.Module, cache: Any, token: Tensor) -> tuple[Any, Any]:
+        given.append(model)
+        output = model(token, cache)
+        return output, output["cache"]
+
+    assert _asked(torch.compile(Echo()), step=step).cache_bytes == written.cache_bytes
+    assert {type(each) for each in given} == {Echo}
 
 
 def test_a_wrapper_takes_what_its_model_takes() -> None:
