@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import torchscan
 from tests.models.generating import Adapted, Echo, InPlace, Recurrent, Seeing, Window
 from torchscan.errors import InputError, RecordError
+from torchscan.hardware import devices
 
 CARD = "RTX 3090"
 
@@ -106,6 +107,23 @@ def test_memory_is_shared_out_among_sequences() -> None:
     left = torchscan.device_named(CARD).room_bytes - found.weights_bytes
     assert found.max_context == (left - found.work_bytes) // 2 // found.cache_bytes_per_token
     assert found.max_batch == left // (found.cache_bytes + found.work_bytes // 2)
+
+
+def test_too_many_sequences_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_registered", {})
+    figures: dict[str, Any] = {"bandwidth_gbs": 500, "dense_tflops": {"fp32": 5}, "context_mb": 1}
+    torchscan.register_device("small", memory_gb=8 / 1024, **figures)
+    sweep = torchscan.sweep_generation(Echo(10, 256), 400, 2, batch_sizes=[1, 64], device="small")
+    most = sweep.generations[0].max_batch
+    assert most == (int(8 * 2**20 * 0.975) - 2**20 - 4 * (2 * 2560 + 2 * 256**2)) // _bytes_of_a_sequence(sweep.generations[0])
+    assert f"Warning: there is memory for only {most} sequences." in torchscan.generation_table(sweep).remarks
+    torchscan.register_device("tiny", memory_gb=1 / 1024, **figures)
+    sweep = torchscan.sweep_generation(Echo(10, 256), 400, 2, batch_sizes=[1], device="tiny")
+    assert "Warning: the memory is too small for the model." in torchscan.generation_table(sweep).remarks
+
+
+def _bytes_of_a_sequence(found: torchscan.Generation) -> int:
+    return found.cache_bytes + found.work_bytes
 
 
 def test_a_sweep_is_the_same_question_for_each_batch() -> None:
@@ -234,8 +252,9 @@ def test_a_picture_has_a_point_for_each_batch() -> None:
     points = [tuple(each[0]) for each in drawn]
     assert points == [pytest.approx((1000 * each.per_token, each.tokens_per_second)) for each in reversed(sweep.generations)]
     assert [each.get_text() for each in ax.texts] == ["1 sequence", "8 sequences"]
-    with pytest.raises(InputError, match="one batch size only"):
-        torchscan.draw_generation(torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[1], device=CARD))
+    for single in (torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[1], device=CARD), _asked(Echo())):
+        with pytest.raises(InputError, match="one batch size only: draw a sweep_generation of several batch_sizes"):
+            torchscan.draw_generation(single)  # type: ignore[arg-type]
 
 
 def test_costs_are_formulas() -> None:

@@ -34,7 +34,9 @@ def add_to(commands: Any) -> None:
     serving.add_argument("--weights", metavar="FORMAT", help="the format in which weights are stored")
     serving.add_argument("--cache", metavar="FORMAT", help="the format in which keys and values are stored")
     serving.add_argument("--eager", action="store_true", help="as plain PyTorch runs it, kernel by kernel")
-    serving.add_argument("--price", metavar="P", type=float, help="of the device for an hour: what a million tokens costs")
+    serving.add_argument(
+        "--price", metavar="P", type=float, help="price of the device per hour; adds the price of a million tokens"
+    )
     add_output(parser)
 
 
