@@ -178,11 +178,11 @@ def test_an_error_of_a_step_is_that_of_its_user() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, when it imports the compiler
 def test_a_compiled_model_is_asked_as_it_was_written() -> None:
-    compiled, written = _asked(torch.compile(Echo())), _asked(Echo())
+    compiled, written = _asked(_compiled(Echo())), _asked(Echo())
     assert compiled.as_dict() == written.as_dict()
-    assert torchscan.symbolic_costs(torch.compile(Echo())).as_dict() == torchscan.symbolic_costs(Echo()).as_dict()
+    assert torchscan.symbolic_costs(_compiled(Echo())).as_dict() == torchscan.symbolic_costs(Echo()).as_dict()
     with pytest.raises(InputError, match=r"^Embedding returns no cache"):
-        _asked(torch.compile(nn.Embedding(5, 2)))
+        _asked(_compiled(nn.Embedding(5, 2)))
     given: list[nn.Module] = []
 
     def step(model: nn.Module, cache: Any, token: Tensor) -> tuple[Any, Any]:
@@ -190,8 +190,12 @@ def test_a_compiled_model_is_asked_as_it_was_written() -> None:
         output = model(token, cache)
         return output, output["cache"]
 
-    assert _asked(torch.compile(Echo()), step=step).cache_bytes == written.cache_bytes
+    assert _asked(_compiled(Echo()), step=step).cache_bytes == written.cache_bytes
     assert {type(each) for each in given} == {Echo}
+
+
+def _compiled(model: nn.Module) -> Any:
+    return torch.compile(model)
 
 
 def test_a_wrapper_takes_what_its_model_takes() -> None:
@@ -254,7 +258,7 @@ def test_a_picture_has_a_point_for_each_batch() -> None:
     assert [each.get_text() for each in ax.texts] == ["1 sequence", "8 sequences"]
     for single in (torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[1], device=CARD), _asked(Echo())):
         with pytest.raises(InputError, match="one batch size only: draw a sweep_generation of several batch_sizes"):
-            torchscan.draw_generation(single)  # type: ignore[arg-type]
+            torchscan.draw_generation(single)
 
 
 def test_costs_are_formulas() -> None:

@@ -19,13 +19,13 @@ _AREA = 36.0
 _STEPS = 12
 
 
-def draw_generation(sweep: GenerationSweep, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
+def draw_generation(sweep: Generation | GenerationSweep, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
     """Draw the tokens per second of all sequences over the time from one token to the next, a point for each batch size.
 
     Batch sizes for which the memory has no room are hollow.
 
     Args:
-        sweep: of ``sweep_generation``, for at least two batch sizes.
+        sweep: of ``sweep_generation``, for at least two batch sizes; a single generation is refused.
         ax: where to draw; by default in a new figure.
         size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
     """
