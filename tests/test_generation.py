@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.models.generating import Adapted, Echo, InPlace, Recurrent, Seeing, Window
-from torchscan.errors import InputError
+from torchscan.errors import InputError, RecordError
+from torchscan.hardware import devices
 
 CARD = "RTX 3090"
 
@@ -46,6 +47,9 @@ def test_a_state_does_not_grow() -> None:
     assert found.cache_bytes == 16 * 4
     assert found.cache_bytes_per_token == 0
     assert found.max_context is None
+    assert "that the cache is no larger beyond 8,192 tokens" in found.assumptions
+    assert not any("growing" in each for each in found.assumptions)
+    assert "that the cache keeps growing beyond 8,192 tokens as it does there" in _asked(Echo()).assumptions
 
 
 def test_a_cache_with_a_room_of_its_own_is_all_there_from_the_beginning() -> None:
@@ -105,6 +109,23 @@ def test_memory_is_shared_out_among_sequences() -> None:
     assert found.max_batch == left // (found.cache_bytes + found.work_bytes // 2)
 
 
+def test_too_many_sequences_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_registered", {})
+    figures: dict[str, Any] = {"bandwidth_gbs": 500, "dense_tflops": {"fp32": 5}, "context_mb": 1}
+    torchscan.register_device("small", memory_gb=8 / 1024, **figures)
+    sweep = torchscan.sweep_generation(Echo(10, 256), 400, 2, batch_sizes=[1, 64], device="small")
+    most = sweep.generations[0].max_batch
+    assert most == (int(8 * 2**20 * 0.975) - 2**20 - 4 * (2 * 2560 + 2 * 256**2)) // _bytes_of_a_sequence(sweep.generations[0])
+    assert f"Warning: there is memory for only {most} sequences." in torchscan.generation_table(sweep).remarks
+    torchscan.register_device("tiny", memory_gb=1 / 1024, **figures)
+    sweep = torchscan.sweep_generation(Echo(10, 256), 400, 2, batch_sizes=[1], device="tiny")
+    assert "Warning: the memory is too small for the model." in torchscan.generation_table(sweep).remarks
+
+
+def _bytes_of_a_sequence(found: torchscan.Generation) -> int:
+    return found.cache_bytes + found.work_bytes
+
+
 def test_a_sweep_is_the_same_question_for_each_batch() -> None:
     sweep = torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[1, 8], device=CARD, price=3.6)
     assert [each.batch_size for each in sweep.generations] == [1, 8]
@@ -138,6 +159,43 @@ def test_a_model_without_a_cache_is_told_of_step() -> None:
     with pytest.raises(InputError, match="Embedding returns no cache that it takes again: give step=") as caught:
         _asked(nn.Embedding(5, 2))
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_takes_no_tokens_is_told_what_does() -> None:
+    with pytest.raises(
+        RecordError, match=r"^Conv2d cannot be run token by token: .* failed.*: give .*inputs=, or step="
+    ) as caught:
+        _asked(nn.Conv2d(3, 8, 3))
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+def test_an_error_of_a_step_is_that_of_its_user() -> None:
+    with pytest.raises(RecordError, match="ZeroDivisionError") as caught:
+        _asked(Echo(), step=lambda model, cache, token: 1 // 0)
+    assert "cannot be run token by token" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, when it imports the compiler
+def test_a_compiled_model_is_asked_as_it_was_written() -> None:
+    compiled, written = _asked(_compiled(Echo())), _asked(Echo())
+    assert compiled.as_dict() == written.as_dict()
+    assert torchscan.symbolic_costs(_compiled(Echo())).as_dict() == torchscan.symbolic_costs(Echo()).as_dict()
+    with pytest.raises(InputError, match=r"^Embedding returns no cache"):
+        _asked(_compiled(nn.Embedding(5, 2)))
+    given: list[nn.Module] = []
+
+    def step(model: nn.Module, cache: Any, token: Tensor) -> tuple[Any, Any]:
+        given.append(model)
+        output = model(token, cache)
+        return output, output["cache"]
+
+    assert _asked(_compiled(Echo()), step=step).cache_bytes == written.cache_bytes
+    assert {type(each) for each in given} == {Echo}
+
+
+def _compiled(model: nn.Module) -> Any:
+    return torch.compile(model)
 
 
 def test_a_wrapper_takes_what_its_model_takes() -> None:
@@ -198,8 +256,9 @@ def test_a_picture_has_a_point_for_each_batch() -> None:
     points = [tuple(each[0]) for each in drawn]
     assert points == [pytest.approx((1000 * each.per_token, each.tokens_per_second)) for each in reversed(sweep.generations)]
     assert [each.get_text() for each in ax.texts] == ["1 sequence", "8 sequences"]
-    with pytest.raises(InputError, match="one batch size only"):
-        torchscan.draw_generation(torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[1], device=CARD))
+    for single in (torchscan.sweep_generation(Echo(), 4, 2, batch_sizes=[1], device=CARD), _asked(Echo())):
+        with pytest.raises(InputError, match="one batch size only: draw a sweep_generation of several batch_sizes"):
+            torchscan.draw_generation(single)
 
 
 def test_costs_are_formulas() -> None:

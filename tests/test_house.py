@@ -27,7 +27,7 @@ ROOMS = [
     {"analyses"},
     {"runtime"},
     {"report"},
-    {"batch_search", "remedies"},
+    {"remedies", "size_search"},
     {"question"},
     {"scan"},
     {"expectation", "pages"},

@@ -9,12 +9,12 @@ from torch import nn
 
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
-from torchscan.batch_search import SizeSearch
 from torchscan.errors import TorchscanError
 from torchscan.question import asking
 from torchscan.recording.arguments import StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.scan import Scan
+from torchscan.size_search import SizeSearch
 
 
 @asking

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -16,15 +17,17 @@ from torchscan.analyses.generation.serving import Serving
 from torchscan.analyses.generation.stored import stored
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.roofline import Rates, Roofline, numbers_of, require_format, roofline_of
-from torchscan.errors import InputError
+from torchscan.errors import InputError, RecordError
 from torchscan.hardware.devices import Device, device_named
 from torchscan.once import once
 from torchscan.progress import progress as told
+from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.folding import Folded, UnfoldableError
 from torchscan.recording.generation import Generating, Length, Step, Stepping
 from torchscan.recording.precision import Precision, checked_precision
 from torchscan.recording.request import require_module
 from torchscan.recording.sequences import positions_of
+from torchscan.recording.state import original_of
 from torchscan.trace.trace import Trace
 
 #: tokens of a prompt that shows something in a moment
@@ -70,9 +73,10 @@ def analyze_generation(
             cache; ``cache`` is None at first. For models that are called in a way of their own.
         progress: say what takes more than a second, in a terminal or a notebook.
     """
+    module = original_of(module)
     serving = _serving(weights, cache, eager=eager)
     setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
-    with told(f"torchscan: {type(module).__name__}, token by token", is_shown=progress):
+    with _token_by_token(module, step, is_shown=progress):
         return _Asked(module, step, setting, inputs).answer(batch_size)
 
 
@@ -112,10 +116,11 @@ def sweep_generation(
     _require_sizes(batch_sizes)
     if price is not None and (isinstance(price, bool) or not isinstance(price, int | float) or not price > 0):
         raise InputError(f"price is {price!r}: give what the device costs an hour, as a number")
+    module = original_of(module)
     serving = _serving(weights, cache, eager=eager)
     setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
     asked = _Asked(module, step, setting, inputs)
-    with told(f"torchscan: {type(module).__name__}, token by token", is_shown=progress):
+    with _token_by_token(module, step, is_shown=progress):
         return GenerationSweep(generations=tuple(asked.answer(each) for each in dict.fromkeys(batch_sizes)), price=price)
 
 
@@ -134,6 +139,7 @@ def symbolic_costs(
         step: how the model is called.
         progress: say what takes more than a second.
     """
+    module = original_of(module)
     require_module(module)
     _require_positive("near", near)
     called = module if step is None else Stepping(module, step)
@@ -142,13 +148,37 @@ def symbolic_costs(
     def passes_of(batch_size: int) -> Generating:
         return Generating(called, batch_size=batch_size, precision=precision, kernels=kernels)
 
-    with told(f"torchscan: {type(module).__name__}, as formulas", is_shown=progress):
+    with _token_by_token(module, step, is_shown=progress):
         short = passes_of(1)
         short.fold(Length(near))
         try:
             return Fitted(lambda batch_size: passes_of(batch_size).folded_like(short), near).costs()
         except UnfoldableError:  # in a longer pass, layers differ that are equal in a short one
             return Fitted(passes_of, near).costs()
+
+
+@contextlib.contextmanager
+def _token_by_token(module: nn.Module, step: Step | None, *, is_shown: bool) -> Iterator[None]:
+    """Say what takes its time, and of a model that fails how those are called that do not."""
+    name = type_name_of(module)
+    with told(f"torchscan: {name}, token by token", is_shown=is_shown):
+        try:
+            yield
+        except RecordError as error:
+            if step is not None:
+                raise
+            raise _with_advice(error, name) from error.__cause__
+
+
+def _with_advice(error: RecordError, name: str) -> RecordError:
+    """In one line: what the model was given instead is not what anybody chose."""
+    where, _, _ = str(error).partition("\n")
+    found = RecordError(
+        f"{name} cannot be run token by token: {where}; a model that generates takes tokens, and the cache that it "
+        "returned: give what else it takes as inputs=, or step= to call it in a way of its own"
+    )
+    found.so_far, found.failed = error.so_far, error.failed
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,5 +354,8 @@ class _Asked:
         reach, asked = self._cache.reach, self._setting
         if not self._cache.may_go_on:
             return [f"no more than {reach:,} tokens, since a longer pass failed"]
-        is_all = asked.limit is not None and reach >= asked.limit
-        return [] if is_all else [f"that the cache keeps growing beyond {reach:,} tokens as it does there"]
+        if asked.limit is not None and reach >= asked.limit:
+            return []
+        if self._cache(reach + 1) > self._cache(reach):
+            return [f"that the cache keeps growing beyond {reach:,} tokens as it does there"]
+        return [f"that the cache is no larger beyond {reach:,} tokens"]

@@ -19,7 +19,6 @@ from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.remedies import Asker, Remedies, RemedyMetric
 from torchscan.analyses.roofline import Rates, Roofline, numbers_of, require_format, roofline_of
 from torchscan.analyses.totals import require_prices
-from torchscan.batch_search import SizeSearch, batches, lengths
 from torchscan.errors import InputError, warn_user
 from torchscan.hardware.devices import Device, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
@@ -34,6 +33,7 @@ from torchscan.recording.precision import checked_precision
 from torchscan.recording.request import PassRequest
 from torchscan.remedies import Answer, Change, Situation, for_memory, for_time, remedies_of
 from torchscan.report.info import Info, info_of
+from torchscan.size_search import SizeSearch, batches, lengths
 from torchscan.torch_versions import compiled_from
 from torchscan.trace.trace import Trace
 from torchscan.units import memory, share

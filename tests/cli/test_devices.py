@@ -94,6 +94,15 @@ def test_one_device_with_its_sources(capsys: pytest.CaptureFixture[str]) -> None
     assert "unverified" in text
 
 
+def test_short_names_are_listed_and_the_full_one_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices"]) == 0
+    assert "H100 is short for NVIDIA H100 80GB HBM3." in capsys.readouterr().out.splitlines()
+    assert main(["devices", "H100"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "NVIDIA H100 80GB HBM3"
+    assert "also called H100, H100 SXM, H100 SXM5, NVIDIA H100 SXM5" in lines
+
+
 def test_figures_of_unknown_source_have_no_number(own_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own_file.write_text(json.dumps({"devices": {"mine": {"memory_gb": 64, "bandwidth_gbs": 1, "dense_tflops": {"fp32": 1}}}}))
     assert main(["devices", "mine"]) == 0

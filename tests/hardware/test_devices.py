@@ -28,6 +28,10 @@ NUMBERS = {"memory_gb", "bandwidth_gbs", "l2_mb", "link_gbs", "power_w", "multip
         ("4090", "NVIDIA GeForce RTX 4090"),
         ("RTX 3090", "NVIDIA GeForce RTX 3090"),
         ("A100 80GB SXM4", "NVIDIA A100-SXM4-80GB"),
+        ("A100 40GB SXM", "NVIDIA A100-SXM4-40GB"),
+        ("A100 80GB PCIe", "NVIDIA A100 80GB PCIe"),
+        ("H100 NVL", "NVIDIA H100 NVL"),
+        ("H100 PCIe", "NVIDIA H100 PCIe"),
         ("L4", "NVIDIA L4"),
         ("L40", "NVIDIA L40"),
         ("RTX4090", "NVIDIA GeForce RTX 4090"),
@@ -47,8 +51,26 @@ def test_a_name_is_found_by_its_words(name: str, full: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("names", "full"),
+    [
+        (["H100", "h100", "NVIDIA H100"], "NVIDIA H100 80GB HBM3"),
+        (["A100", "A100 80GB", "A100 SXM"], "NVIDIA A100-SXM4-80GB"),
+    ],
+)
+def test_a_short_name_means_the_device_that_the_catalogue_says(names: list[str], full: str) -> None:
+    assert {device_named(name).name for name in names} == {full}
+
+
+@pytest.mark.parametrize(
     ("name", "hint"),
-    [("A100", "NVIDIA A100-SXM4-40GB"), ("H20", "H200"), ("V100", "32GB"), ("GTX 1650", "1650 Ti"), ("Orin", "AGX Orin 32GB")],
+    [
+        ("A100 40GB", "NVIDIA A100-SXM4-40GB"),
+        ("A100 PCIe", "NVIDIA A100 80GB PCIe"),
+        ("H20", "H200"),
+        ("V100", "32GB"),
+        ("GTX 1650", "1650 Ti"),
+        ("Orin", "AGX Orin 32GB"),
+    ],
 )
 def test_what_is_unclear_or_unknown_is_said(name: str, hint: str) -> None:
     with pytest.raises(InputError, match=hint):

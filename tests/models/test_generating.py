@@ -14,6 +14,7 @@ import torchscan
 from tests.marked import rows_of
 from torchscan import units
 from torchscan.analyses.generation.formulas import figures_of
+from torchscan.errors import InputError, TorchscanError
 from torchscan.recording.folding.alike import difference
 from torchscan.recording.generation import Generating, Length
 
@@ -229,6 +230,17 @@ def test_formulas_equal_records_elsewhere(name: str) -> None:
                 assert polynomial is None or polynomial(batch, length) == value, (figure, batch, length)
 
 
+def test_the_formula_of_a_cache_is_that_of_all_layers() -> None:
+    """Of 32 layers, equal ones stand in for each other: a key and a value of 8 heads with 128 numbers of 2 bytes each."""
+    known = MODELS["Llama-3.1-8B"]
+    config = transformers.AutoConfig.for_model(known.kind, **known.sizes)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    costs = torchscan.symbolic_costs(model.eval())
+    assert costs.as_dict()["prompt"]["cache_bytes"] == {"1,1": str(2 * 32 * 8 * 128 * 2)}
+    assert costs.as_dict()["token"]["cache_bytes"] == dict.fromkeys(("1,0", "1,1"), str(2 * 32 * 8 * 128 * 2))
+
+
 @pytest.mark.parametrize("name", FEW)
 def test_equal_layers_stand_in_for_each_other(name: str) -> None:
     """Beyond windows, and with the cache that the pass without them returns."""
@@ -330,11 +342,20 @@ def test_what_translates_keeps_its_source_and_its_keys_and_values() -> None:
         assert _generated(model).cache_bytes == 4 * 64 * (16 + 2 * 2 * (16 + 5))
 
 
+def test_blip_2_which_returns_its_cache_inside_another_output_is_told_of_step() -> None:
+    model = _built("blip-2", "Blip2ForConditionalGeneration")
+    for inputs in (None, {"pixel_values": torch.zeros(1, 3, 224, 224)}):
+        with pytest.raises(TorchscanError, match=r"^Blip2ForConditionalGeneration .*step=[^\n]*$"):
+            _generated(model, inputs=inputs)
+
+
 def test_whisper_is_given_a_sound_and_its_prompt_is_what_the_decoder_begins_with() -> None:
     both = {"encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
     sizes = {"encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "max_source_positions": 50, "max_target_positions": 40}
     tokens = {"vocab_size": 200, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
     model = _built("whisper", "WhisperForConditionalGeneration", d_model=64, num_mel_bins=8, **both, **sizes, **tokens)
+    with pytest.raises(InputError, match=r"^Whisper\w* encodes input_features, not tokens: give inputs="):
+        _generated(model)
     found = _generated(model, inputs={"input_features": torch.zeros(1, 8, 100)})
     assert found.cache_bytes == 4 * 64 * (50 + 2 * 2 * (50 + 20))
     assert found.cache_bytes_per_token == 4 * 64 * 2 * 2

@@ -135,6 +135,15 @@ def on_model(options: argparse.Namespace, target: str, verb: Callable[[Built, Sc
         return with_model(parse_target(target), ask)
 
 
+def on_generating(target: str, verb: Callable[[Built], Result]) -> Result:
+    """What ``verb`` says about the named model, which is given tokens, so that nobody need say what its inputs are."""
+    from torchscan.targets import parse_target, with_model
+
+    # what a model prints while being built is not part of the answer
+    with progress(f"torchscan: {target}"), contextlib.redirect_stdout(sys.stderr):
+        return with_model(parse_target(target), verb)
+
+
 def require_step_for_optimizer(options: argparse.Namespace) -> None:
     """Nothing steps in an inference."""
     if getattr(options, "optimizer", None) is not None and not options.training:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
 from functools import partial
 from typing import Any
 
-from torchscan.cli.arguments import add_command, add_output, in_full, positive, put_table
+from torchscan.cli.arguments import add_command, add_output, in_full, on_generating, positive, put_table
 from torchscan.errors import InputError
-from torchscan.progress import progress
 
 _EXAMPLES = """\
 examples
@@ -37,7 +34,9 @@ def add_to(commands: Any) -> None:
     serving.add_argument("--weights", metavar="FORMAT", help="the format in which weights are stored")
     serving.add_argument("--cache", metavar="FORMAT", help="the format in which keys and values are stored")
     serving.add_argument("--eager", action="store_true", help="as plain PyTorch runs it, kernel by kernel")
-    serving.add_argument("--price", metavar="P", type=float, help="of the device for an hour: what a million tokens costs")
+    serving.add_argument(
+        "--price", metavar="P", type=float, help="price of the device per hour; adds the price of a million tokens"
+    )
     add_output(parser)
 
 
@@ -54,19 +53,16 @@ def _sizes(text: str) -> list[int]:
 def _run(options: argparse.Namespace) -> None:
     from torchscan.generation import sweep_generation
     from torchscan.report.generation import generation_table
-    from torchscan.targets import parse_target, with_model
 
     if options.context is not None and options.context <= options.new:
         raise InputError(f"--context {options.context} leaves nothing for the prompt: --new is {options.new}")
     prompt = options.prompt if options.context is None else options.context - options.new
     names = ("price", "device", "precision", "weights", "cache", "eager")
     asked = {name: getattr(options, name) for name in names}
-    # what a model prints while being built is not part of the answer
-    with progress(f"torchscan: {options.target}"), contextlib.redirect_stdout(sys.stderr):
-        sweep = with_model(
-            parse_target(options.target),
-            lambda built: sweep_generation(
-                built.module.eval(), prompt, options.new, batch_sizes=options.batch, progress=False, **asked
-            ),
-        )
+    sweep = on_generating(
+        options.target,
+        lambda built: sweep_generation(
+            built.module.eval(), prompt, options.new, batch_sizes=options.batch, progress=False, **asked
+        ),
+    )
     put_table(generation_table(sweep), options, json=partial(in_full, sweep))

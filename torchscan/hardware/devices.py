@@ -77,6 +77,8 @@ class Device(Result):
     note: str = ""
     #: its other names
     aliases: tuple[str, ...] = ()
+    #: what means this one of all that have it in their names: "H100"
+    short_name: str = ""
     #: whether the rates were measured, and so are attainable
     is_measured: bool = False
 
@@ -125,6 +127,8 @@ class Device(Result):
 def device_named(name: str) -> Device:
     """The device of that name. Case doesn't matter, and an unambiguous part is enough ("H200", "RTX 4090").
 
+    "H100" and "A100" are the SXM cards of 80 GB, as a short name in the catalogue says; "V100" is ambiguous.
+
     "cuda" is this machine's card; so is "auto", or else the CPU, if measured; "24 GiB" is a card with that much memory.
     """
     if not isinstance(name, str):
@@ -148,7 +152,7 @@ def device_named(name: str) -> Device:
     matches = (
         [full for full in known if lower == full.lower()]
         or [full for full, device in known.items() if lower in map(str.lower, device.aliases)]
-        or [full for full in known if is_part(name, full)]
+        or _meant(name, [full for full in known if is_part(name, full)])
     )
     if len(matches) == 1:
         return known[matches[0]]
@@ -158,6 +162,12 @@ def device_named(name: str) -> Device:
         "" if matches else " (`torchscan devices` lists all), or just its memory, '24 GiB', or register_device(...) your own"
     )
     raise InputError(f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}{advice}")
+
+
+def _meant(name: str, fitting: list[str]) -> list[str]:
+    """Of several that fit, the one whose short name was given, alone or with words that others of them have, too."""
+    shorts = {full: known_devices()[full].short_name for full in fitting} if len(fitting) > 1 else {}
+    return [full for full, short in shorts.items() if _has_words(short, name)] or fitting
 
 
 #: how like a name must be to be proposed in place of one that is not known; 1: the same
@@ -405,7 +415,8 @@ _NUMBERS = (
     "context_mb",
 )
 _DESCRIPTIONS = (
-    *("capability", "vendor", "arch", "gddr_ecc", "memory_type", "l3_mb", "pcie", "aliases", "source", "unverified", "note"),
+    *("capability", "vendor", "arch", "gddr_ecc", "memory_type", "l3_mb", "pcie", "aliases", "short_name"),
+    *("source", "unverified", "note"),
 )
 _OTHERS = ("dense_tflops", *_DESCRIPTIONS, "is_measured")
 
@@ -437,6 +448,7 @@ def _device(name: str, entry: Mapping[str, Any], where: str) -> Device:
         unverified=tuple(entry.get("unverified", ())),
         note=entry.get("note", ""),
         aliases=tuple(entry.get("aliases", ())),
+        short_name=entry.get("short_name", ""),
         is_measured=bool(entry.get("is_measured")),
     )
 

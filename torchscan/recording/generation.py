@@ -98,6 +98,8 @@ class Generating:
         main = getattr(module, "main_input_name", None) or self._takes[0]
         #: whether the encoder is given what is no text, so that the prompt is what the decoder begins with
         self._is_heard = self.is_translated and main in self._given
+        if self.is_translated and not self._is_heard:
+            self._require_tokens(main)
         fractions = {name for name, each in self._given.items() if each.is_floating_point()}
         self._token = next(name for name in (main, *self._takes) if name not in fractions)
         self.batch_size = batch_size
@@ -112,6 +114,11 @@ class Generating:
                 raise InputError(f"inputs has {name!r}, which {self._name} does not take: give one of {', '.join(self._takes)}")
             if not isinstance(each, Tensor):
                 raise InputError(f"inputs[{name!r}] is a {type(each).__name__}: give a tensor, for one sequence")
+
+    def _require_tokens(self, main: str) -> None:
+        """Transformers says what its encoders take: text is called ``input_ids``."""
+        if main == getattr(self._request.module, "main_input_name", "input_ids") != "input_ids":
+            raise InputError(f"{self._name} encodes {main}, not tokens: give inputs={{{main!r}: …}}, a tensor for one sequence")
 
     @property
     def _given(self) -> Mapping[str, Tensor]:

@@ -30,7 +30,10 @@ def devices_table(devices: Mapping[str, Device]) -> Table:
             *(Column(key=key, heading=heading, dispensable=_grade(key)) for key, heading in figures),
         ],
         rows=[_row(name, device) for name, device in devices.items()],
-        remarks=["Dense rates in 10^12 operations per second. Figures marked ? are unverified: no data sheet was at hand."],
+        remarks=[
+            "Dense rates in 10^12 operations per second. Figures marked ? are unverified: no data sheet was at hand.",
+            *(f"{device.short_name} is short for {name}." for name, device in devices.items() if device.short_name),
+        ],
         noun="devices",
     )
 
@@ -87,9 +90,18 @@ def device_table(device: Device) -> Table:
         ],
         rows=rows,
         summary=[device.name],
-        remarks=[*([device.note] if device.note else []), *(f"[{number}] {source}" for source, number in sources.items())],
+        remarks=[
+            *_names(device),
+            *([device.note] if device.note else []),
+            *(f"[{number}] {source}" for source, number in sources.items()),
+        ],
         noun="figures",
     )
+
+
+def _names(device: Device) -> list[str]:
+    names = [*([device.short_name] if device.short_name else []), *device.aliases]
+    return [f"also called {', '.join(names)}"] if names else []
 
 
 def device_text(device: Device, width: int | None = None) -> str:

@@ -95,9 +95,9 @@ def _unfit(sweep: GenerationSweep) -> list[str]:
     if all(each.fits for each in sweep.generations):
         return []
     most = sweep.generations[0].max_batch
-    return [
-        f"Warning: the memory has room for {most:,} sequences." if most else "Warning: the memory is too small for the model."
-    ]
+    if not most:
+        return ["Warning: the memory is too small for the model."]
+    return [f"Warning: there is memory for only {most:,} {'sequence' if most == 1 else 'sequences'}."]
 
 
 def _written(generation: Generation, figures: Mapping[str, tuple[str, Callable[[Any], str]]]) -> list[tuple[str, Any, str]]:

@@ -37,6 +37,8 @@ _SIGNS = {
     "→": r"$\rightarrow$",
     "…": r"\dots{}",
     "µ": r"$\mu$",
+    "·": r"$\cdot$",
+    **{sign: f"$^{{{power}}}$" for power, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
 }
 #: of the signs below U+0180 those that the fonts of OT1, or of T1 too, do not have
 _NO_FONT = frozenset("«»ÐðÞþĄąĐđĘęĦħĮįĸĿŀŉŊŋŦŧŲųſ")

@@ -50,6 +50,8 @@ class Column:
     #: how short its texts may be cut; None: never, since part of a shape or a number says nothing
     narrowest: int | None = None
     cut: Cut = "mid"
+    #: whether they go on in further lines instead, as what says nothing without its end does: formulas
+    wraps: bool = False
     #: whether the figures of several rows have a sum
     adds_up: bool = False
     #: the colour of bars, which text has beside its values: shares of a whole

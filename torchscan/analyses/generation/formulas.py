@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -13,7 +13,9 @@ from torchscan.analyses.totals import total_cost
 from torchscan.recording.generation import Generating, Kept, Length
 from torchscan.results import Result
 
-_POWERS = "⁰¹²³⁴⁵⁶⁷⁸⁹"
+#: how a factor is raised to the powers that there are, for people and for programs
+_POWERS = ("⁰", "", "²", "³")
+_EXPONENTS = ("**0", "", "**2", "**3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +30,24 @@ class Polynomial:
 
     def __str__(self) -> str:
         """Such as ``6.74e+09·B·T + 2.62e+05·B·T²``: the highest powers last, and no zeros."""
-        terms = [_term(each, powers) for powers, each in sorted(self.coefficients.items()) if each]
-        return " + ".join(terms).replace("+ -", "- ") or "0"
+        return _sum("·".join([f"{float(each):.4g}", *_factors(powers, _POWERS)]) for powers, each in self._terms)
+
+    @property
+    def exact(self) -> str:
+        """Such as ``6738411520*B*T + 262144*B*T**2``, which Python and algebra systems read: no digit is rounded."""
+        return _sum("*".join([str(each), *_factors(powers, _EXPONENTS)]) for powers, each in self._terms)
+
+    @property
+    def _terms(self) -> list[tuple[tuple[int, int], Fraction]]:
+        return [(powers, each) for powers, each in sorted(self.coefficients.items()) if each]
 
 
-def _term(coefficient: Fraction, powers: tuple[int, int]) -> str:
-    factors = [_power(name, power) for name, power in zip("BT", powers, strict=True) if power]
-    return "·".join([f"{float(coefficient):.4g}", *factors])
+def _sum(terms: Iterable[str]) -> str:
+    return " + ".join(terms).replace("+ -", "- ") or "0"
 
 
-def _power(name: str, power: int) -> str:
-    return name if power == 1 else f"{name}{_POWERS[power]}"
+def _factors(powers: tuple[int, int], exponents: Sequence[str]) -> list[str]:
+    return [f"{name}{exponents[power]}" for name, power in zip("BT", powers, strict=True) if power]
 
 
 def through(points: Mapping[tuple[int, int], int]) -> Polynomial:
@@ -74,8 +83,7 @@ COSTS = ("macs", "flops", "bytes_read", "bytes_written")
 def figures_of(kept: Kept) -> dict[str, int]:
     """What a pass costs, and the bytes of the cache that it returns, by their names."""
     cost = total_cost(kept.trace)
-    cached = sum(each.numel() * each.element_size() for each in kept.tensors.values())
-    return {**{name: int(getattr(cost, name)) for name in COSTS}, "cache_bytes": cached}
+    return {**{name: int(getattr(cost, name)) for name in COSTS}, "cache_bytes": kept.cached_bytes}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

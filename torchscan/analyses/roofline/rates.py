@@ -95,7 +95,7 @@ class Rates:
     def __init__(self, device: Device) -> None:
         if device.bytes_per_second is None or not device.flops_per_second:
             raise InputError(
-                f"of {device.name!r} no rates are known: give a device that `torchscan devices` lists, "
+                f"no rates are known for {device.name!r}: give a device that `torchscan devices` lists, "
                 "or tell torchscan of it with register_device(...)"
             )
         self.device = device

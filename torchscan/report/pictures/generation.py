@@ -19,19 +19,20 @@ _AREA = 36.0
 _STEPS = 12
 
 
-def draw_generation(sweep: GenerationSweep, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
+def draw_generation(sweep: Generation | GenerationSweep, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
     """Draw the tokens per second of all sequences over the time from one token to the next, a point for each batch size.
 
     Batch sizes for which the memory has no room are hollow.
 
     Args:
-        sweep: of ``sweep_generation``.
+        sweep: of ``sweep_generation``, for at least two batch sizes; a single generation is refused.
         ax: where to draw; by default in a new figure.
         size: of that: for a "screen", or for a paper of two columns, the width of a "column" or of the "page".
     """
-    found = sorted(sweep.generations, key=lambda each: each.batch_size)
-    if len(found) < 2:
-        raise InputError("there is one batch size only: give sweep_generation several batch_sizes")
+    generations = (sweep,) if isinstance(sweep, Generation) else sweep.generations
+    if len(generations) < 2:
+        raise InputError("there is one batch size only: draw a sweep_generation of several batch_sizes")
+    found = sorted(generations, key=lambda each: each.batch_size)
     with drawing(ax, size) as ax:
         inks = inks_of(ax)
         colour = inks.colours["memory"]

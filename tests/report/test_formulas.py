@@ -1,0 +1,85 @@
+"""Costs as formulas, as people and programs read them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+import torchscan
+from tests.models.generating import Echo, Window
+from torchscan.cli.main import main
+
+
+def _lines(width: int, vocabulary: int = 100_003) -> list[str]:
+    table = torchscan.formula_table(torchscan.symbolic_costs(Echo(vocabulary, 256)))
+    return table.write("text", width=width).splitlines()
+
+
+@pytest.mark.parametrize("width", [36, 50, 80])
+def test_a_formula_goes_on_in_further_lines_and_is_never_left_out(width: int) -> None:
+    """By hand: 2·256² + 256·100,003 for each token, 2·256 for each pair of them."""
+    lines = _lines(width)
+    assert max(map(len, lines)) <= width
+    assert "No room" not in " ".join(lines)
+    first = next(at for at, line in enumerate(lines) if "MACs" in line)
+    below = next(at for at, line in enumerate(lines) if "FLOPs" in line)
+    at = lines[first].index("2.573e+07")
+    assert " ".join(line[at:] for line in lines[first:below]) == "2.573e+07·B·T + 512·B·T²"
+    assert all(not line[:at].strip() for line in lines[first + 1 : below])
+
+
+def test_programs_get_every_digit() -> None:
+    costs = torchscan.symbolic_costs(Echo(100_003, 256))
+    rows = list(csv.DictReader(io.StringIO(torchscan.formula_table(costs).write("csv"))))
+    (macs,) = (row["formula"] for row in rows if (row["pass"], row["figure"]) == ("prompt", "macs"))
+    assert macs == f"{2 * 256**2 + 256 * 100_003}*B*T + 512*B*T**2"
+    assert eval(macs, {"B": 3, "T": 7}) == costs.prompt["macs"](3, 7)  # type: ignore[misc] # noqa: S307
+
+
+def test_the_remarks_hold_for_every_row() -> None:
+    whole = torchscan.formula_table(torchscan.symbolic_costs(Echo()))
+    assert any("equals what was recorded for 2 sequences of 68 tokens and 3 sequences of 517" in each for each in whole.remarks)
+    assert any("plain PyTorch" in each and "copies a cache" in each for each in whole.remarks)
+    assert not any("No polynomial" in each for each in whole.remarks)
+    some = torchscan.formula_table(torchscan.symbolic_costs(Window(100)))
+    assert any(each.startswith("Each formula was fitted from T = 64 on") for each in some.remarks)
+    assert any("--near in a shell" in each for each in some.remarks)
+    missing = [row.cells[2] for row in some.rows if row.cells[2].text == "no polynomial"]
+    assert missing
+    assert all(cell.value is None for cell in missing)
+
+
+def test_powers_are_set_as_mathematics() -> None:
+    table = torchscan.formula_table(torchscan.symbolic_costs(Echo(10, 8)))
+    assert r"208$\cdot$B$\cdot$T + 16$\cdot$B$\cdot$T$^{2}$" in table.write("latex")
+
+
+def test_the_shell_fits_near_a_length(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("from tests.models.generating import Window\nmodel = Window(100)\n")
+    monkeypatch.chdir(tmp_path)
+    asked = ["flops", "mine.py:model", "--symbolic"]
+    assert main([*asked, "--format", "csv"]) == 0
+    assert "token,cache_bytes,\n" in capsys.readouterr().out
+    assert main([*asked, "--near", "101", "--format", "csv"]) == 0
+    assert "token,cache_bytes,3200*B\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--near", "9"], "--near is where formulas are fitted: add --symbolic"),
+        (["--symbolic", "--top", "3"], "--symbolic has all formulas of the forward pass: leave out --top"),
+        (["--symbolic", "--backward"], "--symbolic has all formulas of the forward pass: leave out --backward"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["flops", "torch.nn:Linear(8, 8)", *options]) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"torchscan: {said}\n")
