@@ -59,6 +59,12 @@ def _generation_sweep() -> Any:
     return torchscan.sweep_generation(Echo(), 4, 2, device="RTX 3090", price=2.5)
 
 
+def _plan() -> Any:
+    from tests.ranks.models import sharded_linear
+
+    return sharded_linear()
+
+
 RESULTS: Mapping[str, Callable[[], Any]] = {
     "info": _info,
     "memory": lambda: torchscan.estimate_memory(block(), SHAPE, training=True, optimizer="SGD", device="RTX 3090"),
@@ -67,6 +73,7 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "generation": lambda: _generation(),
     "formulas": lambda: _formulas(),
     "generation by batch size": lambda: _generation_sweep(),
+    "plan": lambda: _plan(),
     "run": _run,
     "fields": lambda: torchscan.receptive_field(block(), SHAPE),
     "field": lambda: torchscan.receptive_field(block(), SHAPE)["conv"],
@@ -84,6 +91,7 @@ TABLES: Mapping[str, Callable[[Any], Table]] = {
     "generation": torchscan.generation_table,
     "formulas": torchscan.formula_table,
     "generation by batch size": torchscan.generation_table,
+    "plan": torchscan.plan_table,
     "fields": torchscan.field_table,
     "run": torchscan.run_table,
     "run comparison": torchscan.comparison_table,
@@ -100,6 +108,7 @@ SAYS = {
     "generation": "First token after",
     "formulas": "MACs",
     "generation by batch size": "Tokens/s",
+    "plan": "Collective",
     "run": "Forward",
     "fields": "Sees everything by",
     "field": "Starts by phase",

@@ -4,6 +4,7 @@ The list of the public names, each with where it is at home: the package reads i
 """
 
 from torchscan._version import __version__ as __version__
+from torchscan.analyses.collectives import Collective as Collective
 from torchscan.analyses.conventions import Convention as Convention
 from torchscan.analyses.generation.formulas import Polynomial as Polynomial
 from torchscan.analyses.generation.formulas import SymbolicCosts as SymbolicCosts
@@ -33,6 +34,8 @@ from torchscan.analyses.module_graph import (
 from torchscan.analyses.module_graph import (
     module_graph as module_graph,
 )
+from torchscan.analyses.plan import Plan as Plan
+from torchscan.analyses.plan import RankPlan as RankPlan
 from torchscan.analyses.receptive_field import (
     AxisField as AxisField,
 )
@@ -176,6 +179,7 @@ from torchscan.pages import (
 from torchscan.pages import (
     to_page as to_page,
 )
+from torchscan.ranks.plan import plan as plan
 from torchscan.report.aggregate import aggregate_info as aggregate_info
 from torchscan.report.compare import (
     Comparison as Comparison,
@@ -253,6 +257,7 @@ from torchscan.report.pictures.memory import draw_memory as draw_memory
 from torchscan.report.pictures.models import draw_models as draw_models
 from torchscan.report.pictures.receptive_field import draw_receptive_field as draw_receptive_field
 from torchscan.report.pictures.roofline import draw_roofline as draw_roofline
+from torchscan.report.plan import plan_table as plan_table
 from torchscan.report.remedies import remedies_table as remedies_table
 from torchscan.report.roofline import (
     format_roofline as format_roofline,

@@ -298,7 +298,7 @@ class _Asked:
             unpriced=_unpriced(first, middle),
             unread=middle.provenance.unread,
             assumptions=self._assumptions(decode),
-            warnings=decode.warnings,
+            warnings=tuple(dict.fromkeys((*prefill.warnings, *decode.warnings))),
         )
 
     @once

@@ -17,7 +17,7 @@ from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.remedies import Asker, Remedies, RemedyMetric
-from torchscan.analyses.roofline import Rates, Roofline, numbers_of, require_format, roofline_of
+from torchscan.analyses.roofline import Fabric, Rates, Roofline, numbers_of, require_format, roofline_of
 from torchscan.analyses.totals import require_prices
 from torchscan.errors import InputError, warn_user
 from torchscan.hardware.devices import Device, device_named
@@ -258,12 +258,19 @@ class Scan:
             warn_user(each)
         return replace(self._roofline, _asker=self._asker(Scan._time_remedies))
 
+    def roofline_with(self, fabric: Fabric) -> Roofline:
+        """The same where devices are joined, one of which this process has: it waits for the others."""
+        return self._roofline_of(fabric)
+
     @once
     def _target(self) -> Device:
         return self._device or self._named("auto")
 
     @once
     def _roofline(self) -> Roofline:
+        return self._roofline_of(None)
+
+    def _roofline_of(self, fabric: Fabric | None) -> Roofline:
         device = self._target
         precision = checked_precision(self.question.precision)
         rates = Rates(device)
@@ -276,6 +283,7 @@ class Scan:
             numbers=numbers_of(device, precision),
             compiled=self.question.compiled or compiled_from(self.question.module) is not None,
             warnings=_overflow(step, device),
+            fabric=fabric,
         )
 
     @once

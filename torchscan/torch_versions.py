@@ -60,8 +60,10 @@ __all__ = [
     "is_fake_type",
     "is_faking",
     "is_functorch_wrapped",
+    "is_sharded_by_fsdp",
     "is_spread_type",
     "is_transforming",
+    "is_wrapped_by_ddp",
     "keeps_for_gradients",
     "local_part",
     "making_ordinary_tensors",
@@ -527,6 +529,18 @@ def chunking_verbs() -> list[tuple[Any, str]]:
 
     module: Any = getattr(_fully_shard, "_fsdp_param", None)
     return [(module, "_chunk_with_empty")] if hasattr(module, "_chunk_with_empty") else []
+
+
+def is_sharded_by_fsdp(module: nn.Module) -> bool:
+    """Whether ``fully_shard`` was called on it, or on a module in it."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    kind = getattr(fsdp, "FSDPModule", None)
+    return kind is not None and any(isinstance(each, kind) for each in module.modules())
+
+
+def is_wrapped_by_ddp(module: nn.Module) -> bool:
+    """Whether DDP sums up its gradients."""
+    return isinstance(module, nn.parallel.DistributedDataParallel)
 
 
 def is_spread_type(kind: type) -> bool:

@@ -12,7 +12,8 @@ from torch import nn
 
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 from torchscan import InputError
-from torchscan.ranks.plan import Plan, plan
+from torchscan.analyses.plan import Plan
+from torchscan.ranks.plan import plan
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -136,7 +137,7 @@ def test_nothing_is_left_behind() -> None:
     [
         ({"mesh": {}}, "give the size of each dimension"),
         ({"mesh": {"dp": 0}}, "give the size of each dimension"),
-        ({"mesh": {"dp": 4}, "rank": 4}, "has ranks 0 to 3"),
+        ({"mesh": {"dp": 4}, "ranks": 4}, "has ranks 0 to 3"),
         ({"build": lambda: 3}, r"build\(\) returned a int"),
         ({"apply": lambda model, mesh: mesh["nowhere"]}, r"apply\(model, mesh\) failed"),
     ],

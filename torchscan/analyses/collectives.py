@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from torchscan.analyses.roofline.links import Fabric
 from torchscan.ops.collectives import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
-from torchscan.trace.events import OpCall, Phase
+from torchscan.trace.events import GroupSpec, OpCall, Phase
 from torchscan.trace.trace import Trace
 
 
@@ -31,13 +33,15 @@ class Collective:
     seconds: float | None = None
 
 
-def collectives_of(trace: Trace, fabric: Fabric | None = None) -> tuple[Collective, ...]:
-    """In the order in which they were met first."""
+def collectives_of(
+    trace: Trace, fabric: Fabric | None = None, names: Mapping[tuple[int, ...], str] = MappingProxyType({})
+) -> tuple[Collective, ...]:
+    """In the order in which they were met first. ``names``: of groups, by the processes in them."""
     calls: Counter[_Key] = Counter()
     sizes: Counter[_Key] = Counter()
     times: dict[_Key, float] = {}
     for op in trace.ops:
-        if (key := _key(trace, op)) is not None:
+        if (key := _key(trace, op, names)) is not None:
             calls[key] += 1
             sizes[key] += whole_bytes(op.signature)
             if fabric is not None:
@@ -48,13 +52,17 @@ def collectives_of(trace: Trace, fabric: Fabric | None = None) -> tuple[Collecti
 _Key = tuple[Kind, str, int, Phase, str]
 
 
-def _key(trace: Trace, op: OpCall) -> _Key | None:
+def _key(trace: Trace, op: OpCall, names: Mapping[tuple[int, ...], str]) -> _Key | None:
     kind = COLLECTIVES.get(op.signature.operator)
     if kind is None:
         return None
     group = group_of(op.signature)
-    named = ("", 0) if group is None else (group.purpose.removeprefix("mesh_") or group.name, group.size)
+    named = ("", 0) if group is None else (names.get(group.ranks, _name_of(group)), group.size)
     return kind, *named, op.phase, trace.path_of(op)
+
+
+def _name_of(group: GroupSpec) -> str:
+    return group.purpose.removeprefix("mesh_") or group.name
 
 
 def _collective(key: _Key, calls: int, size: int, seconds: float | None) -> Collective:

@@ -1,120 +1,178 @@
-"""``plan``: what one process of a mesh holds, computes and sends, worked out in this process."""
+"""``plan``: what the processes of a mesh hold, compute and send, worked out in this one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
-from torchscan.analyses.collectives import Collective, collectives_of
-from torchscan.analyses.module_costs import call_costs
-from torchscan.errors import InputError, TorchscanError
-from torchscan.ranks.pretending import pretended
+from torchscan.analyses.collectives import collectives_of
+from torchscan.analyses.module_costs import call_costs, unpriced_operators
+from torchscan.analyses.plan import Plan, RankPlan
+from torchscan.analyses.roofline import Fabric
+from torchscan.errors import InputError
+from torchscan.hardware.devices import device_named
+from torchscan.progress import progress as told
+from torchscan.ranks.pretending import pretended, size_of
+from torchscan.ranks.sharding import Apply, sharded
 from torchscan.recording.example_inputs import DTypes, Shapes
-from torchscan.results import Result
+from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.scan import Scan
-from torchscan.torch_versions import making_fakes
 from torchscan.trace.trace import Trace
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.device_mesh import DeviceMesh
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Result):
-    """What one process of a mesh holds, computes and sends."""
-
-    #: the size of each dimension by its name
-    mesh: Mapping[str, int]
-    rank: int
-    #: of the whole model, and those of them that this process holds
-    params: int
-    local_params: int
-    #: of this process alone
-    macs: int
-    flops: int
-    collectives: tuple[Collective, ...]
-    trace: Trace
-
-    @property
-    def sent_bytes(self) -> int:
-        """What this process sends at least."""
-        return sum(each.sent_bytes for each in self.collectives)
+#: one process, several, or the first, the one in the middle and the last
+Ranks = int | Sequence[int] | Literal["ends"]
 
 
 def plan(
-    build: Callable[[], nn.Module],
+    build: Callable[[], nn.Module] | nn.Module,
     input_shape: Shapes | None = None,
     dtype: DTypes | None = None,
     *,
     mesh: Mapping[str, int],
-    apply: Callable[[nn.Module, DeviceMesh], object],
-    rank: int = 0,
+    apply: Apply,
+    ranks: Ranks = 0,
+    device: str | None = None,
+    per_machine: int = 8,
+    network_gbs: float = 50.0,
+    args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     batch_size: int = 1,
     training: bool = False,
     loss: Callable[[Any], Tensor] | None = None,
+    optimizer: OptimizerChoice | None = None,
+    progress: bool = True,
 ) -> Plan:
-    """What one process of many holds, computes and sends, without the others and without data.
+    """What each process of many holds, computes and sends, without the others and without data.
 
     A group of processes is pretended, the model is built without data, and ``apply`` shards it as it would be in training: with
     ``fully_shard``, ``parallelize_module``, ``distribute_tensor``. Afterwards there is no group, as before.
 
     Args:
-        build: makes the model: ``lambda: Net()``. It is called where tensors have no data.
-        input_shape: of one sample, as for :func:`summary`; of what this process gets.
+        build: makes the model: ``lambda: Net()``. It is called where tensors have no data, once for each rank. Or a model,
+            which is left unchanged: on the meta device, as a rule.
+        input_shape: of one sample, as for :func:`summary`; of what one process gets.
         dtype: of the inputs that are made from it.
-        mesh: the size of each dimension by its name: ``{"dp": 128, "tp": 8}``.
+        mesh: the size of each dimension by its name: ``{"dp": 128, "tp": 8}``. Neighbours in the last one are in one machine.
         apply: shards the model, in place or by returning another: ``apply(model, mesh)``, with torch's ``DeviceMesh``.
-        rank: which of the processes.
-        kwargs: the model's arguments, in place of ``input_shape``.
-        batch_size: samples of this process.
-        training: a training step instead of inference.
+        ranks: the processes to plan: a number, several, or "ends": the first, the one in the middle and the last. As a rule
+            all do the same, and the first has the most, where parameters cannot be divided evenly.
+        device: the card of each process, for times and whether it fits: ``torchscan devices`` lists all known ones.
+        per_machine: how many devices there are in a machine.
+        network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
+        args: the model's positional arguments, in place of ``input_shape``: those of one process.
+        kwargs: the model's keyword arguments.
+        batch_size: samples of one process.
+        training: a training step instead of an inference.
         loss: of the model's output; by default the sum of all of it.
+        optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
+        progress: say what takes more than a second, in a terminal or a notebook.
     """
+    asked = Asked(
+        input_shape=input_shape,
+        dtype=dtype,
+        device=device,
+        args=args,
+        kwargs=kwargs,
+        batch_size=batch_size,
+        training=training,
+        loss=loss,
+        optimizer=optimizer,
+    )
+    fabric = None if device is None else Fabric(device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs)
+    chosen = _chosen(ranks, size_of(mesh))
+    with told(f"torchscan: one of {size_of(mesh):,} processes", is_shown=progress):
+        found = [_planned(build, mesh, apply, rank, asked, fabric) for rank in chosen]
+    return _plan(mesh, asked, found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a process does."""
+
+    input_shape: Shapes | None
+    dtype: DTypes | None
+    device: str | None
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+    batch_size: int
+    training: bool
+    loss: Callable[[Any], Tensor] | None
+    optimizer: OptimizerChoice | None
+
+    def of(self, module: nn.Module) -> Scan:
+        """The question about a model."""
+        return Scan(module, **{each.name: getattr(self, each.name) for each in fields(self)}, progress=False)
+
+
+def _chosen(ranks: object, size: int) -> list[int]:
+    chosen: Any = [0, size // 2, size - 1] if ranks == "ends" else ranks if isinstance(ranks, list | tuple | range) else [ranks]
+    if not chosen or not all(isinstance(each, int) and not isinstance(each, bool) and 0 <= each < size for each in chosen):
+        raise InputError(f"ranks is {ranks!r}: the mesh has ranks 0 to {size - 1}; give one, several, or 'ends'")
+    return list(dict.fromkeys(chosen))
+
+
+def _planned(
+    build: Callable[[], nn.Module] | nn.Module,
+    mesh: Mapping[str, int],
+    apply: Apply,
+    rank: int,
+    asked: Asked,
+    fabric: Fabric | None,
+) -> RankPlan:
     with pretended(mesh, rank) as devices:
-        model = _sharded(build, apply, devices)
-        scan = Scan(
-            model,
-            input_shape,
-            dtype,
-            kwargs=kwargs,
-            batch_size=batch_size,
-            training=training,
-            loss=loss,
-        )
-        return _plan(scan, mesh, rank)
-
-
-def _sharded(build: Callable[[], nn.Module], apply: Callable[[nn.Module, DeviceMesh], object], mesh: DeviceMesh) -> nn.Module:
-    with making_fakes():
-        model = build()
-    if not isinstance(model, nn.Module):
-        raise InputError(f"build() returned a {type(model).__name__}: it should return the model")
-    try:
-        made = apply(model, mesh)
-    except TorchscanError:
-        raise
-    except Exception as error:
-        said = str(error).partition("\n")[0]
-        raise InputError(f"apply(model, mesh) failed: {type(error).__name__}: {said}") from error
-    return made if isinstance(made, nn.Module) else model
-
-
-def _plan(scan: Scan, mesh: Mapping[str, int], rank: int) -> Plan:
-    trace = scan.steps
+        scan = asked.of(sharded(build, apply, devices, training=asked.training))
+        trace, memory = scan.steps, scan.memory
+        place, names = _place(devices, mesh), _names(devices, mesh)
     costs = call_costs(trace)
-    held = [each for at, each in enumerate(trace.parameters) if each.identity == at and not each.is_buffer]
-    return Plan(
-        mesh=dict(mesh),
+    return RankPlan(
         rank=rank,
-        params=sum(each.numel for each in held),
-        local_params=sum(each.local_numel for each in held),
+        place=place,
+        local_params=sum(each.local_numel for each in _held(trace)),
         macs=sum(each.macs for each in costs),
         flops=sum(each.flops for each in costs),
-        collectives=collectives_of(trace),
+        collectives=collectives_of(trace, fabric, names),
+        memory=memory,
+        roofline=None if fabric is None else scan.roofline_with(fabric),
         trace=trace,
+    )
+
+
+def _place(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[str, int]:
+    return dict(zip(mesh, devices.get_coordinate() or [], strict=True))
+
+
+def _names(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[tuple[int, ...], str]:
+    """The dimensions of the mesh by the processes along them."""
+    from torch.distributed import get_process_group_ranks
+
+    return {tuple(get_process_group_ranks(devices.get_group(name))): name for name in reversed(mesh)}
+
+
+def _held(trace: Trace) -> list[Any]:
+    """The parameters, each once."""
+    return [each for at, each in enumerate(trace.parameters) if each.identity == at and not each.is_buffer]
+
+
+def _plan(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) -> Plan:
+    first = found[0]
+    unpriced = unpriced_operators(first.trace, call_costs(first.trace))
+    warned = [f"a lower bound: the cost of {', '.join(unpriced)} is not known"] if unpriced else []
+    timed = () if first.roofline is None else first.roofline.assumptions
+    warned += [] if first.roofline is None else first.roofline.warnings
+    return Plan(
+        mesh=dict(mesh),
+        device=asked.device if first.roofline is None else first.roofline.device,
+        training=asked.training,
+        batch_size=asked.batch_size if asked.input_shape is not None else None,
+        params=sum(each.numel for each in _held(first.trace)),
+        ranks=tuple(found),
+        assumptions=tuple(dict.fromkeys((*first.memory.assumptions, *timed))),
+        warnings=tuple(dict.fromkeys(warned)),
     )

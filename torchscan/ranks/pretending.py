@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
     """The mesh, as process number ``rank`` of it sees it. Afterwards there is no group, as before."""
-    size = _size_of(mesh)
+    size = size_of(mesh)
     if not 0 <= rank < size:
         raise InputError(f"rank is {rank!r}: a mesh of {_said(mesh)} has ranks 0 to {size - 1}")
     import torch.distributed as distributed
@@ -58,7 +58,8 @@ class _Chunks(Sequence[Tensor]):
         return self._tensor.narrow(self._dim, begin, left) if left > 0 else self._tensor.new_empty(0)
 
 
-def _size_of(mesh: Mapping[str, int]) -> int:
+def size_of(mesh: Mapping[str, int]) -> int:
+    """How many processes there are."""
     if not mesh or not all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in mesh.values()):
         raise InputError(f"mesh is {mesh!r}: give the size of each dimension by its name, {{'dp': 8, 'tp': 8}}, say")
     return math.prod(mesh.values())

@@ -1,7 +1,7 @@
 """How long processes take to tell each other something: each is a device, several of which are in a machine.
 
-A collective waits for its slowest link. With ``n`` devices in ``N`` machines, ``g`` in each, a device sends ``b`` bytes: over the
-links of its machine all of them, and over its own card of the network its share of what the machine sends::
+A collective waits for its slowest link. With ``n`` devices in ``N`` machines, ``g`` in each, a device sends ``b`` bytes: over
+the links of its machine all of them, and over its own card of the network its share of what the machine sends::
 
     time = latency + max(b / link, b · (N − 1)/N · n/(n − 1) / g / network)
 

@@ -1,0 +1,82 @@
+"""A model as one process of a mesh has it: without data, and sharded by its user's function."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from torchscan.errors import InputError, TorchscanError
+from torchscan.recording.bookkeeping.inventory import tensors_of
+from torchscan.torch_versions import WithoutData, is_sharded_by_fsdp, is_spread_type, is_wrapped_by_ddp, making_fakes
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+Apply = Callable[[nn.Module, "DeviceMesh"], object]
+
+#: parameters that are named in a message
+_NAMED = 3
+
+
+def sharded(build: Callable[[], nn.Module] | nn.Module, apply: Apply, mesh: DeviceMesh, *, training: bool) -> nn.Module:
+    """The model of this process."""
+    model = _built(build)
+    try:
+        made = apply(model, mesh)
+    except TorchscanError:
+        raise
+    except Exception as error:
+        said = str(error).partition("\n")[0]
+        raise InputError(f"apply(model, mesh) failed: {type(error).__name__}: {said}") from error
+    found = made if isinstance(made, nn.Module) else model
+    if training:
+        _require_summed(found, mesh)
+    return found
+
+
+def _built(build: Callable[[], nn.Module] | nn.Module) -> nn.Module:
+    if isinstance(build, nn.Module):
+        return _without_data(build)
+    if not callable(build):
+        raise InputError(f"build is a {type(build).__name__}: give a function that returns the model, or a model")
+    with making_fakes():
+        model = build()
+    if not isinstance(model, nn.Module):
+        raise InputError(f"build() returned a {type(model).__name__}: it should return the model")
+    return model
+
+
+def _without_data(module: nn.Module) -> nn.Module:
+    """A copy whose tensors pretend to be on the CPU; integers, on which the flow of a pass depends, keep their values."""
+    made = WithoutData(making_fakes())
+    kept: dict[int, Any] = {id(each): _pretender(each, made) for each in tensors_of(module) if _has_no_use_for_data(each)}
+    try:
+        return copy.deepcopy(module, kept)
+    except Exception as error:
+        raise InputError(f"{type(module).__name__} cannot be copied ({error}): give a function that builds it") from error
+
+
+def _has_no_use_for_data(tensor: Tensor) -> bool:
+    return tensor.is_meta or tensor.is_floating_point()
+
+
+def _pretender(tensor: Tensor, made: WithoutData) -> Tensor:
+    found = made.tensor(tensor.shape, tensor.stride(), tensor.dtype, torch.device("cpu"))
+    return nn.Parameter(found, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
+
+
+def _require_summed(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Refuse a training step in which nobody sums up gradients that the processes of the mesh have parts of."""
+    parameters = dict(model.named_parameters())
+    left = [name for name, each in parameters.items() if not is_spread_type(type(each))]
+    if len(left) == len(parameters) and mesh.size() > 1 and not is_wrapped_by_ddp(model):
+        raise InputError("apply left the model as it is, so that each process trains alone: call fully_shard(model), say")
+    if left and is_sharded_by_fsdp(model):
+        raise InputError(
+            f"apply left out {len(left):,} of {len(parameters):,} parameters ({', '.join(left[:_NAMED])}, …), whose gradients "
+            "nobody sums up: call fully_shard on the model itself, too, after its layers"
+        )
