@@ -85,9 +85,10 @@ def main() -> None:
         time_estimates(options.only)
         return
     if options.generation:
-        from benchmark_generation import compare_generation
+        from benchmark_generation import compare_generation, compare_joined
 
         compare_generation()
+        compare_joined()
         return
     if options.inspect:
         from benchmark_inspection import measure_inspection

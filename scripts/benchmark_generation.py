@@ -1,10 +1,11 @@
-"""Compares estimated with measured times of generated tokens: Llama-2-7B on one A100."""
+"""Compares estimated with measured times of generated tokens: Llama-2-7B on one A100, and on up to eight."""
 
 from __future__ import annotations
 
 import csv
 import statistics
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -36,6 +37,33 @@ def compare_generation() -> None:
         print(f"{said}{first}  {1e3 * found.per_token:9.2f} ms  {of_token[-1]:+6.0%}", flush=True)
     for what, errors in (("time per token", of_token), ("time to the first token", of_first)):
         print(f"{what}: median error {100 * statistics.median(map(abs, errors)):.1f} % of {len(errors)} rows")
+
+
+def compare_joined() -> None:
+    """Print each row of several cards, spread as gpt-fast does: layers only, not the embedding and the last product."""
+    model, errors = _llama(), []
+    print("cards   per token     off")
+    with _TABLE.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["source"].startswith("gpt-fast") and row["precision"] == "bf16"]
+    for row in rows:
+        cards = int(row["gpus"])
+        mesh = {"mesh": {"tp": cards}, "apply": _in_layers} if cards > 1 else {}
+        prompt, new = int(row["prompt_tokens"]), int(row["output_tokens"])
+        found = analyze_generation(model, prompt, new, device="A100-SXM4-80GB", **mesh)
+        errors.append(found.per_token * float(row["tokens_per_s"]) - 1)
+        print(f"{cards:5}  {1e3 * found.per_token:7.2f} ms  {errors[-1]:+6.0%}", flush=True)
+    print(f"time per token: largest error {100 * max(map(abs, errors)):.1f} % of {len(errors)} rows")
+
+
+def _in_layers(model: Any, mesh: Any) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+    for layer in model.model.layers:
+        ways = {name: ColwiseParallel() for name in columns}
+        parallelize_module(
+            layer, mesh["tp"], {**ways, "self_attn.o_proj": RowwiseParallel(), "mlp.down_proj": RowwiseParallel()}
+        )
 
 
 def _llama() -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
@@ -16,7 +16,7 @@ from torchscan.analyses.generation.result import Generation, GenerationSweep
 from torchscan.analyses.generation.serving import Serving
 from torchscan.analyses.generation.stored import stored
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
-from torchscan.analyses.roofline import Rates, Roofline, numbers_of, require_format, roofline_of
+from torchscan.analyses.roofline import Fabric, Rates, Roofline, numbers_of, require_format, roofline_of
 from torchscan.errors import InputError, RecordError
 from torchscan.hardware.devices import Device, device_named
 from torchscan.once import once
@@ -24,9 +24,11 @@ from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.folding import Folded, UnfoldableError
 from torchscan.recording.generation import Generating, Length, Step, Stepping
-from torchscan.recording.precision import Precision, checked_precision
+from torchscan.recording.precision import Precision, checked_precision, type_of
+from torchscan.recording.pretended_group import pretended
 from torchscan.recording.request import require_module
 from torchscan.recording.sequences import positions_of
+from torchscan.recording.sharding import Apply, by_its_own_plan, sharded
 from torchscan.recording.state import original_of
 from torchscan.trace.trace import Trace
 
@@ -48,6 +50,10 @@ def analyze_generation(
     eager: bool = False,
     inputs: Mapping[str, Tensor] | None = None,
     step: Step | None = None,
+    mesh: Mapping[str, int] | None = None,
+    apply: Apply | None = None,
+    per_machine: int = 8,
+    network_gbs: float = 50.0,
     progress: bool = True,
 ) -> Generation:
     """What a language model takes on a device, and how fast it answers there, computed on shapes alone.
@@ -71,13 +77,19 @@ def analyze_generation(
             the model finds the places of an image among the tokens, also the tokens that the prompt begins with.
         step: ``step(model, cache, token)`` runs the model on tokens of shape [batch, length] and returns its output and the new
             cache; ``cache`` is None at first. For models that are called in a way of their own.
+        mesh: several devices among which the model is spread, ``{"tp": 8}``; with ``{"dp": 2, "tp": 4}`` there are two such
+            groups, each with a batch of its own. Memory is that of one device.
+        apply: spreads the model, as for :func:`plan`; by default as transformers does by the model's own plan, along "tp".
+        per_machine: how many devices there are in a machine.
+        network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
         progress: say what takes more than a second, in a terminal or a notebook.
     """
     module = original_of(module)
     serving = _serving(weights, cache, eager=eager)
     setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
-    with _token_by_token(module, step, is_shown=progress):
-        return _Asked(module, step, setting, inputs).answer(batch_size)
+    setting = _joined(setting, mesh, per_machine, network_gbs)
+    with _token_by_token(module, step, is_shown=progress), _spread(module, setting, apply) as spread:
+        return _Asked(spread, step, setting, inputs, module).answer(batch_size)
 
 
 def sweep_generation(
@@ -94,6 +106,10 @@ def sweep_generation(
     eager: bool = False,
     inputs: Mapping[str, Tensor] | None = None,
     step: Step | None = None,
+    mesh: Mapping[str, int] | None = None,
+    apply: Apply | None = None,
+    per_machine: int = 8,
+    network_gbs: float = 50.0,
     progress: bool = True,
 ) -> GenerationSweep:
     """The same question for several batch sizes: the more sequences at once, the more tokens a second, and the longer for each.
@@ -111,6 +127,10 @@ def sweep_generation(
         eager: as plain PyTorch runs it.
         inputs: what the pass over the prompt is given besides, for one sequence.
         step: how the model is called.
+        mesh: several devices.
+        apply: spreads the model among them.
+        per_machine: how many of them there are in a machine.
+        network_gbs: what the network carries for each.
         progress: say what takes more than a second.
     """
     _require_sizes(batch_sizes)
@@ -119,8 +139,9 @@ def sweep_generation(
     module = original_of(module)
     serving = _serving(weights, cache, eager=eager)
     setting = _setting(module, prompt, new, device=device, precision=precision, serving=serving)
-    asked = _Asked(module, step, setting, inputs)
-    with _token_by_token(module, step, is_shown=progress):
+    setting = _joined(setting, mesh, per_machine, network_gbs)
+    with _token_by_token(module, step, is_shown=progress), _spread(module, setting, apply) as spread:
+        asked = _Asked(spread, step, setting, inputs, module)
         return GenerationSweep(generations=tuple(asked.answer(each) for each in dict.fromkeys(batch_sizes)), price=price)
 
 
@@ -191,6 +212,9 @@ class _Setting:
     length: Length
     #: tokens that the model has positions for
     limit: int | None
+    #: the devices among which the model is spread, and what joins them
+    mesh: Mapping[str, int] | None = None
+    fabric: Fabric | None = None
 
     @property
     def is_gpu(self) -> bool:
@@ -223,6 +247,26 @@ def _setting(
     return _Setting(device=found, precision=precision, serving=serving, length=Length(prompt, new), limit=limit)
 
 
+def _joined(setting: _Setting, mesh: Mapping[str, int] | None, per_machine: int, network_gbs: float) -> _Setting:
+    if mesh is None:
+        return setting
+    fabric = Fabric(device=setting.device, per_machine=per_machine, network=1e9 * network_gbs)
+    return replace(setting, mesh=mesh, fabric=fabric)
+
+
+@contextlib.contextmanager
+def _spread(module: nn.Module, setting: _Setting, apply: Apply | None) -> Iterator[nn.Module]:
+    """The model as the first device has it."""
+    if setting.mesh is None:
+        if apply is not None:
+            raise InputError("apply spreads a model over a mesh: give mesh={'tp': 8}, say")
+        yield module
+        return
+    with pretended(setting.mesh, 0) as devices:
+        dtype = None if setting.precision is None else type_of(setting.precision)
+        yield sharded(module, apply or by_its_own_plan, devices, training=False, dtype=dtype)
+
+
 def _require_sizes(batch_sizes: object) -> None:
     if isinstance(batch_sizes, str) or not isinstance(batch_sizes, Sequence) or not batch_sizes:
         raise InputError(f"batch_sizes is {batch_sizes!r}: give at least one, [1, 8], say")
@@ -244,8 +288,17 @@ def _unpriced(*traces: Trace) -> tuple[str, ...]:
 class _Asked:
     """A question and its records, for any number of batch sizes."""
 
-    def __init__(self, module: nn.Module, step: Step | None, setting: _Setting, inputs: Mapping[str, Tensor] | None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        step: Step | None,
+        setting: _Setting,
+        inputs: Mapping[str, Tensor] | None,
+        like: nn.Module,
+    ) -> None:
+        """``like``: the model before it was spread over devices."""
         self._module = module if step is None else Stepping(module, step)
+        self._like = like if step is None else Stepping(like, step)
         self._setting = setting
         self._inputs = inputs
 
@@ -269,7 +322,7 @@ class _Asked:
         first = passes.prompted(Length(prompt)).trace
         prefill = self._roofline(first)
         middle = passes.continued(Length(prompt, new // 2)).trace
-        decode, work = self._roofline(middle), work_bytes(middle)
+        decode, work = self._roofline(middle, graphed=asked.is_gpu and not serving.eager), work_bytes(middle)
         held = weights_bytes(middle, serving.weights)
         at_end = self._cache(prompt + new)
         room = asked.device.room_bytes - held
@@ -282,6 +335,7 @@ class _Asked:
             prompt=prompt,
             new=new,
             batch_size=batch_size,
+            mesh=asked.mesh,
             params=sum(each.numel for each in distinct_parameters(middle)),
             active_params=active_parameters(middle),
             weights_bytes=held,
@@ -325,10 +379,12 @@ class _Asked:
 
     def _passes_of(self, batch_size: int) -> Generating:
         kernels = {"device_type": "cuda" if self._setting.is_gpu else "cpu", "has_flash": self._setting.device.has_flash}
-        precision = self._setting.precision
-        return Generating(self._module, batch_size=batch_size, precision=precision, kernels=kernels, inputs=self._inputs)
+        precision = self._setting.precision if self._setting.mesh is None else None  # it is converted by then
+        return Generating(
+            self._module, batch_size=batch_size, precision=precision, kernels=kernels, inputs=self._inputs, like=self._like
+        )
 
-    def _roofline(self, trace: Trace) -> Roofline:
+    def _roofline(self, trace: Trace, *, graphed: bool = False) -> Roofline:
         asked = self._setting
         return roofline_of(
             trace,
@@ -337,6 +393,8 @@ class _Asked:
             numbers=numbers_of(asked.device, asked.precision),
             compiled=asked.is_gpu and not asked.serving.eager,
             serving=asked.serving,
+            fabric=asked.fabric,
+            graphed=graphed,
         )
 
     def _assumptions(self, decode: Roofline) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ def test_products_of_a_forward_pass_are_divided(dp: int, tp: int) -> None:
 def test_counts_agree_with_those_of_torch() -> None:
     from torch.distributed.tensor.debug import CommDebugMode
 
-    from torchscan.ranks.pretending import pretended
+    from torchscan.recording.pretended_group import pretended
 
     with pretended({"dp": 2, "tp": 2}, 0) as mesh:
         model: Any = build()
@@ -148,7 +148,7 @@ def test_wrong_use_is_told(options: dict[str, Any], said: str) -> None:
 
 
 def test_a_group_that_is_there_already_is_left_alone() -> None:
-    from torchscan.ranks.pretending import pretended
+    from torchscan.recording.pretended_group import pretended
 
     with pretended({"dp": 2}, 1):
         with pytest.raises(InputError, match="process group already"):

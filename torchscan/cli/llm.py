@@ -13,6 +13,7 @@ _EXAMPLES = """\
 examples
   torchscan llm hf:path/to/config.json --device H100 --prompt 2k --new 256 --batch 1,8,32
   torchscan llm hf:meta-llama/Llama-3.1-8B --device L4 --weights int4 --cache fp8 --context 32k --price 0.8
+  torchscan llm hf:meta-llama/Llama-3.1-405B --device H100 --gpus 8 --weights fp8
 k is 1,024 tokens. Weights and caches take: fp8, int8, int4, nf4, fp4, mxfp4; int4:32: 32 weights share a scale.
 torchscan devices lists the devices."""
 
@@ -37,7 +38,25 @@ def add_to(commands: Any) -> None:
     serving.add_argument(
         "--price", metavar="P", type=float, help="price of the device per hour; adds the price of a million tokens"
     )
+    joined = parser.add_argument_group("several devices")
+    joined.add_argument("--gpus", metavar="N", type=positive, help="how many (default: as many as --tp says)")
+    joined.add_argument(
+        "--tp", metavar="N", type=positive, help="over how many each layer is spread (default: over all --gpus)"
+    )
+    joined.add_argument("--per-machine", metavar="N", type=positive, default=8, help="how many a machine has (default 8)")
+    joined.add_argument("--network", metavar="GB/s", type=float, default=50.0, help="network for each device (default 50)")
     add_output(parser)
+
+
+def _mesh(options: argparse.Namespace) -> dict[str, int] | None:
+    """Groups of devices that have a batch of their own, and the devices of a group."""
+    spread = options.tp or options.gpus or 1
+    devices = options.gpus or spread
+    if devices % spread:
+        raise InputError(f"--gpus {devices} is no multiple of --tp {spread}: each model is spread over --tp devices")
+    if devices == 1:
+        return None
+    return {"dp": devices // spread, "tp": spread} if devices > spread else {"tp": spread}
 
 
 def _tokens(text: str) -> int:
@@ -59,6 +78,7 @@ def _run(options: argparse.Namespace) -> None:
     prompt = options.prompt if options.context is None else options.context - options.new
     names = ("price", "device", "precision", "weights", "cache", "eager")
     asked = {name: getattr(options, name) for name in names}
+    asked |= {"mesh": _mesh(options), "per_machine": options.per_machine, "network_gbs": options.network}
     sweep = on_generating(
         options.target,
         lambda built: sweep_generation(

@@ -15,9 +15,9 @@ from torchscan.analyses.roofline import Fabric
 from torchscan.errors import InputError
 from torchscan.hardware.devices import device_named
 from torchscan.progress import progress as told
-from torchscan.ranks.pretending import pretended, size_of
-from torchscan.ranks.sharding import Apply, sharded
 from torchscan.recording.example_inputs import DTypes, Shapes
+from torchscan.recording.pretended_group import pretended, size_of
+from torchscan.recording.sharding import Apply, sharded
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
@@ -152,7 +152,7 @@ def _names(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[tuple[int, ...]
     """The dimensions of the mesh by the processes along them."""
     from torch.distributed import get_process_group_ranks
 
-    return {tuple(get_process_group_ranks(devices.get_group(name))): name for name in reversed(mesh)}
+    return {tuple(get_process_group_ranks(devices.get_group(name))): name for name in list(mesh)[::-1]}
 
 
 def _held(trace: Trace) -> list[Any]:

@@ -84,12 +84,17 @@ class Generating:
         precision: Precision | None,
         kernels: Mapping[str, Any],
         inputs: Mapping[str, Tensor] | None = None,
+        like: nn.Module | None = None,
     ) -> None:
-        """``kernels``: the arguments of a request that say for which kind of device it is; ``inputs``: of one sequence."""
+        """``kernels``: the arguments of a request that say for which kind of device it is; ``inputs``: of one sequence.
+
+        ``like``: the model before it was spread over devices, in which equal layers look equal.
+        """
         self._takes = _arguments_of(module)
         #: whether there is an encoder for the prompt
         self.is_translated = "decoder_input_ids" in self._takes and "encoder_outputs" in self._takes
         self._name = type_name_of(module)
+        self._like = like
         self._require_known(inputs or {})
         request = PassRequest(module=module, args=(), kwargs=inputs or {}, execute="auto", in_pieces=True, **kernels)
         self._request = in_precision(request, precision)
@@ -206,7 +211,7 @@ class Generating:
 
     def leave_out(self) -> bool:
         """Leave out layers that look equal to others, for a glance at what a pass is like. Whether there are any."""
-        self.folded = Folded.of(self._request.module)
+        self.folded = Folded.of(self._request.module, self._like)
         return self.folded is not None
 
     def _both(self, length: Length) -> tuple[Kept, Kept]:

@@ -47,6 +47,11 @@ def in_precision(request: PassRequest, precision: Precision | None) -> PassReque
     return on_meta_copy(request, _TYPES[precision])
 
 
+def type_of(precision: Precision) -> torch.dtype:
+    """What tensors are converted to."""
+    return _TYPES[precision]
+
+
 def with_channels_last(request: PassRequest) -> PassRequest:
     """The same pass of a copy of the model as ``module.to(memory_format=torch.channels_last)`` would be, and of such images."""
     copied = on_meta_copy(request)

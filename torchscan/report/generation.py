@@ -124,4 +124,11 @@ def _question(generation: Generation) -> str:
         *(f"weights in {each}" for each in [generation.weights] if each),
         *(f"cache in {each}" for each in [generation.cache] if each),
     ]
-    return f"{generation.device}, {', '.join(formats)}; {generation.prompt:,} tokens given and {generation.new:,} new"
+    return f"{_devices(generation)}, {', '.join(formats)}; {generation.prompt:,} tokens given and {generation.new:,} new"
+
+
+def _devices(generation: Generation) -> str:
+    if generation.mesh is None:
+        return generation.device
+    mesh = " × ".join(f"{size} {name}" for name, size in generation.mesh.items())
+    return f"One of {generation.devices} {generation.device} ({mesh})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -23,6 +25,8 @@ class Generation(Result):
     prompt: int
     new: int
     batch_size: int
+    #: the devices among which the model is spread, by dimension; None: one. Bytes and times are those of one device
+    mesh: Mapping[str, int] | None
     params: int
     #: those that a token meets: of experts, the ones that it is routed to
     active_params: int
@@ -53,8 +57,18 @@ class Generation(Result):
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens of all sequences, over all the time that they take, that for the prompt included."""
-        return self.batch_size * self.new / (self.first_token + (self.new - 1) * self.per_token)
+        """New tokens of all sequences on all devices, over all the time that they take, that for the prompt included."""
+        return self.replicas * self.batch_size * self.new / (self.first_token + (self.new - 1) * self.per_token)
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return 1 if self.mesh is None else math.prod(self.mesh.values())
+
+    @property
+    def replicas(self) -> int:
+        """How many groups of devices have a batch of their own: as many as there are along ``dp``."""
+        return 1 if self.mesh is None else self.mesh.get("dp", 1)
 
     @property
     def fits(self) -> bool:
@@ -75,9 +89,10 @@ class Generation(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        plain = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("prefill", "decode")}
-        figures = {"tokens_per_second": self.tokens_per_second, "limiter": self.limiter, "fits": self.fits}
+        plain = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("prefill", "decode", "mesh")}
+        figures: dict[str, Any] = {"tokens_per_second": self.tokens_per_second, "limiter": self.limiter, "fits": self.fits}
         told = {name: list(getattr(self, name)) for name in ("unpriced", "unread", "assumptions", "warnings")}
+        figures["mesh"] = None if self.mesh is None else dict(self.mesh)
         return {**plain, **figures, **told, "prefill": self.prefill.as_dict(), "decode": self.decode.as_dict()}
 
 
@@ -91,7 +106,7 @@ class GenerationSweep(Result):
 
     def price_per_million(self, generation: Generation) -> float | None:
         """What a million new tokens costs, in the currency of the price."""
-        return None if self.price is None else self.price / 3600 / generation.tokens_per_second * 1e6
+        return None if self.price is None else generation.devices * self.price / 3600 / generation.tokens_per_second * 1e6
 
     @property
     def records(self) -> int:

@@ -51,10 +51,11 @@ def roofline_of(
     warnings: Sequence[str] = (),
     serving: Serving | None = None,
     fabric: Fabric | None = None,
+    graphed: bool = False,
 ) -> Roofline:
     """The roofline of a record on a device; ``compiled`` as ``torch.compile`` would run it, ``serving`` as it is served.
 
-    ``fabric``: what joins the devices among which the pass is spread.
+    ``fabric``: what joins the devices among which the pass is spread; ``graphed``: kernels are in a CUDA graph.
     """
     routed = RoutedCalls(trace)
     served = Repriced(trace, serving or AS_IT_IS).served(call_costs(trace, routed=routed))
@@ -72,7 +73,7 @@ def roofline_of(
         for index, op in enumerate(trace.ops)
         if kernels[index] is not None and index not in times
     ]
-    loads = _loads(trace, rates, runs, kernels, compiled=compiled)
+    loads = _loads(trace, rates, runs, kernels, compiled=compiled, has_host=not (rates.is_host or graphed))
     if compiled:
         loads = _with_bound_of_whole(trace, rates, costs, runs, loads)
     indices = [run.index for run in runs]
@@ -146,7 +147,7 @@ def _in_cache(
 
 
 def _loads(
-    trace: Trace, rates: Rates, runs: Sequence[Run], kernels: Sequence[int | None], *, compiled: bool
+    trace: Trace, rates: Rates, runs: Sequence[Run], kernels: Sequence[int | None], *, compiled: bool, has_host: bool
 ) -> list[OperatorLoad]:
     """Calls one after the other on the device, those of one kernel together; each has the share of it that its own work is."""
     together: dict[int | None, Seconds] = {}
@@ -160,7 +161,7 @@ def _loads(
     queue, by_index, loads = _Queue(), {run.index: run for run in runs}, []
     for index, op in enumerate(trace.ops):
         kernel, is_first = kernels[index], kernels[index] == index
-        host = 0.0 if rates.is_host else _host_time(op, compiled=compiled, is_first=is_first)
+        host = _host_time(op, compiled=compiled, is_first=is_first) if has_host else 0.0
         if index not in by_index:
             queue.wait(host)
             continue

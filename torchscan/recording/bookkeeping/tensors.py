@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.storages import Storages, sparsity_of
 from torchscan.recording.undo import at_the_latest
-from torchscan.torch_versions import is_fake_type, making_ordinary_tensors, without_torch_function
+from torchscan.torch_versions import WithoutData, is_fake_type, making_ordinary_tensors, without_torch_function
 from torchscan.trace.events import TensorKind, TensorRecord, TensorSpec
 
 #: integers and booleans up to this many elements keep their values in a pass on shapes alone
@@ -355,7 +355,15 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def own_copy(tensor: Tensor, *, on_meta: bool) -> Tensor:
-    """A copy that may be written to; a meta tensor if ``on_meta``, but for moderately sized integers on the CPU."""
+    """A copy that may be written to; a meta tensor if ``on_meta``, but for moderately sized integers on the CPU.
+
+    What has a device and no data stays so.
+    """
+    without_data = WithoutData.of(tensor) if is_fake_type(type(tensor)) else None
+    if without_data is not None and has_strides(tensor):
+        return without_data.tensor(tensor.shape, tensor.stride(), tensor.dtype, tensor.device).requires_grad_(
+            tensor.requires_grad
+        )
     if not is_plain(tensor):
         return tensor
     keeps_values = tensor.device.type == "cpu" and not _is_arithmetic(tensor) and tensor.numel() <= CONCRETE_INTEGERS

@@ -8,12 +8,12 @@ on trust: one pass is recorded both ways; unless the two are alike in every call
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
-from torchscan.recording.folding.layers import folds_of
+from torchscan.recording.folding.layers import Fold, folds_of
 from torchscan.recording.folding.thinned import UnfoldableError, thinned
 from torchscan.recording.folding.unfolded import require_alike, times_of_caches, unfolded
 from torchscan.trace.trace import Trace
@@ -32,16 +32,15 @@ class Folded:
     run: list[list[str]]
 
     @classmethod
-    def of(cls, module: nn.Module) -> Folded | None:
-        """None: no layer can be left out."""
+    def of(cls, module: nn.Module, like: nn.Module | None = None) -> Folded | None:
+        """None: no layer can be left out. Those are equal that are in another model like it: this one before it was spread."""
         try:
-            return cls._of(module)
+            return cls._of(module, folds_of(like or module))
         except Exception:  # a model's own attributes and copies may raise whatever they like
             return None
 
     @classmethod
-    def _of(cls, module: nn.Module) -> Folded | None:
-        folds = folds_of(module)
+    def _of(cls, module: nn.Module, folds: Sequence[Fold]) -> Folded | None:
         stands_in = {path: other for fold in folds for path, other in fold.stands_in.items()}
         return cls(thinned(module, folds), stands_in, [each for fold in folds for each in fold.run]) if folds else None
 

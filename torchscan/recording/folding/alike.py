@@ -35,9 +35,10 @@ def _names_of_others(trace: Trace, names: tuple[str, ...], tensors: tuple[int, .
 
 
 def _ops(trace: Trace) -> Iterator[Hashable]:
+    """Whose tensor one without elements is does not matter."""
     number, memory = _numbering(), _numbering()
     for op in trace.ops:
-        tensors = (*op.inputs, *op.outputs)
+        tensors = [each for each in (*op.inputs, *op.outputs) if trace.storages[trace.tensors[each].storage].size]
         yield (
             op.signature,
             op.module_call,
@@ -50,7 +51,8 @@ def _ops(trace: Trace) -> Iterator[Hashable]:
 def _storages(trace: Trace) -> Iterator[Hashable]:
     """In the order in which operators meet them."""
     met = dict.fromkeys(trace.tensors[each].storage for op in trace.ops for each in (*op.inputs, *op.outputs))
-    return (each if each.kind != "cache" else each._replace(name="") for each in map(trace.storages.__getitem__, met))
+    storages = filter(lambda each: each.size, map(trace.storages.__getitem__, met))
+    return (each if each.kind != "cache" else each._replace(name="") for each in storages)
 
 
 def _numbering() -> Callable[[int], int]:

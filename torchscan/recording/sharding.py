@@ -22,9 +22,16 @@ Apply = Callable[[nn.Module, "DeviceMesh"], object]
 _NAMED = 3
 
 
-def sharded(build: Callable[[], nn.Module] | nn.Module, apply: Apply, mesh: DeviceMesh, *, training: bool) -> nn.Module:
-    """The model of this process."""
-    model = _built(build)
+def sharded(
+    build: Callable[[], nn.Module] | nn.Module,
+    apply: Apply,
+    mesh: DeviceMesh,
+    *,
+    training: bool,
+    dtype: torch.dtype | None = None,
+) -> nn.Module:
+    """The model of this process; one that exists is copied, in another type if one is given."""
+    model = _without_data(build, dtype) if isinstance(build, nn.Module) else _built(build)
     try:
         made = apply(model, mesh)
     except TorchscanError:
@@ -38,9 +45,22 @@ def sharded(build: Callable[[], nn.Module] | nn.Module, apply: Apply, mesh: Devi
     return found
 
 
-def _built(build: Callable[[], nn.Module] | nn.Module) -> nn.Module:
-    if isinstance(build, nn.Module):
-        return _without_data(build)
+def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Tensor parallelism along ``tp``, as transformers does by the plan that a model brings along."""
+    brought: Any = model
+    plan, expand = getattr(model, "tp_plan", None), getattr(model, "_expand_parallel_plan", None)
+    if not plan or expand is None:
+        raise InputError(
+            f"{type(model).__name__} brings no plan for tensor parallelism that this version of transformers follows: give "
+            "apply=, a function of the model and the mesh that shards it"
+        )
+    from transformers.distributed.tensor_parallel import apply_tensor_parallelism
+
+    made: nn.Module = apply_tensor_parallelism(brought, mesh["tp"], expand(dict(plan)))
+    return made
+
+
+def _built(build: Callable[[], nn.Module]) -> nn.Module:
     if not callable(build):
         raise InputError(f"build is a {type(build).__name__}: give a function that returns the model, or a model")
     with making_fakes():
@@ -50,10 +70,12 @@ def _built(build: Callable[[], nn.Module] | nn.Module) -> nn.Module:
     return model
 
 
-def _without_data(module: nn.Module) -> nn.Module:
+def _without_data(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
     """A copy whose tensors pretend to be on the CPU; integers, on which the flow of a pass depends, keep their values."""
     made = WithoutData(making_fakes())
-    kept: dict[int, Any] = {id(each): _pretender(each, made) for each in tensors_of(module) if _has_no_use_for_data(each)}
+    kept: dict[int, Any] = {
+        id(each): _pretender(each, made, dtype) for each in tensors_of(module) if _has_no_use_for_data(each)
+    }
     try:
         return copy.deepcopy(module, kept)
     except Exception as error:
@@ -64,8 +86,9 @@ def _has_no_use_for_data(tensor: Tensor) -> bool:
     return tensor.is_meta or tensor.is_floating_point()
 
 
-def _pretender(tensor: Tensor, made: WithoutData) -> Tensor:
-    found = made.tensor(tensor.shape, tensor.stride(), tensor.dtype, torch.device("cpu"))
+def _pretender(tensor: Tensor, made: WithoutData, dtype: torch.dtype | None) -> Tensor:
+    kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    found = made.tensor(tensor.shape, tensor.stride(), kind, torch.device("cpu"))
     return nn.Parameter(found, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
 
 
