@@ -20,6 +20,7 @@ from torchscan.recording.attempts import Attempt, attempts_for
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.parameters import parameter_records, shared_among_processes, unseen_parameters
+from torchscan.recording.bookkeeping.placements import processes_of
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.nesting import make_room_for_nesting
 from torchscan.recording.precision import CopyError, on_meta_copy
@@ -182,7 +183,9 @@ def _recorded(attempt: Attempt, request: PassRequest, inventory: Inventory) -> T
     try:
         unchanged(inventory, request.mode, [request.args, request.kwargs], recorder.table, body)
     except RecordError as error:
-        error.so_far = _so_far(recorder, inventory, _provenance(request, attempt, recorder, tuple(assumptions.texts), ()))
+        error.so_far = _so_far(
+            recorder, inventory, _provenance(request, attempt, recorder, inventory, tuple(assumptions.texts), ())
+        )
         raise
     autocast.forget()  # the model may have left a context open
     recorder.values.tell()
@@ -197,7 +200,7 @@ def _recorded(attempt: Attempt, request: PassRequest, inventory: Inventory) -> T
     if among is not None:
         assumptions.add(among)
     _warn_of_leftovers(recorder.table)
-    provenance = _provenance(request, attempt, recorder, tuple(assumptions.texts), unread)
+    provenance = _provenance(request, attempt, recorder, inventory, tuple(assumptions.texts), unread)
     return with_unpacked(_trace(recorder, parameters, provenance), inventory.slots)
 
 
@@ -209,7 +212,12 @@ def _so_far(recorder: Recorder, inventory: Inventory, provenance: Provenance) ->
 
 
 def _provenance(
-    request: PassRequest, attempt: Attempt, recorder: Recorder, assumptions: tuple[str, ...], unread: Sequence[str]
+    request: PassRequest,
+    attempt: Attempt,
+    recorder: Recorder,
+    inventory: Inventory,
+    assumptions: tuple[str, ...],
+    unread: Sequence[str],
 ) -> Provenance:
     return Provenance(
         execution=attempt.name,
@@ -223,6 +231,7 @@ def _provenance(
         unread=tuple(unread),
         torchscan_version=__version__,
         torch_version=torch.__version__,
+        processes=processes_of(inventory) if inventory.is_spread else None,
     )
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
+from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -178,8 +179,18 @@ def names_of_arguments(op: OpOverload) -> tuple[str, ...]:
     return tuple(argument.name for argument in op._schema.arguments)
 
 
+#: by the namespace of operators the module that makes them known to torch, where ``import torch`` does not
+_LIBRARIES = {
+    "_c10d_functional": "torch.distributed._functional_collectives",
+    "_c10d_functional_autograd": "torch.distributed._functional_collectives",
+    "fsdp": "torch.distributed.fsdp",
+}
+
+
 def _signature(values: dict[str, Any]) -> OpSignature:
     namespace, packet, overload = values["op"].split(".")
+    if namespace in _LIBRARIES:
+        import_module(_LIBRARIES[namespace])
     return OpSignature(**{**values, "op": getattr(getattr(getattr(torch.ops, namespace), packet), overload)})
 
 
@@ -291,6 +302,16 @@ class InputRecord:
     dtype: torch.dtype
 
 
+class Processes(NamedTuple):
+    """Among which processes a model is spread, and which of them this is."""
+
+    rank: int
+    #: the size of each dimension by its name
+    mesh: Mapping[str, int]
+    #: by the path of a parameter how it is placed along the dimensions of its mesh: ``"dp: Shard(dim=0), tp: Replicate()"``
+    placements: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """How the pass ran, and what was assumed on the way."""
@@ -310,3 +331,5 @@ class Provenance:
     unread: tuple[str, ...]
     torchscan_version: str
     torch_version: str
+    #: None: the model is in this process alone
+    processes: Processes | None = None
