@@ -52,6 +52,7 @@ __all__ = [
     "default_device",
     "engine",
     "forget_hooks",
+    "forget_meshes",
     "graph_breaks",
     "has_compiled_parts",
     "has_compiler",
@@ -529,6 +530,21 @@ def chunking_verbs() -> list[tuple[Any, str]]:
 
     module: Any = getattr(_fully_shard, "_fsdp_param", None)
     return [(module, "_chunk_with_empty")] if hasattr(module, "_chunk_with_empty") else []
+
+
+def forget_meshes() -> None:
+    """Let go of what DTensors have worked out for meshes: an equal one may have other groups of processes."""
+    clear = getattr(_C, "_clear_DTensor_sharding_propagator_cache", None)
+    if clear is not None:
+        clear()
+    api = sys.modules.get("torch.distributed.tensor._api")
+    if api is not None:
+        api.DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()
+    planner = sys.modules.get("torch.distributed.tensor._redistribute")
+    for name in ("_gen_transform_infos", "clear_redistribute_planner_cache"):
+        known = getattr(planner, name, None)
+        if known is not None:
+            getattr(known, "cache_clear", known)()
 
 
 def is_sharded_by_fsdp(module: nn.Module) -> bool:

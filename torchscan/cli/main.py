@@ -32,6 +32,7 @@ from torchscan.cli import (
     runs,
     summary,
     table,
+    train,
 )
 from torchscan.cli.saying import FINE, WRONG_USE, in_options, report_mistake, say, write_no_more
 from torchscan.errors import TorchscanError
@@ -44,6 +45,7 @@ _COMMANDS = (
     roofline,
     memory,
     llm,
+    train,
     receptive_field,
     graph,
     inspect,

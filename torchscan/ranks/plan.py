@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import nn
 
 from torchscan.analyses.collectives import collectives_of
@@ -88,7 +89,7 @@ def plan(
     fabric = None if device is None else Fabric(device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs)
     chosen = _chosen(ranks, size_of(mesh))
     with told(f"torchscan: one of {size_of(mesh):,} processes", is_shown=progress):
-        found = [_planned(build, mesh, apply, rank, asked, fabric) for rank in chosen]
+        found = [planned(build, mesh, apply, rank, asked, fabric) for rank in chosen]
     return _plan(mesh, asked, found)
 
 
@@ -118,23 +119,25 @@ def _chosen(ranks: object, size: int) -> list[int]:
     return list(dict.fromkeys(chosen))
 
 
-def _planned(
+def planned(
     build: Callable[[], nn.Module] | nn.Module,
     mesh: Mapping[str, int],
     apply: Apply,
     rank: int,
     asked: Asked,
     fabric: Fabric | None,
+    dtype: torch.dtype | None = None,
 ) -> RankPlan:
+    """One process; ``dtype``: what a model that exists is converted to."""
     with pretended(mesh, rank) as devices:
-        scan = asked.of(sharded(build, apply, devices, training=asked.training))
+        scan = asked.of(sharded(build, apply, devices, training=asked.training, dtype=dtype))
         trace, memory = scan.steps, scan.memory
         place, names = _place(devices, mesh), _names(devices, mesh)
     costs = call_costs(trace)
     return RankPlan(
         rank=rank,
         place=place,
-        local_params=sum(each.local_numel for each in _held(trace)),
+        local_params=sum(each.local_numel for each in held_in(trace)),
         macs=sum(each.macs for each in costs),
         flops=sum(each.flops for each in costs),
         collectives=collectives_of(trace, fabric, names),
@@ -155,7 +158,7 @@ def _names(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[tuple[int, ...]
     return {tuple(get_process_group_ranks(devices.get_group(name))): name for name in list(mesh)[::-1]}
 
 
-def _held(trace: Trace) -> list[Any]:
+def held_in(trace: Trace) -> list[Any]:
     """The parameters, each once."""
     return [each for at, each in enumerate(trace.parameters) if each.identity == at and not each.is_buffer]
 
@@ -171,7 +174,7 @@ def _plan(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) -> P
         device=asked.device if first.roofline is None else first.roofline.device,
         training=asked.training,
         batch_size=asked.batch_size if asked.input_shape is not None else None,
-        params=sum(each.numel for each in _held(first.trace)),
+        params=sum(each.numel for each in held_in(first.trace)),
         ranks=tuple(found),
         assumptions=tuple(dict.fromkeys((*first.memory.assumptions, *timed))),
         warnings=tuple(dict.fromkeys(warned)),

@@ -47,8 +47,13 @@ class Fold:
 
 def folds_of(module: nn.Module) -> list[Fold]:
     """Those of the outermost lists."""
-    found = ((path, _equal(each, _listed(module, len(each)))) for path, each in _outermost_lists(module, ""))
+    found = ((path, [each for each in equal if len(each) > _RUN]) for path, equal in equal_layers(module))
     return [Fold(path, equal) for path, equal in found if equal]
+
+
+def equal_layers(module: nn.Module) -> list[tuple[str, list[list[int]]]]:
+    """The paths of the outermost lists, and the indices of the layers of each kind."""
+    return [(path, _equal(each, _listed(module, len(each)))) for path, each in outermost_lists(module)]
 
 
 def _listed(module: nn.Module, layers: int) -> list[Hashable]:
@@ -59,41 +64,59 @@ def _listed(module: nn.Module, layers: int) -> list[Hashable]:
     return list(zip(*lists, strict=True)) or [()] * layers
 
 
-def _outermost_lists(module: nn.Module, path: str) -> Iterator[tuple[str, nn.ModuleList]]:
+def outermost_lists(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.ModuleList]]:
+    """Of more layers than are run, by their paths."""
     for name, child in module.named_children():
         inner = f"{path}.{name}" if path else name
         if type(child) is nn.ModuleList and len(child) > _RUN:
             yield inner, child
         else:
-            yield from _outermost_lists(child, inner)
+            yield from outermost_lists(child, inner)
 
 
 def _equal(layers: nn.ModuleList, listed: list[Hashable]) -> list[list[int]]:
     equal: dict[Hashable, list[int]] = defaultdict(list)
+    indices = _indices(layers)
     for index, layer in enumerate(layers):
-        equal[_kind(layer, index), listed[index]].append(index)
-    return [each for each in equal.values() if len(each) > _RUN]
+        equal[_kind(layer, index, indices), listed[index]].append(index)
+    return list(equal.values())
 
 
-def _kind(layer: nn.Module, index: int) -> Hashable:
+def _indices(layers: nn.ModuleList) -> frozenset[tuple[str, str]]:
+    """The attributes in which layers know their own index, each with the path of its module: those of the first two tell."""
+    known = [
+        {(path, name) for path, each in layer.named_modules() for name, value in vars(each).items() if _is(value, index)}
+        for index, layer in zip(range(2), layers, strict=False)
+    ]
+    return frozenset(set.intersection(*known)) if known else frozenset()
+
+
+def _is(value: object, index: int) -> bool:
+    return type(value) is int and value == index
+
+
+def _kind(layer: nn.Module, index: int, indices: frozenset[tuple[str, str]]) -> Hashable:
     """All that it is, but for where it stands: it may know its own index."""
-    return tuple((path, type(each), _attributes(each, index), _tensors(each)) for path, each in layer.named_modules())
+    modules = layer.named_modules()
+    return tuple((path, type(each), _attributes(each, index, path, indices), _tensors(each)) for path, each in modules)
 
 
-def _attributes(module: nn.Module, index: int) -> Hashable:
-    own = tuple((name, _plain(value, index)) for name, value in vars(module).items() if name not in _MODULE)
+def _attributes(module: nn.Module, index: int, path: str, indices: frozenset[tuple[str, str]]) -> Hashable:
+    own = tuple(
+        (name, _INDEX if (path, name) in indices and _is(value, index) else _plain(value, index))
+        for name, value in vars(module).items()
+        if name not in _MODULE
+    )
     hooks = tuple((name, id(hook)) for name in sorted(_HOOKS) for hook in (vars(module).get(name) or {}).values())
     return (*own, module.training, hooks)
 
 
 def _plain(value: Any, index: int) -> Hashable:
-    """What tells two of them apart: a value, or which object it is."""
-    if type(value) is int and value == index:
-        return _INDEX
+    """What tells two of them apart: a value, or which object it is; a number within others may be the index."""
     if isinstance(value, _PLAIN):
         return type(value), value
     if type(value) in (tuple, list):
-        return type(value), tuple(_plain(each, index) for each in value)
+        return type(value), tuple(_INDEX if _is(each, index) else _plain(each, index) for each in value)
     if type(value) is dict:
         return dict, tuple((str(name), _plain(each, index)) for name, each in value.items())
     if type(value) is functools.partial:

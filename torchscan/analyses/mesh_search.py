@@ -1,0 +1,174 @@
+"""Which meshes a model trains on: results, and how they follow from passes of few layers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from torchscan.analyses.memory_timeline import KINDS, MemoryKind
+from torchscan.analyses.module_costs import call_costs
+from torchscan.analyses.plan import RankPlan
+from torchscan.results import Result
+
+#: where a moment of a pass is: the layer by its former path, the phase, the operator, and which of its calls there it is
+_Place = tuple[str, str, str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshChoice:
+    """A training step on one mesh. Bytes and times are those of one device."""
+
+    #: the size of each dimension by its name
+    mesh: Mapping[str, int]
+    local_params: int
+    #: the most bytes of tensors at once, and what they are
+    peak_bytes: int
+    by_kind: Mapping[MemoryKind, int]
+    #: what torch's allocator takes for them, and what the context does
+    needed_bytes: int
+    fits: bool
+    sent_bytes: int
+    #: seconds of a step, and of that those that it waits for links
+    time_estimate: float
+    waiting: float
+    #: tokens of all devices
+    tokens_per_second: float
+    #: of the peak rate of all devices, what the products of the model take, without what is computed again
+    mfu: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshSearch(Result):
+    """Training steps on several meshes, the fastest that fit first."""
+
+    device: str
+    gpus: int
+    #: tokens of a sequence, and sequences at once for each device
+    length: int
+    batch_size: int
+    params: int
+    choices: tuple[MeshChoice, ...]
+    #: meshes that were left out, each with the reason
+    refused: Mapping[str, str]
+    #: how many passes were recorded
+    records: int
+    assumptions: tuple[str, ...]
+
+    @property
+    def best(self) -> MeshChoice | None:
+        """The fastest that fits."""
+        return next((each for each in self.choices if each.fits), None)
+
+    def __repr__(self) -> str:
+        """A short one."""
+        found = "none fits" if self.best is None else f"best {said(self.best.mesh)}"
+        return f"<MeshSearch for {self.gpus} {self.device}: {len(self.choices)} meshes, {found}>"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data."""
+        plain = {name: getattr(self, name) for name in ("device", "gpus", "length", "batch_size", "params", "records")}
+        choices = [{each.name: getattr(one, each.name) for each in fields(one)} for one in self.choices]
+        made = [{**each, "mesh": dict(each["mesh"]), "by_kind": dict(each["by_kind"])} for each in choices]
+        return {**plain, "choices": made, "refused": dict(self.refused), "assumptions": list(self.assumptions)}
+
+
+def said(mesh: Mapping[str, int]) -> str:
+    """``dp 8 × tp 8``."""
+    return " × ".join(f"{name} {size}" for name, size in mesh.items())
+
+
+class Short(NamedTuple):
+    """A pass in which of each kind of layers there are so many."""
+
+    rank: RankPlan
+    numbers: Sequence[int]
+    #: by the paths of layers those that they have in the whole model
+    paths: Mapping[str, str]
+
+
+class Extrapolated:
+    """What a pass of all layers takes: each further layer of a kind adds as much as the last that was added.
+
+    ``f(N) = f(n) + Σ (N_k − n_k) · (f(n + e_k) − f(n))``, of each figure, and of what is alive at each moment that all passes
+    have. A moment in a layer between has less than one of these, or lies between two of them.
+    """
+
+    def __init__(self, base: Short, more: Sequence[Short], numbers: Sequence[int]) -> None:
+        """``more``: for each kind a pass with one further layer; ``numbers``: how many there are of each in all."""
+        self._base = base
+        self._more = more
+        self._times = [number - before for number, before in zip(numbers, base.numbers, strict=True)]
+
+    def figure(self, name: str) -> int:
+        """One of a plan: ``local_params``, say."""
+        return int(self._sum(getattr(self._base.rank, name), [getattr(each.rank, name) for each in self._more]))
+
+    def seconds(self, name: str) -> float:
+        """Of the whole step, or of that those that pass with one limiter."""
+        return self._sum(_seconds(self._base.rank, name), [_seconds(each.rank, name) for each in self._more])
+
+    @property
+    def products(self) -> int:
+        """MACs without those that are computed again."""
+        return int(self._sum(_products(self._base.rank), [_products(each.rank) for each in self._more]))
+
+    @property
+    def peak(self) -> dict[MemoryKind, int]:
+        """What is alive when the most is."""
+        moments, others = _moments(self._base), [_moments(each) for each in self._more]
+        common = [place for place in moments if all(place in each for each in others)]
+        sizes = (
+            [
+                int(self._sum(size, further))
+                for size, *further in zip(moments[place], *(each[place] for each in others), strict=True)
+            ]
+            for place in common
+        )
+        return dict(zip(KINDS, max(sizes, key=sum, default=[0] * len(KINDS)), strict=True))
+
+    def _sum(self, base: float, more: Sequence[float]) -> float:
+        return base + sum(times * (each - base) for times, each in zip(self._times, more, strict=True))
+
+
+def _seconds(rank: RankPlan, name: str) -> float:
+    roofline = rank.roofline
+    if roofline is None:
+        return 0.0
+    return (
+        roofline.time_estimate
+        if name == "all"
+        else sum(time for limiter, time in roofline.time_by_limiter.items() if limiter == name)
+    )
+
+
+def _products(rank: RankPlan) -> int:
+    pairs = zip(rank.trace.ops, call_costs(rank.trace), strict=True)
+    return sum(cost.macs for op, cost in pairs if op.origin != "checkpoint")
+
+
+def _moments(short: Short) -> dict[_Place, tuple[int, ...]]:
+    """What is between layers is told by the layer before: what gathers parameters is in none."""
+    met: Counter[tuple[str, str, str]] = Counter()
+    found: dict[_Place, tuple[int, ...]] = {}
+    latest = ("", "")
+    for each in short.rank.memory.timeline:
+        layer, inside = _former(each.layer, short.paths)
+        if (layer or latest[0], each.phase) != latest:
+            latest = (layer or latest[0], each.phase)
+            met.clear()
+        key = (f"{latest[0]}:{layer}{inside}", each.phase, each.operator)
+        found.setdefault((*key, met[key]), each.bytes_by_kind)
+        met[key] += 1
+    return found
+
+
+def _former(layer: str, paths: Mapping[str, str]) -> tuple[str, str]:
+    """The layer of a list that a module is in, by its path in the whole model, and where in it; else nothing and its path."""
+    parts = layer.split(".")
+    for end in range(len(parts), 0, -1):
+        path = ".".join(parts[:end])
+        if path in paths:
+            return paths[path], ".".join(["", *parts[end:]])
+    return "", layer

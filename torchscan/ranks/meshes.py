@@ -1,0 +1,268 @@
+"""``search_meshes``: on which meshes of so many devices a language model trains, and how fast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint as checkpointed
+
+from torchscan.analyses.mesh_search import Extrapolated, MeshChoice, MeshSearch, Short, said
+from torchscan.analyses.roofline import Fabric, Rates
+from torchscan.errors import InputError, TorchscanError
+from torchscan.hardware.devices import Device, device_named
+from torchscan.progress import progress as told
+from torchscan.ranks.plan import Asked as Step
+from torchscan.ranks.plan import planned
+from torchscan.recording.folding.layers import outermost_lists
+from torchscan.recording.folding.shortened import Kind, kinds_in, shortened
+from torchscan.recording.request import require_module
+from torchscan.recording.sequences import positions_of
+from torchscan.recording.sharding import Apply, by_its_own_plan
+from torchscan.recording.training.optimizers import OptimizerChoice
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+TrainingPrecision = Literal["bf16", "bf16-mixed", "fp32"]
+
+#: layers of each kind in the shorter passes: two from the beginning and two from the end
+_LAYERS = 4
+
+
+def search_meshes(
+    module: nn.Module,
+    *,
+    gpus: int,
+    device: str,
+    length: int = 4096,
+    batch_size: int = 1,
+    meshes: Sequence[Mapping[str, int]] | None = None,
+    precision: TrainingPrecision = "bf16",
+    optimizer: OptimizerChoice = "AdamW",
+    checkpoint: bool = False,
+    apply: Apply | None = None,
+    per_machine: int = 8,
+    network_gbs: float = 50.0,
+    progress: bool = True,
+) -> MeshSearch:
+    """What a training step takes on each mesh of so many devices, the fastest that fit first, computed on shapes alone.
+
+    On each mesh, passes of few layers are recorded; further layers of a kind add as much as the last that was added.
+
+    Args:
+        module: a language model, as of transformers; on the meta device, as a rule. It is left unchanged.
+        gpus: how many devices there are.
+        device: which card: ``torchscan devices`` lists all known ones.
+        length: tokens of a sequence.
+        batch_size: sequences at once for each device: ``tp`` devices that work on the same ones have ``tp`` times as many.
+        meshes: those to compare: ``{"dp": 8, "tp": 8}``. FSDP shards along "dp", by layers; along "replicate" there are copies
+            of what is sharded so (HSDP); tensor parallelism is along "tp". By default all that make sense, "tp" in a machine.
+        precision: "bf16": the model is converted; "bf16-mixed": weights in 32 bits, gathered in 16, gradients summed up in 32.
+        optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
+        checkpoint: compute each layer again in the backward pass, so that only its input is kept.
+        apply: shards the model instead, as for :func:`plan`.
+        per_machine: how many devices there are in a machine.
+        network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
+        progress: say what takes more than a second, in a terminal or a notebook.
+    """
+    require_module(module)
+    _require(gpus, length, batch_size, precision)
+    limit = positions_of(module)
+    if limit is not None and length > limit:
+        raise InputError(f"the model has {limit:,} positions, and sequences of {length:,} tokens were asked for")
+    asked = _Asked(
+        module=module,
+        device=device_named(device),
+        length=length,
+        batch_size=batch_size,
+        precision=precision,
+        optimizer=optimizer,
+        checkpoint=checkpoint,
+        apply=apply,
+        per_machine=per_machine,
+        network_gbs=network_gbs,
+    )
+    chosen = _checked(meshes, gpus) if meshes is not None else list(_candidates(gpus, per_machine))
+    with told(f"torchscan: {type(module).__name__} on {len(chosen)} meshes", is_shown=progress):
+        return _searched(asked, gpus, chosen)
+
+
+def _require(gpus: object, length: object, batch_size: object, precision: object) -> None:
+    for name, value in (("gpus", gpus), ("length", length), ("batch_size", batch_size)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{name} is {value!r}: give a positive integer")
+    if precision not in ("bf16", "bf16-mixed", "fp32"):
+        raise InputError(f"precision is {precision!r}: give 'bf16', 'bf16-mixed' or 'fp32'")
+
+
+def _candidates(gpus: int, per_machine: int) -> Iterator[dict[str, int]]:
+    """Tensor parallelism within a machine; along the rest FSDP, over all of it, or in copies of at least one machine."""
+    for tp in _divisors(gpus):
+        if tp > per_machine:
+            break
+        rest = gpus // tp
+        for copies in _divisors(rest):
+            if copies == 1 or rest // copies * tp >= per_machine:
+                yield _without_ones({"replicate": copies, "dp": rest // copies, "tp": tp})
+
+
+def _without_ones(mesh: Mapping[str, int]) -> dict[str, int]:
+    return {name: size for name, size in mesh.items() if size > 1} or {"dp": 1}
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+def _checked(meshes: Sequence[Mapping[str, int]], gpus: int) -> list[Mapping[str, int]]:
+    for mesh in meshes:
+        if math.prod(mesh.values()) != gpus or not mesh.keys() <= {"replicate", "dp", "tp"}:
+            raise InputError(f"the mesh {said(mesh)} is not one of {gpus} devices along replicate, dp and tp")
+    return list(meshes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """All of a question but the mesh."""
+
+    module: nn.Module
+    device: Device
+    length: int
+    batch_size: int
+    precision: TrainingPrecision
+    optimizer: OptimizerChoice
+    checkpoint: bool
+    apply: Apply | None
+    per_machine: int
+    network_gbs: float
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What weights are stored in."""
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+
+    def short(self, mesh: Mapping[str, int], kinds: Sequence[Kind], numbers: Sequence[int]) -> Short:
+        """A pass of so many layers of each kind."""
+        paths: dict[str, str] = {}
+
+        def apply(model: nn.Module, devices: DeviceMesh) -> object:
+            paths.update(shortened(model, kinds, numbers))
+            model.train()
+            if self.checkpoint:
+                _checkpoint_layers(model, kinds)
+            return self.apply(model, devices) if self.apply is not None else self._sharded(model, devices)
+
+        step = self._step(self.batch_size * mesh.get("tp", 1))
+        rank = planned(self.module, mesh, apply, 0, step, self._fabric, self.dtype)
+        return Short(rank, numbers, paths)
+
+    def _step(self, sequences: int) -> Step:
+        tokens = torch.zeros(sequences, self.length, dtype=torch.long)
+        return Step(
+            input_shape=None,
+            dtype=None,
+            device=self.device.name,
+            args=None,
+            kwargs={"input_ids": tokens, "labels": tokens, "use_cache": False},
+            batch_size=1,
+            training=True,
+            loss=_loss_of,
+            optimizer=self.optimizer,
+        )
+
+    @property
+    def _fabric(self) -> Fabric:
+        return Fabric(device=self.device, per_machine=self.per_machine, network=1e9 * self.network_gbs)
+
+    def _sharded(self, model: nn.Module, devices: DeviceMesh) -> nn.Module:
+        """Tensor parallelism, then FSDP by layers, and of what is outside of them."""
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        names = devices.mesh_dim_names or ()
+        if "tp" in names:
+            by_its_own_plan(model, devices)
+        along = tuple(name for name in ("replicate", "dp") if name in names)
+        if along:
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            options: dict[str, Any] = {"mp_policy": policy} if self.precision == "bf16-mixed" else {}
+            lists = [model.get_submodule(path) for path, _ in outermost_lists(self.module)]
+            layers = [layer for each in lists for layer in each.children()]
+            for each in (*layers, model):
+                fully_shard(each, mesh=devices[along], **options)
+        return model
+
+
+def _loss_of(output: Any) -> Any:
+    return output["loss"]
+
+
+def _checkpoint_layers(model: nn.Module, kinds: Sequence[Kind]) -> None:
+    for path in dict.fromkeys(each.path for each in kinds):
+        for layer in model.get_submodule(path).children():
+            changed: Any = layer
+            changed.forward = partial(checkpointed, layer.forward, use_reentrant=False)
+
+
+def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> MeshSearch:
+    kinds = kinds_in(asked.module, _LAYERS + 1)
+    choices: list[MeshChoice] = []
+    refused: dict[str, str] = {}
+    assumptions: dict[str, None] = {}
+    for mesh in meshes:
+        try:
+            choice, base = _choice(asked, gpus, mesh, kinds)
+        except TorchscanError as error:
+            refused[said(mesh)] = str(error).partition("\n")[0]
+            continue
+        choices.append(choice)
+        assumptions |= dict.fromkeys(_assumed(base))
+    if not choices:
+        raise InputError(f"no mesh is possible: {next(iter(refused.values()), 'there is none to compare')}")
+    return MeshSearch(
+        device=asked.device.name,
+        gpus=gpus,
+        length=asked.length,
+        batch_size=asked.batch_size,
+        params=sum(each.numel() for each in dict.fromkeys(asked.module.parameters())),
+        choices=tuple(sorted(choices, key=lambda each: (not each.fits, -each.tokens_per_second))),
+        refused=refused,
+        records=len(choices) * (1 + len(kinds)),
+        assumptions=tuple(assumptions),
+    )
+
+
+def _choice(asked: _Asked, gpus: int, mesh: Mapping[str, int], kinds: Sequence[Kind]) -> tuple[MeshChoice, Short]:
+    numbers = [_LAYERS] * len(kinds)
+    base = asked.short(mesh, kinds, numbers)
+    more = [asked.short(mesh, kinds, [n + (at == each) for at, n in enumerate(numbers)]) for each in range(len(kinds))]
+    whole = Extrapolated(base, more, [each.number for each in kinds])
+    by_kind, time = whole.peak, whole.seconds("all")
+    peak, verdict = sum(by_kind.values()), base.rank.memory.verdict
+    assert verdict is not None  # noqa: S101 - there is a device
+    needed = round(peak * verdict.reserved_bytes / max(1, verdict.allocated_bytes)) + verdict.context_bytes
+    choice = MeshChoice(
+        mesh=dict(mesh),
+        local_params=whole.figure("local_params"),
+        peak_bytes=peak,
+        by_kind={kind: size for kind, size in by_kind.items() if size},
+        needed_bytes=needed,
+        fits=needed <= asked.device.memory_bytes,
+        sent_bytes=whole.figure("sent_bytes"),
+        time_estimate=time,
+        waiting=whole.seconds("links"),
+        tokens_per_second=gpus * asked.batch_size * asked.length / time,
+        mfu=2 * whole.products / time / Rates(asked.device).peak("fp32" if asked.precision == "fp32" else "bf16"),
+    )
+    return choice, base
+
+
+def _assumed(short: Short) -> list[str]:
+    """Of the whole step, what is not of one mesh."""
+    timed = short.rank.roofline.assumptions if short.rank.roofline is not None else ()
+    return [each for each in timed if "of the time of collectives" not in each and "one of several processes" not in each]

@@ -1,0 +1,83 @@
+"""A model with fewer layers: of those that are equal as many as are asked for. The model is changed: it is nobody else's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from torchscan.recording.folding.layers import equal_layers
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Equal layers of a list."""
+
+    path: str
+    indices: tuple[int, ...]
+
+    @property
+    def number(self) -> int:
+        """How many there are."""
+        return len(self.indices)
+
+
+def kinds_in(module: nn.Module, more_than: int) -> list[Kind]:
+    """The kinds of layers of which there are more than so many."""
+    found = ((path, tuple(indices)) for path, groups in equal_layers(module) for indices in groups)
+    return [Kind(path, indices) for path, indices in found if len(indices) > more_than]
+
+
+def shortened(module: nn.Module, kinds: Sequence[Kind], numbers: Sequence[int]) -> dict[str, str]:
+    """Keep so many of each kind, one half from the beginning and the other from the end: by new paths the former ones."""
+    _own_configs(module)
+    left_out: dict[str, set[int]] = {kind.path: set() for kind in kinds}
+    for kind, number in zip(kinds, numbers, strict=True):
+        left_out[kind.path].update(kind.indices[number - number // 2 : kind.number - number // 2])
+    paths: dict[str, str] = {}
+    for path, indices in left_out.items():
+        kept = _leave_out(module, path, indices)
+        paths |= {f"{path}.{new}": f"{path}.{former}" for new, former in enumerate(kept)}
+    return paths
+
+
+def _leave_out(module: nn.Module, path: str, indices: set[int]) -> list[int]:
+    """The layers that are kept."""
+    above_path, _, name = path.rpartition(".")
+    above = module.get_submodule(above_path)
+    layers: Any = getattr(above, name)
+    kept = [index for index in range(len(layers)) if index not in indices]
+    above._modules[name] = nn.ModuleList([layers[index] for index in kept])
+    for config in {id(each): each for each in _configs_in(module)}.values():
+        _shorten(config, len(layers), kept)
+    return kept
+
+
+def _configs_in(module: nn.Module) -> list[Any]:
+    """Of the modules, and those in configs: of text in one of text and images, say."""
+    found = [config for each in module.modules() if (config := vars(each).get("config")) is not None]
+    inner = [value for each in found for value in getattr(each, "__dict__", {}).values() if hasattr(value, "num_hidden_layers")]
+    return [*found, *inner]
+
+
+def _shorten(config: Any, number: int, kept: Sequence[int]) -> None:
+    """What a config lists for each layer, it lists for those that are kept."""
+    for name, value in list(getattr(config, "__dict__", {}).items()):
+        if type(value) in (list, tuple) and len(value) == number:
+            vars(config)[name] = type(value)([value[index] for index in kept])
+        elif name == "num_hidden_layers" and value == number:
+            vars(config)[name] = len(kept)
+
+
+def _own_configs(module: nn.Module) -> None:
+    """So that nobody else's are changed."""
+    copies: dict[int, Any] = {}
+    for each in module.modules():
+        config = vars(each).get("config")
+        if config is not None:
+            if id(config) not in copies:
+                copies[id(config)] = copy.deepcopy(config)
+            each.config = copies[id(config)]

@@ -1,0 +1,63 @@
+"""On which meshes a model trains, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchscan import units
+from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, said
+from torchscan.report.table import Cell, Column, Row, Table
+
+#: columns that a narrow page leaves out first
+_COLUMNS: Sequence[tuple[str, str, int]] = (
+    ("mesh", "Mesh", 0),
+    ("needed_bytes", "Memory", 0),
+    ("fits", "Fits", 0),
+    ("time_estimate", "Step", 3),
+    ("waiting", "Waiting", 1),
+    ("sent_bytes", "Sent", 2),
+    ("tokens_per_second", "Tokens/s", 0),
+    ("mfu", "MFU", 0),
+)
+
+
+def mesh_table(search: MeshSearch) -> Table:
+    """A mesh a row, the fastest that fit first.
+
+    Args:
+        search: of ``search_meshes``.
+    """
+    return Table(
+        title="Meshes",
+        columns=[
+            Column(key=key, heading=heading, is_number=key not in ("mesh", "fits"), dispensable=dispensable)
+            for key, heading, dispensable in _COLUMNS
+        ],
+        rows=[_row(each) for each in search.choices],
+        summary=[
+            f"{search.gpus:,} {search.device}, {units.count(search.params)} parameters; "
+            f"{search.batch_size * search.gpus:,} sequences of {search.length:,} tokens in a step"
+        ],
+        remarks=[
+            *(f"Left out: {mesh}: {reason}." for mesh, reason in search.refused.items()),
+            *(f"Assumed: {text}." for text in search.assumptions),
+            f"{search.records} passes of few layers were recorded.",
+        ],
+        noun="meshes",
+    )
+
+
+def _row(choice: MeshChoice) -> Row:
+    share = choice.waiting / choice.time_estimate if choice.time_estimate else 0.0
+    return Row(
+        cells=(
+            Cell(dict(choice.mesh), said(choice.mesh)),
+            Cell(choice.needed_bytes, units.memory(choice.needed_bytes, 1)),
+            Cell(choice.fits, "yes" if choice.fits else "no"),
+            Cell(choice.time_estimate, units.duration(choice.time_estimate)),
+            Cell(share, units.share(share)),
+            Cell(choice.sent_bytes, units.memory(choice.sent_bytes, 1)),
+            Cell(choice.tokens_per_second, f"{choice.tokens_per_second:,.0f}"),
+            Cell(choice.mfu, units.share(choice.mfu)),
+        )
+    )
