@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
+import matplotlib as mpl
 import pytest
 import torch
+from matplotlib import pyplot as plt
 from torch import nn
 
 import torchscan
 from tests.ranks.models import build, shard, sharded_linear
 from torchscan import BudgetError, InputError, Plan, UnpricedError, assert_plan, plan_table
 
+mpl.use("Agg")
 #: weights and biases of the layers, of float32
 LAYERS = (64 * 128 + 128, 128 * 64 + 64)
 PARAMS, PROCESSES, BYTES, BATCH = sum(LAYERS), 8, 4, 4
@@ -208,3 +212,49 @@ def test_wrong_use_is_said_in_a_line(limits: Any, says: str) -> None:
         assert_plan(build, max_sent=1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="did you mean 'max_sent'"):
         assert_plan(found, max_send=1)  # type: ignore[call-arg]
+
+
+# -- as a picture --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def figures() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def _drawn(plan: Plan, **options: Any) -> Any:
+    return torchscan.draw_plan(plan, **options)
+
+
+@pytest.mark.usefixtures("figures")
+def test_bars_are_as_long_as_the_memory_of_processes(made: Plan) -> None:
+    ax = _drawn(made)
+    ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in ax.patches]
+    assert [begin for begin, _ in ends] == pytest.approx([0, *(end for _, end in ends[:-1])])
+    assert ends[-1][1] == pytest.approx(made.memory.peak_bytes / 1024)
+    held = {kind for kind, size in made.memory.by_kind.items() if size}
+    assert {text.get_text() for text in ax.get_legend().get_texts()} == held
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["Process 0\ndp 0"]
+    assert ax.get_title("right") == "of 137.47 GiB on NVIDIA H200", "the line would be far away"
+    assert ax.get_lines() == []
+
+
+@pytest.mark.usefixtures("figures")
+@pytest.mark.parametrize("width", [10**9, 10**8])
+def test_a_line_is_what_the_device_has(width: int) -> None:
+    """Of which 256 or 26 GB are gathered."""
+    found = torchscan.plan(lambda: nn.Linear(64, width), (64,), mesh={"dp": 8}, apply=_whole, device="L4", ranks=[0, 7])
+    ax = _drawn(found, size="column")
+    verdict = found.memory.verdict
+    assert verdict is not None
+    (line,) = ax.get_lines() or [None]
+    room = (verdict.capacity_bytes - verdict.context_bytes) / 2**30
+    assert line.get_xdata() == pytest.approx([room, room])
+    assert [text.get_text() for text in ax.texts][-1] == f"{room:.2f} GiB for tensors on NVIDIA L4"
+    assert len(ax.get_yticklabels()) == 2
+
+
+def test_a_model_is_not_drawn() -> None:
+    with pytest.raises(InputError, match="plan is a Sequential"):
+        torchscan.draw_plan(build())  # type: ignore[arg-type]
