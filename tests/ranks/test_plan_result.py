@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from torch import nn
 
 import torchscan
-from tests.ranks.models import build, shard, sharded_linear
+from tests.ranks.models import build, divide, shard, sharded_linear
 from torchscan import BudgetError, InputError, Plan, UnpricedError, assert_plan, plan_table
 
 mpl.use("Agg")
@@ -38,6 +38,14 @@ def test_what_a_process_holds(made: Plan) -> None:
     assert 0 <= kinds["optimizer"] - 2 * LOCAL * BYTES < 64, "two averages of each, and the number of the step"
     assert kinds["parameters"] == LOCAL * BYTES
     assert kinds["gathered"] in [BYTES * each for each in (*LAYERS, PARAMS)]
+
+
+def test_parts_of_tensors_are_held_once() -> None:
+    """Those of the products' results and gradients: modules hand on what wraps them, which has the sizes of the whole."""
+    found = torchscan.plan(build, (64,), mesh={"tp": PROCESSES}, apply=divide, training=True, batch_size=1024)
+    assert found.memory.by_kind["buffers"] == 0
+    inner, outer = 1024 * 128 // PROCESSES, 1024 * 64
+    assert found.memory.peak_bytes < 4 * (4 * outer + 4 * inner) + 4 * BYTES * PARAMS // PROCESSES
 
 
 def test_what_a_process_computes(made: Plan) -> None:
