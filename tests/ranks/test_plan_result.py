@@ -105,6 +105,26 @@ def _keys(made: Plan) -> list[str]:
     return [column.key for column in plan_table(made).columns]
 
 
+def test_the_text_says_what_was_asked(made: Plan) -> None:
+    said = str(made).splitlines()
+    assert said[0] == "8 processes (dp 8): a training step of batch size 4 in each"
+    assert "Process 0: dp 0" in said
+    assert "Parameters         2.07 k of 16.58 k" in said
+    assert not any("one of several processes" in line for line in said), "which the table itself says"
+
+
+def test_a_mesh_of_one_process_tells_nobody_anything() -> None:
+    found = torchscan.plan(build, (64,), mesh={"dp": 1}, apply=shard)
+    assert (found.sent_bytes, found.local_params) == (0, PARAMS)
+    assert plan_table(found).rows == []
+
+
+def test_narrow_text_keeps_what_tells_rows_apart(made: Plan) -> None:
+    said = plan_table(made).write("text", width=50)
+    assert max(map(len, said.splitlines())) <= 50
+    assert all(word in said for word in ("forward", "backward", "Sent (KiB)", "No room for: Time (µs), Calls, Whole (KiB)"))
+
+
 def test_the_rows_may_be_of_layers(made: Plan) -> None:
     table = plan_table(made, "layer")
     assert {row.cells[0].value for row in table.rows} >= {"0", "2"}
@@ -138,7 +158,7 @@ def test_a_plan_is_plain_data(made: Plan) -> None:
 def test_a_plan_can_be_pickled(made: Plan) -> None:
     again = pickle.loads(pickle.dumps(made))  # noqa: S301 - our own
     assert again.as_dict() == made.as_dict()
-    assert repr(again) == f"<Plan of 8 dp: 2.07 k of 16.58 k parameters, {_memory(made)} and 169.97 KiB sent by each>"
+    assert repr(again) == f"<Plan of dp 8: 2.07 k of 16.58 k parameters, {_memory(made)} and 169.97 KiB sent by each>"
 
 
 def _memory(made: Plan) -> str:
