@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -68,6 +71,13 @@ def test_the_expected_time_has_what_waits_for_links(made: Plan) -> None:
     waits = made.roofline.time_by_limiter["links"]
     assert 0 < waits < sum(each.seconds or 0 for each in made.collectives), "some of it passes while the device computes"
     assert made.roofline.time_share("links") == waits / made.roofline.time_estimate
+
+
+def test_errors_are_told_as_before() -> None:
+    """Torch has them begin with the number of the process, once there was a group."""
+    before = sys.excepthook
+    torchscan.plan(build, (64,), mesh={"dp": 2}, apply=shard)
+    assert sys.excepthook is before
 
 
 def test_processes_may_hold_unequal_parts() -> None:
@@ -159,6 +169,14 @@ def test_a_plan_can_be_pickled(made: Plan) -> None:
     again = pickle.loads(pickle.dumps(made))  # noqa: S301 - our own
     assert again.as_dict() == made.as_dict()
     assert repr(again) == f"<Plan of dp 8: 2.07 k of 16.58 k parameters, {_memory(made)} and 169.97 KiB sent by each>"
+
+
+def test_a_process_that_met_no_sharded_model_can_read_it(made: Plan, tmp_path: Path) -> None:
+    file = tmp_path / "plan"
+    file.write_bytes(pickle.dumps(made))
+    code = f"import pickle, pathlib; print(pickle.loads(pathlib.Path({str(file)!r}).read_bytes()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert done.stdout == f"{made}\n"
 
 
 def _memory(made: Plan) -> str:
