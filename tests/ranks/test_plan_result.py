@@ -171,6 +171,7 @@ def test_a_plan_can_be_pickled(made: Plan) -> None:
     assert repr(again) == f"<Plan of dp 8: 2.07 k of 16.58 k parameters, {_memory(made)} and 169.97 KiB sent by each>"
 
 
+@pytest.mark.slow
 def test_a_process_that_met_no_sharded_model_can_read_it(made: Plan, tmp_path: Path) -> None:
     file = tmp_path / "plan"
     file.write_bytes(pickle.dumps(made))
