@@ -14,6 +14,7 @@ from matplotlib import pyplot as plt
 from PIL import Image
 from playwright.sync_api import sync_playwright
 from terminal_picture import terminal_picture
+from torch import Tensor, nn
 
 import torchscan
 from torchscan.report.export import info_table
@@ -25,6 +26,7 @@ from torchvision_cpu import torchvision  # noqa: E402 - lets torchvision be impo
 STATIC = ROOT / "docs" / "_static"
 SHAPE = (3, 224, 224)
 STEP: dict[str, Any] = {"batch_size": 32, "training": True, "optimizer": "AdamW", "precision": "bf16-mixed"}
+SHARDED: dict[str, Any] = {"batch_size": 8192, "training": True, "optimizer": "AdamW", "device": "H100"}
 MODELS = "resnet18 resnet50 densenet121 mobilenet_v3_large efficientnet_b0 regnet_y_3_2gf convnext_tiny swin_t"
 #: what the site has behind its pages
 _DARK = {"axes.facecolor": "#131416", "figure.facecolor": "#131416", "savefig.facecolor": "#131416"}
@@ -63,6 +65,29 @@ def pages(page: str) -> None:
         browser.close()
 
 
+class _Layer(nn.Module):
+    """As docs/ranks.md has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(4096, 16384), nn.Linear(16384, 4096)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+def _layers() -> nn.Module:
+    return nn.Sequential(*(_Layer() for _ in range(40)))
+
+
+def _shard(model: Any, mesh: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
 def main() -> None:
     """Draw all of them."""
     os.environ["COLORTERM"] = "truecolor"
@@ -79,6 +104,8 @@ def main() -> None:
     both("receptive-field", lambda: torchscan.draw_receptive_field(field))
     both("layers", lambda: torchscan.draw_layers(torchscan.aggregate_info(info, 2), top=10))
     both("models", lambda: torchscan.draw_models(table))
+    planned = torchscan.plan(_layers, (4096,), mesh={"dp": 8}, apply=_shard, ranks="ends", **SHARDED)
+    both("plan", lambda: torchscan.draw_plan(planned))
 
     bottleneck = torchscan.module_graph(torchscan.record(model, SHAPE), "layer3.0")
     (STATIC / "bottleneck.svg").write_text(torchscan.to_svg(bottleneck), encoding="utf-8")

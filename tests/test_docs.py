@@ -15,7 +15,7 @@ import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, w
 from tests.console import with_real_output
 from tests.marked import rows_of
 from tests.versions import skip_before
-from torchscan.analyses.roofline import constants
+from torchscan.analyses.roofline import constants, links
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +85,12 @@ def test_every_constant_of_the_estimate_is_documented_with_its_value() -> None:
     assert documented == numbers
     in_mappings = sum(len(value) for name, value in vars(constants).items() if name.isupper() and isinstance(value, Mapping))
     assert f"There are {len(numbers)} of them, and {in_mappings} more numbers in the three\nmappings" in ROOFLINE
+
+
+def test_every_constant_of_links_is_documented_with_its_value() -> None:
+    page = (ROOT / "docs" / "ranks.md").read_text()
+    documented = {name.strip("`"): float(value) for name, value, *_ in rows_of(page[page.index("| constant | value |") :])}
+    assert documented == {name: value for name, value in vars(links).items() if name.isupper() and isinstance(value, float)}
 
 
 def test_it_is_said_where_every_constant_comes_from() -> None:

@@ -76,6 +76,7 @@ from torchscan.budgets import (
     assert_budget as assert_budget,
 )
 from torchscan.budgets import assert_generation as assert_generation
+from torchscan.budgets import assert_plan as assert_plan
 from torchscan.crawler import (
     crawl_module as crawl_module,
 )
@@ -255,6 +256,7 @@ from torchscan.report.pictures.generation import draw_generation as draw_generat
 from torchscan.report.pictures.layers import draw_layers as draw_layers
 from torchscan.report.pictures.memory import draw_memory as draw_memory
 from torchscan.report.pictures.models import draw_models as draw_models
+from torchscan.report.pictures.plan import draw_plan as draw_plan
 from torchscan.report.pictures.receptive_field import draw_receptive_field as draw_receptive_field
 from torchscan.report.pictures.roofline import draw_roofline as draw_roofline
 from torchscan.report.plan import plan_table as plan_table

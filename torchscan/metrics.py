@@ -1,4 +1,4 @@
-"""The numbers that budgets limit and tables list, of a whole model and of generating text: how each is computed and printed."""
+"""The numbers that budgets limit and tables list, of a model, generation or plan: how each is computed and printed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from typing import Any, Generic, Literal, TypeVar
 from torchscan import units
 from torchscan.analyses.generation.result import Generation
 from torchscan.analyses.memory_timeline import Moment
+from torchscan.analyses.module_costs import call_costs, unpriced_operators
+from torchscan.analyses.plan import Plan
+from torchscan.analyses.roofline import Roofline
 from torchscan.errors import InputError
 from torchscan.report.generation import OF_BATCH, OF_MODEL
 from torchscan.scan import Scan
@@ -161,6 +164,27 @@ def _share_of_all(made: Generation) -> float:
     return off / (made.first_token + rest)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanMetric(Measure[Plan]):
+    """One number of what a process of a mesh holds, sends and takes: of the fullest that was planned."""
+
+    #: whether it depends on the costs of operators; on all weights
+    is_cost: bool = False
+    has_weights: bool = False
+
+    def doubts(self, answer: Plan) -> list[str]:
+        """Why it is a lower bound: unpriced operators, modules that the record doesn't follow, weights that can't be read."""
+        trace = answer.fullest.trace
+        costs = [*unpriced_operators(trace, call_costs(trace)), *trace.provenance.missed] if self.is_cost else []
+        return [*costs, *(trace.provenance.unread if self.has_weights else ())]
+
+
+def _timed(plan: Plan) -> Roofline:
+    if plan.roofline is None:
+        raise InputError("times need a device: plan(…, device='NVIDIA H200'), say (torchscan devices lists them)")
+    return plan.roofline
+
+
 def require_device(metrics: Collection[str], device: str | None) -> None:
     """Refuse a latency on no device before anything is recorded."""
     if "latency" in metrics and device is None:
@@ -213,6 +237,41 @@ OF_GENERATION: Mapping[str, GenerationMetric] = {
     "cache_per_token": _generated("cache_bytes_per_token", units.parse_memory),
     "context": _generated("max_context", units.parse_tokens, is_least=True, has_weights=True),
     "batch": _generated("max_batch", units.parse_count, is_least=True, has_weights=True),
+}
+
+#: what a process of a mesh holds, sends and takes
+OF_PLAN: Mapping[str, PlanMetric] = {
+    "local_params": PlanMetric(
+        heading="Parameters of a process",
+        value=lambda made: made.local_params,
+        text=units.count,
+        parse=units.parse_count,
+        has_weights=True,
+    ),
+    "peak_memory": PlanMetric(
+        heading=METRICS["peak_memory"].heading,
+        value=lambda made: made.memory.peak_bytes,
+        text=units.memory,
+        parse=units.parse_memory,
+        has_weights=True,
+    ),
+    "sent": PlanMetric(
+        heading="Sent to others", value=lambda made: made.sent_bytes, text=units.memory, parse=units.parse_memory
+    ),
+    "latency": PlanMetric(
+        heading=METRICS["latency"].heading,
+        value=lambda made: _timed(made).time_estimate,
+        text=units.duration,
+        parse=units.parse_duration,
+        share_off=lambda made: _timed(made).spread.share,
+        is_cost=True,
+    ),
+    "waiting": PlanMetric(
+        heading="Waiting for links",
+        value=lambda made: _timed(made).time_share("links"),
+        text=units.share,
+        parse=units.parse_share,
+    ),
 }
 
 

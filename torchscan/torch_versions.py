@@ -571,6 +571,12 @@ def local_part(tensor: Tensor) -> Tensor:
     return part._local_tensor if type(tensor) is not nn.Parameter and is_spread_type(type(tensor)) else tensor
 
 
+def wraps_a_part(tensor: Tensor) -> bool:
+    """Whether this is a DTensor, or what a collective will have made of one: its memory is that of the part inside."""
+    functional = sys.modules.get("torch.distributed._functional_collectives")
+    return is_spread_type(type(tensor)) or (functional is not None and isinstance(tensor, functional.AsyncCollectiveTensor))
+
+
 # -- compiling -----------------------------------------------------------------------------------------------------------
 
 _NO_COMPILING = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"

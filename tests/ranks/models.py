@@ -24,3 +24,9 @@ def sharded_linear(**asked: Any) -> torchscan.Plan:
     return torchscan.plan(
         build, (64,), mesh={"dp": 8}, apply=shard, training=True, optimizer="AdamW", device="NVIDIA H200", batch_size=4, **asked
     )
+
+
+def divide(model: Any, mesh: Any) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})

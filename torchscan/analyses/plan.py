@@ -113,7 +113,7 @@ class Plan(Result):
 
     def __repr__(self) -> str:
         """A short one: there are thousands of operators."""
-        where = " × ".join(f"{size} {name}" for name, size in self.mesh.items())
+        where = " × ".join(f"{name} {size:,}" for name, size in self.mesh.items())
         each = f"{count(self.local_params)} of {count(self.params)} parameters, {memory(self.memory.peak_bytes)}"
         return f"<Plan of {where}: {each} and {memory(self.sent_bytes)} sent by each>"
 

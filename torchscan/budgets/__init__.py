@@ -4,6 +4,7 @@ from torchscan.budgets.check import assert_budget, check_budget, check_built, ch
 from torchscan.budgets.file import Budget, find_budget_file, read_budgets, require_budget
 from torchscan.budgets.generation import assert_generation
 from torchscan.budgets.outcome import Excess, Outcome
+from torchscan.budgets.plan import assert_plan
 
 __all__ = [
     "Budget",
@@ -11,6 +12,7 @@ __all__ = [
     "Outcome",
     "assert_budget",
     "assert_generation",
+    "assert_plan",
     "check_budget",
     "check_built",
     "check_model",

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torchscan import units
 from torchscan.analyses.roofline import GroupLoad
 from torchscan.errors import UnpricedError
-from torchscan.metrics import METRICS, OF_GENERATION, Measure, range_of
+from torchscan.metrics import METRICS, OF_GENERATION, OF_PLAN, Measure, range_of
 from torchscan.report.compare import growth
 
 #: that are named for each limit
@@ -18,7 +18,8 @@ MOST_LAYERS = 5
 Layers = tuple[tuple[str, str], ...]
 Answer = TypeVar("Answer")
 
-_MEASURES: Mapping[str, Measure[Any]] = {**METRICS, **OF_GENERATION}
+#: what a model and a plan have in common has the same name and is written alike
+_MEASURES: Mapping[str, Measure[Any]] = {**OF_PLAN, **METRICS, **OF_GENERATION}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from torchscan.analyses.roofline import Fabric
 from torchscan.errors import InputError
 from torchscan.hardware.devices import device_named
 from torchscan.progress import progress as told
+from torchscan.recording.bookkeeping.parameters import shared_among_processes
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.pretended_group import pretended, size_of
 from torchscan.recording.sharding import Apply, sharded
@@ -167,6 +168,7 @@ def _plan(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) -> P
     first = found[0]
     unpriced = unpriced_operators(first.trace, call_costs(first.trace))
     warned = [f"a lower bound: the cost of {', '.join(unpriced)} is not known"] if unpriced else []
+    is_one = shared_among_processes(first.trace.parameters)  # the plan itself says this
     timed = () if first.roofline is None else first.roofline.assumptions
     warned += [] if first.roofline is None else first.roofline.warnings
     return Plan(
@@ -176,6 +178,6 @@ def _plan(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) -> P
         batch_size=asked.batch_size if asked.input_shape is not None else None,
         params=sum(each.numel for each in held_in(first.trace)),
         ranks=tuple(found),
-        assumptions=tuple(dict.fromkeys((*first.memory.assumptions, *timed))),
+        assumptions=tuple(each for each in dict.fromkeys((*first.memory.assumptions, *timed)) if each != is_one),
         warnings=tuple(dict.fromkeys(warned)),
     )

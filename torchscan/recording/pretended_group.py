@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
         raise InputError("this build of torch has no torch.distributed")
     if distributed.is_initialized():
         raise InputError("there is a process group already: call plan() before init_process_group(), or in another process")
+    hook = sys.excepthook  # torch replaces it, and says from then on of which process an error is
     distributed.init_process_group("fake", store=fake_store(), rank=rank, world_size=size)
     try:
         with contextlib.ExitStack() as stack:
@@ -39,6 +41,7 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
     finally:
         distributed.destroy_process_group()
         forget_meshes()
+        sys.excepthook = hook
 
 
 class _Chunks(Sequence[Tensor]):

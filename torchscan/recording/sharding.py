@@ -94,9 +94,11 @@ def _pretender(tensor: Tensor, made: WithoutData, dtype: torch.dtype | None) -> 
 
 def _require_summed(model: nn.Module, mesh: DeviceMesh) -> None:
     """Refuse a training step in which nobody sums up gradients that the processes of the mesh have parts of."""
+    if is_wrapped_by_ddp(model):
+        raise InputError("what DistributedDataParallel tells other processes is not seen: call fully_shard(model) in its place")
     parameters = dict(model.named_parameters())
     left = [name for name, each in parameters.items() if not is_spread_type(type(each))]
-    if len(left) == len(parameters) and mesh.size() > 1 and not is_wrapped_by_ddp(model):
+    if len(left) == len(parameters) and mesh.size() > 1:
         raise InputError("apply left the model as it is, so that each process trains alone: call fully_shard(model), say")
     if left and is_sharded_by_fsdp(model):
         raise InputError(

@@ -40,7 +40,7 @@ def memory_table(estimate: MemoryEstimate) -> Table:
         summary=[_peak(estimate)],
         totals=[_by_kind(estimate), *([_verdict(estimate.verdict)] if estimate.verdict is not None else [])],
         totals_first=True,
-        remarks=[*_closeness(estimate.verdict), *(f"Assumed {text}." for text in estimate.assumptions)],
+        remarks=[*closeness(estimate.verdict), *(f"Assumed {text}." for text in estimate.assumptions)],
         noun="layers",
     )
 
@@ -104,7 +104,7 @@ def _judgement(verdict: Verdict) -> str:
     return f"{'fits' if verdict.fits else 'does not fit'}{', but it is close' if verdict.is_close else ''}"
 
 
-def _closeness(verdict: Verdict | None) -> list[str]:
+def closeness(verdict: Verdict | None) -> list[str]:
     """Where the context decides, what it would take for the opposite."""
     if verdict is None or not verdict.is_close:
         return []

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from torchscan import units
 from torchscan.analyses.collectives import Collective
 from torchscan.analyses.plan import Plan, RankPlan
 from torchscan.errors import InputError
-from torchscan.report.memory import memory_table
-from torchscan.report.table import NONE, Cell, Column, Row, Table, totals_table
+from torchscan.report.memory import closeness, memory_table
+from torchscan.report.table import Cell, Column, Row, Table, in_one_unit, in_words, totals_table
 
 PlanRows = Literal["group", "layer"]
 
@@ -26,32 +26,24 @@ def plan_table(plan: Plan, by: PlanRows = "group") -> Table:
     if by not in get_args(PlanRows):
         raise InputError(f"by is {by!r}: choose one of {', '.join(map(repr, get_args(PlanRows)))}")
     memory = memory_table(plan.memory)
+    columns, cells = zip(*_written(_together(plan.collectives, by), by, is_timed=plan.roofline is not None), strict=True)
     return Table(
         title="Collectives",
-        columns=[
-            *([Column(key="layer", heading="Layer", is_number=False, narrowest=8)] if by == "layer" else []),
-            Column(key="kind", heading="Collective", is_number=False),
-            Column(key="group", heading="Among", is_number=False),
-            Column(key="phase", heading="Phase", is_number=False, dispensable=1),
-            Column(key="calls", heading="Calls"),
-            Column(key="bytes", heading="Whole", unit="B", dispensable=2),
-            Column(key="sent_bytes", heading="Sent", unit="B"),
-            *([Column(key="seconds", heading="Time", unit="s")] if plan.roofline is not None else []),
-        ],
-        rows=[_row(each, by, is_timed=plan.roofline is not None) for each in _together(plan.collectives, by)],
+        columns=columns,
+        rows=[Row(cells=row) for row in zip(*cells, strict=True)],
         summary=[_question(plan), *memory.summary],
         totals=[_each(plan), *memory.totals, *([_ranks(plan)] if len(plan.ranks) > 1 else [])],
         totals_first=True,
-        remarks=_remarks(plan, memory.remarks),
+        remarks=_remarks(plan),
         noun="collectives",
     )
 
 
 def _question(plan: Plan) -> str:
-    mesh = " × ".join(f"{size:,} {name}" for name, size in plan.mesh.items())
+    mesh = " × ".join(f"{name} {size:,}" for name, size in plan.mesh.items())
     what = "a training step" if plan.training else "an inference"
     batch = "" if plan.batch_size is None else f" of batch size {plan.batch_size}"
-    return f"{plan.processes:,} processes, {mesh}: {what}{batch} in each"
+    return f"{plan.processes:,} processes ({mesh}): {what}{batch} in each"
 
 
 def _each(plan: Plan) -> Table:
@@ -64,15 +56,12 @@ def _each(plan: Plan) -> Table:
     ]
     if roofline is not None:
         time, waits = roofline.time_estimate, roofline.time_by_limiter.get("links", 0.0)
+        share = units.share(roofline.time_share("links"))
         rows += [
             [Cell("time_estimate", "Expected time"), Cell(time, units.duration(time))],
-            [Cell("waiting", "Of that for links"), Cell(waits, f"{units.duration(waits)}{_share(waits, time)}")],
+            [Cell("waiting", "Waiting for links"), Cell(waits, f"{units.duration(waits)} ({share})")],
         ]
     return totals_table(rows, title=f"Process {rank.rank}: {_place(rank)}")
-
-
-def _share(part: float, whole: float) -> str:
-    return f" ({units.share(part / whole)})" if whole else ""
 
 
 def _place(rank: RankPlan) -> str:
@@ -92,42 +81,53 @@ def _ranks(plan: Plan) -> Table:
     return totals_table(rows, ("", "Parameters", "Peak memory"))
 
 
-def _together(collectives: Sequence[Collective], by: PlanRows) -> list[list[Collective]]:
+#: the collectives that are one row
+_Row = Sequence[Collective]
+
+
+def _together(collectives: Sequence[Collective], by: PlanRows) -> list[_Row]:
     """Those of one row, in the order of first call."""
     found: dict[tuple[object, ...], list[Collective]] = {}
     for each in collectives:
         key = (each.kind, each.group, each.processes, each.phase, each.layer if by == "layer" else None)
         found.setdefault(key, []).append(each)
-    return list(found.values())
+    return [*found.values()]
 
 
-def _row(some: Sequence[Collective], by: PlanRows, *, is_timed: bool) -> Row:
-    first = some[0]
-    among = f"{first.processes:,} {first.group}".strip()
-    cells = [
-        *([Cell(first.layer, first.layer or "(the model)")] if by == "layer" else []),
-        Cell(first.kind, first.kind),
-        Cell(among, among),
-        Cell(first.phase, first.phase),
-        _sum(some, lambda each: each.calls, "{:,}".format),
-        _sum(some, lambda each: each.bytes, units.memory),
-        _sum(some, lambda each: each.sent_bytes, units.memory),
-        *([_time(some)] if is_timed else []),
+def _written(rows: Sequence[_Row], by: PlanRows, *, is_timed: bool) -> list[tuple[Column, list[Cell]]]:
+    layer = Column(key="layer", heading="Layer", is_number=False, narrowest=8)
+    kind = Column(key="kind", heading="Collective", is_number=False)
+    group = Column(key="group", heading="Along", is_number=False)
+    processes = Column(key="processes", heading="Processes", is_shown=False)
+    phase = Column(key="phase", heading="Phase", is_number=False, dispensable=1)
+    calls = Column(key="calls", heading="Calls", dispensable=3)
+    whole = Column(key="bytes", heading="Whole", unit="B", dispensable=4, adds_up=True)
+    sent = Column(key="sent_bytes", heading="Sent", unit="B", adds_up=True)
+    time = Column(key="seconds", heading="Time", unit="s", dispensable=2, adds_up=True)
+    firsts = [row[0] for row in rows]
+    return [
+        *([in_words(layer, [each.layer for each in firsts], lambda path: path or "the model itself")] if by == "layer" else []),
+        in_words(kind, [each.kind for each in firsts]),
+        (group, [Cell(each.group, _group(each)) for each in firsts]),
+        in_words(processes, [each.processes for each in firsts]),
+        in_words(phase, [each.phase for each in firsts]),
+        in_words(calls, [sum(each.calls for each in row) for row in rows], units.exact),
+        in_one_unit(whole, [sum(each.bytes for each in row) for row in rows], units.scale_of_memory),
+        in_one_unit(sent, [sum(each.sent_bytes for each in row) for row in rows], units.scale_of_memory),
+        *([in_one_unit(time, list(map(_seconds, rows)), units.scale_of_durations)] if is_timed else []),
     ]
-    return Row(cells=tuple(cells))
 
 
-def _sum(some: Sequence[Collective], figure: Callable[[Collective], int], text: Callable[[int], str]) -> Cell:
-    total = sum(map(figure, some))
-    return Cell(total, text(total))
+def _group(first: Collective) -> str:
+    """``"dp (8)"``."""
+    return f"{first.group} ({first.processes:,})".strip()
 
 
-def _time(some: Sequence[Collective]) -> Cell:
-    seconds = math.fsum(each.seconds or 0.0 for each in some)
-    return Cell(seconds, units.duration(seconds) if seconds else NONE)
+def _seconds(row: _Row) -> float:
+    return math.fsum(each.seconds or 0.0 for each in row)
 
 
-def _remarks(plan: Plan, of_memory: Sequence[str]) -> list[str]:
+def _remarks(plan: Plan) -> list[str]:
     timed = [] if plan.roofline is None else [f"{plan.roofline.spread.said}."]
-    said = [*of_memory, *(f"Assumed {text}." for text in plan.assumptions)]
-    return [*(f"Warning: {text}." for text in plan.warnings), *timed, *dict.fromkeys(said)]
+    said = [*closeness(plan.memory.verdict), *(f"Assumed {text}." for text in plan.assumptions)]
+    return [*(f"Warning: {text}." for text in plan.warnings), *timed, *said]

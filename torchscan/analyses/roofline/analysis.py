@@ -33,6 +33,7 @@ from torchscan.garbage import collected_later
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
+from torchscan.units import share
 
 #: of the bound, where it does not hold for any routing
 _ONE_ROUTING = (
@@ -121,8 +122,8 @@ def _waiting(trace: Trace, rates: Rates, index: int, seconds: float) -> Operator
 
 
 def _hidden(times: Mapping[int, float], waits: Mapping[int, float]) -> list[str]:
-    share = hidden_share(times, waits)
-    return [f"that {share:.0%} of the time of collectives passes while the device computes"] if share else []
+    hidden = hidden_share(times, waits)
+    return [f"that {share(hidden)} of the time of collectives passes while the device computes"] if hidden else []
 
 
 def _with_bound_of_whole(

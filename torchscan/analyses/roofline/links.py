@@ -19,6 +19,7 @@ from torchscan.hardware.devices import Device
 from torchscan.ops.collectives import COLLECTIVES, group_of, sent_bytes, whole_bytes
 from torchscan.trace.events import GroupSpec, OpCall, Phase
 from torchscan.trace.trace import Trace
+from torchscan.units import share
 
 #: of what links and networks carry by their data sheets, what collectives reach
 LINKS, NETWORK = 0.8, 0.9
@@ -50,7 +51,7 @@ class Fabric:
         between = "links" if joins_all else "PCIe"
         return (
             f"{self.per_machine} devices in a machine, with {between} between them, and {self.network / 1e9:g} GB/s of network "
-            f"for each; collectives reach {LINKS:.0%} of links and {NETWORK:.0%} of networks",
+            f"for each; collectives reach {share(LINKS)} of links and {share(NETWORK)} of networks",
         )
 
     def seconds(self, op: OpCall) -> float | None:

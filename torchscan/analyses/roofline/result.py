@@ -132,6 +132,10 @@ class Roofline(Result):
             times[each.limiter].append(each.time_estimate)
         return dict(sorted(((limiter, fsum(each)) for limiter, each in times.items()), key=lambda each: -each[1]))
 
+    def time_share(self, limiter: Limiter) -> float:
+        """Of the estimate, the share of operators with this limit."""
+        return self.time_by_limiter.get(limiter, 0.0) / self.time_estimate if self.time_estimate else 0.0
+
     @property
     def total(self) -> GroupLoad:
         """The whole pass."""

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from torchscan import units
-from torchscan.analyses.memory_estimate import MemoryEstimate
+from torchscan.analyses.memory_estimate import MemoryEstimate, Verdict
 from torchscan.analyses.memory_timeline import KINDS, Moment
 from torchscan.errors import InputError
 from torchscan.report.chart import ticks
@@ -39,7 +39,7 @@ def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None, size: Size 
         moments = list(columns_of(estimate.timeline, _MOST_COLUMNS))
         unit, name = units.unit_of_memory(estimate.peak_bytes)
         _draw_kinds(ax, moments, len(estimate.timeline), unit)
-        top = max(estimate.peak_bytes, _capacity(estimate) or 0) / unit
+        top = max(estimate.peak_bytes, near_room(estimate) or 0) / unit
         ax.set(xlim=(0, len(estimate.timeline)), ylim=(0, 1.14 * top), ylabel=name)
         ax.set_yticks([0, *ticks(top, 4)])
         _name_phases(ax, estimate.timeline)
@@ -86,7 +86,7 @@ def _name_peak(ax: Axes, estimate: MemoryEstimate, moments: Sequence[Moment], un
     )
 
 
-def _capacity(estimate: MemoryEstimate) -> int | None:
+def near_room(estimate: MemoryEstimate) -> int | None:
     """What the device has for tensors, where a line in the picture can show it."""
     verdict = estimate.verdict
     if verdict is None or not 0 < verdict.capacity_bytes - verdict.context_bytes <= _FAR * estimate.peak_bytes:
@@ -94,21 +94,30 @@ def _capacity(estimate: MemoryEstimate) -> int | None:
     return verdict.capacity_bytes - verdict.context_bytes
 
 
+def say_far_room(ax: Axes, verdict: Verdict) -> None:
+    """Where no line shows it."""
+    said = f"of {units.memory(verdict.capacity_bytes)} on {verdict.device}"
+    ax.set_title(said, loc="right", fontsize="small", color=inks_of(ax).soft)
+
+
 def _draw_capacity(ax: Axes, estimate: MemoryEstimate, unit: float) -> None:
-    inks = inks_of(ax)
-    room, verdict = _capacity(estimate), estimate.verdict
+    room, verdict = near_room(estimate), estimate.verdict
     if verdict is None:
         return
     if room is None:
-        ax.set_title(
-            f"of {units.memory(verdict.capacity_bytes)} on {verdict.device}",
-            loc="right",
-            fontsize="small",
-            color=inks.soft,
-        )
+        say_far_room(ax, verdict)
         return
-    ax.axhline(room / unit, color=inks.ink, linewidth=1)
-    said = f"{units.memory(room)} for tensors on {verdict.device}"
+    ax.axhline(room / unit, color=inks_of(ax).ink, linewidth=1)
     ax.annotate(
-        said, (0, room / unit), (4, 3), xycoords=("axes fraction", "data"), textcoords="offset points", fontsize="small"
+        room_said(room, verdict),
+        (0, room / unit),
+        (4, 3),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        fontsize="small",
     )
+
+
+def room_said(room: int, verdict: Verdict) -> str:
+    """What the line is."""
+    return f"{units.memory(room)} for tensors on {verdict.device}"
