@@ -65,6 +65,12 @@ def _plan() -> Any:
     return sharded_linear()
 
 
+def _meshes() -> Any:
+    from tests.ranks.models import searched_tokens
+
+    return searched_tokens()
+
+
 RESULTS: Mapping[str, Callable[[], Any]] = {
     "info": _info,
     "memory": lambda: torchscan.estimate_memory(block(), SHAPE, training=True, optimizer="SGD", device="RTX 3090"),
@@ -74,6 +80,7 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "formulas": lambda: _formulas(),
     "generation by batch size": lambda: _generation_sweep(),
     "plan": lambda: _plan(),
+    "meshes": lambda: _meshes(),
     "run": _run,
     "fields": lambda: torchscan.receptive_field(block(), SHAPE),
     "field": lambda: torchscan.receptive_field(block(), SHAPE)["conv"],
@@ -92,6 +99,7 @@ TABLES: Mapping[str, Callable[[Any], Table]] = {
     "formulas": torchscan.formula_table,
     "generation by batch size": torchscan.generation_table,
     "plan": torchscan.plan_table,
+    "meshes": torchscan.mesh_table,
     "fields": torchscan.field_table,
     "run": torchscan.run_table,
     "run comparison": torchscan.comparison_table,
@@ -109,6 +117,7 @@ SAYS = {
     "formulas": "MACs",
     "generation by batch size": "Tokens/s",
     "plan": "Collective",
+    "meshes": "Tokens/s",
     "run": "Forward",
     "fields": "Sees everything by",
     "field": "Starts by phase",

@@ -22,6 +22,8 @@ from torchscan.analyses.memory_timeline import (
 from torchscan.analyses.memory_timeline import (
     Moment as Moment,
 )
+from torchscan.analyses.mesh_search import MeshChoice as MeshChoice
+from torchscan.analyses.mesh_search import MeshSearch as MeshSearch
 from torchscan.analyses.module_graph import (
     GraphEdge as GraphEdge,
 )
@@ -180,6 +182,7 @@ from torchscan.pages import (
 from torchscan.pages import (
     to_page as to_page,
 )
+from torchscan.ranks.meshes import search_meshes as search_meshes
 from torchscan.ranks.plan import plan as plan
 from torchscan.report.aggregate import aggregate_info as aggregate_info
 from torchscan.report.compare import (
@@ -252,6 +255,7 @@ from torchscan.report.memory import (
 from torchscan.report.memory import (
     memory_table as memory_table,
 )
+from torchscan.report.meshes import mesh_table as mesh_table
 from torchscan.report.pictures.generation import draw_generation as draw_generation
 from torchscan.report.pictures.layers import draw_layers as draw_layers
 from torchscan.report.pictures.memory import draw_memory as draw_memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 import torchscan
 
@@ -30,3 +30,25 @@ def divide(model: Any, mesh: Any) -> None:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+class Tokens(nn.Module):
+    """A language model without attention, that tells its own loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(32, 64)
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(8)])
+
+    def forward(self, input_ids: Tensor, labels: Tensor, use_cache: bool) -> dict[str, Tensor]:
+        hidden = self.embed(input_ids)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        scores = hidden @ self.embed.weight.T
+        return {"loss": nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())}
+
+
+def searched_tokens() -> torchscan.MeshSearch:
+    return torchscan.search_meshes(
+        Tokens(), gpus=8, device="NVIDIA H200", length=16, meshes=[{"dp": 8}, {"replicate": 2, "dp": 4}]
+    )

@@ -87,7 +87,7 @@ def test_at_the_peak_one_layer_and_what_is_outside_are_gathered(planned: Plan) -
 
 
 def test_of_a_checkpointed_layer_its_input_is_kept(planned: Plan) -> None:
-    """And of the last norm its input in 32 bits and both results, the logits, of these in 32 bits what the loss keeps; angles."""
+    """And of the last norm its input in 32 bits and both results; the logits, and what the loss keeps of them in 32; angles."""
     hidden, logits, angles = LENGTH * WIDTH, LENGTH * VOCABULARY, LENGTH * HEAD
     kept = LAYERS * BYTES * hidden + (4 + 2 * BYTES) * hidden + (BYTES + 4) * logits + 2 * BYTES * angles
     forward = [each for each in planned.memory.timeline if each.phase == "forward"]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
 from torchscan.recording.attempts import Attempt
-from torchscan.recording.bookkeeping.containers import held_tensors, named_tensors, tensors_in
+from torchscan.recording.bookkeeping.containers import copy_arguments, held_tensors, named_tensors, tensors_in
 from torchscan.recording.bookkeeping.inventory import Inventory
 from torchscan.recording.bookkeeping.tensors import TensorTable, shape_of, values_of
 from torchscan.recording.execution.assumed import AssumedValues
@@ -71,7 +72,7 @@ def run(request: PassRequest, attempt: Attempt, recorder: Recorder, inventory: I
 
 def _arguments(request: PassRequest, attempt: Attempt, inventory: Inventory) -> _Arguments:
     kept = {id(slot.tensor) for slot in inventory.slots}
-    args, kwargs, owned = request.inputs(attempt.device, kept)
+    args, kwargs, owned = _made(request, attempt, kept)
     state = {name: kwargs.pop(name) for name in request.cached}
     cached = [*held_tensors(state, "kwargs")]
     named = [*named_tensors(args, "args"), *named_tensors(kwargs, "kwargs")]
@@ -83,6 +84,26 @@ def _arguments(request: PassRequest, attempt: Attempt, inventory: Inventory) -> 
     kept_from_before = [(name, tensor) for name, tensor in cached if id(tensor) in owned]
     kwargs |= state
     return _Arguments(args=args, kwargs=kwargs, named=named, owned=made, originals=originals, cached=kept_from_before)
+
+
+def _made(
+    request: PassRequest, attempt: Attempt, kept: Collection[int]
+) -> tuple[tuple[Any, ...], dict[str, Any], dict[int, Tensor]]:
+    """The arguments; where those of the model have no data, fractions have none."""
+    if attempt.without_data is None:
+        return request.inputs(attempt.device, kept)
+    args, kwargs, owned = request.inputs(torch.device("meta"), kept)
+    made, originals = attempt.without_data, dict(owned)
+
+    def placed(tensor: Tensor) -> Tensor:
+        if not tensor.is_meta or tensor.layout is not torch.strided:
+            return tensor
+        found = made.tensor(tensor.shape, tensor.stride(), tensor.dtype, attempt.device).requires_grad_(tensor.requires_grad)
+        originals[id(found)] = owned.get(id(tensor), tensor)
+        return found
+
+    args, kwargs = copy_arguments((args, kwargs), placed)
+    return args, kwargs, originals
 
 
 def _enter(arguments: _Arguments, request: PassRequest, inventory: Inventory, table: TensorTable) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from torchscan.errors import InputError, TorchscanError
 from torchscan.recording.bookkeeping.inventory import tensors_of
+from torchscan.recording.patches import overridden
 from torchscan.torch_versions import WithoutData, is_sharded_by_fsdp, is_spread_type, is_wrapped_by_ddp, making_fakes
 
 if TYPE_CHECKING:
@@ -63,11 +65,36 @@ def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
     if not callable(build):
         raise InputError(f"build is a {type(build).__name__}: give a function that returns the model, or a model")
-    with making_fakes():
+    with making_fakes(), overridden(nn.Module, "_apply", _converting):
         model = build()
     if not isinstance(model, nn.Module):
         raise InputError(f"build() returned a {type(model).__name__}: it should return the model")
     return model
+
+
+def _converting(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """``model.bfloat16()`` puts new tensors in the place of those without data, which torch cannot swap."""
+    thread = threading.get_ident()
+
+    def convert(module: nn.Module, change: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        if threading.get_ident() != thread:
+            return apply(module, change, recurse)
+        made: dict[int, Tensor] = {}
+        for each in module.modules() if recurse else [module]:
+            for tensors in (each._parameters, each._buffers):
+                tensors |= {name: _changed(tensor, change, made) for name, tensor in tensors.items() if tensor is not None}
+        return module
+
+    return convert
+
+
+def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor], made: dict[int, Tensor]) -> Tensor:
+    """A tensor that is shared stays shared."""
+    if id(tensor) not in made:
+        with torch.no_grad():
+            found = change(tensor)
+        made[id(tensor)] = nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
+    return made[id(tensor)]
 
 
 def _without_data(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:

@@ -1,0 +1,122 @@
+"""Training on several meshes: what follows from few layers is what a record of all of them says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
+import torchscan
+from torchscan import InputError, MeshChoice, MeshSearch
+
+transformers = pytest.importorskip("transformers")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+LAYERS, LENGTH, DEVICE = 12, 64, "NVIDIA H100 80GB HBM3"
+
+
+def llama(layers: int = LAYERS) -> nn.Module:
+    config = transformers.LlamaConfig(
+        hidden_size=256,
+        intermediate_size=704,
+        num_hidden_layers=layers,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        vocab_size=1024,
+        max_position_embeddings=256,
+    )
+    with torch.device("meta"):
+        model: nn.Module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    return model
+
+
+def shard(model: Any, mesh: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    for each in (*model.model.layers, model):
+        fully_shard(each, mesh=mesh["dp"])
+
+
+def searched(**asked: Any) -> MeshSearch:
+    return torchscan.search_meshes(llama(), device=DEVICE, length=LENGTH, **{"gpus": 8, **asked})
+
+
+def the_one(**asked: Any) -> MeshChoice:
+    (found,) = searched(**asked).choices
+    return found
+
+
+def test_few_layers_tell_what_all_of_them_take() -> None:
+    tokens = torch.zeros(2, LENGTH, dtype=torch.long)
+    given = {"input_ids": tokens, "labels": tokens, "use_cache": False}
+    whole = torchscan.plan(
+        llama().bfloat16().train(),
+        mesh={"dp": 8},
+        apply=shard,
+        kwargs=given,
+        training=True,
+        loss=lambda output: output.loss,
+        optimizer="AdamW",
+        device=DEVICE,
+    )
+    found = the_one(meshes=[{"dp": 8}], batch_size=2)
+    assert whole.roofline is not None
+    assert (found.local_params, found.sent_bytes) == (whole.local_params, whole.sent_bytes)
+    assert found.peak_bytes == whole.memory.peak_bytes
+    assert found.by_kind == {kind: size for kind, size in whole.memory.by_kind.items() if size}
+    assert found.time_estimate == pytest.approx(whole.roofline.time_estimate, rel=1e-3)
+    assert found.tokens_per_second == pytest.approx(8 * 2 * LENGTH / found.time_estimate)
+
+
+def test_products_of_the_model_are_its_use_of_the_cards() -> None:
+    """Three times those of the forward pass, wherever they are computed; what checkpoints compute again is none of it."""
+    plain, again = (the_one(meshes=[{"dp": 8}], checkpoint=checkpoint) for checkpoint in (False, True))
+    assert again.mfu * again.time_estimate == pytest.approx(plain.mfu * plain.time_estimate)
+    assert again.time_estimate > plain.time_estimate
+    assert again.peak_bytes < plain.peak_bytes
+
+
+def test_all_meshes_that_make_sense_the_fastest_first() -> None:
+    found = searched(gpus=16, per_machine=8)
+    meshes = [dict(each.mesh) for each in found.choices]
+    assert {"dp": 16} in meshes
+    assert {"replicate": 2, "dp": 8} in meshes  # a copy in each machine
+    assert {"dp": 2, "tp": 8} in meshes or "dp 2 × tp 8" in found.refused
+    assert not any(each.get("tp", 1) > 8 for each in meshes)
+    times = [each.time_estimate / each.tokens_per_second for each in found.choices]
+    assert times == sorted(times)
+    assert found.best == found.choices[0]
+
+
+def test_weights_in_32_bits_take_twice_the_memory() -> None:
+    half, mixed = (the_one(meshes=[{"dp": 8}], precision=precision) for precision in ("bf16", "bf16-mixed"))
+    for kind in ("parameters", "optimizer"):
+        assert mixed.by_kind[kind] == 2 * half.by_kind[kind]
+
+
+def test_the_model_is_left_unchanged() -> None:
+    model: Any = llama()
+    before = (model.config.to_dict(), [name for name, _ in model.named_parameters()])
+    torchscan.search_meshes(model, gpus=8, device=DEVICE, length=LENGTH, meshes=[{"dp": 8}])
+    assert (model.config.to_dict(), [name for name, _ in model.named_parameters()]) == before
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"gpus": 0}, "gpus is 0: give a positive integer"),
+        ({"length": 1000}, "the model has 256 positions"),
+        ({"meshes": [{"dp": 4}]}, "the mesh dp 4 is not one of 8 devices"),
+        ({"meshes": [{"pp": 8}]}, "along replicate, dp and tp"),
+        ({"precision": "int4"}, "precision is 'int4'"),
+        ({"meshes": [{"tp": 3, "dp": 8}], "gpus": 24}, "no mesh is possible"),
+    ],
+)
+def test_wrong_use_is_told_in_one_line(asked: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told) as raised:
+        torchscan.search_meshes(llama(), **{"gpus": 8, "device": DEVICE, "length": LENGTH, **asked})
+    assert "\n" not in str(raised.value)
