@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -216,7 +217,9 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
     assumptions: dict[str, None] = {}
     for mesh in meshes:
         try:
-            choice, base = _choice(asked, gpus, mesh, kinds)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "FSDP2-wrapped module")  # of views, which nobody writes to here
+                choice, base = _choice(asked, gpus, mesh, kinds)
         except TorchscanError as error:
             refused[said(mesh)] = str(error).partition("\n")[0]
             continue
