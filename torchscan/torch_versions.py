@@ -38,6 +38,7 @@ __all__ = [
     "TensorHooks",
     "TorchDispatchMode",
     "WithoutData",
+    "arrived",
     "as_written",
     "aten",
     "attention_order",
@@ -60,6 +61,7 @@ __all__ = [
     "is_fake_type",
     "is_faking",
     "is_functorch_wrapped",
+    "is_placed_elsewhere",
     "is_sharded_by_fsdp",
     "is_spread_type",
     "is_transforming",
@@ -70,9 +72,11 @@ __all__ = [
     "modes_as_now",
     "next_node",
     "not_compiled",
+    "on_its_way",
     "one_hot",
     "optimizer_hooks",
     "outside_of_everything",
+    "placed_like",
     "placement_verbs",
     "prepare_optimizers",
     "print_options",
@@ -85,9 +89,11 @@ __all__ = [
     "set_version",
     "share_memory",
     "shortened_to_tf32",
+    "stands_for_itself",
     "strip_hooks",
     "traces",
     "unseen",
+    "waiting_verbs",
     "without_dispatch",
     "without_functorch",
     "without_hooks_for_gradients",
@@ -523,6 +529,12 @@ def resizing_verbs() -> list[tuple[Any, str]]:
     return [(each, name) for each in modules for name in names if hasattr(each, name)]
 
 
+def waiting_verbs() -> list[tuple[Any, str]]:
+    """Where the function is by which a process waits until a collective is over, if there are any."""
+    work = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "Work", None)
+    return [] if work is None else [(work, "wait")]
+
+
 def chunking_verbs() -> list[tuple[Any, str]]:
     """Where the function is by which FSDP2 makes the parts of all processes, of which it keeps one, if it is used."""
     from torch.distributed.fsdp import _fully_shard
@@ -550,9 +562,50 @@ def is_spread_type(kind: type) -> bool:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What this process has of a DTensor; any other tensor as it is."""
+    """What this process has of a DTensor, and where it is what others have sent will be; any other tensor as it is."""
+    if type(tensor) in (Tensor, nn.Parameter):
+        return tensor
     part: Any = tensor
-    return part._local_tensor if type(tensor) is not nn.Parameter and is_spread_type(type(tensor)) else tensor
+    if is_spread_type(type(part)):
+        part = part._local_tensor
+    return part.elem if _is_on_its_way(part) else part  # type: ignore[no-any-return]
+
+
+def stands_for_itself(tensor: Tensor) -> bool:
+    """Whether nothing else can be computed with in its place: it is spread over processes, or has a device and no data."""
+    return is_spread_type(type(tensor)) or is_fake_type(type(tensor))
+
+
+def is_placed_elsewhere(tensor: Tensor | None, other: Tensor) -> bool:
+    """Whether the processes have other parts of a DTensor than of another one."""
+    both: Any = tensor, other
+    return tensor is not None and all(is_spread_type(type(each)) for each in both) and both[0].placements != both[1].placements
+
+
+def placed_like(tensor: Any, other: Any) -> Tensor:
+    """A DTensor, in parts as those of another one. The processes send each other what they lack."""
+    placed: Tensor = tensor.redistribute(placements=other.placements)
+    return placed
+
+
+def _is_on_its_way(tensor: Tensor) -> bool:
+    """Whether it is what other processes send, until somebody waits for it."""
+    kind = getattr(sys.modules.get("torch.distributed._functional_collectives"), "AsyncCollectiveTensor", None)
+    return kind is not None and isinstance(tensor, kind)
+
+
+def on_its_way(tensor: Tensor) -> Tensor:
+    """A tensor that other processes send, as functions of torch's return it: whoever uses it waits for it."""
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    return AsyncCollectiveTensor(tensor)
+
+
+def arrived(tensor: Tensor) -> None:
+    """Wait for what other processes send, if this is what they do."""
+    part: Any = tensor._local_tensor if is_spread_type(type(tensor)) else tensor  # type: ignore[attr-defined]
+    if _is_on_its_way(part):
+        part.trigger_wait()
 
 
 # -- compiling -----------------------------------------------------------------------------------------------------------

@@ -152,7 +152,7 @@ def _names(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[tuple[int, ...]
     """The dimensions of the mesh by the processes along them."""
     from torch.distributed import get_process_group_ranks
 
-    return {tuple(get_process_group_ranks(devices.get_group(name))): name for name in reversed(mesh)}
+    return {tuple(get_process_group_ranks(devices.get_group(name))): name for name in reversed([*mesh])}
 
 
 def _held(trace: Trace) -> list[Any]:

@@ -41,6 +41,8 @@ _SILENT_WRITES: Mapping[OpOverload, tuple[int, ...]] = {
 #: what tolist() and numpy() call before they read
 RESOLVE = frozenset({aten.resolve_conj.default, aten.resolve_neg.default})
 
+_WRAPPER = "_c10d_functional._wrap_tensor_autograd.default"
+
 #: operators that need values without a tag that says so, by name: their library may not be there
 _NEED_VALUES = frozenset({"torchvision.nms.default", "aten.is_nonzero.default", *map(str, RESOLVE)})
 
@@ -67,6 +69,8 @@ class OpTraits:
     may_draw: bool
     #: what torch does besides, no part of a pass: ask about an assignment to ``.data``, measure itself
     is_aside: bool
+    #: makes of what other processes send a tensor by whose use this one waits for it
+    is_wrapper: bool
 
 
 @functools.cache
@@ -92,6 +96,7 @@ def traits_of(op: OpOverload) -> OpTraits:
         takes_packed=any(_holds_weights(str(argument.type)) for argument in arguments),
         may_draw=torch.Tag.nondeterministic_seeded in op.tags,
         is_aside=op is aten._has_compatible_shallow_copy_type.default or op.namespace == "profiler",
+        is_wrapper=str(op) == _WRAPPER,
     )
 
 

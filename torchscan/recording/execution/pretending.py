@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from torchscan.recording.bookkeeping.tensors import has_strides
-from torchscan.recording.execution.calls import OpOutcome, OpRequest, tensors_of_result
+from torchscan.recording.execution.calls import OpOutcome, OpRequest, describe_outcome, tensors_of_result
 from torchscan.recording.execution.real import RealExecution
 from torchscan.torch_versions import WithoutData, is_fake_type
 from torchscan.trace.events import OpSignature, TensorSpec
+
+_WAIT = "_c10d_functional.wait_tensor.default"
 
 
 class _Plan(NamedTuple):
@@ -40,6 +42,8 @@ class PretendingExecution(RealExecution):
             return self._made_of_nothing(request)
         if not any(is_fake_type(type(each)) for each in request.tensors):
             return super()._outcome(request)
+        if str(request.op) == _WAIT:  # which torch takes for new memory where there is no data
+            return describe_outcome(request, request.args[0])
         plan = self._plans.get(request.key)
         if plan is None:
             return self._first_outcome(request)
