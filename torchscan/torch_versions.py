@@ -53,6 +53,7 @@ __all__ = [
     "default_device",
     "engine",
     "forget_hooks",
+    "forget_placements",
     "graph_breaks",
     "has_compiled_parts",
     "has_compiler",
@@ -520,6 +521,17 @@ def placement_verbs() -> list[tuple[Any, str]]:
     api = sys.modules.get("torch.distributed.tensor._api")
     names = ("propagate_op_sharding", "propagate_op_sharding_non_cached")
     return [] if api is None else [(api.DTensor._op_dispatcher.sharding_propagator, name) for name in names]
+
+
+def forget_placements() -> None:
+    """DTensors remember how operators place their results, on which groups: those of an equal mesh that is gone, too."""
+    if "torch.distributed.tensor._api" not in sys.modules:
+        return
+    from torch.distributed.tensor import debug
+
+    clear = getattr(debug, "_clear_sharding_prop_cache", None) or getattr(debug, "_clear_python_sharding_prop_cache", None)
+    if clear is not None:
+        clear()
 
 
 def resizing_verbs() -> list[tuple[Any, str]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from torchscan.errors import InputError
 from torchscan.recording.patches import overridden
-from torchscan.torch_versions import chunking_verbs, fake_store
+from torchscan.torch_versions import chunking_verbs, fake_store, forget_placements
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -35,9 +35,11 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
         with contextlib.ExitStack() as stack:
             for verb in chunking_verbs():
                 stack.enter_context(overridden(*verb, lambda _: _Chunks))
+            forget_placements()
             yield init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
     finally:
         distributed.destroy_process_group()
+        forget_placements()
 
 
 class _Chunks(Sequence[Tensor]):

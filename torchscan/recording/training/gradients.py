@@ -246,7 +246,9 @@ def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
         for leaf, _ in gradients:
             leaf.grad = None
         for leaf in filter(stands_for_itself, foreign):
-            at_the_latest(partial(setattr, leaf, "grad", leaf.grad))
+            before = leaf.grad
+            at_the_latest(partial(setattr, leaf, "grad", before))
+            leaf.grad = before  # an assignment has what there was written down, which the engine does not
     try:
         _run_engine(outputs, ones)
     finally:
