@@ -59,6 +59,7 @@ __all__ = [
     "has_compiler",
     "hooks_for_gradients_as_now",
     "hooks_of",
+    "is_divided_unevenly",
     "is_fake_type",
     "is_faking",
     "is_functorch_wrapped",
@@ -83,6 +84,7 @@ __all__ = [
     "print_options",
     "put_back_hooks",
     "recompile_reason",
+    "reducing_verbs",
     "resizing_verbs",
     "scaled_dot_product_attention",
     "set_attention_order",
@@ -92,9 +94,11 @@ __all__ = [
     "shortened_to_tf32",
     "stands_for_itself",
     "strip_hooks",
+    "sum_up_in_python",
     "traces",
     "unseen",
     "waiting_verbs",
+    "with_buckets_without_data",
     "without_dispatch",
     "without_functorch",
     "without_hooks_for_gradients",
@@ -567,6 +571,38 @@ def is_wrapped_by_ddp(module: nn.Module) -> bool:
     return isinstance(module, nn.parallel.DistributedDataParallel)
 
 
+def reducing_verbs() -> list[tuple[Any, str]]:
+    """Where DDP gets what sums up gradients."""
+    return [(sys.modules["torch.distributed"], "Reducer")]
+
+
+def with_buckets_without_data(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that makes what sums up gradients, whose buckets have no data where the parameters have none."""
+
+    def made(parameters: Sequence[Tensor], *args: Any, **kwargs: Any) -> Any:
+        mode = getattr(parameters[0], "fake_mode", None)
+        with contextlib.nullcontext() if mode is None else mode:
+            return make(parameters, *args, **kwargs)
+
+    return made
+
+
+def sum_up_in_python(module: nn.Module) -> None:
+    """Have DDP call a function for each bucket: of a group that is pretended, its own code expects a result."""
+    import torch.distributed as distributed
+
+    def summed(group: Any, bucket: Any) -> Any:
+        buffer = bucket.buffer()
+        distributed.all_reduce(buffer.div_(group.size()), group=group)
+        done: Any = torch.futures.Future()
+        done.set_result(buffer)
+        return done
+
+    summed.__annotations__.clear()  # DDP has them name its own types, or none
+    wrapper: Any = module
+    wrapper.register_comm_hook(wrapper.process_group, summed)
+
+
 def is_spread_type(kind: type) -> bool:
     """Whether tensors of this type are spread over processes, as DTensors are."""
     api = sys.modules.get("torch.distributed.tensor._api")
@@ -592,6 +628,15 @@ def is_placed_elsewhere(tensor: Tensor | None, other: Tensor) -> bool:
     """Whether the processes have other parts of a DTensor than of another one."""
     both: Any = tensor, other
     return tensor is not None and all(is_spread_type(type(each)) for each in both) and both[0].placements != both[1].placements
+
+
+def is_divided_unevenly(tensor: Tensor) -> bool:
+    """Whether some processes have more of a DTensor than others."""
+    spread: Any = tensor
+    if not is_spread_type(type(tensor)):
+        return False
+    pairs = zip(spread.placements, spread.device_mesh.shape, strict=True)
+    return any(placement.is_shard() and tensor.shape[placement.dim] % number for placement, number in pairs)
 
 
 def placed_like(tensor: Any, other: Any) -> Tensor:

@@ -12,11 +12,12 @@ from torchscan.analyses.collectives import collectives_of
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.plan import Plan, RankPlan
 from torchscan.analyses.roofline import Fabric
-from torchscan.errors import InputError
+from torchscan.errors import InputError, RecordError
 from torchscan.hardware.devices import device_named
+from torchscan.ops.collectives import group_of
 from torchscan.progress import progress as told
 from torchscan.ranks.pretending import pretended, size_of
-from torchscan.ranks.sharding import Apply, sharded
+from torchscan.ranks.sharding import Apply, failed_in_parts, sharded
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.scan import Scan
@@ -127,8 +128,12 @@ def _planned(
     fabric: Fabric | None,
 ) -> RankPlan:
     with pretended(mesh, rank) as devices:
-        scan = asked.of(sharded(build, apply, devices, training=asked.training))
-        trace, memory = scan.steps, scan.memory
+        model = sharded(build, apply, devices, training=asked.training)
+        scan = asked.of(model)
+        try:
+            trace, memory = scan.steps, scan.memory
+        except RecordError as error:
+            raise failed_in_parts(error, model, rank) from error
         place, names = _place(devices, mesh), _names(devices, mesh)
     costs = call_costs(trace)
     return RankPlan(
@@ -141,6 +146,7 @@ def _planned(
         memory=memory,
         roofline=None if fabric is None else scan.roofline_with(fabric),
         trace=trace,
+        silent=_silent(trace, names),
     )
 
 
@@ -155,6 +161,12 @@ def _names(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[tuple[int, ...]
     return {tuple(get_process_group_ranks(devices.get_group(name))): name for name in reversed([*mesh])}
 
 
+def _silent(trace: Trace, names: Mapping[tuple[int, ...], str]) -> tuple[str, ...]:
+    """The dimensions of the mesh along which nobody tells another anything."""
+    groups = [set(group.ranks) for op in trace.ops if (group := group_of(op.signature)) is not None]
+    return tuple(name for ranks, name in names.items() if len(ranks) > 1 and not any(map(set(ranks).issubset, groups)))
+
+
 def _held(trace: Trace) -> list[Any]:
     """The parameters, each once."""
     return [each for at, each in enumerate(trace.parameters) if each.identity == at and not each.is_buffer]
@@ -164,6 +176,8 @@ def _plan(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) -> P
     first = found[0]
     unpriced = unpriced_operators(first.trace, call_costs(first.trace))
     warned = [f"a lower bound: the cost of {', '.join(unpriced)} is not known"] if unpriced else []
+    if asked.training:
+        warned += [f"nothing goes along {name} in a training step: nobody sums up gradients there" for name in first.silent]
     timed = () if first.roofline is None else first.roofline.assumptions
     warned += [] if first.roofline is None else first.roofline.warnings
     return Plan(

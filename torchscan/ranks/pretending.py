@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from torchscan.errors import InputError
 from torchscan.recording.patches import overridden
-from torchscan.torch_versions import chunking_verbs, fake_store, forget_placements
+from torchscan.torch_versions import chunking_verbs, fake_store, forget_placements, reducing_verbs, with_buckets_without_data
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -35,11 +36,26 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
         with contextlib.ExitStack() as stack:
             for verb in chunking_verbs():
                 stack.enter_context(overridden(*verb, lambda _: _Chunks))
+            for verb in reducing_verbs():
+                stack.enter_context(overridden(*verb, with_buckets_without_data))
+            stack.enter_context(_without_complaints())
             forget_placements()
             yield init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
     finally:
         distributed.destroy_process_group()
         forget_placements()
+
+
+@contextlib.contextmanager
+def _without_complaints() -> Iterator[None]:
+    """Torch writes down where an operator fails on shapes, which is raised anyway."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 class _Chunks(Sequence[Tensor]):

@@ -9,14 +9,27 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError, TorchscanError
+from torchscan.errors import InputError, RecordError, TorchscanError
 from torchscan.recording.bookkeeping.inventory import tensors_of
-from torchscan.torch_versions import WithoutData, is_sharded_by_fsdp, is_spread_type, is_wrapped_by_ddp, making_fakes
+from torchscan.torch_versions import (
+    WithoutData,
+    is_divided_unevenly,
+    is_sharded_by_fsdp,
+    is_spread_type,
+    is_wrapped_by_ddp,
+    making_fakes,
+    sum_up_in_python,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Apply = Callable[[nn.Module, "DeviceMesh"], object]
+
+#: what torch raises where a tensor without data is asked for values
+_ASKING_FOR_DATA = ("DataDependentOutputException", "DynamicOutputShapeException")
+
+NEW_LINE = "\n"
 
 #: parameters that are named in a message
 _NAMED = 3
@@ -32,10 +45,24 @@ def sharded(build: Callable[[], nn.Module] | nn.Module, apply: Apply, mesh: Devi
     except Exception as error:
         said = str(error).partition("\n")[0]
         raise InputError(f"apply(model, mesh) failed: {type(error).__name__}: {said}") from error
-    found = made if isinstance(made, nn.Module) else model
+    if made is not None and not isinstance(made, nn.Module):
+        raise InputError(f"apply(model, mesh) returned a {type(made).__name__}: it should return a model, or nothing")
+    found = model if made is None else made
     if training:
         _require_summed(found, mesh)
+        _let_ddp_talk(found)
     return found
+
+
+def _let_ddp_talk(model: nn.Module) -> None:
+    if not is_wrapped_by_ddp(model):
+        return
+    try:
+        sum_up_in_python(model)
+    except RuntimeError as error:
+        raise InputError(
+            "apply registered a hook by which DDP sums up gradients, which no plan follows: leave it out"
+        ) from error
 
 
 def _built(build: Callable[[], nn.Module] | nn.Module) -> nn.Module:
@@ -43,8 +70,15 @@ def _built(build: Callable[[], nn.Module] | nn.Module) -> nn.Module:
         return _without_data(build)
     if not callable(build):
         raise InputError(f"build is a {type(build).__name__}: give a function that returns the model, or a model")
-    with making_fakes():
-        model = build()
+    try:
+        with making_fakes():
+            model = build()
+    except Exception as error:
+        if type(error).__name__ not in _ASKING_FOR_DATA:
+            raise
+        raise InputError(
+            f"build() asks for values ({error}), and there are none here: build the model before, and give it in place of build"
+        ) from error
     if not isinstance(model, nn.Module):
         raise InputError(f"build() returned a {type(model).__name__}: it should return the model")
     return model
@@ -80,3 +114,18 @@ def _require_summed(model: nn.Module, mesh: DeviceMesh) -> None:
             f"apply left out {len(left):,} of {len(parameters):,} parameters ({', '.join(left[:_NAMED])}, …), whose gradients "
             "nobody sums up: call fully_shard on the model itself, too, after its layers"
         )
+
+
+def failed_in_parts(error: RecordError, model: nn.Module, rank: int) -> InputError:
+    """What to say where a model that was sharded cannot run."""
+    if any(name in str(error) for name in _ASKING_FOR_DATA):
+        return InputError(
+            f"forward() asks for a value (by .item(), say), and none has one in a plan: {error}".partition(NEW_LINE)[0]
+        )
+    uneven = [f"{name} {list(each.shape)}" for name, each in model.named_parameters() if is_divided_unevenly(each)]
+    odd = f"not evenly divided: {', '.join(uneven[:_NAMED])}; " if uneven else ""
+    return InputError(
+        f"process {rank} cannot run its part of the model: {str(error).partition(NEW_LINE)[0]}\n"
+        f"  try: {odd}the model without apply; if that runs, have forward() use sizes of one process (heads, say), "
+        "and shard into numbers that divide them"
+    )

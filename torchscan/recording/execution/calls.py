@@ -363,10 +363,10 @@ def describe_outcome(request: OpRequest, result: Any) -> OpOutcome:
     return OpOutcome(result, signature, outputs, alias_of)
 
 
-def protect_foreign(request: OpRequest) -> bool:
+def protect_foreign(request: OpRequest, is_at_risk: Callable[[Tensor], bool] | None = None) -> bool:
     """Before a write: let copies stand in for the memory that is not the pass's own, also if it is about to be shared.
 
-    Whether there are any that were not there before.
+    Whether there are any that were not there before. Of what is not at risk, there is nothing to be copied.
     """
     written = request.tensors if request.op is aten.set_.source_Tensor else request.written_tensors()
-    return sum(map(request.table.protect, written)) > 0
+    return sum(map(request.table.protect, filter(is_at_risk or (lambda _: True), written))) > 0

@@ -37,6 +37,9 @@ class PretendingExecution(RealExecution):
         self._without_data = without_data
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
+    def _is_at_risk(self, tensor: Tensor) -> bool:
+        return not is_fake_type(type(tensor))
+
     def _outcome(self, request: OpRequest) -> OpOutcome:
         if request.traits.is_factory:
             return self._made_of_nothing(request)
