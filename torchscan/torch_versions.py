@@ -63,6 +63,8 @@ __all__ = [
     "is_fake_type",
     "is_faking",
     "is_functorch_wrapped",
+    "is_group_pretended",
+    "is_offloaded",
     "is_placed_elsewhere",
     "is_sharded_by_fsdp",
     "is_spread_type",
@@ -78,6 +80,7 @@ __all__ = [
     "one_hot",
     "optimizer_hooks",
     "outside_of_everything",
+    "pinning_verbs",
     "placed_like",
     "placement_verbs",
     "prepare_optimizers",
@@ -226,6 +229,30 @@ class WithoutData:
             view = tensor.as_strided(shape, stride, offset)
         made: Tensor = self._make(self.mode, view, tensor.device)
         return made
+
+
+def is_group_pretended() -> bool:
+    """Whether there is a group of processes, of which there is only this one."""
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    return distributed is not None and bool(distributed.is_initialized()) and distributed.get_backend() == "fake"
+
+
+def is_offloaded(module: nn.Module) -> bool:
+    """Whether FSDP2 keeps parts of it on the host."""
+    policy: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "CPUOffloadPolicy", None)
+    if policy is None or not is_sharded_by_fsdp(module):
+        return False
+    groups = [getattr(each._get_fsdp_state(), "_fsdp_param_group", None) for each in _sharded_modules(module)]
+    return any(isinstance(getattr(group, "offload_policy", None), policy) for group in groups)
+
+
+def _sharded_modules(module: nn.Module) -> list[Any]:
+    return [each for each in module.modules() if hasattr(each, "_get_fsdp_state")]
+
+
+def pinning_verbs() -> list[tuple[Any, str]]:
+    """Where the function is that puts a tensor where cards can read it: what has no data is as good anywhere."""
+    return [(Tensor, "pin_memory")]
 
 
 def fake_store() -> Any:

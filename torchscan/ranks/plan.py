@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
@@ -21,11 +21,14 @@ from torchscan.ranks.sharding import Apply, failed_in_parts, sharded
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.scan import Scan
+from torchscan.torch_versions import is_offloaded
 from torchscan.trace.trace import Trace
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.device_mesh import DeviceMesh
+
+_OFFLOADED = "that what FSDP keeps on the host takes memory of the device all the same"
 
 #: one process, several, or the first, the one in the middle and the last
 Ranks = int | Sequence[int] | Literal["ends"]
@@ -132,6 +135,8 @@ def _planned(
         scan = asked.of(model)
         try:
             trace, memory = scan.steps, scan.memory
+            if is_offloaded(model):
+                memory = replace(memory, assumptions=(*memory.assumptions, _OFFLOADED))
         except RecordError as error:
             raise failed_in_parts(error, model, rank) from error
         place, names = _place(devices, mesh), _names(devices, mesh)

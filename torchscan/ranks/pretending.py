@@ -5,14 +5,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from torchscan.errors import InputError
 from torchscan.recording.patches import overridden
-from torchscan.torch_versions import chunking_verbs, fake_store, forget_placements, reducing_verbs, with_buckets_without_data
+from torchscan.torch_versions import (
+    chunking_verbs,
+    fake_store,
+    forget_placements,
+    is_fake_type,
+    pinning_verbs,
+    reducing_verbs,
+    with_buckets_without_data,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -38,12 +46,21 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
                 stack.enter_context(overridden(*verb, lambda _: _Chunks))
             for verb in reducing_verbs():
                 stack.enter_context(overridden(*verb, with_buckets_without_data))
+            for verb in pinning_verbs():
+                stack.enter_context(overridden(*verb, _left_where_it_is))
             stack.enter_context(_without_complaints())
             forget_placements()
             yield init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
     finally:
         distributed.destroy_process_group()
         forget_placements()
+
+
+def _left_where_it_is(pin: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def pinned(tensor: Tensor, *args: Any) -> Tensor:
+        return tensor if is_fake_type(type(tensor)) else pin(tensor, *args)
+
+    return pinned
 
 
 @contextlib.contextmanager

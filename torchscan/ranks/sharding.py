@@ -38,6 +38,7 @@ _NAMED = 3
 def sharded(build: Callable[[], nn.Module] | nn.Module, apply: Apply, mesh: DeviceMesh, *, training: bool) -> nn.Module:
     """The model of this process."""
     model = _built(build)
+    before = _shapes(model)
     try:
         made = apply(model, mesh)
     except TorchscanError:
@@ -49,7 +50,7 @@ def sharded(build: Callable[[], nn.Module] | nn.Module, apply: Apply, mesh: Devi
         raise InputError(f"apply(model, mesh) returned a {type(made).__name__}: it should return a model, or nothing")
     found = model if made is None else made
     if training:
-        _require_summed(found, mesh)
+        _require_summed(found, mesh, is_as_before=_shapes(found) == before)
         _let_ddp_talk(found)
     return found
 
@@ -103,11 +104,15 @@ def _pretender(tensor: Tensor, made: WithoutData) -> Tensor:
     return nn.Parameter(found, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
 
 
-def _require_summed(model: nn.Module, mesh: DeviceMesh) -> None:
+def _shapes(model: nn.Module) -> list[torch.Size]:
+    return [each.shape for each in model.parameters()]
+
+
+def _require_summed(model: nn.Module, mesh: DeviceMesh, *, is_as_before: bool) -> None:
     """Refuse a training step in which nobody sums up gradients that the processes of the mesh have parts of."""
     parameters = dict(model.named_parameters())
     left = [name for name, each in parameters.items() if not is_spread_type(type(each))]
-    if len(left) == len(parameters) and mesh.size() > 1 and not is_wrapped_by_ddp(model):
+    if is_as_before and len(left) == len(parameters) and mesh.size() > 1 and not is_wrapped_by_ddp(model):
         raise InputError("apply left the model as it is, so that each process trains alone: call fully_shard(model), say")
     if left and is_sharded_by_fsdp(model):
         raise InputError(
@@ -118,14 +123,13 @@ def _require_summed(model: nn.Module, mesh: DeviceMesh) -> None:
 
 def failed_in_parts(error: RecordError, model: nn.Module, rank: int) -> InputError:
     """What to say where a model that was sharded cannot run."""
-    if any(name in str(error) for name in _ASKING_FOR_DATA):
-        return InputError(
-            f"forward() asks for a value (by .item(), say), and none has one in a plan: {error}".partition(NEW_LINE)[0]
-        )
+    line = str(error).partition(NEW_LINE)[0]
+    if any(name in line for name in _ASKING_FOR_DATA):
+        return InputError(f"forward() asks for a value (by .item(), say), and nothing has one in a plan: {line}")
     uneven = [f"{name} {list(each.shape)}" for name, each in model.named_parameters() if is_divided_unevenly(each)]
     odd = f"not evenly divided: {', '.join(uneven[:_NAMED])}; " if uneven else ""
     return InputError(
-        f"process {rank} cannot run its part of the model: {str(error).partition(NEW_LINE)[0]}\n"
+        f"process {rank} cannot run its part of the model: {line}\n"
         f"  try: {odd}the model without apply; if that runs, have forward() use sizes of one process (heads, say), "
         "and shard into numbers that divide them"
     )
