@@ -47,9 +47,15 @@ def in_both_ways(model: Any, mesh: Any) -> None:
     data_parallel(model, mesh)
 
 
+def replicated(model: nn.Module, _: Any) -> nn.Module:
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(model)
+
+
 class Case(NamedTuple):
     mesh: dict[str, int]
-    apply: Callable[[Any, Any], None]
+    apply: Callable[[Any, Any], nn.Module | None]
 
     @property
     def processes(self) -> int:
@@ -60,7 +66,10 @@ CASES = {
     "fsdp": Case({"dp": 2}, data_parallel),
     "fsdp and tp": Case({"dp": 2, "tp": 2}, in_both_ways),
     "tp": Case({"tp": 4}, tensor_parallel),
+    "ddp": Case({"dp": 2}, replicated),
+    "ddp of four": Case({"dp": 4}, replicated),
 }
+SPREAD = ("fsdp", "fsdp and tp", "tp")
 
 
 class Facts(NamedTuple):
@@ -93,8 +102,7 @@ def spread(case: Case) -> nn.Module:
 
     mesh = init_device_mesh("cpu", tuple(case.mesh.values()), mesh_dim_names=tuple(case.mesh))
     model = build()
-    case.apply(model, mesh)
-    return model
+    return case.apply(model, mesh) or model
 
 
 def asked(model: nn.Module) -> Scan:
@@ -156,7 +164,7 @@ def train_on(rank: int, name: str) -> dict[str, Any]:
 # -- in this one -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", SPREAD)
 def test_each_process_records_what_is_planned_for_it(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     found = in_processes(case.processes, record, name, tmp_path)
@@ -171,3 +179,15 @@ def test_each_process_records_what_is_planned_for_it(name: str, tmp_path: Path) 
 def test_a_recorded_model_trains_on_as_its_twin_does(name: str, tmp_path: Path) -> None:
     for each in in_processes(CASES[name].processes, train_on, name, tmp_path):
         assert all(each.values()), [what for what, held in each.items() if not held]
+
+
+@pytest.mark.parametrize("name", ["ddp", "ddp of four"])
+def test_of_ddp_its_model_is_recorded(name: str, tmp_path: Path) -> None:
+    """Which talks to nobody, as the record says; a plan has what DDP does besides: copies to buckets and back, and one sum."""
+    case = CASES[name]
+    alone = Scan(build(), (WIDTH,), batch_size=BATCH, training=True, optimizer="AdamW")
+    expected = facts_of(alone.steps, alone.memory)
+    for each in in_processes(case.processes, record, name, tmp_path):
+        assert each.local_params == expected.local_params
+        assert each.collectives == []
+        assert each.operators == expected.operators

@@ -32,7 +32,7 @@ from torchscan.recording.state import original_of, set_training, unchanged
 from torchscan.recording.surroundings import refuse_tracers
 from torchscan.recording.training.autocast import Autocast
 from torchscan.recording.unpacked import with_unpacked
-from torchscan.torch_versions import is_fake_type, prepare_optimizers
+from torchscan.torch_versions import is_fake_type, is_wrapped_by_ddp, prepare_optimizers
 from torchscan.trace.events import ParameterRecord, Provenance
 from torchscan.trace.trace import Trace
 
@@ -172,6 +172,8 @@ def _recorded(attempt: Attempt, request: PassRequest, inventory: Inventory) -> T
     )
     if not attempt.is_abstract:
         recorder.name_parts(inventory)
+    if request.has_backward and is_wrapped_by_ddp(request.module) and inventory.root is not request.module:
+        assumptions.add("that gradients are not summed up among processes: of DDP, the model in it is recorded")
     followed = request.device_type if request.in_pieces else None
 
     def body() -> None:
