@@ -12,6 +12,7 @@ import torch.distributed as distributed
 from torch import nn
 
 from tests.ranks.processes import in_processes
+from torchscan import RecordError
 from torchscan.analyses.collectives import collectives_of
 from torchscan.ranks.plan import plan
 from torchscan.scan import Scan
@@ -161,6 +162,16 @@ def train_on(rank: int, name: str) -> dict[str, Any]:
     return found
 
 
+def record_alone(rank: int, name: str) -> str:
+    """While the other process does not, and ends."""
+    model = spread(CASES[name])
+    if rank == 1:
+        return ""
+    with pytest.raises(RecordError) as raised:
+        asked(model).steps  # noqa: B018 - it is worked out here
+    return str(raised.value)
+
+
 # -- in this one -----------------------------------------------------------------------------------------------------------
 
 
@@ -191,3 +202,8 @@ def test_of_ddp_its_model_is_recorded(name: str, tmp_path: Path) -> None:
         assert each.local_params == expected.local_params
         assert each.collectives == []
         assert each.operators == expected.operators
+
+
+def test_a_process_that_records_alone_is_told_to_do_so_with_the_others(tmp_path: Path) -> None:
+    said, _ = in_processes(2, record_alone, "fsdp", tmp_path)
+    assert "record in all processes of the group at once" in said
