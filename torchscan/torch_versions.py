@@ -38,6 +38,7 @@ __all__ = [
     "TensorHooks",
     "TorchDispatchMode",
     "WithoutData",
+    "arrived",
     "as_written",
     "aten",
     "attention_order",
@@ -52,15 +53,19 @@ __all__ = [
     "default_device",
     "engine",
     "forget_hooks",
-    "forget_meshes",
+    "forget_placements",
     "graph_breaks",
     "has_compiled_parts",
     "has_compiler",
     "hooks_for_gradients_as_now",
     "hooks_of",
+    "is_divided_unevenly",
     "is_fake_type",
     "is_faking",
     "is_functorch_wrapped",
+    "is_group_pretended",
+    "is_offloaded",
+    "is_placed_elsewhere",
     "is_sharded_by_fsdp",
     "is_spread_type",
     "is_transforming",
@@ -71,14 +76,18 @@ __all__ = [
     "modes_as_now",
     "next_node",
     "not_compiled",
+    "on_its_way",
     "one_hot",
     "optimizer_hooks",
     "outside_of_everything",
+    "pinning_verbs",
+    "placed_like",
     "placement_verbs",
     "prepare_optimizers",
     "print_options",
     "put_back_hooks",
     "recompile_reason",
+    "reducing_verbs",
     "resizing_verbs",
     "scaled_dot_product_attention",
     "set_attention_order",
@@ -86,9 +95,13 @@ __all__ = [
     "set_version",
     "share_memory",
     "shortened_to_tf32",
+    "stands_for_itself",
     "strip_hooks",
+    "sum_up_in_python",
     "traces",
     "unseen",
+    "waiting_verbs",
+    "with_buckets_without_data",
     "without_dispatch",
     "without_functorch",
     "without_hooks_for_gradients",
@@ -216,6 +229,30 @@ class WithoutData:
             view = tensor.as_strided(shape, stride, offset)
         made: Tensor = self._make(self.mode, view, tensor.device)
         return made
+
+
+def is_group_pretended() -> bool:
+    """Whether there is a group of processes, of which there is only this one."""
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    return distributed is not None and bool(distributed.is_initialized()) and distributed.get_backend() == "fake"
+
+
+def is_offloaded(module: nn.Module) -> bool:
+    """Whether FSDP2 keeps parts of it on the host."""
+    policy: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "CPUOffloadPolicy", None)
+    if policy is None or not is_sharded_by_fsdp(module):
+        return False
+    groups = [getattr(each._get_fsdp_state(), "_fsdp_param_group", None) for each in _sharded_modules(module)]
+    return any(isinstance(getattr(group, "offload_policy", None), policy) for group in groups)
+
+
+def _sharded_modules(module: nn.Module) -> list[Any]:
+    return [each for each in module.modules() if hasattr(each, "_get_fsdp_state")]
+
+
+def pinning_verbs() -> list[tuple[Any, str]]:
+    """Where the function is that puts a tensor where cards can read it: what has no data is as good anywhere."""
+    return [(Tensor, "pin_memory")]
 
 
 def fake_store() -> Any:
@@ -517,11 +554,33 @@ def placement_verbs() -> list[tuple[Any, str]]:
     return [] if api is None else [(api.DTensor._op_dispatcher.sharding_propagator, name) for name in names]
 
 
+def forget_placements() -> None:
+    """DTensors remember how operators place their results, on which groups: those of an equal mesh that is gone, too."""
+    if "torch.distributed.tensor._api" not in sys.modules:
+        return
+    from torch.distributed.tensor import debug
+
+    clear = getattr(debug, "_clear_sharding_prop_cache", None) or getattr(debug, "_clear_python_sharding_prop_cache", None)
+    if clear is not None:
+        clear()
+    planner = sys.modules.get("torch.distributed.tensor._redistribute")
+    for name in ("_gen_transform_infos", "clear_redistribute_planner_cache"):
+        known = getattr(planner, name, None)
+        if known is not None:
+            getattr(known, "cache_clear", known)()
+
+
 def resizing_verbs() -> list[tuple[Any, str]]:
     """Where the functions are by which FSDP2 lets go of memory of a tensor and gets it back, if it is used."""
     modules = [sys.modules.get(f"torch.distributed.fsdp._fully_shard.{name}") for name in ("_fsdp_param", "_fsdp_param_group")]
     names = ("alloc_storage", "free_storage")
     return [(each, name) for each in modules for name in names if hasattr(each, name)]
+
+
+def waiting_verbs() -> list[tuple[Any, str]]:
+    """Where the function is by which a process waits until a collective is over, if there are any."""
+    work = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "Work", None)
+    return [] if work is None else [(work, "wait")]
 
 
 def chunking_verbs() -> list[tuple[Any, str]]:
@@ -530,21 +589,6 @@ def chunking_verbs() -> list[tuple[Any, str]]:
 
     module: Any = getattr(_fully_shard, "_fsdp_param", None)
     return [(module, "_chunk_with_empty")] if hasattr(module, "_chunk_with_empty") else []
-
-
-def forget_meshes() -> None:
-    """Let go of what DTensors have worked out for meshes: an equal one may have other groups of processes."""
-    clear = getattr(_C, "_clear_DTensor_sharding_propagator_cache", None)
-    if clear is not None:
-        clear()
-    api = sys.modules.get("torch.distributed.tensor._api")
-    if api is not None:
-        api.DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache_clear()
-    planner = sys.modules.get("torch.distributed.tensor._redistribute")
-    for name in ("_gen_transform_infos", "clear_redistribute_planner_cache"):
-        known = getattr(planner, name, None)
-        if known is not None:
-            getattr(known, "cache_clear", known)()
 
 
 def is_sharded_by_fsdp(module: nn.Module) -> bool:
@@ -559,6 +603,38 @@ def is_wrapped_by_ddp(module: nn.Module) -> bool:
     return isinstance(module, nn.parallel.DistributedDataParallel)
 
 
+def reducing_verbs() -> list[tuple[Any, str]]:
+    """Where DDP gets what sums up gradients."""
+    return [(sys.modules["torch.distributed"], "Reducer")]
+
+
+def with_buckets_without_data(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that makes what sums up gradients, whose buckets have no data where the parameters have none."""
+
+    def made(parameters: Sequence[Tensor], *args: Any, **kwargs: Any) -> Any:
+        mode = getattr(parameters[0], "fake_mode", None)
+        with contextlib.nullcontext() if mode is None else mode:
+            return make(parameters, *args, **kwargs)
+
+    return made
+
+
+def sum_up_in_python(module: nn.Module) -> None:
+    """Have DDP call a function for each bucket: of a group that is pretended, its own code expects a result."""
+    import torch.distributed as distributed
+
+    def summed(group: Any, bucket: Any) -> Any:
+        buffer = bucket.buffer()
+        distributed.all_reduce(buffer.div_(group.size()), group=group)
+        done: Any = torch.futures.Future()
+        done.set_result(buffer)
+        return done
+
+    summed.__annotations__.clear()  # DDP has them name its own types, or none
+    wrapper: Any = module
+    wrapper.register_comm_hook(wrapper.process_group, summed)
+
+
 def is_spread_type(kind: type) -> bool:
     """Whether tensors of this type are spread over processes, as DTensors are."""
     api = sys.modules.get("torch.distributed.tensor._api")
@@ -566,15 +642,59 @@ def is_spread_type(kind: type) -> bool:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """What this process has of a DTensor; any other tensor as it is."""
+    """What this process has of a DTensor, and where it is what others have sent will be; any other tensor as it is."""
+    if type(tensor) in (Tensor, nn.Parameter):
+        return tensor
     part: Any = tensor
-    return part._local_tensor if type(tensor) is not nn.Parameter and is_spread_type(type(tensor)) else tensor
+    if is_spread_type(type(part)):
+        part = part._local_tensor
+    return part.elem if _is_on_its_way(part) else part  # type: ignore[no-any-return]
 
 
-def wraps_a_part(tensor: Tensor) -> bool:
-    """Whether this is a DTensor, or what a collective will have made of one: its memory is that of the part inside."""
-    functional = sys.modules.get("torch.distributed._functional_collectives")
-    return is_spread_type(type(tensor)) or (functional is not None and isinstance(tensor, functional.AsyncCollectiveTensor))
+def stands_for_itself(tensor: Tensor) -> bool:
+    """Whether nothing else can be computed with in its place: it is spread over processes, or has a device and no data."""
+    return is_spread_type(type(tensor)) or is_fake_type(type(tensor))
+
+
+def is_placed_elsewhere(tensor: Tensor | None, other: Tensor) -> bool:
+    """Whether the processes have other parts of a DTensor than of another one."""
+    both: Any = tensor, other
+    return tensor is not None and all(is_spread_type(type(each)) for each in both) and both[0].placements != both[1].placements
+
+
+def is_divided_unevenly(tensor: Tensor) -> bool:
+    """Whether some processes have more of a DTensor than others."""
+    spread: Any = tensor
+    if not is_spread_type(type(tensor)):
+        return False
+    pairs = zip(spread.placements, spread.device_mesh.shape, strict=True)
+    return any(placement.is_shard() and tensor.shape[placement.dim] % number for placement, number in pairs)
+
+
+def placed_like(tensor: Any, other: Any) -> Tensor:
+    """A DTensor, in parts as those of another one. The processes send each other what they lack."""
+    placed: Tensor = tensor.redistribute(placements=other.placements)
+    return placed
+
+
+def _is_on_its_way(tensor: Tensor) -> bool:
+    """Whether it is what other processes send, until somebody waits for it."""
+    kind = getattr(sys.modules.get("torch.distributed._functional_collectives"), "AsyncCollectiveTensor", None)
+    return kind is not None and isinstance(tensor, kind)
+
+
+def on_its_way(tensor: Tensor) -> Tensor:
+    """A tensor that other processes send, as functions of torch's return it: whoever uses it waits for it."""
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    return AsyncCollectiveTensor(tensor)
+
+
+def arrived(tensor: Tensor) -> None:
+    """Wait for what other processes send, if this is what they do."""
+    part: Any = tensor._local_tensor if is_spread_type(type(tensor)) else tensor  # type: ignore[attr-defined]
+    if _is_on_its_way(part):
+        part.trigger_wait()
 
 
 # -- compiling -----------------------------------------------------------------------------------------------------------

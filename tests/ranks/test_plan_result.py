@@ -80,13 +80,6 @@ def test_errors_are_told_as_before() -> None:
     assert sys.excepthook is before
 
 
-def test_what_cannot_be_seen_is_refused() -> None:
-    with pytest.raises(InputError, match="what DistributedDataParallel tells other processes is not seen"):
-        torchscan.plan(
-            build, (64,), mesh={"dp": 8}, apply=lambda model, _: nn.parallel.DistributedDataParallel(model), training=True
-        )
-
-
 def test_processes_may_hold_unequal_parts() -> None:
     """There are three rows, of which three of eight processes have one."""
     found = torchscan.plan(lambda: nn.Linear(5, 3), (5,), mesh={"dp": PROCESSES}, apply=_whole, ranks="ends")

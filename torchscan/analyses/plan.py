@@ -31,6 +31,8 @@ class RankPlan:
     #: None: on no device
     roofline: Roofline | None
     trace: Trace
+    #: dimensions of the mesh along which it tells nobody anything
+    silent: tuple[str, ...] = ()
 
     @property
     def sent_bytes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -13,20 +13,24 @@ from torchscan.analyses.collectives import collectives_of
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.plan import Plan, RankPlan
 from torchscan.analyses.roofline import Fabric
-from torchscan.errors import InputError
+from torchscan.errors import InputError, RecordError
 from torchscan.hardware.devices import device_named
+from torchscan.ops.collectives import group_of
 from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.parameters import shared_among_processes
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.pretended_group import pretended, size_of
-from torchscan.recording.sharding import Apply, sharded
+from torchscan.recording.sharding import Apply, failed_in_parts, sharded
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.scan import Scan
+from torchscan.torch_versions import is_offloaded
 from torchscan.trace.trace import Trace
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed.device_mesh import DeviceMesh
+
+_OFFLOADED = "that what FSDP keeps on the host takes memory of the device all the same"
 
 #: one process, several, or the first, the one in the middle and the last
 Ranks = int | Sequence[int] | Literal["ends"]
@@ -131,8 +135,14 @@ def planned(
 ) -> RankPlan:
     """One process; ``dtype``: what a model that exists is converted to."""
     with pretended(mesh, rank) as devices:
-        scan = asked.of(sharded(build, apply, devices, training=asked.training, dtype=dtype))
-        trace, memory = scan.steps, scan.memory
+        model = sharded(build, apply, devices, training=asked.training, dtype=dtype)
+        scan = asked.of(model)
+        try:
+            trace, memory = scan.steps, scan.memory
+            if is_offloaded(model):
+                memory = replace(memory, assumptions=(*memory.assumptions, _OFFLOADED))
+        except RecordError as error:
+            raise failed_in_parts(error, model, rank) from error
         place, names = _place(devices, mesh), _names(devices, mesh)
     costs = call_costs(trace)
     return RankPlan(
@@ -145,6 +155,7 @@ def planned(
         memory=memory,
         roofline=None if fabric is None else scan.roofline_with(fabric),
         trace=trace,
+        silent=_silent(trace, names),
     )
 
 
@@ -159,6 +170,12 @@ def _names(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[tuple[int, ...]
     return {tuple(get_process_group_ranks(devices.get_group(name))): name for name in list(mesh)[::-1]}
 
 
+def _silent(trace: Trace, names: Mapping[tuple[int, ...], str]) -> tuple[str, ...]:
+    """The dimensions of the mesh along which nobody tells another anything."""
+    groups = [set(group.ranks) for op in trace.ops if (group := group_of(op.signature)) is not None]
+    return tuple(name for ranks, name in names.items() if len(ranks) > 1 and not any(map(set(ranks).issubset, groups)))
+
+
 def held_in(trace: Trace) -> list[Any]:
     """The parameters, each once."""
     return [each for at, each in enumerate(trace.parameters) if each.identity == at and not each.is_buffer]
@@ -169,6 +186,8 @@ def _plan(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) -> P
     unpriced = unpriced_operators(first.trace, call_costs(first.trace))
     warned = [f"a lower bound: the cost of {', '.join(unpriced)} is not known"] if unpriced else []
     is_one = shared_among_processes(first.trace.parameters)  # the plan itself says this
+    if asked.training:
+        warned += [f"nothing goes along {name} in a training step: nobody sums up gradients there" for name in first.silent]
     timed = () if first.roofline is None else first.roofline.assumptions
     warned += [] if first.roofline is None else first.roofline.warnings
     return Plan(

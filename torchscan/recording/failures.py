@@ -109,6 +109,7 @@ def _first_line(error: BaseException) -> str:
 
 #: what to try where the exception says what is wrong
 _HINTS: Mapping[Saying, str] = {
+    Saying.NOBODY_ANSWERS: "record in all processes of the group at once: each waits for the others",
     Saying.NO_SHAPE_FUNCTION: "register what shape the operator returns: @my_op.register_fake; or pass execute='real'",
     Saying.TAKES_FUNCTIONS: "replace it with one of its branches (torch.cond) or with a Python loop (while_loop, scan)",
     Saying.NO_GRADIENT: "register the operator's gradient: my_op.register_autograd; or leave out backward=True",

@@ -17,7 +17,7 @@ from torch.overrides import get_default_nowrap_functions
 from torchscan.recording.bookkeeping.tensors import TensorTable
 from torchscan.recording.patches import replaced
 from torchscan.recording.undo import Undo, is_recording
-from torchscan.torch_versions import RUNS_BACKWARD, without_torch_function
+from torchscan.torch_versions import RUNS_BACKWARD, local_part, without_torch_function
 
 
 class _Watched(property):
@@ -84,4 +84,4 @@ def _unwatch(ours: Any, before: Any, was_replaced: bool) -> None:
 
 def _is_left_by_pass(gradient: Tensor | None, table: TensorTable) -> bool:
     """Where other threads run it may be theirs by now."""
-    return gradient is None or threading.active_count() == 1 or gradient.is_meta or table.is_met_as_ours(gradient)
+    return gradient is None or threading.active_count() == 1 or gradient.is_meta or table.is_met_as_ours(local_part(gradient))

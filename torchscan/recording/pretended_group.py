@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from torchscan.errors import InputError
 from torchscan.recording.patches import overridden
-from torchscan.torch_versions import chunking_verbs, fake_store, forget_meshes
+from torchscan.torch_versions import (
+    chunking_verbs,
+    fake_store,
+    forget_placements,
+    is_fake_type,
+    pinning_verbs,
+    reducing_verbs,
+    with_buckets_without_data,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -37,11 +46,36 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
         with contextlib.ExitStack() as stack:
             for verb in chunking_verbs():
                 stack.enter_context(overridden(*verb, lambda _: _Chunks))
+            for verb in reducing_verbs():
+                stack.enter_context(overridden(*verb, with_buckets_without_data))
+            for verb in pinning_verbs():
+                stack.enter_context(overridden(*verb, _left_where_it_is))
+            stack.enter_context(_without_complaints())
+            forget_placements()
             yield init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
     finally:
         distributed.destroy_process_group()
-        forget_meshes()
+        forget_placements()
         sys.excepthook = hook
+
+
+def _left_where_it_is(pin: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def pinned(tensor: Tensor, *args: Any) -> Tensor:
+        return tensor if is_fake_type(type(tensor)) else pin(tensor, *args)
+
+    return pinned
+
+
+@contextlib.contextmanager
+def _without_complaints() -> Iterator[None]:
+    """Torch writes down where an operator fails on shapes, which is raised anyway."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 class _Chunks(Sequence[Tensor]):

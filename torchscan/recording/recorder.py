@@ -47,6 +47,7 @@ from torchscan.torch_versions import (
     is_faking,
     keeps_for_gradients,
     local_part,
+    on_its_way,
     without_torch_function,
 )
 from torchscan.trace.events import InputRecord, ModuleCall, OpCall, Origin, Phase, TensorSpec
@@ -218,7 +219,7 @@ class Recorder(TorchDispatchMode):
         self._ends[call.index] = _Ends(inputs, outputs, input_names, output_names, len(self.ops))
 
     def _indices(self, named: Iterable[tuple[str, Tensor]]) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        found = [(name, self.table.find(tensor).index) for name, tensor in named]
+        found = [(name, self.table.find(local_part(tensor)).index) for name, tensor in named]
         return tuple([name for name, _ in found]), tuple([index for _, index in found])
 
     # -- operators ---------------------------------------------------------------------------------------------------
@@ -258,6 +259,8 @@ class Recorder(TorchDispatchMode):
         if types and not are_plain(types):
             return func(*args, **(kwargs or {})) if _LAZY_TYPES.issuperset(types) else NotImplemented
         traits = self._traits.get(id(func)) or self._look_at(func)
+        if traits.is_wrapper:
+            return on_its_way(args[0])
         if traits.is_aside or (func is _EQUAL and self._is_being_frozen()):
             return func(*args, **(kwargs or {}))
         if func is _DETACH:  # autograd has done it already; where it has not, the tensor's own graph would be cut

@@ -30,7 +30,16 @@ from torchscan.recording.training.gradients import BackwardError, Substitutes, l
 from torchscan.recording.training.optimizers import OptimizerError
 from torchscan.recording.training.step import differentiate, name_gradients, optimize
 from torchscan.recording.undo import at_the_latest, interruptible
-from torchscan.torch_versions import compiles_flex_attention, placement_verbs, resizing_verbs, without_modes
+from torchscan.torch_versions import (
+    arrived,
+    compiles_flex_attention,
+    outside_of_everything,
+    placement_verbs,
+    resizing_verbs,
+    stands_for_itself,
+    waiting_verbs,
+    without_modes,
+)
 from torchscan.trace.events import InputRecord
 
 
@@ -119,6 +128,9 @@ def _enter(arguments: _Arguments, request: PassRequest, inventory: Inventory, ta
     for slot in inventory.slots if request.is_converted else ():
         table.enter_own(slot.tensor, slot.kind, slot.path)
         slot.tensor.grad = None  # as it is afterwards, whatever autograd leaves on a tensor that it is handed directly
+    for slot in inventory.slots if request.has_backward else ():
+        if stands_for_itself(slot.tensor):
+            slot.tensor.grad = None  # it is put back when the pass is over
 
 
 def _give_values(arguments: _Arguments, table: TensorTable) -> None:
@@ -177,7 +189,7 @@ class _Stage:
             compiles_flex = compiles_flex_attention()
             if compiles_flex is not None:
                 stack.enter_context(replaced(*compiles_flex, lambda _: True))
-            for verb in placement_verbs():
+            for verb in (*placement_verbs(), *waiting_verbs()):
                 stack.enter_context(overridden(*verb, _unrecorded))
             for verb in resizing_verbs():
                 stack.enter_context(overridden(*verb, self._noting_size))
@@ -212,6 +224,7 @@ class _Stage:
             loss = interruptible(loss_of, output, self._request.backward) if self._request.has_backward else None
         if self._request.has_backward:
             differentiate(loss, self._recorder, self._substitutes)
+        _wait_for((output, loss))
         return output, loss
 
     def _hand_over(self, output: Any) -> None:
@@ -233,8 +246,15 @@ class _Stage:
             optimize(self._request.optimizer, slots, originals, self._recorder, self._substitutes, self._request.device_type)
 
 
+def _wait_for(result: Any) -> None:
+    """What other processes send has to arrive, also if nobody looks at it. Whoever uses the result would wait for it."""
+    with outside_of_everything():
+        for tensor in tensors_in(result):
+            arrived(tensor)
+
+
 def _unrecorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """It runs operators on tensors without data, to see what they would return: no part of the pass."""
+    """What it runs to see what would be returned, on no data, or to put together what others sent, is no part of the pass."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with without_modes():

@@ -31,6 +31,8 @@ class Saying(Enum):
     NESTED_ATTENTION = auto()
     #: operands whose types do not go together
     WRONG_TYPE = auto()
+    #: another process of the group has ended, or does something else
+    NOBODY_ANSWERS = auto()
 
 
 _WORDS: Mapping[Saying, tuple[str, ...]] = {
@@ -42,6 +44,7 @@ _WORDS: Mapping[Saying, tuple[str, ...]] = {
     Saying.NO_FORWARD: ('missing the required "forward" function',),
     Saying.NESTED_ATTENTION: ("does not support nestedtensor outside of its fast path",),
     Saying.WRONG_TYPE: ("dtype", "scalar type"),
+    Saying.NOBODY_ANSWERS: ("connection closed by peer", "connection reset by peer", "timed out waiting"),
 }
 
 

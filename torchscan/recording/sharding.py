@@ -10,15 +10,28 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from torchscan.errors import InputError, TorchscanError
+from torchscan.errors import InputError, RecordError, TorchscanError
 from torchscan.recording.bookkeeping.inventory import tensors_of
 from torchscan.recording.patches import overridden
-from torchscan.torch_versions import WithoutData, is_sharded_by_fsdp, is_spread_type, is_wrapped_by_ddp, making_fakes
+from torchscan.torch_versions import (
+    WithoutData,
+    is_divided_unevenly,
+    is_sharded_by_fsdp,
+    is_spread_type,
+    is_wrapped_by_ddp,
+    making_fakes,
+    sum_up_in_python,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 Apply = Callable[[nn.Module, "DeviceMesh"], object]
+
+#: what torch raises where a tensor without data is asked for values
+_ASKING_FOR_DATA = ("DataDependentOutputException", "DynamicOutputShapeException")
+
+NEW_LINE = "\n"
 
 #: parameters that are named in a message
 _NAMED = 3
@@ -34,6 +47,7 @@ def sharded(
 ) -> nn.Module:
     """The model of this process; one that exists is copied, in another type if one is given."""
     model = _without_data(build, dtype) if isinstance(build, nn.Module) else _built(build)
+    before = _shapes(model)
     try:
         made = apply(model, mesh)
     except TorchscanError:
@@ -41,9 +55,12 @@ def sharded(
     except Exception as error:
         said = str(error).partition("\n")[0]
         raise InputError(f"apply(model, mesh) failed: {type(error).__name__}: {said}") from error
-    found = made if isinstance(made, nn.Module) else model
+    if made is not None and not isinstance(made, nn.Module):
+        raise InputError(f"apply(model, mesh) returned a {type(made).__name__}: it should return a model, or nothing")
+    found = model if made is None else made
     if training:
-        _require_summed(found, mesh)
+        _require_summed(found, mesh, is_as_before=_shapes(found) == before)
+        _let_ddp_talk(found)
     return found
 
 
@@ -62,11 +79,29 @@ def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     return made
 
 
+def _let_ddp_talk(model: nn.Module) -> None:
+    if not is_wrapped_by_ddp(model):
+        return
+    try:
+        sum_up_in_python(model)
+    except RuntimeError as error:
+        raise InputError(
+            "apply registered a hook by which DDP sums up gradients, which no plan follows: leave it out"
+        ) from error
+
+
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
     if not callable(build):
         raise InputError(f"build is a {type(build).__name__}: give a function that returns the model, or a model")
-    with making_fakes(), overridden(nn.Module, "_apply", _converting):
-        model = build()
+    try:
+        with making_fakes(), overridden(nn.Module, "_apply", _converting):
+            model = build()
+    except Exception as error:
+        if type(error).__name__ not in _ASKING_FOR_DATA:
+            raise
+        raise InputError(
+            f"build() asks for values ({error}), and there are none here: build the model before, and give it in place of build"
+        ) from error
     if not isinstance(model, nn.Module):
         raise InputError(f"build() returned a {type(model).__name__}: it should return the model")
     return model
@@ -119,16 +154,32 @@ def _pretender(tensor: Tensor, made: WithoutData, dtype: torch.dtype | None) -> 
     return nn.Parameter(found, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
 
 
-def _require_summed(model: nn.Module, mesh: DeviceMesh) -> None:
+def _shapes(model: nn.Module) -> list[torch.Size]:
+    return [each.shape for each in model.parameters()]
+
+
+def _require_summed(model: nn.Module, mesh: DeviceMesh, *, is_as_before: bool) -> None:
     """Refuse a training step in which nobody sums up gradients that the processes of the mesh have parts of."""
-    if is_wrapped_by_ddp(model):
-        raise InputError("what DistributedDataParallel tells other processes is not seen: call fully_shard(model) in its place")
     parameters = dict(model.named_parameters())
     left = [name for name, each in parameters.items() if not is_spread_type(type(each))]
-    if len(left) == len(parameters) and mesh.size() > 1:
+    if is_as_before and len(left) == len(parameters) and mesh.size() > 1 and not is_wrapped_by_ddp(model):
         raise InputError("apply left the model as it is, so that each process trains alone: call fully_shard(model), say")
     if left and is_sharded_by_fsdp(model):
         raise InputError(
             f"apply left out {len(left):,} of {len(parameters):,} parameters ({', '.join(left[:_NAMED])}, …), whose gradients "
             "nobody sums up: call fully_shard on the model itself, too, after its layers"
         )
+
+
+def failed_in_parts(error: RecordError, model: nn.Module, rank: int) -> InputError:
+    """What to say where a model that was sharded cannot run."""
+    line = str(error).partition(NEW_LINE)[0]
+    if any(name in line for name in _ASKING_FOR_DATA):
+        return InputError(f"forward() asks for a value (by .item(), say), and nothing has one in a plan: {line}")
+    uneven = [f"{name} {list(each.shape)}" for name, each in model.named_parameters() if is_divided_unevenly(each)]
+    odd = f"not evenly divided: {', '.join(uneven[:_NAMED])}; " if uneven else ""
+    return InputError(
+        f"process {rank} cannot run its part of the model: {line}\n"
+        f"  try: {odd}the model without apply; if that runs, have forward() use sizes of one process (heads, say), "
+        "and shard into numbers that divide them"
+    )

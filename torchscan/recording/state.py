@@ -26,7 +26,7 @@ from torchscan.recording.bookkeeping.containers import (
     plain_len,
     plain_type_of,
 )
-from torchscan.recording.bookkeeping.inventory import Inventory
+from torchscan.recording.bookkeeping.inventory import Inventory, is_pretended
 from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable, has_strides
 from torchscan.recording.kept_gradients import KeptGradients
 from torchscan.recording.surroundings import leave_surroundings
@@ -115,8 +115,8 @@ def keep_random_state(undo: Undo) -> None:
 
 def original_of(module: nn.Module) -> nn.Module:
     """What ``torch.compile`` or DistributedDataParallel was given."""
-    if isinstance(module, nn.parallel.DistributedDataParallel):  # it would talk to the other processes
-        return original_of(module.module)
+    if isinstance(module, nn.parallel.DistributedDataParallel) and not is_pretended(module):
+        return original_of(module.module)  # it would talk to the other processes
     compiled = compiled_from(module)
     return module if compiled is None else original_of(compiled)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from torchscan.once import once
 from torchscan.recording.bookkeeping.containers import ATOMS, Fingerprint, fingerprint_of, packed_objects, packed_tensors
-from torchscan.torch_versions import WithoutData, is_fake_type, is_spread_type
+from torchscan.torch_versions import WithoutData, is_fake_type, is_group_pretended, is_spread_type
 from torchscan.trace.events import TensorKind, stored_size
 
 #: what each module has, parameters, buffers, other modules and tables of hooks: nothing that is packed
@@ -106,6 +106,11 @@ def device_of(module: nn.Module) -> torch.device | None:
     return None if first is None else first.device
 
 
+def is_pretended(module: nn.Module) -> bool:
+    """Whether it is that of one process of a group that is pretended: nobody is there to talk to."""
+    return is_group_pretended() and any(is_fake_type(type(each)) for each in tensors_of(module))
+
+
 def is_on_cuda(module: nn.Module) -> bool:
     """Whether the first tensor of a model is there."""
     device = device_of(module)
@@ -164,8 +169,8 @@ class Inventory:
 
     @property
     def is_spread(self) -> bool:
-        """Whether other processes hold parts of it."""
-        return any(map(is_spread_type, self._kinds))
+        """Whether other processes hold parts of it, or are told of its gradients."""
+        return any(map(is_spread_type, self._kinds)) or is_pretended(self.root)
 
     @property
     def has_meta_tensors(self) -> bool:

@@ -11,7 +11,7 @@ import weakref
 import torch
 from torch import Tensor
 
-from torchscan.torch_versions import is_functorch_wrapped, wraps_a_part
+from torchscan.torch_versions import is_functorch_wrapped
 from torchscan.trace.events import Sparsity, StorageKind, StorageRecord, TensorSpec, stored_size
 
 
@@ -71,7 +71,7 @@ class Storages:
         known = self._of_pointer.get(pointer)
         if known is not None:
             return known, False
-        size = _size_without_storage(tensor) if storage is None else 0 if wraps_a_part(tensor) else storage.nbytes()
+        size = _size_without_storage(tensor) if storage is None else storage.nbytes()
         number = len(self._blocks)
         self._blocks.append((0 if self._is_left_out(tensor) else size, self._now, kind, name))
         if kind in _KEPT:

@@ -41,6 +41,8 @@ _SILENT_WRITES: Mapping[OpOverload, tuple[int, ...]] = {
 #: what tolist() and numpy() call before they read
 RESOLVE = frozenset({aten.resolve_conj.default, aten.resolve_neg.default})
 
+_WRAPPER = "_c10d_functional._wrap_tensor_autograd.default"
+
 #: operators that need values without a tag that says so, by name: their library may not be there
 _NEED_VALUES = frozenset({"torchvision.nms.default", "aten.is_nonzero.default", *map(str, RESOLVE)})
 
@@ -67,6 +69,8 @@ class OpTraits:
     may_draw: bool
     #: what torch does besides, no part of a pass: ask about an assignment to ``.data``, measure itself
     is_aside: bool
+    #: makes of what other processes send a tensor by whose use this one waits for it
+    is_wrapper: bool
 
 
 @functools.cache
@@ -92,6 +96,7 @@ def traits_of(op: OpOverload) -> OpTraits:
         takes_packed=any(_holds_weights(str(argument.type)) for argument in arguments),
         may_draw=torch.Tag.nondeterministic_seeded in op.tags,
         is_aside=op is aten._has_compatible_shallow_copy_type.default or op.namespace == "profiler",
+        is_wrapper=str(op) == _WRAPPER,
     )
 
 
@@ -358,10 +363,10 @@ def describe_outcome(request: OpRequest, result: Any) -> OpOutcome:
     return OpOutcome(result, signature, outputs, alias_of)
 
 
-def protect_foreign(request: OpRequest) -> bool:
+def protect_foreign(request: OpRequest, is_at_risk: Callable[[Tensor], bool] | None = None) -> bool:
     """Before a write: let copies stand in for the memory that is not the pass's own, also if it is about to be shared.
 
-    Whether there are any that were not there before.
+    Whether there are any that were not there before. Of what is not at risk, there is nothing to be copied.
     """
     written = request.tensors if request.op is aten.set_.source_Tensor else request.written_tensors()
-    return sum(map(request.table.protect, written)) > 0
+    return sum(map(request.table.protect, filter(is_at_risk or (lambda _: True), written))) > 0

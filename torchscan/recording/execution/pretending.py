@@ -18,8 +18,7 @@ from torchscan.recording.execution.real import RealExecution
 from torchscan.torch_versions import WithoutData, is_fake_type
 from torchscan.trace.events import OpSignature, TensorSpec
 
-#: what puts off waiting for a collective
-_WAITING = "_c10d_functional._wrap_tensor_autograd.default"
+_WAIT = "_c10d_functional.wait_tensor.default"
 
 
 class _Plan(NamedTuple):
@@ -38,24 +37,21 @@ class PretendingExecution(RealExecution):
         self._without_data = without_data
         self._plans: dict[tuple[Any, ...], _Plan] = {}
 
+    def _is_at_risk(self, tensor: Tensor) -> bool:
+        return not is_fake_type(type(tensor))
+
     def _outcome(self, request: OpRequest) -> OpOutcome:
         if request.traits.is_factory:
             return self._made_of_nothing(request)
-        if str(request.op) == _WAITING:
-            return self._waited_for(request)
         if not any(is_fake_type(type(each)) for each in request.tensors):
             return super()._outcome(request)
+        if str(request.op) == _WAIT:  # which torch takes for new memory where there is no data
+            return describe_outcome(request, request.args[0])
         plan = self._plans.get(request.key)
         if plan is None:
             return self._first_outcome(request)
         result = plan.make(request)
         return OpOutcome(result, plan.signature, tensors_of_result(result), plan.alias_of)
-
-    def _waited_for(self, request: OpRequest) -> OpOutcome:
-        """What is waited for when it is used has its memory; on tensors without data, torch makes new memory of it."""
-        tensor = request.tensors[0]
-        stride = request.tracked[0].spec.stride
-        return describe_outcome(request, self._without_data.view(tensor, tensor.shape, stride, int(tensor.storage_offset())))
 
     def _made_of_nothing(self, request: OpRequest) -> OpOutcome:
         if not _type_of(request).is_floating_point:

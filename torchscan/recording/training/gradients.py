@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,13 +31,14 @@ from torchscan.recording.execution.kernels import Kernels
 from torchscan.recording.execution.reads import CHECKING, COMPARING_DEVICES, READING_FUNCTIONS
 from torchscan.recording.execution.whereabouts import told
 from torchscan.recording.training.autocast import Autocast
-from torchscan.recording.undo import WAITING, interruptible, tell_interrupts
+from torchscan.recording.undo import WAITING, at_the_latest, interruptible, tell_interrupts
 from torchscan.torch_versions import (
     current_node,
     engine,
     is_functorch_wrapped,
     next_node,
     outside_of_everything,
+    stands_for_itself,
     unseen,
     without_torch_function,
 )
@@ -233,14 +235,20 @@ def differentiable_outputs(loss: Any) -> list[Tensor]:
 def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
     """From a gradient of ones for each output to the leaves of the graph, all in this thread.
 
-    Leaves that are not ours, because autograd was handed them directly, have their ``.grad`` afterwards as before.
+    Leaves that are not ours, because autograd was handed them directly, have their ``.grad`` afterwards as before; those in
+    whose place nothing can be computed with have it when the pass is over.
     """
     with torch.no_grad():
         ones = [torch.ones_like(output) for output in outputs]
     with outside_of_everything(), without_torch_function():
-        gradients = [(leaf, leaf.grad) for leaf in _leaves(outputs) if not substitutes.are_ours(leaf)]
+        foreign = [leaf for leaf in _leaves(outputs) if not substitutes.are_ours(leaf)]
+        gradients = [(leaf, leaf.grad) for leaf in foreign if not stands_for_itself(leaf)]
         for leaf, _ in gradients:
             leaf.grad = None
+        for leaf in filter(stands_for_itself, foreign):
+            before = leaf.grad
+            at_the_latest(partial(setattr, leaf, "grad", before))
+            leaf.grad = before  # an assignment has what there was written down, which the engine does not
     try:
         _run_engine(outputs, ones)
     finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,15 @@ from torchscan.recording.training.gradients import (
 )
 from torchscan.recording.training.optimizers import OptimizerChoice, implementations_of, optimizer_on, state_of, take_step
 from torchscan.recording.training.repeated import repeated_step
-from torchscan.torch_versions import is_spread_type, local_part, outside_of_everything, without_torch_function
+from torchscan.torch_versions import (
+    is_placed_elsewhere,
+    is_spread_type,
+    local_part,
+    outside_of_everything,
+    placed_like,
+    stands_for_itself,
+    without_torch_function,
+)
 
 
 def differentiate(loss: Any, recorder: Recorder, substitutes: Substitutes) -> None:
@@ -46,7 +54,7 @@ def name_gradients(tensors: Sequence[tuple[str, Tensor]], substitutes: Substitut
 
 def _gradient_of(tensor: Tensor, substitutes: Substitutes) -> Tensor | None:
     """What this process has of it."""
-    known = tensor if is_spread_type(type(tensor)) else substitutes.known(tensor)
+    known = tensor if stands_for_itself(tensor) else substitutes.known(tensor)
     gradient = known.grad if known is not None and known.is_leaf else None
     return None if gradient is None else local_part(gradient)
 
@@ -62,21 +70,29 @@ def optimize(
     """Make the optimizer and its state out of sight, and record the step that follows."""
     parameters = {originals.get(id(slot.tensor), id(slot.tensor)): slot for slot in slots if not slot.is_buffer}
     with implementations_of(device_type), without_torch_function():
+        recorder.begin("optimizer")
+        _bring_into_place(parameters.values(), recorder.assume)
         with outside_of_everything():
             updated = {identity: _updated(slot.tensor, recorder.table, substitutes) for identity, slot in parameters.items()}
             optimizer = optimizer_on(choice, updated)
             paths = {id(updated[identity]): slot.path for identity, slot in parameters.items()}
             repeated = repeated_step(optimizer, recorder, device_type) if substitutes.on_meta else None
             if repeated is not None:
-                recorder.begin("optimizer")
                 repeated.write_down(paths)
                 return
             take_step(optimizer, is_recorded=False)
             if device_type == "cuda":
                 recorder.table.storages.leave_out_host()
             _enter_state(optimizer, paths, recorder.table)
-        recorder.begin("optimizer")
         take_step(optimizer, is_recorded=True)
+
+
+def _bring_into_place(slots: Iterable[Slot], assume: Callable[[str], None]) -> None:
+    """Where processes have another share of a gradient than of its parameter, or each a summand, they talk before the step."""
+    for slot in slots:
+        if is_placed_elsewhere(slot.tensor.grad, slot.tensor):
+            assume("that gradients which are placed otherwise than their parameters are brought there once, before the step")
+            slot.tensor.grad = placed_like(slot.tensor.grad, slot.tensor)
 
 
 def _enter_state(optimizer: Optimizer, paths: Mapping[int, str], table: TensorTable) -> None:

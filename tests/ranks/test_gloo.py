@@ -1,0 +1,209 @@
+"""What real processes of a group record, beside what is planned for each of them in this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.distributed as distributed
+from torch import nn
+
+from tests.ranks.processes import in_processes
+from torchscan import RecordError
+from torchscan.analyses.collectives import collectives_of
+from torchscan.ranks.plan import plan
+from torchscan.scan import Scan
+from torchscan.trace.trace import Trace
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:FSDP2-wrapped")]
+
+WIDTH, INNER, BATCH = 16, 32, 4
+#: ways to look at memory, of which torch needs others where tensors have no data
+_VIEWS = frozenset({"aten.view", "aten.detach"})
+
+
+def build() -> nn.Module:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(WIDTH, INNER), nn.ReLU(), nn.Linear(INNER, WIDTH))
+
+
+def data_parallel(model: Any, mesh: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    for each in (model[0], model[2], model):
+        fully_shard(each, mesh=mesh["dp"])
+
+
+def tensor_parallel(model: Any, mesh: Any) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+def in_both_ways(model: Any, mesh: Any) -> None:
+    tensor_parallel(model, mesh)
+    data_parallel(model, mesh)
+
+
+def replicated(model: nn.Module, _: Any) -> nn.Module:
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(model)
+
+
+class Case(NamedTuple):
+    mesh: dict[str, int]
+    apply: Callable[[Any, Any], nn.Module | None]
+
+    @property
+    def processes(self) -> int:
+        return torch.Size(self.mesh.values()).numel()
+
+
+CASES = {
+    "fsdp": Case({"dp": 2}, data_parallel),
+    "fsdp and tp": Case({"dp": 2, "tp": 2}, in_both_ways),
+    "tp": Case({"tp": 4}, tensor_parallel),
+    "ddp": Case({"dp": 2}, replicated),
+    "ddp of four": Case({"dp": 4}, replicated),
+}
+SPREAD = ("fsdp", "fsdp and tp", "tp")
+
+
+class Facts(NamedTuple):
+    """What a process holds, computes and sends."""
+
+    local_params: int
+    operators: list[Any]
+    collectives: list[Any]
+    memory: dict[str, int]
+
+
+def facts_of(trace: Trace, memory: Any) -> Facts:
+    held = [each.local_numel for each in trace.parameters]
+    operators = [
+        (op.phase, op.signature.operator, trace.path_of(op), [each.shape for each in op.signature.outputs])
+        for op in trace.ops
+        if op.signature.operator not in _VIEWS
+    ]
+    collectives = [
+        (each.kind, each.processes, each.phase, each.layer, each.calls, each.bytes) for each in collectives_of(trace)
+    ]
+    return Facts(sum(held), operators, collectives, dict(memory.by_kind))
+
+
+# -- in each process -------------------------------------------------------------------------------------------------------
+
+
+def spread(case: Case) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", tuple(case.mesh.values()), mesh_dim_names=tuple(case.mesh))
+    model = build()
+    return case.apply(model, mesh) or model
+
+
+def asked(model: nn.Module) -> Scan:
+    return Scan(model, (WIDTH,), batch_size=BATCH, training=True, optimizer="AdamW")
+
+
+def record(rank: int, name: str) -> Facts:
+    scan = asked(spread(CASES[name]))
+    return facts_of(scan.steps, scan.memory)
+
+
+def local(tensor: Any) -> torch.Tensor:
+    part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part.detach().clone()
+
+
+def are_equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    return one is other if one is None or other is None else torch.equal(one, other)
+
+
+def trained(model: nn.Module, rank: int) -> list[torch.Tensor]:
+    """Losses and parameters of three steps."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(3):
+        torch.manual_seed(100 * step + rank // 2)
+        loss = model(torch.randn(BATCH, WIDTH)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach().clone())
+    return [*losses, *map(local, model.parameters())]
+
+
+def train_on(rank: int, name: str) -> dict[str, Any]:
+    """Two models, one of which is recorded: before its first step, or in between, while it has gradients."""
+    case, found = CASES[name], {}
+    for when in ("before", "between"):
+        twin, model = spread(case), spread(case)
+        before = [local(each) for each in model.parameters()]
+        if when == "between":
+            for each in (model, twin):
+                torch.manual_seed(5)
+                each(torch.randn(BATCH, WIDTH)).sum().backward()
+        grads = [None if each.grad is None else local(each.grad) for each in model.parameters()]
+        torch.manual_seed(9 + rank)
+        state = torch.get_rng_state().clone()
+        trace = asked(model).steps
+        found[f"{when}: random numbers"] = torch.equal(state, torch.get_rng_state())
+        found[f"{when}: parameters"] = all(map(torch.equal, before, map(local, model.parameters())))
+        now = [None if each.grad is None else local(each.grad) for each in model.parameters()]
+        found[f"{when}: gradients"] = all(map(are_equal, grads, now))
+        found[f"{when}: same group"] = distributed.is_initialized() and distributed.get_rank() == rank
+        found[f"{when}: trains on"] = all(map(torch.equal, trained(twin, rank), trained(model, rank)))
+        found[f"{when}: recorded"] = len(trace.ops) > 0
+    return found
+
+
+def record_alone(rank: int, name: str) -> str:
+    """While the other process does not, and ends."""
+    model = spread(CASES[name])
+    if rank == 1:
+        return ""
+    with pytest.raises(RecordError) as raised:
+        asked(model).steps  # noqa: B018 - it is worked out here
+    return str(raised.value)
+
+
+# -- in this one -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_each_process_records_what_is_planned_for_it(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    found = in_processes(case.processes, record, name, tmp_path)
+    options: dict[str, Any] = {"training": True, "optimizer": "AdamW", "batch_size": BATCH, "ranks": range(case.processes)}
+    planned = plan(build, (WIDTH,), mesh=case.mesh, apply=case.apply, **options)
+    for each, rank in zip(found, planned.ranks, strict=True):
+        assert each == facts_of(rank.trace, rank.memory)
+        assert each.local_params == rank.local_params
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_recorded_model_trains_on_as_its_twin_does(name: str, tmp_path: Path) -> None:
+    for each in in_processes(CASES[name].processes, train_on, name, tmp_path):
+        assert all(each.values()), [what for what, held in each.items() if not held]
+
+
+@pytest.mark.parametrize("name", ["ddp", "ddp of four"])
+def test_of_ddp_its_model_is_recorded(name: str, tmp_path: Path) -> None:
+    """Which talks to nobody, as the record says; a plan has what DDP does besides: copies to buckets and back, and one sum."""
+    case = CASES[name]
+    alone = Scan(build(), (WIDTH,), batch_size=BATCH, training=True, optimizer="AdamW")
+    expected = facts_of(alone.steps, alone.memory)
+    for each in in_processes(case.processes, record, name, tmp_path):
+        assert each.local_params == expected.local_params
+        assert each.collectives == []
+        assert each.operators == expected.operators
+
+
+def test_a_process_that_records_alone_is_told_to_do_so_with_the_others(tmp_path: Path) -> None:
+    said, _ = in_processes(2, record_alone, "fsdp", tmp_path)
+    assert "record in all processes of the group at once" in said
