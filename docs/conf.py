@@ -33,7 +33,10 @@ nitpick_ignore_regex = [
     # names that only a type checker imports: then autodoc leaves a signature as it is written
     ("py:class", r"pd\.DataFrame|Axes|InfoDict|Size"),
     # those of what takes apply=, whose DeviceMesh only a type checker imports
-    ("py:class", r"nn\.Module|Tensor|Shapes|DTypes|Apply|Ranks|OptimizerChoice|Precision|TrainingPrecision|Step"),
+    (
+        "py:class",
+        r"nn\.Module|Tensor|Shapes|DTypes|Apply|Ranks|OptimizerChoice|Precision|TrainingPrecision|Step",
+    ),
     # what is given is returned; and what look(…) returns is handed on as it is
     ("py:.*", r"torchscan\.ops\.(registry\.[FW]|windows\.(Way|Whole))"),
 ]
