@@ -120,3 +120,37 @@ def test_wrong_use_is_told_in_one_line(asked: dict[str, Any], told: str) -> None
     with pytest.raises(InputError, match=told) as raised:
         torchscan.search_meshes(llama(), **{"gpus": 8, "device": DEVICE, "length": LENGTH, **asked})
     assert "\n" not in str(raised.value)
+
+
+def test_copies_hold_all_of_a_model() -> None:
+    copied, sharded = (the_one(meshes=[mesh]) for mesh in ({"replicate": 8}, {"dp": 8}))
+    assert copied.local_params == sum(each.numel() for each in llama().parameters())
+    assert copied.mesh == {"replicate": 8, "dp": 1}
+    assert copied.peak_bytes > sharded.peak_bytes
+
+
+def test_few_layers_are_sharded_and_checkpointed_too() -> None:
+    plain, again = (
+        torchscan.search_meshes(llama(4), gpus=8, device=DEVICE, length=LENGTH, meshes=[{"dp": 8}], checkpoint=checkpoint)
+        for checkpoint in (False, True)
+    )
+    assert again.choices[0].peak_bytes < plain.choices[0].peak_bytes
+
+
+def test_what_a_slow_network_leaves_to_wait_for_is_not_that_of_few_layers() -> None:
+    slow = {"gpus": 16, "network_gbs": 0.05, "meshes": [{"dp": 16}]}
+    found = the_one(**slow)
+    tokens = torch.zeros(1, LENGTH, dtype=torch.long)
+    whole = torchscan.plan(
+        llama().bfloat16().train(),
+        mesh={"dp": 16},
+        apply=shard,
+        kwargs={"input_ids": tokens, "labels": tokens, "use_cache": False},
+        training=True,
+        loss=lambda output: output.loss,
+        optimizer="AdamW",
+        device=DEVICE,
+        network_gbs=0.05,
+    )
+    assert whole.roofline is not None
+    assert found.waiting == pytest.approx(whole.roofline.time_by_limiter["links"], rel=1e-3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -10,7 +11,9 @@ from typing import Any, NamedTuple
 from torchscan.analyses.memory_timeline import KINDS, MemoryKind
 from torchscan.analyses.module_costs import call_costs
 from torchscan.analyses.plan import RankPlan
+from torchscan.analyses.roofline.links import Fabric, Waiting, link_times, waiting
 from torchscan.results import Result
+from torchscan.trace.events import Phase
 
 #: where a moment of a pass is: the layer by its former path, the phase, the operator, and which of its calls there it is
 _Place = tuple[str, str, str, int]
@@ -86,6 +89,7 @@ class Short(NamedTuple):
     numbers: Sequence[int]
     #: by the paths of layers those that they have in the whole model
     paths: Mapping[str, str]
+    fabric: Fabric
 
 
 class Extrapolated:
@@ -105,9 +109,19 @@ class Extrapolated:
         """One of a plan: ``local_params``, say."""
         return int(self._sum(getattr(self._base.rank, name), [getattr(each.rank, name) for each in self._more]))
 
-    def seconds(self, name: str) -> float:
-        """Of the whole step, or of that those that pass with one limiter."""
-        return self._sum(_seconds(self._base.rank, name), [_seconds(each.rank, name) for each in self._more])
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Of the whole step, and of that those that it waits for links.
+
+        What is hidden is worked out at the end: few layers hide less, or more, of what they send than all of them.
+        """
+        base, more = _waits(self._base), [_waits(each) for each in self._more]
+        phases = [self._waiting(base[phase], [each[phase] for each in more]) for phase in base]
+        waits = math.fsum(each.waited_for + each.left for each in phases)
+        return math.fsum(each.computing for each in phases) + waits, waits
+
+    def _waiting(self, base: Waiting, more: Sequence[Waiting]) -> Waiting:
+        return Waiting(*(self._sum(each, [one[at] for one in more]) for at, each in enumerate(base)))
 
     @property
     def products(self) -> int:
@@ -132,20 +146,24 @@ class Extrapolated:
         return base + sum(times * (each - base) for times, each in zip(self._times, more, strict=True))
 
 
-def _seconds(rank: RankPlan, name: str) -> float:
-    roofline = rank.roofline
-    if roofline is None:
-        return 0.0
-    return (
-        roofline.time_estimate
-        if name == "all"
-        else sum(time for limiter, time in roofline.time_by_limiter.items() if limiter == name)
-    )
+def _waits(short: Short) -> dict[Phase, Waiting]:
+    rank = short.rank
+    computing: dict[Phase, float] = {}
+    for each in rank.roofline.operators if rank.roofline is not None else ():
+        if each.limiter != "links":
+            computing[each.phase] = computing.get(each.phase, 0.0) + each.time_estimate
+    return waiting(rank.trace, link_times(rank.trace, short.fabric), computing)
 
 
 def _products(rank: RankPlan) -> int:
     pairs = zip(rank.trace.ops, call_costs(rank.trace), strict=True)
-    return sum(cost.macs for op, cost in pairs if op.origin != "checkpoint")
+    return sum(_needed(op.signature.operator, cost.macs) for op, cost in pairs if op.origin != "checkpoint")
+
+
+def _needed(operator: str, macs: int) -> int:
+    """Of its five products, the backward pass of fused attention has computed one before, in the forward pass."""
+    is_attention = "attention" in operator and operator.endswith("backward")
+    return macs * 4 // 5 if is_attention else macs
 
 
 def _moments(short: Short) -> dict[_Place, tuple[int, ...]]:

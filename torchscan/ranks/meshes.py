@@ -114,7 +114,11 @@ def _candidates(gpus: int, per_machine: int) -> Iterator[dict[str, int]]:
 
 
 def _without_ones(mesh: Mapping[str, int]) -> dict[str, int]:
-    return {name: size for name, size in mesh.items() if size > 1} or {"dp": 1}
+    """Along ``dp`` there is one process where whole models are copied: FSDP shards along the last of two dimensions."""
+    copies, others = mesh.get("replicate", 1), {name: size for name, size in mesh.items() if size > 1}
+    if copies > 1:
+        return {"replicate": copies, "dp": mesh.get("dp", 1), **({"tp": mesh["tp"]} if mesh.get("tp", 1) > 1 else {})}
+    return others or {"dp": 1}
 
 
 def _divisors(number: int) -> list[int]:
@@ -125,7 +129,7 @@ def _checked(meshes: Sequence[Mapping[str, int]], gpus: int) -> list[Mapping[str
     for mesh in meshes:
         if math.prod(mesh.values()) != gpus or not mesh.keys() <= {"replicate", "dp", "tp"}:
             raise InputError(f"the mesh {said(mesh)} is not one of {gpus} devices along replicate, dp and tp")
-    return list(meshes)
+    return [_without_ones(each) for each in meshes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +160,12 @@ class _Asked:
             paths.update(shortened(model, kinds, numbers))
             model.train()
             if self.checkpoint:
-                _checkpoint_layers(model, kinds)
+                _checkpoint(self._layers(model))
             return self.apply(model, devices) if self.apply is not None else self._sharded(model, devices)
 
         step = self._step(self.batch_size * mesh.get("tp", 1))
         rank = planned(self.module, mesh, apply, 0, step, self._fabric, self.dtype)
-        return Short(rank, numbers, paths)
+        return Short(rank, numbers, paths, self._fabric)
 
     def _step(self, sequences: int) -> Step:
         tokens = torch.zeros(sequences, self.length, dtype=torch.long)
@@ -181,6 +185,11 @@ class _Asked:
     def _fabric(self) -> Fabric:
         return Fabric(device=self.device, per_machine=self.per_machine, network=1e9 * self.network_gbs)
 
+    def _layers(self, model: nn.Module) -> list[nn.Module]:
+        """Of all lists of layers, also short ones."""
+        lists = [model.get_submodule(path) for path, _ in outermost_lists(self.module, more_than=1)]
+        return [layer for each in lists for layer in each.children()]
+
     def _sharded(self, model: nn.Module, devices: DeviceMesh) -> nn.Module:
         """Tensor parallelism, then FSDP by layers, and of what is outside of them."""
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -192,9 +201,7 @@ class _Asked:
         if along:
             policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
             options: dict[str, Any] = {"mp_policy": policy} if self.precision == "bf16-mixed" else {}
-            lists = [model.get_submodule(path) for path, _ in outermost_lists(self.module)]
-            layers = [layer for each in lists for layer in each.children()]
-            for each in (*layers, model):
+            for each in (*self._layers(model), model):
                 fully_shard(each, mesh=devices[along], **options)
         return model
 
@@ -203,11 +210,9 @@ def _loss_of(output: Any) -> Any:
     return output["loss"]
 
 
-def _checkpoint_layers(model: nn.Module, kinds: Sequence[Kind]) -> None:
-    for path in dict.fromkeys(each.path for each in kinds):
-        for layer in model.get_submodule(path).children():
-            changed: Any = layer
-            changed.forward = partial(checkpointed, layer.forward, use_reentrant=False)
+def _checkpoint(layers: Sequence[Any]) -> None:
+    for layer in layers:
+        layer.forward = partial(checkpointed, layer.forward, use_reentrant=False)
 
 
 def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> MeshSearch:
@@ -245,10 +250,9 @@ def _choice(asked: _Asked, gpus: int, mesh: Mapping[str, int], kinds: Sequence[K
     base = asked.short(mesh, kinds, numbers)
     more = [asked.short(mesh, kinds, [n + (at == each) for at, n in enumerate(numbers)]) for each in range(len(kinds))]
     whole = Extrapolated(base, more, [each.number for each in kinds])
-    by_kind, time = whole.peak, whole.seconds("all")
-    peak, verdict = sum(by_kind.values()), base.rank.memory.verdict
-    assert verdict is not None  # noqa: S101 - there is a device
-    needed = round(peak * verdict.reserved_bytes / max(1, verdict.allocated_bytes)) + verdict.context_bytes
+    by_kind, (time, waits) = whole.peak, whole.seconds
+    peak = sum(by_kind.values())
+    needed = peak + _around((*more, base)[0])
     choice = MeshChoice(
         mesh=dict(mesh),
         local_params=whole.figure("local_params"),
@@ -258,11 +262,18 @@ def _choice(asked: _Asked, gpus: int, mesh: Mapping[str, int], kinds: Sequence[K
         fits=needed <= asked.device.memory_bytes,
         sent_bytes=whole.figure("sent_bytes"),
         time_estimate=time,
-        waiting=whole.seconds("links"),
+        waiting=waits,
         tokens_per_second=gpus * asked.batch_size * asked.length / time,
         mfu=2 * whole.products / time / Rates(asked.device).peak("fp32" if asked.precision == "fp32" else "bf16"),
     )
     return choice, base
+
+
+def _around(short: Short) -> int:
+    """What is needed besides tensors: gaps between them, workspaces, and the context. Further layers leave it as it is."""
+    memory = short.rank.memory
+    assert memory.verdict is not None  # noqa: S101 - there is a device
+    return max(0, memory.verdict.reserved_bytes - memory.peak_bytes) + memory.verdict.context_bytes
 
 
 def _assumed(short: Short) -> list[str]:

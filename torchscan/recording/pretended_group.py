@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
+#: what torch's compiler sets when it is imported, as FSDP2 does
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+
 @contextlib.contextmanager
 def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
     """The mesh, as process number ``rank`` of it sees it. Afterwards there is no group, as before."""
@@ -41,6 +46,7 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
     if distributed.is_initialized():
         raise InputError("there is a process group already: call plan() before init_process_group(), or in another process")
     hook = sys.excepthook  # torch replaces it, and says from then on of which process an error is
+    cache = os.environ.get(_CACHE)
     distributed.init_process_group("fake", store=fake_store(), rank=rank, world_size=size)
     try:
         with contextlib.ExitStack() as stack:
@@ -57,6 +63,8 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
         distributed.destroy_process_group()
         forget_placements()
         sys.excepthook = hook
+        if cache is None:
+            os.environ.pop(_CACHE, None)
 
 
 def _left_where_it_is(pin: Callable[..., Tensor]) -> Callable[..., Tensor]:

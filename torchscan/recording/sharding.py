@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 Apply = Callable[[nn.Module, "DeviceMesh"], object]
 
 #: what torch raises where a tensor without data is asked for values
-_ASKING_FOR_DATA = ("DataDependentOutputException", "DynamicOutputShapeException")
+_ASKING_FOR_DATA = (
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "tolist() is not supported for tensor subclasses",
+)
 
 NEW_LINE = "\n"
 
@@ -57,7 +61,7 @@ def sharded(
         raise InputError(f"apply(model, mesh) failed: {type(error).__name__}: {said}") from error
     if made is not None and not isinstance(made, nn.Module):
         raise InputError(f"apply(model, mesh) returned a {type(made).__name__}: it should return a model, or nothing")
-    found = model if made is None else made
+    found = model if made is None or any(made is each for each in model.modules()) else made  # fully_shard(part) returns it
     if training:
         _require_summed(found, mesh, is_as_before=_shapes(found) == before)
         _let_ddp_talk(found)
@@ -67,6 +71,9 @@ def sharded(
 def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """Tensor parallelism along ``tp``, as transformers does by the plan that a model brings along."""
     brought: Any = model
+    if "tp" not in (mesh.mesh_dim_names or ()):
+        return model
+    _require_divisible(getattr(model, "config", None), mesh["tp"].size())
     plan, expand = getattr(model, "tp_plan", None), getattr(model, "_expand_parallel_plan", None)
     if not plan or expand is None:
         raise InputError(
@@ -77,6 +84,15 @@ def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
     made: nn.Module = apply_tensor_parallelism(brought, mesh["tp"], expand(dict(plan)))
     return made
+
+
+def _require_divisible(config: Any, size: int) -> None:
+    """Each process has some of the heads of attention."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    for name, said in (("num_attention_heads", "heads"), ("num_key_value_heads", "key-value heads")):
+        heads = getattr(text, name, None)
+        if isinstance(heads, int) and heads % size:
+            raise InputError(f"{heads} {said} cannot be divided among tp {size}: choose a tp that divides them")
 
 
 def _let_ddp_talk(model: nn.Module) -> None:
@@ -104,7 +120,8 @@ def _built(build: Callable[[], nn.Module]) -> nn.Module:
         ) from error
     if not isinstance(model, nn.Module):
         raise InputError(f"build() returned a {type(model).__name__}: it should return the model")
-    return model
+    is_on_meta = any(each.device.type == "meta" for each in tensors_of(model))
+    return _without_data(model, None) if is_on_meta else model
 
 
 def _converting(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
@@ -161,8 +178,9 @@ def _shapes(model: nn.Module) -> list[torch.Size]:
 def _require_summed(model: nn.Module, mesh: DeviceMesh, *, is_as_before: bool) -> None:
     """Refuse a training step in which nobody sums up gradients that the processes of the mesh have parts of."""
     parameters = dict(model.named_parameters())
-    left = [name for name, each in parameters.items() if not is_spread_type(type(each))]
-    if is_as_before and len(left) == len(parameters) and mesh.size() > 1 and not is_wrapped_by_ddp(model):
+    left = [name for name, each in parameters.items() if each.requires_grad and not is_spread_type(type(each))]
+    is_alone = not any(is_spread_type(type(each)) for each in parameters.values())
+    if is_as_before and is_alone and mesh.size() > 1 and not is_wrapped_by_ddp(model):
         raise InputError("apply left the model as it is, so that each process trains alone: call fully_shard(model), say")
     if left and is_sharded_by_fsdp(model):
         raise InputError(

@@ -5,18 +5,20 @@ the links of its machine all of them, and over its own card of the network its s
 
     time = latency + max(b / link, b · (N − 1)/N · n/(n − 1) / g / network)
 
-Of an all-gather, ``b`` is ``(n − 1)/n`` of the whole tensor, so the network carries ``(N − 1)/N`` of it once into each machine.
+Of an all-gather, ``b`` is ``(n − 1)/n`` of the whole tensor, so the network carries ``(N − 1)/N`` of it into each machine. What
+a device sends to another alone is of use to nobody else: in the time of an all-to-all there is no ``g``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torchscan.errors import InputError
 from torchscan.hardware.devices import Device
-from torchscan.ops.collectives import COLLECTIVES, group_of, sent_bytes, whole_bytes
+from torchscan.ops.collectives import COLLECTIVES, Kind, group_of, sent_bytes, whole_bytes
 from torchscan.trace.events import GroupSpec, OpCall, Phase
 from torchscan.trace.trace import Trace
 from torchscan.units import share
@@ -60,7 +62,7 @@ class Fabric:
         group = None if kind is None else group_of(op.signature)
         if kind is None or group is None or group.size < 2:
             return None
-        return self._latency(group) + self._transfer(group, sent_bytes(kind, whole_bytes(op.signature), group.size))
+        return self._latency(group) + self._transfer(kind, group, sent_bytes(kind, whole_bytes(op.signature), group.size))
 
     def _machines(self, group: GroupSpec) -> list[int]:
         """How many of its devices are in each machine."""
@@ -73,21 +75,31 @@ class Fabric:
         within = LATENCY + LATENCY_OF_DEVICES * max(0.0, math.log2(max(devices, 2)) - 1)
         return within + LATENCY_OF_MACHINES * math.log2(len(machines))
 
-    def _transfer(self, group: GroupSpec, sent: int) -> float:
+    def _transfer(self, kind: Kind, group: GroupSpec, sent: int) -> float:
         machines = self._machines(group)
         within = sent / (LINKS * self._link(group)) if max(machines) > 1 else 0.0
-        between = sent * (1 - 1 / len(machines)) * group.size / (group.size - 1) / min(machines)
-        return max(within, between / (NETWORK * self.network))
+        return max(within, _between(kind, machines, group.size, sent) / (NETWORK * self.network))
 
     def _link(self, group: GroupSpec) -> float:
         """Of the slowest that a device needs within its machine."""
         device = self.device
         joined = device.link_devices or self.per_machine
-        if device.link_bytes_per_second is not None and max(self._machines(group)) <= joined:
+        islands = {(rank // self.per_machine, rank % self.per_machine // joined) for rank in group.ranks}
+        if device.link_bytes_per_second is not None and len(islands) == len(self._machines(group)):
             return device.link_bytes_per_second / 2
         if device.pcie_bytes_per_second is None:
             raise InputError(f"no links are known for {device.name}: tell torchscan of them with register_device(link_gbs=…)")
         return device.pcie_bytes_per_second
+
+
+def _between(kind: Kind, machines: Sequence[int], size: int, sent: int) -> float:
+    """Bytes that the network carries for one device."""
+    if len(machines) == 1:
+        return 0.0
+    if kind in ("send", "receive"):
+        return sent
+    crossing = sent * (1 - 1 / len(machines)) * size / (size - 1)
+    return crossing if kind == "all-to-all" else crossing / min(machines)
 
 
 def link_times(trace: Trace, fabric: Fabric) -> dict[int, float]:
@@ -96,19 +108,43 @@ def link_times(trace: Trace, fabric: Fabric) -> dict[int, float]:
     return {index: time for index, time in times if time is not None}
 
 
-def exposed(trace: Trace, times: Mapping[int, float], computing: Mapping[Phase, float]) -> dict[int, float]:
-    """How long each collective keeps the device waiting.
+class Waiting(NamedTuple):
+    """Seconds of a phase: those that the device computes, and of collectives."""
 
-    Whoever calls a function for its result waits for it. FSDP and DDP gather and sum up in the background: of a phase, there
-    remain the first and the last, and of the others what takes longer than the phase computes.
-    """
+    computing: float
+    #: of those whose result somebody waits for, and of the first and the last of those in the background
+    waited_for: float
+    #: of the others, which go on while the device computes
+    behind: float
+
+    @property
+    def left(self) -> float:
+        """Of those in the background, what the device waits for: what takes longer than it computes."""
+        return max(0.0, self.behind - self.computing)
+
+
+def waiting(trace: Trace, times: Mapping[int, float], computing: Mapping[Phase, float]) -> dict[Phase, Waiting]:
+    """By phase. Whoever calls a function for its result waits for it; FSDP and DDP gather and sum up in the background."""
+    found = {}
+    for phase in {**computing, **{trace.ops[index].phase: 0.0 for index in times}}:
+        here = [index for index in times if trace.ops[index].phase == phase]
+        inner = _inner(trace, here)
+        rest = math.fsum(times[index] for index in here if index not in inner)
+        found[phase] = Waiting(computing.get(phase, 0.0), rest, math.fsum(times[index] for index in inner))
+    return found
+
+
+def _inner(trace: Trace, here: Sequence[int]) -> frozenset[int]:
+    """Those in the background but for the first and the last."""
+    return frozenset([index for index in here if _is_in_background(trace.ops[index])][1:-1])
+
+
+def exposed(trace: Trace, times: Mapping[int, float], computing: Mapping[Phase, float]) -> dict[int, float]:
+    """How long each collective keeps the device waiting; those in the background share what is waited for."""
     waits = dict(times)
-    for phase, seconds in computing.items():
-        behind = [index for index in times if trace.ops[index].phase == phase and _is_in_background(trace.ops[index])]
-        inner = behind[1:-1]
-        total = math.fsum(times[index] for index in inner)
-        left = max(0.0, total - seconds) / total if total else 0.0
-        waits |= {index: left * times[index] for index in inner}
+    for phase, each in waiting(trace, times, computing).items():
+        inner = _inner(trace, [index for index in times if trace.ops[index].phase == phase])
+        waits |= {index: times[index] * each.left / each.behind if each.behind else 0.0 for index in inner}
     return waits
 
 

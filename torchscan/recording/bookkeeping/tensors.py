@@ -234,6 +234,17 @@ class TensorTable:
         """From now on only the shapes are known of all tensors that look into the memory of ``tensor``."""
         self._replace_storage(self.find(tensor).storage, None)
 
+    def compute_without_data(self, tensor: Tensor, without_data: WithoutData) -> None:
+        """From now on nobody knows its values, nor those of others that look into its memory. It stays on its device."""
+        storage = self.find(tensor).storage
+        self._replaced[storage] = None
+        for tracked in [*self._sharing(storage)]:
+            original = tracked.reference()
+            if original is not None:
+                standin = without_data.tensor(tracked.spec.shape, tracked.spec.stride, tracked.spec.dtype, original.device)
+                tracked.replace(standin)
+                self.storages.stands_for(standin, storage)
+
     def generator_for(self, generator: torch.Generator) -> torch.Generator:
         """A copy to draw from, so that the user's own stays where it is."""
         if generator not in self._generators:

@@ -6,7 +6,7 @@ model depends. What an operator makes of given specs is worked out once: torch t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -40,7 +40,25 @@ class PretendingExecution(RealExecution):
     def _is_at_risk(self, tensor: Tensor) -> bool:
         return not is_fake_type(type(tensor))
 
+    def run(self, request: OpRequest) -> OpOutcome:
+        """Run one operator. What is written to by something without data has none from then on."""
+        if request.traits.written or request.traits.silently_written:
+            self._forget_values(request)
+        return super().run(request)
+
+    def _forget_values(self, request: OpRequest) -> None:
+        operands = [request.operand(each) for each in request.tensors]
+        if not any(is_fake_type(type(each)) for each in operands):
+            return
+        known = [each for each in request.written_tensors() if not is_fake_type(type(request.operand(each)))]
+        for each in known:
+            request.table.compute_without_data(each, self._without_data)
+        if known:
+            request.look_up()
+
     def _outcome(self, request: OpRequest) -> OpOutcome:
+        if request.has_standin:
+            return super()._outcome(request)
         if request.traits.is_factory:
             return self._made_of_nothing(request)
         if not any(is_fake_type(type(each)) for each in request.tensors):
@@ -123,9 +141,24 @@ def _is_replaceable(tensor: Tensor) -> bool:
 
 
 def _type_of(request: OpRequest) -> torch.dtype:
-    """Of what a factory makes: integers if its arguments are, unless they say otherwise."""
+    """Of what a factory makes."""
     given = request.kwargs.get("dtype")
     if isinstance(given, torch.dtype):
         return given
-    has_integers = any(type(each) is int for each in request.args)
-    return torch.int64 if has_integers else torch.get_default_dtype()
+    name = request.op._schema.name.removeprefix("aten::")
+    if name in _INTEGERS:
+        return torch.int64
+    if name in _LIKE_NUMBERS:
+        return torch.result_type(_widest(request.args), _widest(request.args))
+    return torch.get_default_dtype()
+
+
+def _widest(arguments: Sequence[Any]) -> Any:
+    """Of the numbers among them, one with fractions if there is any."""
+    numbers = [each for each in arguments if isinstance(each, bool | int | float | complex)]
+    return max(numbers, key=lambda each: isinstance(each, float | complex), default=0.0)
+
+
+#: factories of integers, and those whose arguments say what they make
+_INTEGERS = frozenset({"randint", "randperm", "tril_indices", "triu_indices"})
+_LIKE_NUMBERS = frozenset({"full", "arange", "scalar_tensor"})

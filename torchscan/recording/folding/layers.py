@@ -64,14 +64,14 @@ def _listed(module: nn.Module, layers: int) -> list[Hashable]:
     return list(zip(*lists, strict=True)) or [()] * layers
 
 
-def outermost_lists(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.ModuleList]]:
-    """Of more layers than are run, by their paths."""
+def outermost_lists(module: nn.Module, path: str = "", *, more_than: int = _RUN) -> Iterator[tuple[str, nn.ModuleList]]:
+    """Of more layers than so many, by their paths."""
     for name, child in module.named_children():
         inner = f"{path}.{name}" if path else name
-        if type(child) is nn.ModuleList and len(child) > _RUN:
+        if type(child) is nn.ModuleList and len(child) > more_than:
             yield inner, child
         else:
-            yield from outermost_lists(child, inner)
+            yield from outermost_lists(child, inner, more_than=more_than)
 
 
 def _equal(layers: nn.ModuleList, listed: list[Hashable]) -> list[list[int]]:

@@ -1,0 +1,83 @@
+"""How long collectives take, against times worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchscan
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+ROWS, WIDTH, DEVICE = 4096, 1024, "NVIDIA H100 80GB HBM3"
+#: of 4 bytes each
+SIZE = 4 * ROWS * WIDTH
+#: bytes per second of links in one direction, and of the network, that collectives reach
+LINKS, NETWORK = 0.8 * 450e9, 0.9 * 50e9
+
+
+class Telling(nn.Module):
+    """Tells all along a dimension of the mesh something."""
+
+    def __init__(self, mesh: Any, along: str, kind: str) -> None:
+        super().__init__()
+        self.mesh, self.along, self.kind = mesh, along, kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        import torch.distributed._functional_collectives as functional
+
+        group = (self.mesh, list(self.mesh.mesh_dim_names).index(self.along))
+        if self.kind == "all-reduce":
+            return functional.all_reduce(x, "sum", group)
+        if self.kind == "all-gather":
+            return functional.all_gather_tensor(x, 0, group)
+        return functional.all_to_all_single(x, None, None, group)
+
+
+def seconds(mesh: dict[str, int], along: str, kind: str, device: str = DEVICE) -> float:
+    """Without what the smallest takes."""
+
+    def told(width: int) -> float:
+        plan = torchscan.plan(
+            lambda: nn.Identity(),
+            mesh=mesh,
+            apply=lambda _, devices: Telling(devices, along, kind),
+            args=[torch.zeros(ROWS, width)],
+            device=device,
+        )
+        (found,) = plan.collectives
+        assert found.seconds is not None
+        return found.seconds
+
+    return told(2 * WIDTH) - told(WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "along", "kind", "expected"),
+    [
+        ({"tp": 8}, "tp", "all-reduce", 2 * SIZE * 7 / 8 / LINKS),
+        ({"tp": 8}, "tp", "all-gather", 8 * SIZE * 7 / 8 / LINKS),
+        ({"tp": 8}, "tp", "all-to-all", SIZE * 7 / 8 / LINKS),
+        # one device in each of two machines
+        ({"dp": 2, "tp": 8}, "dp", "all-reduce", 2 * SIZE / 2 / NETWORK),
+        # two machines of eight: what each needs is sent to it once, by all of its cards
+        ({"dp": 16}, "dp", "all-gather", max(16 * SIZE * 15 / 16 / LINKS, 16 * SIZE / 2 / 8 / NETWORK)),
+        # half of what each device sends to others goes to another machine, and to nobody else
+        ({"dp": 16}, "dp", "all-to-all", SIZE / 2 / NETWORK),
+    ],
+)
+def test_bytes_over_the_slowest_link(mesh: dict[str, int], along: str, kind: str, expected: float) -> None:
+    assert seconds(mesh, along, kind) == pytest.approx(expected)
+
+
+def test_bridges_join_neighbours() -> None:
+    """Of two cards that are four places apart, what they tell each other goes over PCIe."""
+    near, far = (seconds({"a": 2, "b": 4}, along, "all-reduce", "NVIDIA RTX A6000") for along in ("b", "a"))
+    pcie = 0.8 * 16 * 16e9 * 128 / 130 / 8
+    assert far == pytest.approx(2 * SIZE / 2 / pcie)
+    assert near == pytest.approx(2 * SIZE * 3 / 4 / pcie)  # four are two pairs
+    paired = seconds({"a": 4, "b": 2}, "b", "all-reduce", "NVIDIA RTX A6000")
+    assert paired == pytest.approx(2 * SIZE / 2 / (0.8 * 56.25e9))
