@@ -110,8 +110,8 @@ def test_the_model_is_left_unchanged() -> None:
     [
         ({"gpus": 0}, "gpus is 0: give a positive integer"),
         ({"length": 1000}, "the model has 256 positions"),
-        ({"meshes": [{"dp": 4}]}, "the mesh dp 4 is not one of 8 devices"),
-        ({"meshes": [{"pp": 8}]}, "along replicate, dp and tp"),
+        ({"meshes": [{"dp": 4}]}, "the mesh dp 4 has 4 devices, and there are 8"),
+        ({"meshes": [{"pp": 8}]}, "there are replicate, dp and tp"),
         ({"precision": "int4"}, "precision is 'int4'"),
         ({"meshes": [{"tp": 3, "dp": 8}], "gpus": 24}, "no mesh is possible"),
     ],
@@ -154,3 +154,16 @@ def test_what_a_slow_network_leaves_to_wait_for_is_not_that_of_few_layers() -> N
     )
     assert whole.roofline is not None
     assert found.waiting == pytest.approx(whole.roofline.time_by_limiter["links"], rel=1e-3)
+
+
+def test_what_is_gathered_in_16_bits_is_so_without_fsdp_too() -> None:
+    """Weights in 32 bits, of which the products are in 16: MFU is that of 16 bits."""
+    asked = {"gpus": 4, "meshes": [{"tp": 4}]}
+    half, mixed, single = (the_one(precision=each, **asked) for each in ("bf16", "bf16-mixed", "fp32"))
+    assert mixed.by_kind["parameters"] == single.by_kind["parameters"] == 2 * half.by_kind["parameters"]
+    assert mixed.peak_bytes < single.peak_bytes
+
+
+def test_what_takes_no_tokens_is_told() -> None:
+    with pytest.raises(InputError, match="Linear takes no input_ids and no labels"):
+        torchscan.search_meshes(nn.Linear(8, 8), gpus=8, device=DEVICE)

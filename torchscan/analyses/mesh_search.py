@@ -12,6 +12,7 @@ from torchscan.analyses.memory_timeline import KINDS, MemoryKind
 from torchscan.analyses.module_costs import call_costs
 from torchscan.analyses.plan import RankPlan
 from torchscan.analyses.roofline.links import Fabric, Waiting, link_times, waiting
+from torchscan.analyses.roofline.spread import Spread
 from torchscan.results import Result
 from torchscan.trace.events import Phase
 
@@ -51,6 +52,12 @@ class MeshSearch(Result):
     #: tokens of a sequence, and sequences at once for each device
     length: int
     batch_size: int
+    precision: str
+    optimizer: str
+    #: whether each layer is computed again in the backward pass
+    checkpoint: bool
+    #: how far measured times may lie from these
+    spread: Spread | None
     params: int
     choices: tuple[MeshChoice, ...]
     #: meshes that were left out, each with the reason
@@ -71,7 +78,9 @@ class MeshSearch(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        plain = {name: getattr(self, name) for name in ("device", "gpus", "length", "batch_size", "params", "records")}
+        names = ("device", "gpus", "length", "batch_size", "precision", "optimizer", "checkpoint", "params", "records")
+        plain: dict[str, Any] = {name: getattr(self, name) for name in names}
+        plain["spread"] = None if self.spread is None else self.spread.share
         choices = [{each.name: getattr(one, each.name) for each in fields(one)} for one in self.choices]
         made = [{**each, "mesh": dict(each["mesh"]), "by_kind": dict(each["by_kind"])} for each in choices]
         return {**plain, "choices": made, "refused": dict(self.refused), "assumptions": list(self.assumptions)}

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from torchscan.cli.arguments import add_command, add_output, in_full, on_generating, positive, put_table
-from torchscan.errors import InputError
 
 _EXAMPLES = """\
 examples
@@ -42,7 +41,7 @@ def _mesh(text: str) -> dict[str, int]:
     try:
         return {name: positive(size) for name, size in (each.split("=") for each in text.split(","))}
     except ValueError as error:
-        raise InputError(f"--mesh {text}: give the size of each dimension, dp=8,tp=8, say") from error
+        raise argparse.ArgumentTypeError(f"{text} is no mesh: give the size of each dimension, dp=8,tp=8, say") from error
 
 
 def _run(options: argparse.Namespace) -> None:

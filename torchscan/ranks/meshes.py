@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +16,13 @@ from torch.utils.checkpoint import checkpoint as checkpointed
 
 from torchscan.analyses.mesh_search import Extrapolated, MeshChoice, MeshSearch, Short, said
 from torchscan.analyses.roofline import Fabric, Rates
+from torchscan.analyses.roofline.spread import Spread
 from torchscan.errors import InputError, TorchscanError
 from torchscan.hardware.devices import Device, device_named
 from torchscan.progress import progress as told
 from torchscan.ranks.plan import Asked as Step
 from torchscan.ranks.plan import planned
+from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.folding.layers import outermost_lists
 from torchscan.recording.folding.shortened import Kind, kinds_in, shortened
 from torchscan.recording.request import require_module
@@ -73,6 +76,7 @@ def search_meshes(
         progress: say what takes more than a second, in a terminal or a notebook.
     """
     require_module(module)
+    _require_tokens(module)
     _require(gpus, length, batch_size, precision)
     limit = positions_of(module)
     if limit is not None and length > limit:
@@ -127,9 +131,24 @@ def _divisors(number: int) -> list[int]:
 
 def _checked(meshes: Sequence[Mapping[str, int]], gpus: int) -> list[Mapping[str, int]]:
     for mesh in meshes:
-        if math.prod(mesh.values()) != gpus or not mesh.keys() <= {"replicate", "dp", "tp"}:
-            raise InputError(f"the mesh {said(mesh)} is not one of {gpus} devices along replicate, dp and tp")
+        unknown = [name for name in mesh if name not in ("replicate", "dp", "tp")]
+        if unknown:
+            raise InputError(f"the mesh {said(mesh)} has a dimension {unknown[0]}: there are replicate, dp and tp")
+        if math.prod(mesh.values()) != gpus:
+            raise InputError(f"the mesh {said(mesh)} has {math.prod(mesh.values())} devices, and there are {gpus}")
     return [_without_ones(each) for each in meshes]
+
+
+def _require_tokens(module: nn.Module) -> None:
+    """Refuse what is no language model."""
+    taken = inspect.signature(module.forward).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in taken.values())
+    missing = [name for name in ("input_ids", "labels") if name not in taken]
+    if missing and not takes_any:
+        raise InputError(
+            f"{type_name_of(module)} takes no {' and no '.join(missing)}: search_meshes is for language models; "
+            "plan() shards models of any kind"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +183,8 @@ class _Asked:
             return self.apply(model, devices) if self.apply is not None else self._sharded(model, devices)
 
         step = self._step(self.batch_size * mesh.get("tp", 1))
+        if self.precision == "bf16-mixed":  # it is FSDP that gathers weights in 16 bits, also among one
+            mesh = {"dp": 1, **mesh} if "dp" not in mesh else mesh
         rank = planned(self.module, mesh, apply, 0, step, self._fabric, self.dtype)
         return Short(rank, numbers, paths, self._fabric)
 
@@ -220,6 +241,7 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
     choices: list[MeshChoice] = []
     refused: dict[str, str] = {}
     assumptions: dict[str, None] = {}
+    spread: Spread | None = None
     for mesh in meshes:
         try:
             with warnings.catch_warnings():
@@ -229,6 +251,7 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
             refused[said(mesh)] = str(error).partition("\n")[0]
             continue
         choices.append(choice)
+        spread = base.rank.roofline.spread if base.rank.roofline is not None else None
         assumptions |= dict.fromkeys(_assumed(base))
     if not choices:
         raise InputError(f"no mesh is possible: {next(iter(refused.values()), 'there is none to compare')}")
@@ -237,6 +260,10 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
         gpus=gpus,
         length=asked.length,
         batch_size=asked.batch_size,
+        precision=asked.precision,
+        optimizer=asked.optimizer if isinstance(asked.optimizer, str) else getattr(asked.optimizer, "__name__", "given"),
+        checkpoint=asked.checkpoint,
+        spread=spread,
         params=sum(each.numel() for each in dict.fromkeys(asked.module.parameters())),
         choices=tuple(sorted(choices, key=lambda each: (not each.fits, -each.tokens_per_second))),
         refused=refused,
@@ -252,7 +279,7 @@ def _choice(asked: _Asked, gpus: int, mesh: Mapping[str, int], kinds: Sequence[K
     whole = Extrapolated(base, more, [each.number for each in kinds])
     by_kind, (time, waits) = whole.peak, whole.seconds
     peak = sum(by_kind.values())
-    needed = peak + _around((*more, base)[0])
+    needed = peak + max(map(_around, (base, *more)))
     choice = MeshChoice(
         mesh=dict(mesh),
         local_params=whole.figure("local_params"),
@@ -270,7 +297,7 @@ def _choice(asked: _Asked, gpus: int, mesh: Mapping[str, int], kinds: Sequence[K
 
 
 def _around(short: Short) -> int:
-    """What is needed besides tensors: gaps between them, workspaces, and the context. Further layers leave it as it is."""
+    """What is needed besides tensors: gaps between them, workspaces, and the context. Further layers move gaps about."""
     memory = short.rank.memory
     assert memory.verdict is not None  # noqa: S101 - there is a device
     return max(0, memory.verdict.reserved_bytes - memory.peak_bytes) + memory.verdict.context_bytes

@@ -106,7 +106,8 @@ class _Chunks(Sequence[Tensor]):
 
 def size_of(mesh: Mapping[str, int]) -> int:
     """How many processes there are."""
-    if not mesh or not all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in mesh.values()):
+    sizes = list(mesh.values()) if isinstance(mesh, Mapping) else []
+    if not sizes or not all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in sizes):
         raise InputError(f"mesh is {mesh!r}: give the size of each dimension by its name, {{'dp': 8, 'tp': 8}}, say")
     return math.prod(mesh.values())
 

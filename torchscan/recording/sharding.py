@@ -37,6 +37,9 @@ _ASKING_FOR_DATA = (
 
 NEW_LINE = "\n"
 
+#: what training scripts do and a plan does not
+_ON_NO_DEVICE = "; a plan is on no device, and hands over its mesh: leave out .cuda(), device_ids and a mesh of your own"
+
 #: parameters that are named in a message
 _NAMED = 3
 
@@ -57,8 +60,8 @@ def sharded(
     except TorchscanError:
         raise
     except Exception as error:
-        said = str(error).partition("\n")[0]
-        raise InputError(f"apply(model, mesh) failed: {type(error).__name__}: {said}") from error
+        advice = _ON_NO_DEVICE if "CUDA" in _line(error).upper() or "device_ids" in _line(error) else ""
+        raise InputError(f"apply(model, mesh) failed: {_line(error)}{advice}") from error
     if made is not None and not isinstance(made, nn.Module):
         raise InputError(f"apply(model, mesh) returned a {type(made).__name__}: it should return a model, or nothing")
     found = model if made is None or any(made is each for each in model.modules()) else made  # fully_shard(part) returns it
@@ -84,6 +87,11 @@ def by_its_own_plan(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
     made: nn.Module = apply_tensor_parallelism(brought, mesh["tp"], expand(dict(plan)))
     return made
+
+
+def _line(error: Exception) -> str:
+    said = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {said}"
 
 
 def _require_divisible(config: Any, size: int) -> None:
@@ -114,7 +122,9 @@ def _built(build: Callable[[], nn.Module]) -> nn.Module:
             model = build()
     except Exception as error:
         if type(error).__name__ not in _ASKING_FOR_DATA:
-            raise
+            raise InputError(
+                f"build() failed: {_line(error)}{_ON_NO_DEVICE if 'CUDA' in _line(error).upper() else ''}"
+            ) from error
         raise InputError(
             f"build() asks for values ({error}), and there are none here: build the model before, and give it in place of build"
         ) from error

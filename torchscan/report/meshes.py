@@ -13,9 +13,9 @@ _COLUMNS: Sequence[tuple[str, str, int]] = (
     ("mesh", "Mesh", 0),
     ("needed_bytes", "Memory", 0),
     ("fits", "Fits", 0),
-    ("time_estimate", "Step", 3),
-    ("waiting", "Waiting", 1),
-    ("sent_bytes", "Sent", 2),
+    ("time_estimate", "Step", 1),
+    ("waiting_share", "Waiting", 2),
+    ("sent_bytes", "Sent", 3),
     ("tokens_per_second", "Tokens/s", 0),
     ("mfu", "MFU", 0),
 )
@@ -36,10 +36,11 @@ def mesh_table(search: MeshSearch) -> Table:
         rows=[_row(each) for each in search.choices],
         summary=[
             f"{search.gpus:,} {search.device}, {units.count(search.params)} parameters; "
-            f"{search.batch_size * search.gpus:,} sequences of {search.length:,} tokens in a step"
+            f"{search.batch_size * search.gpus:,} sequences of {search.length:,} tokens in a step, {_how(search)}"
         ],
         remarks=[
             *(f"Left out: {mesh}: {reason}." for mesh, reason in search.refused.items()),
+            *([] if search.spread is None else [f"Times: {search.spread.said}."]),
             *(f"Assumed: {text}." for text in search.assumptions),
             f"{search.records} passes of few layers were recorded.",
         ],
@@ -47,11 +48,16 @@ def mesh_table(search: MeshSearch) -> Table:
     )
 
 
+def _how(search: MeshSearch) -> str:
+    again = ", layers computed again in the backward pass" if search.checkpoint else ""
+    return f"{search.precision}, {search.optimizer}{again}"
+
+
 def _row(choice: MeshChoice) -> Row:
     share = choice.waiting / choice.time_estimate if choice.time_estimate else 0.0
     return Row(
         cells=(
-            Cell(dict(choice.mesh), said(choice.mesh)),
+            Cell(",".join(f"{name}={size}" for name, size in choice.mesh.items()), said(choice.mesh)),
             Cell(choice.needed_bytes, units.memory(choice.needed_bytes, 1)),
             Cell(choice.fits, "yes" if choice.fits else "no"),
             Cell(choice.time_estimate, units.duration(choice.time_estimate)),

@@ -43,7 +43,8 @@ def _question(plan: Plan) -> str:
     mesh = " × ".join(f"{name} {size:,}" for name, size in plan.mesh.items())
     what = "a training step" if plan.training else "an inference"
     batch = "" if plan.batch_size is None else f" of batch size {plan.batch_size}"
-    return f"{plan.processes:,} processes ({mesh}): {what}{batch} in each"
+    number = f"{plan.processes:,} process{'es' if plan.processes > 1 else ''}"
+    return f"{number} ({mesh}): {what}{batch} in each"
 
 
 def _each(plan: Plan) -> Table:
