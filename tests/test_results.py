@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from torchscan.inspection import inspect
 from torchscan.report.info import Info
 from torchscan.report.table import FORMATS, Table
 from torchscan.results import Result, shows
+from torchscan.runtime.exchanges import Process
+from torchscan.runtime.group_run import group_run_of
 
 SHAPE = (3, 8, 8)
 
@@ -71,6 +74,13 @@ def _meshes() -> Any:
     return searched_tokens()
 
 
+def _group_run() -> Any:
+    facts = _run()
+    run = getattr(facts, "facts", facts)
+    runs = [replace(run, process=Process(rank=rank, processes=2, launch="", began=0.0)) for rank in range(2)]
+    return group_run_of(runs)
+
+
 RESULTS: Mapping[str, Callable[[], Any]] = {
     "info": _info,
     "memory": lambda: torchscan.estimate_memory(block(), SHAPE, training=True, optimizer="SGD", device="RTX 3090"),
@@ -82,6 +92,7 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "plan": lambda: _plan(),
     "meshes": lambda: _meshes(),
     "run": _run,
+    "group run": lambda: _group_run(),
     "fields": lambda: torchscan.receptive_field(block(), SHAPE),
     "field": lambda: torchscan.receptive_field(block(), SHAPE)["conv"],
     "run comparison": lambda: torchscan.compare_info(_run(), _run()),
@@ -102,6 +113,7 @@ TABLES: Mapping[str, Callable[[Any], Table]] = {
     "meshes": torchscan.mesh_table,
     "fields": torchscan.field_table,
     "run": torchscan.run_table,
+    "group run": torchscan.group_table,
     "run comparison": torchscan.comparison_table,
     "comparison": torchscan.comparison_table,
     "trace": torchscan.cost_table,
@@ -117,6 +129,7 @@ SAYS = {
     "formulas": "MACs",
     "generation by batch size": "Tokens/s",
     "plan": "Collective",
+    "group run": "Behind",
     "meshes": "Tokens/s",
     "run": "Forward",
     "fields": "Sees everything by",

@@ -182,6 +182,7 @@ from torchscan.pages import (
 from torchscan.pages import (
     to_page as to_page,
 )
+from torchscan.ranks.gathering import gather_plan as gather_plan
 from torchscan.ranks.meshes import search_meshes as search_meshes
 from torchscan.ranks.plan import plan as plan
 from torchscan.report.aggregate import aggregate_info as aggregate_info
@@ -247,6 +248,7 @@ from torchscan.report.graphs.languages import (
     to_mermaid as to_mermaid,
 )
 from torchscan.report.graphs.svg import to_svg as to_svg
+from torchscan.report.group_run import group_table as group_table
 from torchscan.report.info import Info as Info
 from torchscan.report.inspection import run_table as run_table
 from torchscan.report.memory import (
@@ -293,11 +295,13 @@ from torchscan.runtime.compiling import CompiledFrame as CompiledFrame
 from torchscan.runtime.expected import Expected as Expected
 from torchscan.runtime.facts import InspectedCall as InspectedCall
 from torchscan.runtime.findings import NonFinite as NonFinite
+from torchscan.runtime.group_run import GroupRun as GroupRun
 from torchscan.runtime.provenance import RunProvenance as RunProvenance
 from torchscan.runtime.run import CallRun as CallRun
 from torchscan.runtime.run import DeviceRun as DeviceRun
 from torchscan.runtime.run import Latency as Latency
 from torchscan.runtime.run import RunFacts as RunFacts
+from torchscan.runtime.stragglers import Straggler as Straggler
 from torchscan.runtime.timeline import Slice as Slice
 from torchscan.runtime.timeline import Timeline as Timeline
 from torchscan.scan import Scan as Scan

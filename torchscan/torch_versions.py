@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -591,6 +592,33 @@ def chunking_verbs() -> list[tuple[Any, str]]:
     return [(module, "_chunk_with_empty")] if hasattr(module, "_chunk_with_empty") else []
 
 
+def flight_records() -> list[dict[str, Any]]:
+    """What torch remembers of the latest collectives of this process, on the host's clock; it may remember none."""
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    found: list[dict[str, Any]] = []
+    for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
+        dump = getattr(c10d, name, None)
+        if dump is not None:
+            with contextlib.suppress(RuntimeError, ValueError):
+                found += json.loads(dump()).get("entries", [])
+    return found
+
+
+def place_in_group() -> tuple[int, int] | None:
+    """The number of this process, and how many there are; None: it is alone."""
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is None or not c10d.is_initialized() or c10d.get_world_size() < 2:
+        return None
+    return c10d.get_rank(), c10d.get_world_size()
+
+
+def ranks_by_group() -> dict[str, tuple[int, ...]]:
+    """The groups that this process is in, by torch's names, with the processes in each."""
+    c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    names = {} if c10d is None else dict(c10d._world.pg_names)
+    return {str(name): tuple(c10d.get_process_group_ranks(group)) for group, name in names.items() if group is not None}
+
+
 def is_sharded_by_fsdp(module: nn.Module) -> bool:
     """Whether ``fully_shard`` was called on it, or on a module in it."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
@@ -639,6 +667,21 @@ def is_spread_type(kind: type) -> bool:
     """Whether tensors of this type are spread over processes, as DTensors are."""
     api = sys.modules.get("torch.distributed.tensor._api")
     return api is not None and issubclass(kind, api.DTensor)
+
+
+def whole_mesh_of(module: nn.Module) -> Any:
+    """The ``DeviceMesh`` that its parameters are spread over, of which FSDP and tensor parallelism may each know a part."""
+    spread: list[Any] = [each for each in module.parameters() if is_spread_type(type(each))]
+    meshes = {id(root): root for each in spread if (root := _root_of(each.device_mesh)) is not None}
+    return max(meshes.values(), key=lambda mesh: mesh.ndim, default=None)
+
+
+def _root_of(mesh: Any) -> Any:
+    if hasattr(mesh, "_get_root_mesh"):
+        return mesh._get_root_mesh()
+    from torch.distributed.device_mesh import _mesh_resources  # where older versions know it
+
+    return _mesh_resources.get_root_mesh(mesh)
 
 
 def local_part(tensor: Tensor) -> Tensor:

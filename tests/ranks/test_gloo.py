@@ -12,7 +12,7 @@ import torch.distributed as distributed
 from torch import nn
 
 from tests.ranks.processes import in_processes
-from torchscan import RecordError
+from torchscan import InputError, RecordError, gather_plan, plan_table
 from torchscan.analyses.collectives import collectives_of
 from torchscan.ranks.plan import plan
 from torchscan.scan import Scan
@@ -115,6 +115,19 @@ def record(rank: int, name: str) -> Facts:
     return facts_of(scan.steps, scan.memory)
 
 
+def gather(rank: int, name: str) -> Any:
+    """What is gathered in each process, and what is raised where one of them cannot be recorded."""
+    options: dict[str, Any] = {"batch_size": BATCH, "training": True, "optimizer": "AdamW"}
+    model = spread(CASES[name])
+    found = gather_plan(model, (WIDTH,), **options)
+    with pytest.raises(RecordError if rank != 1 else InputError) as raised:
+        gather_plan(model, (WIDTH,), **({**options, "batch_size": -1} if rank == 1 else options))
+    facts = [
+        (each.rank, dict(each.place), each.local_params, dict(each.memory.by_kind), each.collectives) for each in found.ranks
+    ]
+    return found.mesh, found.processes, facts, str(raised.value), plan_table(found).write("markdown")
+
+
 def local(tensor: Any) -> torch.Tensor:
     part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part.detach().clone()
@@ -184,6 +197,22 @@ def test_each_process_records_what_is_planned_for_it(name: str, tmp_path: Path) 
     for each, rank in zip(found, planned.ranks, strict=True):
         assert each == facts_of(rank.trace, rank.memory)
         assert each.local_params == rank.local_params
+
+
+def test_the_first_process_has_what_all_have_found(tmp_path: Path) -> None:
+    case = CASES["fsdp and tp"]
+    found = in_processes(case.processes, gather, "fsdp and tp", tmp_path)
+    options: dict[str, Any] = {"training": True, "optimizer": "AdamW", "batch_size": BATCH, "ranks": range(case.processes)}
+    planned = plan(build, (WIDTH,), mesh=case.mesh, apply=case.apply, **options).ranks
+    expected = [
+        (each.rank, dict(each.place), each.local_params, dict(each.memory.by_kind), each.collectives) for each in planned
+    ]
+    for rank, (mesh, processes, facts, _, _) in enumerate(found):
+        assert (mesh, processes) == (case.mesh, 4)
+        assert facts == (expected if rank == 0 else expected[rank : rank + 1])
+    assert "Of 4 processes" in found[0][-1]
+    assert all("1 of 4 processes could not be recorded; process 1: InputError: " in found[rank][3] for rank in (0, 2, 3))
+    assert "batch_size is -1" in found[1][3]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -47,6 +47,8 @@ Values that are NaN or infinite are found in any case, and who made them is said
 With --on-nonfinite warn it is said at once, too; with raise the step ends there, in a script by an
 exception, and the exit status is 1."""
 
+#: seconds that the first process waits for what the others save
+_PATIENCE = 10.0
 #: how deep modules are shown, unless it is said; data and pages have all
 _USUAL_DEPTH = 3
 
@@ -105,13 +107,29 @@ def _put(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namesp
     """Show what was found, also where it was raised, and write it to files. The exit status."""
     from torchscan.report.inspection import run_table
 
+    is_first = facts.process is None or facts.process.rank == 0  # others would write into the middle of what it says
     try:
         _save(facts, options)
     finally:  # steps are not taken again for a file that cannot be written
-        put_table(run_table(facts, max_depth=_depth(options)), options, json=partial(in_full, facts))
+        if is_first:
+            put_table(run_table(facts, max_depth=_depth(options)), options, json=partial(in_full, facts))
+    if is_first and facts.process is not None:
+        _put_group(facts, options)
     if error is not None:
         say(str(error))
     return FINE if error is None else EXCEEDED
+
+
+def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
+    """What all processes have found, if they save it; in a file there is what the first has found."""
+    from torchscan.live.opening import await_group
+    from torchscan.report.group_run import group_table
+
+    assert facts.process is not None  # noqa: S101 - it is one of several
+    if options.save is None:
+        say(f"note: this is process 0 of {facts.process.processes}; --save FOLDER also says who keeps the others waiting")
+    elif options.output is None and options.format == "text":
+        print(group_table(await_group(options.save, facts, _PATIENCE)))  # noqa: T201 - that is what was asked for
 
 
 def _save(facts: RunFacts, options: argparse.Namespace) -> None:

@@ -53,6 +53,7 @@ def _table(runs: list[WatchedRun], folder: Path) -> Table:
             Column(key="written", heading="Written", is_number=False, dispensable=1),
         ],
         rows=[_row(run, folder) for run in runs],
+        remarks=[f"{_name(run, folder)}: {each}." for run in runs for each in run.missing],
         noun="runs",
     )
 
@@ -62,9 +63,13 @@ def _row(run: WatchedRun, folder: Path) -> Row:
     from torchscan.report.table import Cell, Row
 
     steps, written = run.steps(), run.written
-    name = str(run.path.relative_to(folder)) if run.path != folder else run.path.name
+    name = _name(run, folder)
     figures = (steps[-1] if steps else None, len(steps), len(run.series), run.ranks)
     cells = [Cell(figure, units.exact(figure) if figure is not None else "–") for figure in figures]
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(written)) if written else "–"
     model = str(run.about.get("model", "–"))
     return Row(cells=[Cell(name, name), Cell(model, model), *cells, Cell(written, when)])
+
+
+def _name(run: WatchedRun, folder: Path) -> str:
+    return str(run.path.relative_to(folder)) if run.path != folder else run.path.name

@@ -19,6 +19,7 @@ from torchscan.errors import InputError
 from torchscan.live.bins import quantiles
 from torchscan.live.by_call import measured_in
 from torchscan.live.by_step import OverSteps
+from torchscan.live.missing import missing_in
 from torchscan.live.schema import FIGURES, KINDS, Distribution, Kind, Phase, Series
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Reader
@@ -88,7 +89,8 @@ class WatchedRun:
         return ranks_in(self.path)
 
     def __repr__(self) -> str:
-        return f"<WatchedRun {str(self.path)!r}: {len(self.steps())} steps, {len(self.series)} series>"
+        missing = "".join(f"; {each}" for each in self.missing)
+        return f"<WatchedRun {str(self.path)!r}: {len(self.steps())} steps, {len(self.series)} series{missing}>"
 
     @property
     def about(self) -> dict[str, Any]:
@@ -104,6 +106,13 @@ class WatchedRun:
     def ranks(self) -> int:
         """How many processes have trained."""
         return int(self.about.get("ranks", len(self._files)))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Which processes have recorded nothing, or were gone before the run was closed, in sentences."""
+        if self.path.is_file():
+            return tuple(self.about.get("missing", ()))
+        return tuple(missing_in(self._files))
 
     @property
     def series(self) -> tuple[Series, ...]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from torchscan.errors import InputError
 from torchscan.live.history import ranks_in
+from torchscan.live.missing import missing_in
 from torchscan.live.schema import Distribution, Phase, Series, Watched
 from torchscan.live.store import Reader, Store, StoreError
 from torchscan.live.uniting import together
@@ -37,12 +38,12 @@ def merge(run: Path, output: Path) -> None:
         readers = [Reader(file) for file in files]
         for reader in readers:
             stack.callback(reader.close)
-        _write(readers, beside)
+        _write(readers, beside, missing_in(files) if run.is_dir() else [])
         os.replace(beside, output)
 
 
-def _write(readers: list[Reader], path: Path) -> None:
-    store = Store(path, {**readers[0].about(), "ranks": len(readers)})
+def _write(readers: list[Reader], path: Path, missing: list[str]) -> None:
+    store = Store(path, {**readers[0].about(), "ranks": len(readers), "missing": missing})
     if (graph := next((each.graph() for each in readers), None)) is not None:
         store.keep_graph(graph)
     try:

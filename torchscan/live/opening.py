@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from pathlib import Path
 from typing import Any
 
+from torchscan.errors import InputError
 from torchscan.live.history import WatchedRun
 from torchscan.report import run_data
+from torchscan.runtime.group_run import GroupRun, group_run_of
+from torchscan.runtime.run import RunFacts
 
 _DATABASE = b"SQLite format 3\x00"
 
@@ -17,10 +22,29 @@ def open_run(path: str | os.PathLike[str]) -> Any:
 
     Returns:
         A :class:`RunFacts` of the file that ``run.save(path)`` wrote, a :class:`WatchedRun` of the folder that
-        ``watch(model, path)`` writes, or of one file in it. Anything else is refused: a report, a newer schema, a broken file.
+        ``watch(model, path)`` writes, or of one file in it, a :class:`GroupRun` of the folder that several processes have
+        saved what they inspected to. Anything else is refused: a report, a newer schema, a broken file.
     """
     place = Path(path)
+    if place.is_dir() and (saved := saved_in(place)):
+        return group_run_of([run_data.open_run(each) for each in saved])
     return WatchedRun(place) if place.is_dir() or _is_database(place) else run_data.open_run(place)
+
+
+def await_group(folder: Path, own: RunFacts, seconds: float) -> GroupRun:
+    """What all processes of this start have saved, once they have, or after so many seconds."""
+    end = time.monotonic() + seconds
+    group = group_run_of([own])
+    while group.missing and time.monotonic() < end:
+        time.sleep(0.1)
+        with contextlib.suppress(InputError):  # of another version
+            group = group_run_of([own, *(run_data.open_run(each) for each in saved_in(folder) if each.name != "rank0.json")])
+    return group
+
+
+def saved_in(folder: Path) -> list[Path]:
+    """What processes that train together have saved of what they inspected."""
+    return sorted(folder.glob("rank*.json"))
 
 
 def _is_database(path: Path) -> bool:

@@ -11,11 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from torchscan.errors import InputError
 from torchscan.live.channel import Message, Outlet
 from torchscan.live.guests import Statistic
+from torchscan.live.launched import processes_here, rank_here
 from torchscan.live.lock import Lock
 from torchscan.live.probe import Numbers
 from torchscan.live.sampled import Sampled
@@ -46,14 +45,14 @@ class Process:
         """``step``: what was recorded from there on is recorded anew."""
         self.folder = folder
         #: of what this process writes
-        self.path = folder / f"rank{_rank()}.sqlite"
+        self.path = folder / f"rank{rank_here()}.sqlite"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self.path.with_suffix(".lock"))
         except OSError as error:
             raise InputError(f"the run {str(folder)!r} cannot be written: {error}") from error
         #: of the processes that train together
-        self.is_first = _rank() == 0
+        self.is_first = rank_here() == 0
         #: the training step that would have come next when the run was closed
         self.reached = 0
         #: of each phase the last step that is there, and its number
@@ -61,6 +60,7 @@ class Process:
         self.dropped = 0
         ours, theirs = socket.socketpair()
         self._outlet = Outlet(ours)
+        about = {**about, "processes": processes_here(), "ended": None}
         task = Task(path=self.path, about=about, parent=os.getpid(), sinks=sinks, custom=custom)
         try:
             with theirs:
@@ -138,12 +138,3 @@ class Process:
         self._take_messages()
         self._outlet.close()
         self._lock.release()
-
-
-def _rank() -> int:
-    """Of this process among those that train together. Some launchers set no ``RANK``, and some only that of the machine."""
-    if "RANK" in os.environ:
-        return int(os.environ["RANK"])
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
-    return int(os.environ.get("LOCAL_RANK", "0"))

@@ -8,6 +8,7 @@ import mmap
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,7 +58,7 @@ class Worker:
         self._announced: list[Announced] = []
         #: their numbers in the file
         self._known: dict[int, int] = {}
-        self._has_failed = self._has_nan = False
+        self._has_failed = self._has_nan = self._is_over = False
         self._guests = Guests(task.sinks, task.custom, self._tell)
         self._parent, self._folder = parent, task.path.parent
         self._answers: dict[str, Callable[[Message], None]] = {
@@ -65,7 +66,7 @@ class Worker:
             "series": self._take_series,
             "step": self._take_step,
             "from": lambda message: self._store.forget_from(message["step"]),
-            "reached": lambda message: self._store.tell({"reached": message["step"]}),
+            "reached": self._note_end,
             "note": lambda message: self._store.note(message["what"]),
         }
 
@@ -78,6 +79,10 @@ class Worker:
             for message in self._line.heard():
                 if not self._parent.was_gone(_AFTERWARDS):
                     self._answer(message)
+        if not self._is_over:
+            with contextlib.suppress(StoreError):
+                self._store.tell({"ended": time.time()})
+                self._store.note("the process that trains was gone without closing the run")
         self._guests.close()
         self._store.close()
         self._line.flush()
@@ -94,6 +99,10 @@ class Worker:
         finally:
             if message["is"] == "step":
                 self._line.say({"is": "read"})
+
+    def _note_end(self, message: Message) -> None:
+        self._is_over = True
+        self._store.tell({"reached": message["step"]})
 
     def _tell(self, what: str) -> None:
         self._line.say({"is": "told", "what": what})

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from torchscan.analyses.collectives import collectives_of
+from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.plan import Plan, RankPlan
 from torchscan.analyses.roofline import Fabric
@@ -95,7 +96,7 @@ def plan(
     chosen = _chosen(ranks, size_of(mesh))
     with told(f"torchscan: one of {size_of(mesh):,} processes", is_shown=progress):
         found = [planned(build, mesh, apply, rank, asked, fabric) for rank in chosen]
-    return _plan(mesh, asked, found)
+    return plan_of(mesh, asked, found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +140,27 @@ def planned(
         scan = asked.of(model)
         try:
             trace, memory = scan.steps, scan.memory
-            if is_offloaded(model):
-                memory = replace(memory, assumptions=(*memory.assumptions, _OFFLOADED))
         except RecordError as error:
             raise failed_in_parts(error, model, rank) from error
-        place, names = _place(devices, mesh), _names(devices, mesh)
+        place, names = _place(devices, mesh), names_in(devices, mesh)
+    return rank_plan(scan, trace, offloading(memory, model), rank, place, names, fabric)
+
+
+def offloading(memory: MemoryEstimate, model: nn.Module) -> MemoryEstimate:
+    """The same, with what is assumed of parts that are kept on the host."""
+    return replace(memory, assumptions=(*memory.assumptions, _OFFLOADED)) if is_offloaded(model) else memory
+
+
+def rank_plan(
+    scan: Scan,
+    trace: Trace,
+    memory: MemoryEstimate,
+    rank: int,
+    place: Mapping[str, int],
+    names: Mapping[tuple[int, ...], str],
+    fabric: Fabric | None,
+) -> RankPlan:
+    """What follows from the record of one process."""
     costs = call_costs(trace)
     return RankPlan(
         rank=rank,
@@ -163,7 +180,7 @@ def _place(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[str, int]:
     return dict(zip(mesh, devices.get_coordinate() or [], strict=True))
 
 
-def _names(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[tuple[int, ...], str]:
+def names_in(devices: DeviceMesh, mesh: Mapping[str, int]) -> dict[tuple[int, ...], str]:
     """The dimensions of the mesh by the processes along them."""
     from torch.distributed import get_process_group_ranks
 
@@ -181,7 +198,8 @@ def held_in(trace: Trace) -> list[Any]:
     return [each for at, each in enumerate(trace.parameters) if each.identity == at and not each.is_buffer]
 
 
-def _plan(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) -> Plan:
+def plan_of(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) -> Plan:
+    """Of several processes; what is said of all is worked out from the record of the first."""
     first = found[0]
     unpriced = unpriced_operators(first.trace, call_costs(first.trace))
     warned = [f"a lower bound: the cost of {', '.join(unpriced)} is not known"] if unpriced else []

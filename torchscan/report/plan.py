@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
 
 from torchscan import units
 from torchscan.analyses.collectives import Collective
@@ -69,17 +69,37 @@ def _place(rank: RankPlan) -> str:
     return ", ".join(f"{name} {place}" for name, place in rank.place.items())
 
 
+#: what processes are compared by
+_COMPARED: Sequence[tuple[str, str, Callable[[RankPlan], float | None], Callable[[Any], str]]] = (
+    ("local_params", "Parameters", lambda rank: rank.local_params, units.count),
+    ("peak_bytes", "Peak memory", lambda rank: rank.memory.peak_bytes, units.memory),
+    ("macs", "MACs", lambda rank: rank.macs, units.count),
+    ("sent_bytes", "Sent to others", lambda rank: rank.sent_bytes, units.memory),
+    (
+        "time_estimate",
+        "Expected time",
+        lambda rank: None if rank.roofline is None else rank.roofline.time_estimate,
+        units.duration,
+    ),
+)
+
+
 def _ranks(plan: Plan) -> Table:
-    """A process a row."""
-    rows = [
-        [
-            Cell(each.rank, f"Process {each.rank}: {_place(each)}"),
-            Cell(each.local_params, units.count(each.local_params)),
-            Cell(each.memory.peak_bytes, units.memory(each.memory.peak_bytes)),
-        ]
-        for each in plan.ranks
-    ]
-    return totals_table(rows, ("", "Parameters", "Peak memory"))
+    """The least and the most of the processes that were planned, and which of them that is."""
+    rows = [row for each in _COMPARED if (row := _compared(plan, *each)) is not None]
+    return totals_table(rows, ("", "Least", "Most"), title=f"Of {len(plan.ranks):,} processes")
+
+
+def _compared(
+    plan: Plan, key: str, name: str, figure: Callable[[RankPlan], float | None], said: Callable[[Any], str]
+) -> list[Cell] | None:
+    found = [(value, each.rank) for each in plan.ranks if (value := figure(each)) is not None]
+    if not found:
+        return None
+    least, most = min(found), max(found, key=lambda each: (each[0], -each[1]))
+    ends = [least] if least[0] == most[0] else [least, most]
+    cells = [Cell(value, said(value) + (f" (process {rank})" if len(ends) > 1 else "")) for value, rank in ends]
+    return [Cell(key, name), *cells, *([cells[0]] if len(ends) == 1 else [])]
 
 
 #: the collectives that are one row

@@ -26,6 +26,7 @@ from torchscan.report.formulas import formula_table
 from torchscan.report.generation import generation_table
 from torchscan.report.graphs.languages import graph_table
 from torchscan.report.graphs.svg import to_svg
+from torchscan.report.group_run import group_table
 from torchscan.report.html import part_of
 from torchscan.report.info import Info
 from torchscan.report.inspection import run_table
@@ -36,6 +37,7 @@ from torchscan.report.remedies import remedies_table
 from torchscan.report.roofline import format_roofline, roofline_table
 from torchscan.report.table import Table
 from torchscan.results import shows
+from torchscan.runtime.group_run import GroupRun
 from torchscan.runtime.run import RunFacts
 from torchscan.trace.trace import Trace
 
@@ -64,6 +66,7 @@ _shows_as(GenerationSweep, generation_table)
 _shows_as(SymbolicCosts, formula_table)
 _shows_as(MeshSearch, mesh_table)
 _shows_as(Plan, plan_table)
+_shows_as(GroupRun, group_table)
 _shows_as(RunFacts, lambda run: run_table(run, max_depth=None), lambda run: run_table(run).write("text"))  # a page folds
 _shows_as(Comparison, comparison_table, format_comparison)
 _shows_as(RunComparison, comparison_table, format_comparison)

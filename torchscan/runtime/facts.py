@@ -83,6 +83,9 @@ class StepFacts:
     leaves: int
     #: what optimizers took
     optimizer: int
+    #: when it began and was over, in nanoseconds since 1970
+    began: int
+    over: int
     #: from the start of this step to that of the next, and what of that came after everything else; None: there is no next one
     period: int | None
     between: int | None
@@ -112,6 +115,8 @@ def facts_of(
         owned=sum(own),
         leaves=times.backward.get(LEAVES, 0),
         optimizer=times.optimizer,
+        began=times.began_at,
+        over=times.over_at,
         period=times.period,
         between=times.between,
         counts=_counts(values),

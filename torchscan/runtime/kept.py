@@ -7,6 +7,7 @@ from collections import Counter
 from torchscan.measured import Key
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.compiling import Compilation
+from torchscan.runtime.exchanges import Group, group_here
 from torchscan.runtime.facts import StepFacts
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.memory import Shapes
@@ -34,6 +35,8 @@ class KeptSteps:
         #: the first producers in the first steps that have any, and how many have
         self._nonfinite: list[NonFinite] = []
         self._nonfinite_steps = 0
+        #: those that it trains with, who may be gone when the steps are looked at
+        self._group: Group | None = None
 
     @property
     def facts(self) -> list[StepFacts]:
@@ -42,6 +45,7 @@ class KeptSteps:
 
     def keep(self, step: Step) -> None:
         """One more."""
+        self._group = self._group or group_here()
         facts = step.facts(self.number, self._steps[-1] if self._steps else None)
         self._steps.append(facts)
         self.number += 1
@@ -74,6 +78,8 @@ class KeptSteps:
             differing=len(measured) - len(alike),
             calls=() if step is None else step.calls(),
             timeline=None if step is None else step.timeline(),
+            process=None if self._group is None else self._group.process,
+            exchanges=() if step is None or self._group is None else step.exchanges(alike, step.timeline(), self._group),
             nonfinite=self._nonfinite,
             nonfinite_steps=self._nonfinite_steps,
             checked=self._checked,

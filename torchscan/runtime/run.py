@@ -24,6 +24,7 @@ from torchscan.results import Result
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.chrome_trace import chrome_trace
 from torchscan.runtime.compiling import Compilation
+from torchscan.runtime.exchanges import Exchange, Process
 from torchscan.runtime.expected import Expected, ExpectedTimes, expected_of, expected_times
 from torchscan.runtime.facts import COUNTED, InspectedCall, StepFacts
 from torchscan.runtime.findings import NonFinite
@@ -161,6 +162,10 @@ class RunFacts(Result, Inspected):
     compilation: Compilation | None = None
     #: of the last step
     timeline: Timeline = field(default_factory=Timeline)
+    #: which of the processes that train together was inspected; None: it trained alone
+    process: Process | None = None
+    #: what each step does together with other processes, in the order in which this one comes to it
+    exchanges: tuple[Exchange, ...] = ()
 
     def __repr__(self) -> str:
         """A short one: there may be thousands of calls."""
@@ -215,9 +220,22 @@ class RunFacts(Result, Inspected):
         require_step_time(self.step_time, slowest, where, most=most, device=device, tolerance=tolerance)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""
+        """Write everything as JSON, which :func:`open_run` reads; what is there is replaced when all is written.
+
+        Of processes that train together, ``path`` is a folder, in which each has a file of its own.
+        """
         content = {"schema": f"{KIND}/{SCHEMA}", **self.as_dict()}
-        write_text(Path(path), json.dumps(content, allow_nan=False) + "\n")
+        write_text(self._file(path), json.dumps(content, allow_nan=False) + "\n")
+
+    def _file(self, path: str | os.PathLike[str]) -> Path:
+        if self.process is None:
+            return Path(path)
+        try:
+            Path(path).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            said = f"{self.process.processes} processes train together, and each writes a file into the folder {str(path)!r}"
+            raise InputError(f"{said}, which cannot be made: {error}") from error
+        return Path(path) / f"rank{self.process.rank}.json"
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the last step as a trace, to be opened in Perfetto (ui.perfetto.dev) or chrome://tracing."""
@@ -241,6 +259,8 @@ class Watched:
     nonfinite_steps: int = 0
     checked: Sequence[Checked] = ()
     timeline: Timeline | None = None
+    process: Process | None = None
+    exchanges: tuple[Exchange, ...] = ()
     compilation: Compilation | None = None
 
 
@@ -282,6 +302,8 @@ def run_of(
         compilation=watched.compilation,
         provenance=provenance,
         timeline=watched.timeline or Timeline(),
+        process=watched.process,
+        exchanges=watched.exchanges,
     )
 
 

@@ -15,6 +15,7 @@ from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.bookkeeping.tensors import shape_of
 from torchscan.recording.call_tree import Call, Given
 from torchscan.runtime.checks import Checked
+from torchscan.runtime.exchanges import Clock, Exchange, Group, exchanges_of
 from torchscan.runtime.facts import COUNTED, InspectedCall, StepFacts, facts_of
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.memory import CallMemory, Shapes
@@ -152,6 +153,10 @@ class Step:
         keys = before.keys if before is not None and before.keys == keys else keys
         shapes = _plain(self._shapes[0][0]) if 0 in self._shapes else ()
         return facts_of(number, self._calls, keys, shapes, self._times, self._values)
+
+    def exchanges(self, alike: Sequence[StepFacts], timeline: Timeline, group: Group) -> tuple[Exchange, ...]:
+        """What it and others like it did together with other processes."""
+        return exchanges_of(alike, timeline, Clock(Clock.ahead_now(), self._times.looked), self._times.zero, group)
 
     def timeline(self) -> Timeline:
         """When what ran in it, on the host."""

@@ -31,7 +31,7 @@ class Timeline:
 
 def timeline_of(calls: Sequence[Call], times: StepTimes) -> Timeline:
     """The timeline of a step."""
-    zero = min(times.started.values(), default=0)
+    zero = times.zero
     ran = [Slice(call.index, times.started[call.index] - zero, end - zero) for call, end in _ended(calls, times)]
     nodes = [Slice(None if call == LEAVES else call, start - zero, end - zero) for call, start, end in times.nodes]
     again = [each for each in ran if each.call in times.again]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import perf_counter_ns
+from time import perf_counter_ns, time_ns
 
 from torchscan.recording.call_tree import Call, is_in_backward_pass
 from torchscan.runtime.device_times import DeviceTimes
@@ -44,6 +44,10 @@ class StepTimes:
         self._began = self._last = self._over = self._optimizer_start = 0
         #: nanoseconds that were spent on looking, which are nobody's, and when the looking that goes on began
         self.looking = self._looking_since = 0
+        #: when looking ended, and how much there had been by then
+        self.looked: list[tuple[int, int]] = []
+        #: when it began and was over, in nanoseconds since 1970
+        self.began_at = self.over_at = 0
 
     def now(self) -> int:
         """The time, on a clock that stands still while anything is looked at."""
@@ -56,7 +60,9 @@ class StepTimes:
 
     def end_looking(self, start: int) -> None:
         """Until now."""
-        self.looking += perf_counter_ns() - start
+        end = perf_counter_ns()
+        self.looking += end - start
+        self.looked.append((end, self.looking))
         self._looking_since = 0
 
     @contextmanager
@@ -79,11 +85,13 @@ class StepTimes:
     def begin(self) -> int:
         """A forward pass of the model begins, perhaps not the first. When that is."""
         self._began = self._began or self.now()
+        self.began_at = self.began_at or time_ns()
         return perf_counter_ns()
 
     def close(self, *, is_followed: bool) -> None:
         """The step is over; if it ``is_followed`` by another, what was between is known."""
         self._over = self.now() if is_followed else 0
+        self.over_at = time_ns()
 
     @property
     def period(self) -> int | None:
@@ -103,6 +111,11 @@ class StepTimes:
             self._last = self.now()
             self.optimizer += self._last - self._optimizer_start
             self._optimizer_start = 0
+
+    @property
+    def zero(self) -> int:
+        """When the first call started."""
+        return min(self.started.values(), default=0)
 
     @property
     def has_begun_backward(self) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.live.by_step import OverSteps
-from torchscan.live.explore.shown import data_of_run, first_nans, measured_by_key
+from torchscan.live.explore.shown import data_of_run, measured_by_key, wrong_in
 from torchscan.live.history import WatchedRun, ranks_in, readers_of
 from torchscan.live.schema import Series
 from torchscan.live.store import Reader
@@ -48,7 +48,7 @@ class Followed:
         """What the last step has measured, by call."""
         measured, runs = self._run.last(), [self._run, *(each._run for each in others)]
         found = measured_by_key(self._run, measured)
-        return {"source": measured.source, "wrong": first_nans(runs), "isDrawn": self._is_drawn, **found}
+        return {"source": measured.source, "wrong": wrong_in(runs), "isDrawn": self._is_drawn, **found}
 
     def newest(self) -> tuple[object, ...]:
         """How much is written; another answer: there is something new."""

@@ -32,7 +32,7 @@ def data_of_run(run: WatchedRun, measured: Measured, *others: WatchedRun) -> dic
         **graph,
         **with_all_calls(graph["rows"], graph["levels"], calls, types),
         "question": [measured.source, *graph["question"], *(f"beside {each.path.name}" for each in others)],
-        "verdicts": [*first_nans([run, *others]), *graph["verdicts"]],
+        "verdicts": [*wrong_in([run, *others]), *graph["verdicts"]],
         "measured": measured_by_key(run, measured),
     }
 
@@ -89,10 +89,18 @@ class _Nan(NamedTuple):
     series: Series | None
 
 
-def first_nans(runs: Sequence[WatchedRun]) -> list[dict[str, Any]]:
-    """The first NaN of each run; that of the first leads to who made it."""
+def wrong_in(runs: Sequence[WatchedRun]) -> list[dict[str, Any]]:
+    """The first NaN of each run, of which that of the first leads to who made it; and which processes are missing."""
     found = [(run, nan) for run in runs if (nan := _first_nan(run)) is not None]
-    return [_verdict(nan, run, is_linked=run is runs[0], is_of_several=len(runs) > 1) for run, nan in found]
+    missing = [(run, said) for run in runs for said in run.missing]
+    several = len(runs) > 1
+    return [
+        *(_verdict(nan, run, is_linked=run is runs[0], is_of_several=several) for run, nan in found),
+        *(
+            {"label": f"Missing in {cut(run.path.name)}" if several else "Missing", "value": "", "said": said}
+            for run, said in missing
+        ),
+    ]
 
 
 def _verdict(nan: _Nan, run: WatchedRun, *, is_linked: bool, is_of_several: bool) -> dict[str, Any]:

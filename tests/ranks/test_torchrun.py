@@ -1,0 +1,127 @@
+"""Real jobs of several processes, started by torchrun: recorded, inspected and watched, and read as one afterwards."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from torch.torch_version import TorchVersion
+
+import torchscan
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(TorchVersion(torch.__version__) < "2.7", reason="torch 2.6 shards on devices alone"),
+]
+
+HERE = Path(__file__).parents[2]
+TRAINS = """
+import datetime, os, signal, sys, time, torch, torchscan
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+folder, kills = sys.argv[1], sys.argv[2] == "kills"
+rank = dist.get_rank()
+
+
+class Slow(nn.Linear):
+    def forward(self, x):
+        if rank == 1:
+            time.sleep(0.05)
+        return super().forward(x)
+
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), Slow(64, 64), nn.Linear(64, 2))
+for part in (model[0], model[2], model[3], model):
+    fully_shard(part)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.rand(16, 8)).square().mean().backward()
+        optimizer.step()
+
+
+if kills:
+    watcher = torchscan.watch(model, folder + "/watched", every=1)
+    train(2)
+    time.sleep(12)  # until the workers are up and have written these
+    train(5)
+    time.sleep(2)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    train(5)
+    raise SystemExit("torch goes on without process 1")
+plan = torchscan.gather_plan(model, (8,), batch_size=16, training=True, optimizer="SGD")
+if rank == 0:
+    print(plan)
+with torchscan.watch(model, folder + "/watched", every=1), torchscan.inspect(model) as run:
+    train(6)
+run.save(folder + "/inspected")
+dist.destroy_process_group()
+"""
+
+
+def started(tmp_path: Path, number: int, *args: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(TRAINS))
+    call = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}", str(script)]
+    known = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(  # noqa: S603
+        [*call, str(tmp_path), *args], cwd=tmp_path, env=known, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_a_job_is_recorded_inspected_and_watched(number: int, tmp_path: Path) -> None:
+    done = started(tmp_path, number, "trains")
+    assert done.returncode == 0, done.stderr
+    assert f"{number} processes (" in done.stdout
+    assert re.search(rf"Of {number} processes\s+Least\s+Most", done.stdout)
+
+    watched = torchscan.open_run(tmp_path / "watched")
+    assert (watched.ranks, watched.steps(), watched.missing) == (number, list(range(6)), ())
+
+    group = torchscan.open_run(tmp_path / "inspected")
+    assert (group.processes, [run.process.rank for run in group.runs], group.missing) == (number, list(range(number)), ())
+    table = group.__str__()
+    assert all(re.search(rf"^{rank} ", table, re.MULTILINE) for rank in range(number))
+    if not group.runs[0].exchanges:
+        pytest.skip("this torch does not say when processes come to a collective")
+    worst = group.stragglers[0]
+    assert (worst.rank, worst.layer, worst.phase, worst.kind) == (1, "2", "forward", "all-gather")
+    assert 0.045 < worst.lost < 0.2
+    assert group.late[1] == max(group.late)
+
+
+def test_of_a_process_that_is_killed_the_reader_says_so(tmp_path: Path) -> None:
+    done = started(tmp_path, 2, "kills")
+    assert done.returncode != 0
+    run = torchscan.open_run(tmp_path / "watched")
+    assert run.ranks == 2
+    assert run.steps()[:6] == list(range(6))
+    (said,) = run.missing
+    assert said.startswith("process 1 of 2 was gone at ")
+    assert "its last step 5, and did not close the run" in said
+    united = tmp_path / "united.sqlite"
+    shown = subprocess.run(  # noqa: S603
+        [sys.executable, "-m", "torchscan", "merge", "watched", str(united)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(HERE)},
+    )
+    assert shown.returncode == 0
+    assert torchscan.open_run(united).missing == (said,)
+    (tmp_path / "watched" / "rank0.sqlite").unlink()
+    assert "process 0 of 2 has recorded nothing" in torchscan.open_run(tmp_path / "watched").missing

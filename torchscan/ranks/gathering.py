@@ -1,0 +1,158 @@
+"""``gather_plan``: the same of processes that are really there, each of which records its own part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+
+from torchscan.analyses.plan import Plan, RankPlan
+from torchscan.analyses.roofline import Fabric
+from torchscan.errors import InputError, RecordError
+from torchscan.hardware.devices import device_named
+from torchscan.ranks.plan import Asked, names_in, offloading, plan_of, rank_plan
+from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
+from torchscan.recording.request import check_request, require_module
+from torchscan.recording.sharding import failed_in_parts
+from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.torch_versions import is_group_pretended, is_wrapped_by_ddp, whole_mesh_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_T = TypeVar("_T")
+#: the one dimension where a model is on no mesh: copied by ``DistributedDataParallel``, say
+_ALL = "world"
+
+
+def gather_plan(
+    model: nn.Module,
+    input_shape: Shapes | None = None,
+    dtype: DTypes | None = None,
+    *,
+    device: str | None = None,
+    per_machine: int = 8,
+    network_gbs: float = 50.0,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    batch_size: int = 1,
+    training: bool = False,
+    loss: Callable[[Any], Tensor] | None = None,
+    optimizer: OptimizerChoice | None = None,
+) -> Plan:
+    """What each process of the group that is there holds, computes and sends, for the model as it is sharded now.
+
+    Every process of the group calls it, as a collective. Each records its own part on shapes alone, and changes nothing; the
+    first is sent what all have found, the others have their own.
+
+    Args:
+        model: as it is trained: sharded by ``fully_shard``, ``parallelize_module``, wrapped in ``DistributedDataParallel``.
+        input_shape: of one sample, as for :func:`summary`; of what one process gets.
+        dtype: of the inputs that are made from it.
+        device: the card of each process, for times and whether it fits: ``torchscan devices`` lists all known ones.
+        per_machine: how many devices there are in a machine.
+        network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
+        args: the model's positional arguments, in place of ``input_shape``: those of this process.
+        kwargs: the model's keyword arguments.
+        batch_size: samples of one process.
+        training: a training step instead of an inference.
+        loss: of the model's output; by default the sum of all of it.
+        optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
+    """
+    require_module(model)
+    _require_group()
+    asked = Asked(
+        input_shape=input_shape,
+        dtype=dtype,
+        device=device,
+        args=args,
+        kwargs=kwargs,
+        batch_size=batch_size,
+        training=training,
+        loss=loss,
+        optimizer=optimizer,
+    )
+    fabric = None if device is None else Fabric(device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs)
+    mesh, place, names = _mesh_of(model)
+    _in_all(lambda: _check(model, asked))  # while they record, processes wait for each other
+    own = _in_all(lambda: _own(model, asked, fabric, place, names))
+    return plan_of(mesh, asked, _gathered(own))
+
+
+def _require_group() -> None:
+    import torch.distributed as distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()) or is_group_pretended():
+        raise InputError(
+            "there is no group of processes: call init_process_group() first, or plan(…, mesh=…, apply=…), which needs none"
+        )
+
+
+def _mesh_of(model: nn.Module) -> tuple[dict[str, int], dict[str, int], dict[tuple[int, ...], str]]:
+    """The sizes of its dimensions, the place of this process there, and the dimensions by the processes along them."""
+    import torch.distributed as distributed
+
+    mesh = whole_mesh_of(model)
+    if mesh is None or mesh.get_coordinate() is None or not mesh.mesh_dim_names:
+        number = distributed.get_world_size()
+        names = {} if is_wrapped_by_ddp(model) else {tuple(range(number)): _ALL}  # what DDP says is not recorded
+        return {_ALL: number}, {_ALL: distributed.get_rank()}, names
+    sizes = dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))
+    return sizes, dict(zip(sizes, mesh.get_coordinate(), strict=True)), names_in(mesh, sizes)
+
+
+def _check(model: nn.Module, asked: Asked) -> bool:
+    """Refuse what can be seen to be wrong before anything is recorded."""
+    check_request(asked.of(model).question.whole())
+    if asked.input_shape is not None:
+        example_inputs(model, asked.input_shape, asked.dtype, asked.batch_size, torch.device("meta"))
+    return True
+
+
+def _own(
+    model: nn.Module, asked: Asked, fabric: Fabric | None, place: Mapping[str, int], names: Mapping[tuple[int, ...], str]
+) -> RankPlan:
+    import torch.distributed as distributed
+
+    scan, rank = asked.of(model), distributed.get_rank()
+    try:
+        return rank_plan(scan, scan.steps, offloading(scan.memory, model), rank, place, names, fabric)
+    except RecordError as error:
+        raise failed_in_parts(error, model, rank) from error
+
+
+def _in_all(work: Callable[[], _T]) -> _T:
+    """What this process finds, if all find something: else those that did would wait for the others for ever."""
+    import torch.distributed as distributed
+
+    found, error = _tried(work)
+    failed: list[str | None] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(failed, None if error is None else f"{type(error).__name__}: {error}".partition("\n")[0])
+    if error is not None:
+        raise error
+    others = {rank: said for rank, said in enumerate(failed) if said is not None}
+    if others:
+        rank, said = next(iter(others.items()))
+        raise RecordError(f"{len(others)} of {len(failed)} processes could not be recorded; process {rank}: {said}")
+    assert found is not None  # noqa: S101 - there was no error
+    return found
+
+
+def _tried(work: Callable[[], _T]) -> tuple[_T | None, Exception | None]:
+    try:
+        return work(), None
+    except Exception as error:
+        return None, error
+
+
+def _gathered(own: RankPlan) -> list[RankPlan]:
+    """In the first process those of all. Of the others' records only what is said of parameters is sent: calls are many."""
+    import torch.distributed as distributed
+
+    sent = replace(own, trace=replace(own.trace, modules=(), ops=(), tensors=(), storages=()))
+    found: list[Any] | None = [None] * distributed.get_world_size() if distributed.get_rank() == 0 else None
+    distributed.gather_object(sent, found)
+    return [own] if found is None else [own, *found[1:]]

@@ -1,0 +1,182 @@
+"""When this process came to what it does together with others, by torch's flight recorder, which has its last collectives."""
+
+from __future__ import annotations
+
+import os
+import time
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+from torchscan.runtime.facts import StepFacts
+from torchscan.runtime.timeline import Timeline
+from torchscan.torch_versions import flight_records, place_in_group, ranks_by_group
+
+#: what launchers tell the processes that they start
+_LAUNCH = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT")
+ExchangePhase = Literal["forward", "backward", "outside"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """Which of the processes that train together it is."""
+
+    rank: int
+    processes: int
+    #: what all processes of one start of the program have in common, as far as the launcher says it
+    launch: str
+    #: when it was met first, in seconds since 1970
+    began: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A collective that each measured step has."""
+
+    #: "all-reduce", "all-gather", …
+    kind: str
+    #: torch's name of the group, and which processes are in it
+    group: str
+    ranks: tuple[int, ...]
+    #: the index of the call in which this process came to it, and when; None: in none, by the loss or a hook, say
+    call: int | None
+    phase: ExchangePhase
+    #: nanoseconds from the start of the timeline, in the last step
+    at: int
+    #: of each step: which of its group's it is, and when this process came to it, in nanoseconds since 1970
+    numbers: tuple[int, ...]
+    arrivals: tuple[int, ...]
+
+
+class Clock(NamedTuple):
+    """How the clock of a step's times, which stands still while torchscan looks, goes with that of the machine."""
+
+    #: what the machine's clock is ahead of the processor's
+    ahead: int
+    #: when looking ended, by the processor's clock, and how much had been looked by then
+    looked: Sequence[tuple[int, int]]
+
+    @classmethod
+    def ahead_now(cls) -> int:
+        """By how much."""
+        return time.time_ns() - time.perf_counter_ns()
+
+    def own(self, moment: int) -> int:
+        """A moment of the machine's clock on that of the step."""
+        raw = moment - self.ahead
+        before = bisect_right(self.looked, (raw, 0))
+        return raw - (self.looked[before - 1][1] if before else 0)
+
+
+class _Entry(NamedTuple):
+    kind: str
+    group: str
+    number: int
+    arrival: int
+
+
+class Group(NamedTuple):
+    """Those that train together, as this process knows them while they do."""
+
+    process: Process
+    #: which are in each group, by torch's names
+    ranks: Mapping[str, tuple[int, ...]]
+
+
+def group_here() -> Group | None:
+    """None: it trains alone."""
+    place = place_in_group()
+    if place is None:
+        return None
+    launch = "/".join(os.environ[name] for name in _LAUNCH if name in os.environ)
+    return Group(Process(rank=place[0], processes=place[1], launch=launch, began=time.time()), ranks_by_group())
+
+
+def exchanges_of(steps: Sequence[StepFacts], timeline: Timeline, clock: Clock, zero: int, group: Group) -> tuple[Exchange, ...]:
+    """Of the steps that torch still knows of, those that have the same ones as the last.
+
+    ``zero``: when the timeline begins, on the step's clock.
+    """
+    records = flight_records()
+    entries = sorted((_entry(each) for each in records), key=lambda each: each.arrival)
+    is_cut = any(each["record_id"] for each in records[:1])
+    found = [here for step in steps if (here := _within(entries, step, is_cut=is_cut))]
+    if not found:
+        return ()
+    last = found[-1]
+    alike = [each for each in found if _kinds(each) == _kinds(last)]
+    return tuple(
+        _exchange(each, group.ranks, timeline, clock.own(each[-1].arrival) - zero) for each in zip(*alike, strict=True)
+    )
+
+
+def _entry(record: Mapping[str, Any]) -> _Entry:
+    kind = str(record["profiling_name"]).rpartition(":")[2].strip("_").replace("_", "-")
+    number = record["p2p_seq_id"] if record["is_p2p"] else record["collective_seq_id"]
+    return _Entry(kind, str(record["process_group"][0]), int(number), int(record["time_created_ns"]))
+
+
+def _within(entries: Sequence[_Entry], step: StepFacts, *, is_cut: bool) -> list[_Entry]:
+    """Those of a step; none, if some may have been forgotten."""
+    begin, end = (bisect_right(entries, moment, key=lambda each: each.arrival) for moment in (step.began, step.over))
+    return [] if is_cut and not begin else list(entries[begin:end])
+
+
+def _kinds(entries: Sequence[_Entry]) -> list[tuple[str, str]]:
+    return [(each.kind, each.group) for each in entries]
+
+
+def _exchange(entries: Sequence[_Entry], ranks: Mapping[str, tuple[int, ...]], timeline: Timeline, at: int) -> Exchange:
+    """Of one in each step."""
+    last = entries[-1]
+    call, phase = _place(timeline, at)
+    return Exchange(
+        kind=last.kind,
+        group=last.group,
+        ranks=ranks.get(last.group, ()),
+        call=call,
+        phase=phase,
+        at=at,
+        numbers=tuple(each.number for each in entries),
+        arrivals=tuple(each.arrival for each in entries),
+    )
+
+
+def _place(timeline: Timeline, at: int) -> tuple[int | None, ExchangePhase]:
+    """In which call a moment of the step is."""
+    phases: tuple[tuple[ExchangePhase, Any], ...] = (("backward", timeline.backward), ("forward", timeline.forward))
+    for phase, slices in phases:
+        inside = [each for each in slices if each.start <= at <= each.end]
+        if inside:
+            return inside[-1].call, phase
+    return None, "outside"
+
+
+def spent_within(timeline: Timeline, begin: int, end: int) -> dict[tuple[int | None, ExchangePhase], int]:
+    """What of a stretch of the step was spent in which call, but not in calls in it, in nanoseconds."""
+    phases: tuple[tuple[ExchangePhase, Any], ...] = (("forward", timeline.forward), ("backward", timeline.backward))
+    found: dict[tuple[int | None, ExchangePhase], int] = {}
+    for phase, slices in phases:
+        cut = [
+            (max(each.start, begin), min(each.end, end), each.call) for each in slices if each.start < end and each.end > begin
+        ]
+        for (start, stop), inside in _innermost(cut):
+            found[inside, phase] = found.get((inside, phase), 0) + stop - start
+    return found
+
+
+def _innermost(slices: Sequence[tuple[int, int, int | None]]) -> list[tuple[tuple[int, int], int | None]]:
+    """Stretches, and which of the slices that cover each began last."""
+    edges = sorted({edge for start, stop, _ in slices for edge in (start, stop)})
+    found: list[tuple[tuple[int, int], int | None]] = []
+    open_: list[tuple[int, int, int | None]] = []
+    coming = sorted(slices, key=lambda each: (each[0], -each[1]))[::-1]
+    for start, stop in pairwise(edges):
+        while coming and coming[-1][0] <= start:
+            open_.append(coming.pop())
+        open_ = [each for each in open_ if each[1] > start]
+        if open_:
+            found.append(((start, stop), open_[-1][2]))
+    return found

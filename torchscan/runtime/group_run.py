@@ -1,0 +1,64 @@
+"""What was measured of the processes of a training, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torchscan.errors import InputError
+from torchscan.results import Result
+from torchscan.runtime.run import RunFacts
+from torchscan.runtime.stragglers import Straggler, lateness, stragglers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRun(Result):
+    """What inspections of processes that train together have found."""
+
+    #: how many processes there are
+    processes: int
+    #: of those that have saved what they found, by rank
+    runs: tuple[RunFacts, ...]
+    #: ranks of those that have not
+    missing: tuple[int, ...]
+    #: of each run: seconds of a step that its process takes longer for its own work than the fastest
+    late: tuple[float, ...]
+    #: whom the others wait for; the one that is furthest behind first
+    stragglers: tuple[Straggler, ...]
+
+    def __repr__(self) -> str:
+        """A short one: there may be thousands of calls."""
+        missing = f", {len(self.missing)} missing" if self.missing else ""
+        return f"<GroupRun: {self.processes} processes{missing}, {self.runs[0].steps} steps>"
+
+    def rank_of(self, run: RunFacts) -> int:
+        """Of a run of these."""
+        return 0 if run.process is None else run.process.rank
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-serialisable data."""
+        plain = {"processes": self.processes, "missing": list(self.missing), "late": list(self.late)}
+        return {
+            **plain,
+            "stragglers": [asdict(each) for each in self.stragglers],
+            "runs": [each.as_dict() for each in self.runs],
+        }
+
+
+def group_run_of(runs: Sequence[RunFacts]) -> GroupRun:
+    """Of the files of one folder, some of which may be of another start of the same program."""
+    known = [(run.process, run) for run in runs if run.process is not None]
+    if not known:
+        raise InputError("these runs are not of processes that train together")
+    latest = max(known, key=lambda each: each[0].began)[0]
+    own = sorted(((each.rank, run) for each, run in known if each.launch == latest.launch), key=lambda each: each[0])
+    found = [run for _, run in own]
+    late = lateness(found)
+    return GroupRun(
+        processes=latest.processes,
+        runs=tuple(found),
+        missing=tuple(sorted(set(range(latest.processes)) - {rank for rank, _ in own})),
+        late=tuple(late.get(rank, 0.0) for rank, _ in own),
+        stragglers=stragglers(found),
+    )
