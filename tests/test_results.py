@@ -74,6 +74,11 @@ def _meshes() -> Any:
     return searched_tokens()
 
 
+def _pipeline() -> Any:
+    stages = [nn.Linear(4, 4) for _ in range(2)]
+    return torchscan.plan_pipeline(stages, (4,), microbatches=2, device="RTX 3090")
+
+
 def _group_run() -> Any:
     facts = _run()
     run = getattr(facts, "facts", facts)
@@ -93,6 +98,7 @@ RESULTS: Mapping[str, Callable[[], Any]] = {
     "meshes": lambda: _meshes(),
     "run": _run,
     "group run": lambda: _group_run(),
+    "pipeline": lambda: _pipeline(),
     "fields": lambda: torchscan.receptive_field(block(), SHAPE),
     "field": lambda: torchscan.receptive_field(block(), SHAPE)["conv"],
     "run comparison": lambda: torchscan.compare_info(_run(), _run()),
@@ -114,6 +120,7 @@ TABLES: Mapping[str, Callable[[Any], Table]] = {
     "fields": torchscan.field_table,
     "run": torchscan.run_table,
     "group run": torchscan.group_table,
+    "pipeline": torchscan.pipeline_table,
     "run comparison": torchscan.comparison_table,
     "comparison": torchscan.comparison_table,
     "trace": torchscan.cost_table,
@@ -130,6 +137,7 @@ SAYS = {
     "generation by batch size": "Tokens/s",
     "plan": "Collective",
     "group run": "Behind",
+    "pipeline": "Bubbles",
     "meshes": "Tokens/s",
     "run": "Forward",
     "fields": "Sees everything by",

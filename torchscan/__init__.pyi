@@ -36,6 +36,9 @@ from torchscan.analyses.module_graph import (
 from torchscan.analyses.module_graph import (
     module_graph as module_graph,
 )
+from torchscan.analyses.pipeline import PipelinePlan as PipelinePlan
+from torchscan.analyses.pipeline import PipelineProcess as PipelineProcess
+from torchscan.analyses.pipeline import StagePlan as StagePlan
 from torchscan.analyses.plan import Plan as Plan
 from torchscan.analyses.plan import RankPlan as RankPlan
 from torchscan.analyses.receptive_field import (
@@ -184,6 +187,7 @@ from torchscan.pages import (
 )
 from torchscan.ranks.gathering import gather_plan as gather_plan
 from torchscan.ranks.meshes import search_meshes as search_meshes
+from torchscan.ranks.pipeline import plan_pipeline as plan_pipeline
 from torchscan.ranks.plan import plan as plan
 from torchscan.report.aggregate import aggregate_info as aggregate_info
 from torchscan.report.compare import (
@@ -262,9 +266,11 @@ from torchscan.report.pictures.generation import draw_generation as draw_generat
 from torchscan.report.pictures.layers import draw_layers as draw_layers
 from torchscan.report.pictures.memory import draw_memory as draw_memory
 from torchscan.report.pictures.models import draw_models as draw_models
+from torchscan.report.pictures.pipeline import draw_pipeline as draw_pipeline
 from torchscan.report.pictures.plan import draw_plan as draw_plan
 from torchscan.report.pictures.receptive_field import draw_receptive_field as draw_receptive_field
 from torchscan.report.pictures.roofline import draw_roofline as draw_roofline
+from torchscan.report.pipeline import pipeline_table as pipeline_table
 from torchscan.report.plan import plan_table as plan_table
 from torchscan.report.remedies import remedies_table as remedies_table
 from torchscan.report.roofline import (

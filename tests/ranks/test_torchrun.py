@@ -36,7 +36,7 @@ rank = dist.get_rank()
 class Slow(nn.Linear):
     def forward(self, x):
         if rank == 1:
-            time.sleep(0.05)
+            time.sleep(0.2)
         return super().forward(x)
 
 
@@ -100,10 +100,10 @@ def test_a_job_is_recorded_inspected_and_watched(number: int, tmp_path: Path) ->
     assert all(re.search(rf"^{rank} ", table, re.MULTILINE) for rank in range(number))
     if not group.runs[0].exchanges:
         pytest.skip("this torch does not say when processes come to a collective")
-    worst = group.stragglers[0]
-    assert (worst.rank, worst.layer, worst.phase, worst.kind) == (1, "2", "forward", "all-gather")
-    assert 0.045 < worst.lost < 0.2
-    assert group.late[1] == max(group.late)
+    slow = next(each for each in group.stragglers if each.rank == 1)  # others may be too, on a machine that has other work
+    assert (slow.layer, slow.type_name, slow.phase, slow.kind) == ("2", "FSDPSlow", "forward", "all-gather")
+    assert slow.lost > 0.1
+    assert group.late[1] >= slow.lost
 
 
 def test_of_a_process_that_is_killed_the_reader_says_so(tmp_path: Path) -> None:

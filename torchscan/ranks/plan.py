@@ -54,6 +54,7 @@ def plan(
     training: bool = False,
     loss: Callable[[Any], Tensor] | None = None,
     optimizer: OptimizerChoice | None = None,
+    accumulate: bool = False,
     progress: bool = True,
 ) -> Plan:
     """What each process of many holds, computes and sends, without the others and without data.
@@ -79,6 +80,7 @@ def plan(
         training: a training step instead of an inference.
         loss: of the model's output; by default the sum of all of it.
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
+        accumulate: add this batch's gradients to those of an earlier batch.
         progress: say what takes more than a second, in a terminal or a notebook.
     """
     asked = Asked(
@@ -91,6 +93,7 @@ def plan(
         training=training,
         loss=loss,
         optimizer=optimizer,
+        accumulate=accumulate,
     )
     fabric = None if device is None else Fabric(device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs)
     chosen = _chosen(ranks, size_of(mesh))
@@ -112,6 +115,7 @@ class Asked:
     training: bool
     loss: Callable[[Any], Tensor] | None
     optimizer: OptimizerChoice | None
+    accumulate: bool = False
 
     def of(self, module: nn.Module) -> Scan:
         """The question about a model."""

@@ -10,6 +10,7 @@ from torchscan.analyses.generation.result import Generation, GenerationSweep
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.mesh_search import MeshSearch
 from torchscan.analyses.module_graph import ModuleGraph
+from torchscan.analyses.pipeline import PipelinePlan
 from torchscan.analyses.plan import Plan
 from torchscan.analyses.receptive_field import LayerField, ReceptiveField
 from torchscan.analyses.remedies import Remedies
@@ -32,6 +33,7 @@ from torchscan.report.info import Info
 from torchscan.report.inspection import run_table
 from torchscan.report.memory import format_memory, memory_table
 from torchscan.report.meshes import mesh_table
+from torchscan.report.pipeline import pipeline_table
 from torchscan.report.plan import plan_table
 from torchscan.report.remedies import remedies_table
 from torchscan.report.roofline import format_roofline, roofline_table
@@ -67,6 +69,7 @@ _shows_as(SymbolicCosts, formula_table)
 _shows_as(MeshSearch, mesh_table)
 _shows_as(Plan, plan_table)
 _shows_as(GroupRun, group_table)
+_shows_as(PipelinePlan, pipeline_table)
 _shows_as(RunFacts, lambda run: run_table(run, max_depth=None), lambda run: run_table(run).write("text"))  # a page folds
 _shows_as(Comparison, comparison_table, format_comparison)
 _shows_as(RunComparison, comparison_table, format_comparison)

@@ -64,6 +64,11 @@ class Fabric:
             return None
         return self._latency(group) + self._transfer(kind, group, sent_bytes(kind, whole_bytes(op.signature), group.size))
 
+    def handing_over(self, sender: int, receiver: int, size: int) -> float:
+        """Seconds that so many bytes take from one device to another."""
+        pair = GroupSpec(name="", purpose="", ranks=(sender, receiver))
+        return self._latency(pair) + self._transfer("send", pair, size)
+
     def _machines(self, group: GroupSpec) -> list[int]:
         """How many of its devices are in each machine."""
         places = [rank // self.per_machine for rank in group.ranks]

@@ -1,0 +1,250 @@
+"""``plan_pipeline``: a model in stages, each of which is recorded by itself, and the schedule that they follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from math import prod
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+from torch import nn
+
+from torchscan.analyses.memory_timeline import KINDS, MemoryKind
+from torchscan.analyses.pipeline import PipelinePlan, Schedule, StagePlan, plan_of_stages
+from torchscan.analyses.plan import RankPlan
+from torchscan.analyses.roofline import Fabric, Roofline
+from torchscan.errors import InputError, TorchscanError
+from torchscan.hardware.devices import device_named
+from torchscan.progress import progress as told
+from torchscan.ranks.plan import Asked, offloading, planned, rank_plan
+from torchscan.recording.bookkeeping.inventory import tensors_of
+from torchscan.recording.example_inputs import DTypes, Shapes
+from torchscan.recording.request import require_module
+from torchscan.recording.sharding import Apply
+from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.trace.trace import Trace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: what stays from step to step, or from the first microbatch on
+_HELD: tuple[MemoryKind, ...] = ("parameters", "buffers", "optimizer")
+_ASSUMED = (
+    "what a stage sends goes on while it computes, and FSDP in a stage gathers and reduces for each microbatch as for one"
+)
+
+
+def plan_pipeline(
+    stages: Sequence[nn.Module],
+    input_shape: Shapes | None = None,
+    dtype: DTypes | None = None,
+    *,
+    schedule: Schedule = "1F1B",
+    microbatches: int,
+    processes: int | None = None,
+    device: str,
+    mesh: Mapping[str, int] | None = None,
+    apply: Apply | None = None,
+    per_machine: int = 8,
+    network_gbs: float = 50.0,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    batch_size: int = 1,
+    loss: Callable[[Any], Tensor] | None = None,
+    optimizer: OptimizerChoice | None = None,
+    progress: bool = True,
+) -> PipelinePlan:
+    """A training step of a model in stages: what each process holds and how long it waits, from one record of each stage.
+
+    Each stage is given what the one before returns, and is recorded with gradients added to those of an earlier microbatch.
+
+    Args:
+        stages: parts of the model, in their order; on the meta device, as a rule. They are left unchanged. Of torch's
+            ``pipeline(…)``, ``[pipe.get_stage_module(each) for each in range(pipe.num_stages)]``.
+        input_shape: of one sample of the first stage, as for :func:`summary`.
+        dtype: of the inputs that are made from it.
+        schedule: "GPipe": all forward passes first; "1F1B": a backward pass as soon as it can be; "Interleaved1F1B": the same,
+            with several stages in each process.
+        microbatches: how many there are in a step.
+        processes: along the pipeline; by default one for each stage. Stage ``s`` is in process ``s % processes``.
+        device: the card of each process: ``torchscan devices`` lists all known ones.
+        mesh: over what each stage is spread, as for :func:`plan`: ``{"tp": 8}``. Each process of the pipeline is such a mesh.
+        apply: shards a stage, as for :func:`plan`.
+        per_machine: how many devices there are in a machine. Those of a stage are neighbours.
+        network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
+        args: the positional arguments of the first stage, in place of ``input_shape``: those of one microbatch.
+        kwargs: its keyword arguments.
+        batch_size: samples of a microbatch.
+        loss: of what the last stage returns; by default the sum of all of it.
+        optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
+        progress: say what takes more than a second, in a terminal or a notebook.
+    """
+    for each in stages:
+        require_module(each)
+    number = len(stages) if processes is None else processes
+    _require(schedule, microbatches, number, len(stages))
+    if (mesh is None) != (apply is None):
+        raise InputError("mesh and apply go together: a stage is spread over the mesh by apply(stage, mesh)")
+    fabric = Fabric(device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs)
+    asked = Asked(
+        input_shape=input_shape,
+        dtype=dtype,
+        device=device,
+        args=args,
+        kwargs=kwargs,
+        batch_size=batch_size,
+        training=True,
+        loss=None,
+        optimizer=optimizer,
+        accumulate=True,
+    )
+    with told(f"torchscan: {len(stages)} stages", is_shown=progress):
+        found = _recorded(_Pipeline(stages, number, mesh, apply, fabric), asked, loss)
+    rooflines = [each.plan.roofline for each in found if each.plan.roofline is not None]
+    return plan_of_stages(
+        schedule,
+        microbatches,
+        found,
+        number,
+        fabric.device.memory_bytes,
+        batch_size=batch_size if input_shape is not None else None,
+        device=fabric.device.name,
+        mesh=None if mesh is None else dict(mesh),
+        assumptions=(
+            *dict.fromkeys(text for each in rooflines for text in each.assumptions if "passes while" not in text),
+            _ASSUMED,
+        ),
+        warnings=tuple(dict.fromkeys(text for each in rooflines for text in each.warnings)),
+    )
+
+
+def _require(schedule: object, microbatches: object, processes: object, stages: int) -> None:
+    if schedule not in get_args(Schedule):
+        raise InputError(f"schedule is {schedule!r}: give one of {', '.join(map(repr, get_args(Schedule)))}")
+    for name, value in (("microbatches", microbatches), ("processes", processes)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"{name} is {value!r}: give a positive integer")
+    if stages == 0 or stages % int(str(processes)):
+        raise InputError(f"{stages} stages cannot be divided among {processes} processes: each has as many as the others")
+    chunks, rounds = stages // int(str(processes)), max(1, int(str(microbatches)) // int(str(processes)))
+    if chunks > 1 and schedule != "Interleaved1F1B":
+        raise InputError(f"{schedule} has one stage in each process: give {stages} processes, or 'Interleaved1F1B'")
+    if schedule == "Interleaved1F1B" and int(str(microbatches)) % rounds:
+        raise InputError(f"{microbatches} microbatches cannot go in {rounds} equal rounds: give a multiple of {processes}, say")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pipeline:
+    """The stages, and where they are."""
+
+    stages: Sequence[nn.Module]
+    processes: int
+    mesh: Mapping[str, int] | None
+    apply: Apply | None
+    fabric: Fabric
+
+    @property
+    def size(self) -> int:
+        """Devices of a stage."""
+        return 1 if self.mesh is None else prod(self.mesh.values())
+
+    def handing_over(self, stage: int, size: int) -> float:
+        """Seconds from a stage to the next: from a device to that at its place there."""
+        here, there = ((each % self.processes) * self.size for each in (stage, stage + 1))
+        return 0.0 if here == there or stage + 1 == len(self.stages) else self.fabric.handing_over(here, there, size)
+
+    def recorded(self, stage: int, asked: Asked) -> RankPlan:
+        """The first device of a stage."""
+        module = self.stages[stage]
+        if self.mesh is not None and self.apply is not None:
+            return planned(module, self.mesh, self.apply, 0, asked, self.fabric)
+        scan = asked.of(module)
+        return rank_plan(scan, scan.steps, offloading(scan.memory, module), 0, {"pp": stage % self.processes}, {}, self.fabric)
+
+
+def _recorded(pipeline: _Pipeline, asked: Asked, loss: Callable[[Any], Tensor] | None) -> list[StagePlan]:
+    found = []
+    for number in range(len(pipeline.stages)):
+        is_last = number == len(pipeline.stages) - 1
+        try:
+            plan = pipeline.recorded(number, replace(asked, loss=loss) if is_last else asked)
+        except TorchscanError as error:
+            raise type(error)(f"stage {number}: {error}") from error
+        outputs = _outputs(plan.trace)
+        found.append(_stage(pipeline, number, plan, _bytes(outputs), _bytes(_with_gradients(asked.args or ()))))
+        asked = replace(asked, input_shape=None, dtype=None, kwargs=None, batch_size=1, args=_given(outputs, pipeline, number))
+    return found
+
+
+def _bytes(tensors: Sequence[Tensor]) -> int:
+    return sum(each.numel() * each.element_size() for each in tensors)
+
+
+def _with_gradients(given: Sequence[Any]) -> list[Tensor]:
+    """Those whose gradients are sent to the stage before."""
+    return [each for each in given if isinstance(each, torch.Tensor) and each.requires_grad]
+
+
+def _outputs(trace: Trace) -> list[Tensor]:
+    """What a stage returns, without data."""
+    specs = [trace.tensors[each].spec for each in trace.root.outputs]
+    return [torch.empty(each.shape, dtype=each.dtype, device="meta") for each in specs]
+
+
+def _given(outputs: Sequence[Tensor], pipeline: _Pipeline, number: int) -> tuple[Tensor, ...]:
+    """To the next stage, which sends back the gradients of it."""
+    if number + 1 == len(pipeline.stages):
+        return ()
+    of_next = next(iter(tensors_of(pipeline.stages[number + 1])), None)
+    device = "cpu" if of_next is None or pipeline.mesh is not None else of_next.device
+    return tuple(torch.empty_like(each, device=device).requires_grad_(each.is_floating_point()) for each in outputs)
+
+
+def _stage(pipeline: _Pipeline, number: int, plan: RankPlan, sent: int, sent_back: int) -> StagePlan:
+    roofline, verdict = plan.roofline, plan.memory.verdict
+    assert roofline is not None and verdict is not None  # noqa: PT018, S101 - there is a device
+    times, (held, kept, forward, backward, optimizer) = _times(roofline), _sizes(plan, sent_back)
+    return StagePlan(
+        number=number,
+        process=number % pipeline.processes,
+        plan=plan,
+        forward=times[0],
+        backward=times[1],
+        optimizer=times[2],
+        sent_bytes=sent,
+        handing_over=pipeline.handing_over(number, sent),
+        held_bytes=held,
+        kept_bytes=kept,
+        forward_bytes=forward,
+        backward_bytes=backward,
+        optimizer_bytes=optimizer,
+        around_bytes=max(0, verdict.reserved_bytes - plan.memory.peak_bytes) + verdict.context_bytes,
+    )
+
+
+def _times(roofline: Roofline) -> tuple[float, float, float]:
+    """Of the second microbatch, whose gradients are added to those of the first, and of the optimizer."""
+    phases = [
+        (phase, sum(each.time_estimate for each in loads))
+        for phase, loads in groupby(roofline.operators, lambda each: each.phase)
+    ]
+    forward, backward = ([time for phase, time in phases if phase == name] for name in ("forward", "backward"))
+    return forward[-1], backward[-1], sum(time for phase, time in phases if phase == "optimizer")
+
+
+def _sizes(plan: RankPlan, sent_back: int) -> tuple[int, int, int, int, int]:
+    """Of the second microbatch: what is held and kept, and the most of each pass and of the optimizer beyond what is held.
+
+    The gradients that are sent back are not held, as they are in a record of one stage.
+    """
+    passes = [(phase, list(moments)) for phase, moments in groupby(plan.memory.timeline, lambda each: each.phase)]
+    forward, backward = ([moments for phase, moments in passes if phase == name][-1] for name in ("forward", "backward"))
+    after = [moment for phase, moments in passes if phase == "optimizer" for moment in moments]
+    first = dict(zip(KINDS, forward[0].bytes_by_kind, strict=True))
+    held = sum(first[name] for name in _HELD) + first["gradients"] - sent_back
+    totals = [[sum(each.bytes_by_kind) - held - sent_back for each in moments] for moments in (forward, backward, after)]
+    last = dict(zip(KINDS, forward[-1].bytes_by_kind, strict=True))
+    of_forward, of_backward, of_optimizer = (max(each, default=0) for each in totals)
+    return held, last["inputs"] + last["activations"], of_forward, of_backward, of_optimizer
