@@ -101,7 +101,7 @@ def plan_pipeline(
         accumulate=True,
     )
     with told(f"torchscan: {len(stages)} stages", is_shown=progress):
-        found = _recorded(_Pipeline(stages, number, mesh, apply, fabric), asked, loss)
+        found = _recorded(_Pipeline(stages=stages, processes=number, mesh=mesh, apply=apply, fabric=fabric), asked, loss)
     rooflines = [each.plan.roofline for each in found if each.plan.roofline is not None]
     return plan_of_stages(
         schedule,
@@ -135,7 +135,7 @@ def _require(schedule: object, microbatches: object, processes: object, stages: 
         raise InputError(f"{microbatches} microbatches cannot go in {rounds} equal rounds: give a multiple of {processes}, say")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Pipeline:
     """The stages, and where they are."""
 
