@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import tests.torchvision_cpu  # noqa: F401 - makes torchvision importable
 from tests.analyses.storage_counter import count_inference, count_step
+from tests.sweeps import some_of
 from tests.versions import needs, skip_before
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.recording.passes import record_pass
@@ -138,7 +139,7 @@ def history(model: nn.Module, x: Tensor, *, in_place_sums: bool = False, **reque
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some_of(CASES, {"ViT-B/16"}))
 def test_a_training_step_holds_what_a_real_one_holds(name: str) -> None:
     model, x = CASES[name]()
     expected = count_step(model, x, _total, _adamw)
@@ -189,7 +190,9 @@ def test_frozen_layers_have_neither_gradient_nor_state() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["perceptron", "ResNet-50", "ViT-B/16", "Llama", "checkpoints", "encoder"])
+@pytest.mark.parametrize(
+    "name", some_of(["perceptron", "ResNet-50", "ViT-B/16", "Llama", "checkpoints", "encoder"], {"ViT-B/16"})
+)
 def test_a_step_under_autocast(name: str) -> None:
     """Casts of weights live until the loss is there, what they are saved for longer."""
     if name == "checkpoints":

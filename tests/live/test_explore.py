@@ -302,7 +302,6 @@ def _follow(browser: Browser, training: subprocess.Popen[str]) -> None:
     url = training.stdout.readline().removeprefix("torchscan: ").strip()
     training.stdin.write("\n\n")
     with opened(browser, url) as page:
-        page.locator(".node[data-name='0']").wait_for(timeout=120_000)  # its graph is drawn when nobody else wants the machine
         page.locator(".state", has_text="live").wait_for()
         for _ in range(3):
             before = page.locator(".question").inner_text()

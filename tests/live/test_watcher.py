@@ -389,7 +389,7 @@ def is_alive(number: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="asks the kernel for processes")
-@pytest.mark.parametrize("after", [0.0, 3.0, 4.1])
+@pytest.mark.parametrize("after", [0.0, pytest.param(3.0, marks=pytest.mark.sweep), 4.1])
 def test_a_trainer_that_is_killed(after: float, tmp_path: Path) -> None:
     """The file opens, the worker ends, and another process goes on."""
     script = tmp_path / "train.py"

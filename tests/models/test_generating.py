@@ -12,6 +12,7 @@ import torch
 import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
 import torchscan
 from tests.marked import rows_of
+from tests.sweeps import some_of
 from torchscan import units
 from torchscan.analyses.generation.formulas import figures_of
 from torchscan.errors import InputError, TorchscanError
@@ -170,7 +171,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", some_of(MODELS, {"Llama-3.1-70B", "Llama-3.1-405B", "Mamba-2-2.7B"}))
 def test_a_token_takes_what_follows_from_the_sizes(name: str) -> None:
     known = MODELS[name]
     config = transformers.AutoConfig.for_model(known.kind, **known.sizes, max_position_embeddings=2048)
@@ -209,7 +210,7 @@ FEW: dict[str, tuple[int, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", some_of(FEW, {"Llama-3.1-70B", "Jamba-mini"}))
 def test_formulas_equal_records_elsewhere(name: str) -> None:
     """Those of experts' bytes and of chunked passes say that there is none; of the others, none is missing."""
     layers, near = FEW[name]
@@ -241,7 +242,7 @@ def test_the_formula_of_a_cache_is_that_of_all_layers() -> None:
     assert costs.as_dict()["token"]["cache_bytes"] == dict.fromkeys(("1,0", "1,1"), str(2 * 32 * 8 * 128 * 2))
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", some_of(FEW, {"Llama-3.1-70B", "Jamba-mini"}))
 def test_equal_layers_stand_in_for_each_other(name: str) -> None:
     """Beyond windows, and with the cache that the pass without them returns."""
     layers, length = FEW[name]

@@ -12,6 +12,7 @@ import torch.distributed as distributed
 from torch import nn
 
 from tests.ranks.processes import in_processes
+from tests.sweeps import some_of
 from torchscan import InputError, RecordError, gather_plan, plan_table
 from torchscan.analyses.collectives import collectives_of
 from torchscan.ranks.plan import plan
@@ -188,7 +189,7 @@ def record_alone(rank: int, name: str) -> str:
 # -- in this one -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SPREAD)
+@pytest.mark.parametrize("name", some_of(SPREAD, {"tp"}))
 def test_each_process_records_what_is_planned_for_it(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     found = in_processes(case.processes, record, name, tmp_path)
@@ -215,13 +216,13 @@ def test_the_first_process_has_what_all_have_found(tmp_path: Path) -> None:
     assert "batch_size is -1" in found[1][3]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some_of(CASES, {"fsdp", "tp", "ddp of four"}))
 def test_a_recorded_model_trains_on_as_its_twin_does(name: str, tmp_path: Path) -> None:
     for each in in_processes(CASES[name].processes, train_on, name, tmp_path):
         assert all(each.values()), [what for what, held in each.items() if not held]
 
 
-@pytest.mark.parametrize("name", ["ddp", "ddp of four"])
+@pytest.mark.parametrize("name", some_of(["ddp", "ddp of four"], {"ddp of four"}))
 def test_of_ddp_its_model_is_recorded(name: str, tmp_path: Path) -> None:
     """Which talks to nobody, as the record says; a plan has what DDP does besides: copies to buckets and back, and one sum."""
     case = CASES[name]
