@@ -265,6 +265,7 @@ from torchscan.report.meshes import mesh_table as mesh_table
 from torchscan.report.pictures.generation import draw_generation as draw_generation
 from torchscan.report.pictures.layers import draw_layers as draw_layers
 from torchscan.report.pictures.memory import draw_memory as draw_memory
+from torchscan.report.pictures.meshes import draw_meshes as draw_meshes
 from torchscan.report.pictures.models import draw_models as draw_models
 from torchscan.report.pictures.pipeline import draw_pipeline as draw_pipeline
 from torchscan.report.pictures.plan import draw_plan as draw_plan

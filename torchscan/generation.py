@@ -26,7 +26,7 @@ from torchscan.recording.folding import Folded, UnfoldableError
 from torchscan.recording.generation import Generating, Length, Step, Stepping
 from torchscan.recording.precision import Precision, checked_precision, type_of
 from torchscan.recording.pretended_group import pretended
-from torchscan.recording.request import require_module
+from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sequences import positions_of
 from torchscan.recording.sharding import Apply, by_its_own_plan, sharded
 from torchscan.recording.state import original_of
@@ -162,7 +162,7 @@ def symbolic_costs(
     """
     module = original_of(module)
     require_module(module)
-    _require_positive("near", near)
+    require_positive("near", near)
     called = module if step is None else Stepping(module, step)
     kernels = {"device_type": "cuda", "has_flash": True}
 
@@ -236,8 +236,8 @@ def _setting(
     module: nn.Module, prompt: int, new: int, *, device: str, precision: Precision | None, serving: Serving
 ) -> _Setting:
     require_module(module)
-    _require_positive("prompt", prompt)
-    _require_positive("new", new)
+    require_positive("prompt", prompt)
+    require_positive("new", new)
     if precision is not None and checked_precision(precision) not in _PRECISIONS:
         raise InputError(f"precision is {precision!r}: give 'bf16', 'fp16' or 'fp32'; weights= says how weights are stored")
     found, limit = device_named(device), positions_of(module)
@@ -271,12 +271,7 @@ def _require_sizes(batch_sizes: object) -> None:
     if isinstance(batch_sizes, str) or not isinstance(batch_sizes, Sequence) or not batch_sizes:
         raise InputError(f"batch_sizes is {batch_sizes!r}: give at least one, [1, 8], say")
     for each in batch_sizes:
-        _require_positive("a batch size", each)
-
-
-def _require_positive(name: str, number: object) -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise InputError(f"{name} is {number!r}: give a positive integer")
+        require_positive("a batch size", each)
 
 
 def _unpriced(*traces: Trace) -> tuple[str, ...]:
@@ -313,7 +308,7 @@ class _Asked:
             return self._answer(batch_size)
 
     def _answer(self, batch_size: int) -> Generation:
-        _require_positive("batch_size", batch_size)
+        require_positive("batch_size", batch_size)
         asked, serving, passes = self._setting, self._setting.serving, self._passes(batch_size)
         prompt, new = asked.length.prompt, asked.length.generated
         before = self._alone.records

@@ -167,3 +167,37 @@ def test_what_is_gathered_in_16_bits_is_so_without_fsdp_too() -> None:
 def test_what_takes_no_tokens_is_told() -> None:
     with pytest.raises(InputError, match="Linear takes no input_ids and no labels"):
         torchscan.search_meshes(nn.Linear(8, 8), gpus=8, device=DEVICE)
+
+
+def test_adapters_are_what_is_trained() -> None:
+    """Of rank 4, beside seven linear layers of 256, 128 and 704 features in each of twelve layers, all else frozen."""
+    rank, heads, inner = 4, 128, 704
+    adapters = LAYERS * rank * (2 * (256 + 256) + 2 * (256 + heads) + 3 * (256 + inner))
+    whole, adapted = the_one(meshes=[{"dp": 8}]), the_one(meshes=[{"dp": 8}], lora=rank)
+    assert adapted.local_params == whole.local_params + adapters / 8
+    assert adapted.by_kind["optimizer"] == pytest.approx(adapters / 8 * 2 * 2, rel=0.05)  # two states of 16 bits
+    assert adapted.needed_bytes < whole.needed_bytes
+    found = searched(lora=rank)
+    assert "adapters have no plan for tensor parallelism" in found.refused["dp 4 × tp 2"]
+    assert "adapters of rank 4" in str(found)
+
+
+def test_sequences_of_all_devices_are_shared_by_the_copies_of_the_model() -> None:
+    meshes = [{"dp": 8}, {"dp": 4, "tp": 2}]
+    found = searched(meshes=meshes, global_batch=16)
+    assert found == searched(meshes=meshes, batch_size=2)
+    assert "16 sequences of 64 tokens" in str(found)
+    odd = searched(meshes=meshes, global_batch=4)
+    assert [each.mesh for each in odd.choices] == [{"dp": 4, "tp": 2}]
+    assert odd.refused == {"dp 8": "4 sequences cannot be divided among 8 copies of the model"}
+
+
+def test_a_picture_has_a_bar_for_each_mesh() -> None:
+    found = searched(meshes=[{"dp": 8}, {"dp": 4, "tp": 2}])
+    ax = torchscan.draw_meshes(found)
+    assert [each.get_text() for each in ax.get_yticklabels()] == [
+        " × ".join(f"{n} {s}" for n, s in c.mesh.items()) for c in found.choices
+    ]
+    bars: list[Any] = list(ax.patches)
+    widths = [bars[2 * place].get_width() + bars[2 * place + 1].get_width() for place in range(2)]
+    assert widths == pytest.approx([each.tokens_per_second for each in found.choices])

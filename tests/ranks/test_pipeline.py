@@ -193,3 +193,12 @@ def test_a_stage_may_be_spread_itself() -> None:
 def test_what_cannot_be_is_said(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         planned(**options)
+
+
+def test_a_picture_has_a_bar_for_each_pass() -> None:
+    import torchscan
+
+    plan = planned(stages=2, microbatches=4)
+    ax = torchscan.draw_pipeline(plan)
+    assert len(ax.patches) == len(plan.actions) == 2 * 2 * 4
+    assert "bubbles" in ax.get_title(loc="left")

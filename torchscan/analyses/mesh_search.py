@@ -49,13 +49,15 @@ class MeshSearch(Result):
 
     device: str
     gpus: int
-    #: tokens of a sequence, and sequences at once for each device
+    #: tokens of a sequence, and sequences of all devices in a step
     length: int
-    batch_size: int
+    sequences: int
     precision: str
     optimizer: str
     #: whether each layer is computed again in the backward pass
     checkpoint: bool
+    #: the rank of adapters that are trained in place of the model; None: all of it is trained
+    lora: int | None
     #: how far measured times may lie from these
     spread: Spread | None
     params: int
@@ -78,7 +80,7 @@ class MeshSearch(Result):
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
-        names = ("device", "gpus", "length", "batch_size", "precision", "optimizer", "checkpoint", "params", "records")
+        names = ("device", "gpus", "length", "sequences", "precision", "optimizer", "checkpoint", "lora", "params", "records")
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         plain["spread"] = None if self.spread is None else self.spread.share
         choices = [{each.name: getattr(one, each.name) for each in fields(one)} for one in self.choices]

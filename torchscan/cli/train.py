@@ -12,6 +12,7 @@ _EXAMPLES = """\
 examples
   torchscan train hf:meta-llama/Llama-3.1-70B --gpus 64 --device H100 --checkpoint
   torchscan train hf:path/to/config.json --gpus 64 --device H100 --mesh dp=64 --mesh dp=8,tp=8
+  torchscan train hf:path/to/config.json --gpus 2 --device RTX4090 --lora 16 --checkpoint
 FSDP shards along dp, by layers, with copies along replicate; tensor parallelism is along tp.
 torchscan devices lists the devices."""
 
@@ -30,9 +31,11 @@ def add_to(commands: Any) -> None:
     step = parser.add_argument_group("a step")
     step.add_argument("--length", metavar="N", type=positive, default=4096, help="tokens of a sequence (default 4096)")
     step.add_argument("--batch", metavar="N", type=positive, default=1, help="sequences for each device (default 1)")
+    step.add_argument("--global-batch", metavar="N", type=positive, help="sequences of all devices (default: --batch × --gpus)")
     step.add_argument("--precision", choices=("bf16", "bf16-mixed", "fp32"), default="bf16", help="default bf16")
     step.add_argument("--optimizer", metavar="NAME", default="AdamW", help="default AdamW")
     step.add_argument("--checkpoint", action="store_true", help="compute each layer again in the backward pass")
+    step.add_argument("--lora", metavar="RANK", type=positive, help="train adapters of this rank, and freeze the model")
     add_output(parser)
 
 
@@ -56,10 +59,12 @@ def _run(options: argparse.Namespace) -> None:
             device=options.device,
             length=options.length,
             batch_size=options.batch,
+            global_batch=options.global_batch,
             meshes=options.mesh,
             precision=options.precision,
             optimizer=options.optimizer,
             checkpoint=options.checkpoint,
+            lora=options.lora,
             per_machine=options.per_machine,
             network_gbs=options.network,
             progress=False,

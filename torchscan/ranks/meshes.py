@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -22,10 +22,11 @@ from torchscan.hardware.devices import Device, device_named
 from torchscan.progress import progress as told
 from torchscan.ranks.plan import Asked as Step
 from torchscan.ranks.plan import planned
+from torchscan.recording.adapters import adapt
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.folding.layers import outermost_lists
 from torchscan.recording.folding.shortened import Kind, kinds_in, shortened
-from torchscan.recording.request import require_module
+from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sequences import positions_of
 from torchscan.recording.sharding import Apply, by_its_own_plan
 from torchscan.recording.training.optimizers import OptimizerChoice
@@ -46,10 +47,12 @@ def search_meshes(
     device: str,
     length: int = 4096,
     batch_size: int = 1,
+    global_batch: int | None = None,
     meshes: Sequence[Mapping[str, int]] | None = None,
     precision: TrainingPrecision = "bf16",
     optimizer: OptimizerChoice = "AdamW",
     checkpoint: bool = False,
+    lora: int | None = None,
     apply: Apply | None = None,
     per_machine: int = 8,
     network_gbs: float = 50.0,
@@ -65,11 +68,13 @@ def search_meshes(
         device: which card: ``torchscan devices`` lists all known ones.
         length: tokens of a sequence.
         batch_size: sequences at once for each device: ``tp`` devices that work on the same ones have ``tp`` times as many.
+        global_batch: sequences of all devices at once instead: each copy of the model has its share of them.
         meshes: those to compare: ``{"dp": 8, "tp": 8}``. FSDP shards along "dp", by layers; along "replicate" there are copies
             of what is sharded so (HSDP); tensor parallelism is along "tp". By default all that make sense, "tp" in a machine.
         precision: "bf16": the model is converted; "bf16-mixed": weights in 32 bits, gathered in 16, gradients summed up in 32.
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
         checkpoint: compute each layer again in the backward pass, so that only its input is kept.
+        lora: freeze the model, and train adapters of this rank beside all linear layers in its layers.
         apply: shards the model instead, as for :func:`plan`.
         per_machine: how many devices there are in a machine.
         network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
@@ -77,7 +82,13 @@ def search_meshes(
     """
     require_module(module)
     _require_tokens(module)
-    _require(gpus, length, batch_size, precision)
+    for name, value in (("gpus", gpus), ("length", length), ("batch_size", batch_size)):
+        require_positive(name, value)
+    for name, number in (("global_batch", global_batch), ("lora", lora)):
+        if number is not None:
+            require_positive(name, number)
+    if precision not in get_args(TrainingPrecision):
+        raise InputError(f"precision is {precision!r}: give one of {', '.join(map(repr, get_args(TrainingPrecision)))}")
     limit = positions_of(module)
     if limit is not None and length > limit:
         raise InputError(f"the model has {limit:,} positions, and sequences of {length:,} tokens were asked for")
@@ -85,10 +96,11 @@ def search_meshes(
         module=module,
         device=device_named(device),
         length=length,
-        batch_size=batch_size,
+        sequences=batch_size * gpus if global_batch is None else global_batch,
         precision=precision,
         optimizer=optimizer,
         checkpoint=checkpoint,
+        lora=lora,
         apply=apply,
         per_machine=per_machine,
         network_gbs=network_gbs,
@@ -96,14 +108,6 @@ def search_meshes(
     chosen = _checked(meshes, gpus) if meshes is not None else list(_candidates(gpus, per_machine))
     with told(f"torchscan: {type(module).__name__} on {len(chosen)} meshes", is_shown=progress):
         return _searched(asked, gpus, chosen)
-
-
-def _require(gpus: object, length: object, batch_size: object, precision: object) -> None:
-    for name, value in (("gpus", gpus), ("length", length), ("batch_size", batch_size)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} is {value!r}: give a positive integer")
-    if precision not in ("bf16", "bf16-mixed", "fp32"):
-        raise InputError(f"precision is {precision!r}: give 'bf16', 'bf16-mixed' or 'fp32'")
 
 
 def _candidates(gpus: int, per_machine: int) -> Iterator[dict[str, int]]:
@@ -158,10 +162,12 @@ class _Asked:
     module: nn.Module
     device: Device
     length: int
-    batch_size: int
+    #: of all devices
+    sequences: int
     precision: TrainingPrecision
     optimizer: OptimizerChoice
     checkpoint: bool
+    lora: int | None
     apply: Apply | None
     per_machine: int
     network_gbs: float
@@ -178,15 +184,26 @@ class _Asked:
         def apply(model: nn.Module, devices: DeviceMesh) -> object:
             paths.update(shortened(model, kinds, numbers))
             model.train()
+            if self.lora is not None:
+                adapt(model, self._layers(model), self.lora)
             if self.checkpoint:
                 _checkpoint(self._layers(model))
             return self.apply(model, devices) if self.apply is not None else self._sharded(model, devices)
 
-        step = self._step(self.batch_size * mesh.get("tp", 1))
+        step = self._step(self._sequences(mesh))
         if self.precision == "bf16-mixed":  # it is FSDP that gathers weights in 16 bits, also among one
             mesh = {"dp": 1, **mesh} if "dp" not in mesh else mesh
         rank = planned(self.module, mesh, apply, 0, step, self._fabric, self.dtype)
         return Short(rank, numbers, paths, self._fabric)
+
+    def _sequences(self, mesh: Mapping[str, int]) -> int:
+        """Of one copy of the model, by which those devices that share it are told apart from others."""
+        copies = math.prod(mesh.values()) // mesh.get("tp", 1)
+        if self.sequences % copies:
+            raise InputError(f"{self.sequences:,} sequences cannot be divided among {copies:,} copies of the model")
+        if self.lora is not None and mesh.get("tp", 1) > 1 and self.apply is None:
+            raise InputError("adapters have no plan for tensor parallelism: shard them with apply=")
+        return self.sequences // copies
 
     def _step(self, sequences: int) -> Step:
         tokens = torch.zeros(sequences, self.length, dtype=torch.long)
@@ -246,7 +263,7 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "FSDP2-wrapped module")  # of views, which nobody writes to here
-                choice, base = _choice(asked, gpus, mesh, kinds)
+                choice, base = _choice(asked, mesh, kinds)
         except TorchscanError as error:
             refused[said(mesh)] = str(error).partition("\n")[0]
             continue
@@ -259,10 +276,11 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
         device=asked.device.name,
         gpus=gpus,
         length=asked.length,
-        batch_size=asked.batch_size,
+        sequences=asked.sequences,
         precision=asked.precision,
         optimizer=asked.optimizer if isinstance(asked.optimizer, str) else getattr(asked.optimizer, "__name__", "given"),
         checkpoint=asked.checkpoint,
+        lora=asked.lora,
         spread=spread,
         params=sum(each.numel() for each in dict.fromkeys(asked.module.parameters())),
         choices=tuple(sorted(choices, key=lambda each: (not each.fits, -each.tokens_per_second))),
@@ -272,7 +290,7 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
     )
 
 
-def _choice(asked: _Asked, gpus: int, mesh: Mapping[str, int], kinds: Sequence[Kind]) -> tuple[MeshChoice, Short]:
+def _choice(asked: _Asked, mesh: Mapping[str, int], kinds: Sequence[Kind]) -> tuple[MeshChoice, Short]:
     numbers = [_LAYERS] * len(kinds)
     base = asked.short(mesh, kinds, numbers)
     more = [asked.short(mesh, kinds, [n + (at == each) for at, n in enumerate(numbers)]) for each in range(len(kinds))]
@@ -290,7 +308,7 @@ def _choice(asked: _Asked, gpus: int, mesh: Mapping[str, int], kinds: Sequence[K
         sent_bytes=whole.figure("sent_bytes"),
         time_estimate=time,
         waiting=waits,
-        tokens_per_second=gpus * asked.batch_size * asked.length / time,
+        tokens_per_second=asked.sequences * asked.length / time,
         mfu=2 * whole.products / time / Rates(asked.device).peak("fp32" if asked.precision == "fp32" else "bf16"),
     )
     return choice, base

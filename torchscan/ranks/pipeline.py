@@ -21,7 +21,7 @@ from torchscan.progress import progress as told
 from torchscan.ranks.plan import Asked, offloading, planned, rank_plan
 from torchscan.recording.bookkeeping.inventory import tensors_of
 from torchscan.recording.example_inputs import DTypes, Shapes
-from torchscan.recording.request import require_module
+from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sharding import Apply
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.trace.trace import Trace
@@ -120,18 +120,17 @@ def plan_pipeline(
     )
 
 
-def _require(schedule: object, microbatches: object, processes: object, stages: int) -> None:
+def _require(schedule: object, microbatches: int, processes: int, stages: int) -> None:
     if schedule not in get_args(Schedule):
         raise InputError(f"schedule is {schedule!r}: give one of {', '.join(map(repr, get_args(Schedule)))}")
-    for name, value in (("microbatches", microbatches), ("processes", processes)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"{name} is {value!r}: give a positive integer")
-    if stages == 0 or stages % int(str(processes)):
+    require_positive("microbatches", microbatches)
+    require_positive("processes", processes)
+    if stages == 0 or stages % processes:
         raise InputError(f"{stages} stages cannot be divided among {processes} processes: each has as many as the others")
-    chunks, rounds = stages // int(str(processes)), max(1, int(str(microbatches)) // int(str(processes)))
+    chunks, rounds = stages // processes, max(1, microbatches // processes)
     if chunks > 1 and schedule != "Interleaved1F1B":
         raise InputError(f"{schedule} has one stage in each process: give {stages} processes, or 'Interleaved1F1B'")
-    if schedule == "Interleaved1F1B" and int(str(microbatches)) % rounds:
+    if schedule == "Interleaved1F1B" and microbatches % rounds:
         raise InputError(f"{microbatches} microbatches cannot go in {rounds} equal rounds: give a multiple of {processes}, say")
 
 

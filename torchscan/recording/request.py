@@ -129,6 +129,12 @@ def require_module(given: object) -> None:
         raise InputError(f"{type_name_of(given)} has not been initialised: call super().__init__() at the start of its own")
 
 
+def require_positive(name: str, value: object) -> None:
+    """Refuse what is no number of things."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} is {value!r}: give a positive integer")
+
+
 def _what_instead(given: object) -> str:
     if isinstance(given, type):
         return "a class: create an instance of it"

@@ -36,7 +36,7 @@ def mesh_table(search: MeshSearch) -> Table:
         rows=[_row(each) for each in search.choices],
         summary=[
             f"{search.gpus:,} {search.device}, {units.count(search.params)} parameters; "
-            f"{search.batch_size * search.gpus:,} sequences of {search.length:,} tokens in a step, {_how(search)}"
+            f"{search.sequences:,} sequences of {search.length:,} tokens in a step, {_how(search)}"
         ],
         remarks=[
             *(f"Left out: {mesh}: {reason}." for mesh, reason in search.refused.items()),
@@ -50,7 +50,8 @@ def mesh_table(search: MeshSearch) -> Table:
 
 def _how(search: MeshSearch) -> str:
     again = ", layers computed again in the backward pass" if search.checkpoint else ""
-    return f"{search.precision}, {search.optimizer}{again}"
+    adapters = "" if search.lora is None else f", adapters of rank {search.lora}"
+    return f"{search.precision}, {search.optimizer}{adapters}{again}"
 
 
 def _row(choice: MeshChoice) -> Row:

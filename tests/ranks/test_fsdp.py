@@ -1,0 +1,111 @@
+"""The ways in which FSDP2 shards, gathers and reduces, as the user sets it up: what goes over links, against closed forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchscan import Plan, plan
+
+pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped")
+
+N, WIDTH, LAYERS = 8, 64, 4
+#: of all parameters, in 32 bits
+WHOLE = LAYERS * WIDTH * WIDTH * 4
+
+
+def build() -> nn.Module:
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+
+
+def planned(then: Any = lambda _: None, mesh: Any = None, along: Any = "dp", **how: Any) -> Plan:
+    from torch.distributed.fsdp import fully_shard
+
+    def apply(model: Any, devices: Any) -> None:
+        for each in (*model, model):
+            fully_shard(each, mesh=devices[along], **how)
+        then(model)
+
+    return plan(build, (WIDTH,), mesh=mesh or {"dp": N}, apply=apply, training=True, optimizer="AdamW", batch_size=2)
+
+
+def sent(made: Plan) -> dict[tuple[str, str], int]:
+    """What each process sends, by kind and phase."""
+    found: dict[tuple[str, str], int] = {}
+    for each in made.collectives:
+        key = each.kind, each.phase
+        found[key] = found.get(key, 0) + each.sent_bytes
+    return found
+
+
+SHARE = (N - 1) * WHOLE // N
+
+
+def test_parameters_gradients_and_state_in_parts() -> None:
+    """ZeRO-3: gathered forward and backward, gradients reduced: ``3 (n − 1)/n p``."""
+    assert sent(made := planned()) == {
+        ("all-gather", "forward"): SHARE,
+        ("all-gather", "backward"): SHARE,
+        ("reduce-scatter", "backward"): SHARE,
+    }
+    assert made.local_params * 4 == WHOLE // N
+
+
+def test_parameters_that_stay_gathered_until_the_backward_pass_is_over() -> None:
+    """ZeRO-2: ``2 (n − 1)/n p``, and the whole of them in memory."""
+    made = planned(reshard_after_forward=False)
+    assert sent(made) == {("all-gather", "forward"): SHARE, ("reduce-scatter", "backward"): SHARE}
+    assert made.memory.by_kind["gathered"] >= WHOLE
+
+
+def test_gradients_that_are_not_reduced_yet_stay_whole() -> None:
+    """Accumulation without synchronizing: nothing is reduced, and what is added to is not sharded."""
+    made = planned(lambda model: model.set_requires_gradient_sync(False))
+    assert sent(made) == {("all-gather", "forward"): SHARE, ("all-gather", "backward"): SHARE}
+
+
+def test_copies_of_what_is_sharded() -> None:
+    """HSDP: sharded among 4, and gradients of each part summed up among two copies: ``2 (c − 1)/c p/n`` more."""
+    made = planned(mesh={"replicate": 2, "dp": 4}, along=("replicate", "dp"))
+    share = 3 * WHOLE // 4
+    assert sent(made) == {
+        ("all-gather", "forward"): share,
+        ("all-gather", "backward"): share,
+        ("reduce-scatter", "backward"): share,
+        ("all-reduce", "backward"): 2 * (WHOLE // 4) // 2,
+    }
+
+
+@pytest.mark.parametrize(("reduced_in", "times"), [(torch.float32, 2), (torch.bfloat16, 1)])
+def test_what_is_gathered_and_reduced_in_other_types(reduced_in: torch.dtype, times: int) -> None:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    made = planned(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced_in))
+    assert sent(made) == {
+        ("all-gather", "forward"): SHARE // 2,
+        ("all-gather", "backward"): SHARE // 2,
+        ("reduce-scatter", "backward"): SHARE // 2 * times,
+    }
+
+
+def test_what_is_kept_on_the_host_is_named() -> None:
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    made = planned(offload_policy=CPUOffloadPolicy())
+    assert any("what FSDP keeps on the host" in each for each in made.assumptions)
+
+
+def test_gradients_of_an_earlier_batch_are_added_to() -> None:
+    """The same once more, for the second batch."""
+    once = sent(planned())
+    from torch.distributed.fsdp import fully_shard
+
+    def apply(model: Any, devices: Any) -> None:
+        for each in (*model, model):
+            fully_shard(each, mesh=devices["dp"])
+
+    twice = plan(build, (WIDTH,), mesh={"dp": N}, apply=apply, training=True, optimizer="AdamW", batch_size=2, accumulate=True)
+    assert sent(twice) == {key: 2 * size for key, size in once.items()}
