@@ -35,6 +35,7 @@ def main() -> None:
     )
     parser.add_argument("--truth", action="store_true", help="compare everything, and write docs/how-true.md")
     parser.add_argument("--field", action="store_true", help="measure the default call on models that people have")
+    parser.add_argument("--meshes", action="store_true", help="compare training on 64 cards with published throughputs")
     parser.add_argument("--generation", action="store_true", help="compare estimated with measured times of generated tokens")
     parser.add_argument("--inspect", action="store_true", help="what inspecting real steps costs, and how much it attributes")
     parser.add_argument("--watch", action="store_true", help="what watching training costs")
@@ -83,6 +84,11 @@ def main() -> None:
         from benchmark_memory import time_estimates
 
         time_estimates(options.only)
+        return
+    if options.meshes:
+        from benchmark_meshes import compare_meshes
+
+        compare_meshes()
         return
     if options.generation:
         from benchmark_generation import compare_generation, compare_joined

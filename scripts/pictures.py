@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from matplotlib import pyplot as plt
 from PIL import Image
 from playwright.sync_api import sync_playwright
@@ -88,6 +89,14 @@ def _shard(model: Any, mesh: Any) -> None:
     fully_shard(model, mesh=mesh)
 
 
+def _pipeline() -> torchscan.PipelinePlan:
+    """As docs/ranks.md has it, with fewer microbatches."""
+    with torch.device("meta"):
+        stages = [nn.Sequential(*(_Layer() for _ in range(5))) for _ in range(8)]
+    asked: dict[str, Any] = {"batch_size": 2048, "optimizer": "AdamW", "device": "H100"}
+    return torchscan.plan_pipeline(stages, (4096,), schedule="Interleaved1F1B", processes=4, microbatches=8, **asked)
+
+
 def main() -> None:
     """Draw all of them."""
     os.environ["COLORTERM"] = "truecolor"
@@ -106,6 +115,7 @@ def main() -> None:
     both("models", lambda: torchscan.draw_models(table))
     planned = torchscan.plan(_layers, (4096,), mesh={"dp": 8}, apply=_shard, ranks="ends", **SHARDED)
     both("plan", lambda: torchscan.draw_plan(planned))
+    both("pipeline", lambda: torchscan.draw_pipeline(_pipeline()))
 
     bottleneck = torchscan.module_graph(torchscan.record(model, SHAPE), "layer3.0")
     (STATIC / "bottleneck.svg").write_text(torchscan.to_svg(bottleneck), encoding="utf-8")

@@ -170,8 +170,8 @@ def test_what_takes_no_tokens_is_told() -> None:
 
 
 def test_adapters_are_what_is_trained() -> None:
-    """Of rank 4, beside seven linear layers of 256, 128 and 704 features in each of twelve layers, all else frozen."""
-    rank, heads, inner = 4, 128, 704
+    """Of rank 8, beside seven linear layers of 256, 128 and 704 features in each of twelve layers, all else frozen."""
+    rank, heads, inner = 8, 128, 704
     adapters = LAYERS * rank * (2 * (256 + 256) + 2 * (256 + heads) + 3 * (256 + inner))
     whole, adapted = the_one(meshes=[{"dp": 8}]), the_one(meshes=[{"dp": 8}], lora=rank)
     assert adapted.local_params == whole.local_params + adapters / 8
@@ -179,7 +179,7 @@ def test_adapters_are_what_is_trained() -> None:
     assert adapted.needed_bytes < whole.needed_bytes
     found = searched(lora=rank)
     assert "adapters have no plan for tensor parallelism" in found.refused["dp 4 × tp 2"]
-    assert "adapters of rank 4" in str(found)
+    assert "adapters of rank 8" in str(found)
 
 
 def test_sequences_of_all_devices_are_shared_by_the_copies_of_the_model() -> None:

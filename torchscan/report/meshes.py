@@ -34,18 +34,28 @@ def mesh_table(search: MeshSearch) -> Table:
             for key, heading, dispensable in _COLUMNS
         ],
         rows=[_row(each) for each in search.choices],
-        summary=[
-            f"{search.gpus:,} {search.device}, {units.count(search.params)} parameters; "
-            f"{search.sequences:,} sequences of {search.length:,} tokens in a step, {_how(search)}"
-        ],
+        summary=[f"{search.gpus:,} {search.device}, {units.count(search.params)} parameters; {_step(search)}, {_how(search)}"],
         remarks=[
-            *(f"Left out: {mesh}: {reason}." for mesh, reason in search.refused.items()),
+            *_left_out(search),
             *([] if search.spread is None else [f"Times: {search.spread.said}."]),
-            *(f"Assumed: {text}." for text in search.assumptions),
+            *(f"Assumed {text}." for text in search.assumptions),
             f"{search.records} passes of few layers were recorded.",
         ],
         noun="meshes",
     )
+
+
+def _left_out(search: MeshSearch) -> list[str]:
+    """By the reason."""
+    meshes: dict[str, list[str]] = {}
+    for mesh, reason in search.refused.items():
+        meshes.setdefault(reason, []).append(mesh)
+    return [f"Left out: {', '.join(each)}: {reason}." for reason, each in meshes.items()]
+
+
+def _step(search: MeshSearch) -> str:
+    number = f"{search.sequences:,} sequence{'s' if search.sequences > 1 else ''}"
+    return f"{number} of {search.length:,} tokens in a step"
 
 
 def _how(search: MeshSearch) -> str:

@@ -95,11 +95,21 @@ def _config(transformers: Any, path: Path, target: Target) -> Any:
             for name, value in target.kwargs.items():
                 setattr(config, name, value)
     except Exception as error:
-        said = str(error).strip().partition("\n")[0][:200]
+        origin = _origin(error)
+        said = str(origin).strip().partition("\n")[0][:200]
+        if isinstance(error, ImportError):
+            raise InputError(f"{target}: transformers cannot be used here: {type(origin).__name__}: {said}") from error
         raise InputError(f"{target}: {path} is not a config that transformers knows: {said}") from error
     if unknown:
         raise InputError(f"{target}: {type(config).__name__} has no {unknown[0]!r}{near(unknown[0], dir(config))}")
     return config
+
+
+def _origin(error: BaseException) -> BaseException:
+    """Of what transformers could not import, what went wrong there, as with a torchvision of another torch."""
+    while isinstance(error, ImportError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _with_known_inputs(model: Any) -> Built:
