@@ -199,11 +199,20 @@ def _require_summed(model: nn.Module, mesh: DeviceMesh, *, is_as_before: bool) -
         )
 
 
+#: what torch says of attention whose sequences are in parts
+_CONTEXT_PARALLEL = ("_scaled_dot_product", "does not have a sharding strategy")
+_WITHOUT_CONTEXT_PARALLEL = (
+    "attention over sequences in parts (context parallelism) cannot be planned, because torch has it for kernels of CUDA alone"
+)
+
+
 def failed_in_parts(error: RecordError, model: nn.Module, rank: int) -> InputError:
     """What to say where a model that was sharded cannot run."""
     line = str(error).partition(NEW_LINE)[0]
     if any(name in line for name in _ASKING_FOR_DATA):
         return InputError(f"forward() asks for a value (by .item(), say), and nothing has one in a plan: {line}")
+    if all(name in line for name in _CONTEXT_PARALLEL):
+        return InputError(f"{_WITHOUT_CONTEXT_PARALLEL}: {line}")
     uneven = [f"{name} {list(each.shape)}" for name, each in model.named_parameters() if is_divided_unevenly(each)]
     odd = f"not evenly divided: {', '.join(uneven[:_NAMED])}; " if uneven else ""
     return InputError(
