@@ -121,8 +121,8 @@ def test_context_parallelism_is_named() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             with parallel.context_parallel(self.mesh, buffers=[x], buffer_seq_dims=[1]):
-                heads = [each.unflatten(-1, (2, 4)).transpose(1, 2) for each in self.given(x).chunk(3, -1)]
-                return nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+                query, key, value = (each.unflatten(-1, (2, 4)).transpose(1, 2) for each in self.given(x).chunk(3, -1))
+                return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
     def apply(model: Any, mesh: Any) -> None:
         model.mesh = mesh["cp"]

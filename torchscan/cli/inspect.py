@@ -107,17 +107,21 @@ def _put(facts: RunFacts, error: NonFiniteError | None, options: argparse.Namesp
     """Show what was found, also where it was raised, and write it to files. The exit status."""
     from torchscan.report.inspection import run_table
 
-    is_first = facts.process is None or facts.process.rank == 0  # others would write into the middle of what it says
     try:
         _save(facts, options)
     finally:  # steps are not taken again for a file that cannot be written
-        if is_first:
+        if _is_first(facts):
             put_table(run_table(facts, max_depth=_depth(options)), options, json=partial(in_full, facts))
-    if is_first and facts.process is not None:
+    if _is_first(facts) and facts.process is not None:
         _put_group(facts, options)
     if error is not None:
         say(str(error))
     return FINE if error is None else EXCEEDED
+
+
+def _is_first(facts: RunFacts) -> bool:
+    """Of several processes; others would write into the middle of what it says, and over its files."""
+    return facts.process is None or facts.process.rank == 0
 
 
 def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
@@ -135,7 +139,7 @@ def _put_group(facts: RunFacts, options: argparse.Namespace) -> None:
 def _save(facts: RunFacts, options: argparse.Namespace) -> None:
     if options.save is not None:
         facts.save(options.save)
-    if options.trace is not None:
+    if options.trace is not None and _is_first(facts):
         facts.save_trace(options.trace)
 
 

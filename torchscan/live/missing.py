@@ -53,9 +53,9 @@ def _part(file: Path, about: Mapping[str, Any]) -> _Part:
 
 
 def _said(gone: Sequence[_Part], number: int) -> str:
-    """``process 1 of 4 was gone at 08:46:03, its last step 18, and did not close the run; then process 3 (19)``."""
+    """``process 1 of 4 was gone at 2026-11-25 08:46:03, its last step 18, and did not close the run; then process 3 (19)``."""
     first, *others = gone
-    when = time.strftime("%H:%M:%S", time.localtime(first.gone))
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.gone))
     last = "no step recorded" if first.last is None else f"its last step {first.last}"
     who = f"process {first.rank} of {number}" if number > 1 else "the process"
     then = ", ".join(f"{part.rank}" if part.last is None else f"{part.rank} ({part.last})" for part in others)
