@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -67,27 +68,44 @@ if kills:
 plan = torchscan.gather_plan(model, (8,), batch_size=16, training=True, optimizer="SGD")
 if rank == 0:
     print(plan)
-with torchscan.watch(model, folder + "/watched", every=1), torchscan.inspect(model) as run:
-    train(6)
-run.save(folder + "/inspected")
+with torchscan.watch(model, folder + "/watched", every=1):
+    if sys.argv[2] == "inspects":
+        with torchscan.inspect(model) as run:
+            train(6)
+        run.save(folder + "/inspected")
+    else:
+        train(6)
 dist.destroy_process_group()
 """
 
 
-def started(tmp_path: Path, number: int, *args: str) -> subprocess.CompletedProcess[str]:
+def started(tmp_path: Path, number: int, *args: str, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(TRAINS))
-    call = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}", str(script)]
+    call = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}"]
     known = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
     return subprocess.run(  # noqa: S603
-        [*call, str(tmp_path), *args], cwd=tmp_path, env=known, capture_output=True, text=True, timeout=240, check=False
+        [*call, *before, str(script), str(tmp_path), *args],
+        cwd=tmp_path,
+        env=known,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
 
 
-@pytest.mark.parametrize("number", [2, 4])
-def test_a_job_is_recorded_inspected_and_watched(number: int, tmp_path: Path) -> None:
-    done = started(tmp_path, number, "trains")
+#: in front of the script, which need not know of it
+INSPECT = ["-m", "torchscan", "inspect", "--steps", "5", "--save", "inspected", "--", "python"]
+
+
+@pytest.mark.parametrize(("number", "before"), [(2, INSPECT), (4, [])], ids=["two, from outside", "four, from inside"])
+def test_a_job_is_recorded_inspected_and_watched(number: int, before: Sequence[str], tmp_path: Path) -> None:
+    done = started(tmp_path, number, "is inspected" if before else "inspects", before=before)
     assert done.returncode == 0, done.stderr
+    if before:
+        assert "process 1 is " in done.stderr.lower(), "the table of all is printed, once"
+        assert done.stderr.count("Medians of 5 steps after 1 to warm up") == 1
     assert f"{number} processes (" in done.stdout
     assert re.search(rf"Of {number} processes\s+Least\s+Most", done.stdout)
 
