@@ -59,10 +59,10 @@ def compare_meshes() -> None:
     meshes = _all_meshes()
     start = time.perf_counter()
     search = search_meshes(
-        _llama(_PUBLISHED[0].sizes), gpus=_GPUS, device="H100", global_batch=64, checkpoint=True, meshes=meshes, per_machine=64
+        _llama(_PUBLISHED[0].sizes), gpus=_GPUS, device="H100", global_batch=64, checkpoint=True, meshes=meshes
     )
     took = time.perf_counter() - start
-    print(f"{len(search.choices)} of {len(meshes)} meshes of {_GPUS} H100 in {took:.0f} s; best: {search.best}")
+    print(f"{len(search.choices)} of {len(meshes)} meshes of {_GPUS} H100 in {took:.0f} s, which are possible; {search!r}")
     print("\n".join(f"left out: {mesh}: {reason}" for mesh, reason in search.refused.items()))
 
 
