@@ -15,7 +15,10 @@ from torchscan.runtime.timeline import Timeline
 from torchscan.torch_versions import flight_records, place_in_group, ranks_by_group
 
 #: what launchers tell the processes that they start
-_LAUNCH = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT")
+_LAUNCH = (
+    *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_STEP_ID"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+)
 ExchangePhase = Literal["forward", "backward", "outside"]
 
 
@@ -42,9 +45,9 @@ class Exchange:
     ranks: tuple[int, ...]
     #: the index of the call in which this process came to it, and when; None: in none, by the loss or a hook, say
     call: int | None
-    phase: ExchangePhase
-    #: nanoseconds from the start of the timeline, in the last step
-    at: int
+    phase: ExchangePhase | None
+    #: nanoseconds from the start of the timeline; None: the step that this is of has no such collectives
+    at: int | None
     #: of each step: which of its group's it is, and when this process came to it, in nanoseconds since 1970
     numbers: tuple[int, ...]
     arrivals: tuple[int, ...]
@@ -99,23 +102,31 @@ def exchanges_of(steps: Sequence[StepFacts], timeline: Timeline, clock: Clock, z
 
     ``zero``: when the timeline begins, on the step's clock.
     """
-    records = flight_records()
-    entries = sorted((_entry(each) for each in records), key=lambda each: each.arrival)
-    is_cut = any(each["record_id"] for each in records[:1])
-    found = [here for step in steps if (here := _within(entries, step, is_cut=is_cut))]
+    entries, is_cut = _remembered()
+    found = [(step, here) for step in steps if (here := _within(entries, step, is_cut=is_cut))]
     if not found:
         return ()
-    last = found[-1]
-    alike = [each for each in found if _kinds(each) == _kinds(last)]
-    return tuple(
-        _exchange(each, group.ranks, timeline, clock.own(each[-1].arrival) - zero) for each in zip(*alike, strict=True)
-    )
+    latest, last = found[-1]
+    alike = [each for _, each in found if _kinds(each) == _kinds(last)]
+    moments = [clock.own(each.arrival) - zero if latest is steps[-1] else None for each in last]
+    same = zip(zip(*alike, strict=True), moments, strict=True)
+    return tuple(_exchange(each, group.ranks, timeline, at) for each, at in same)
+
+
+def _remembered() -> tuple[list[_Entry], bool]:
+    """Collectives in their order, and whether earlier ones may have been forgotten. Messages to one other are left alone."""
+    records = flight_records()
+    entries = sorted((_entry(each) for each in records if not each["is_p2p"]), key=lambda each: each.arrival)
+    oldest: dict[str, int] = {}
+    for each in records:
+        recorder = str(each["profiling_name"]).partition(":")[0]
+        oldest[recorder] = min(oldest.get(recorder, each["record_id"]), each["record_id"])
+    return entries, any(oldest.values())
 
 
 def _entry(record: Mapping[str, Any]) -> _Entry:
-    kind = str(record["profiling_name"]).rpartition(":")[2].strip("_").replace("_", "-")
-    number = record["p2p_seq_id"] if record["is_p2p"] else record["collective_seq_id"]
-    return _Entry(kind, str(record["process_group"][0]), int(number), int(record["time_created_ns"]))
+    kind = str(record["profiling_name"]).rpartition(":")[2].strip("_").removesuffix("_base").replace("_", "-")
+    return _Entry(kind, str(record["process_group"][0]), int(record["collective_seq_id"]), int(record["time_created_ns"]))
 
 
 def _within(entries: Sequence[_Entry], step: StepFacts, *, is_cut: bool) -> list[_Entry]:
@@ -128,10 +139,10 @@ def _kinds(entries: Sequence[_Entry]) -> list[tuple[str, str]]:
     return [(each.kind, each.group) for each in entries]
 
 
-def _exchange(entries: Sequence[_Entry], ranks: Mapping[str, tuple[int, ...]], timeline: Timeline, at: int) -> Exchange:
+def _exchange(entries: Sequence[_Entry], ranks: Mapping[str, tuple[int, ...]], timeline: Timeline, at: int | None) -> Exchange:
     """Of one in each step."""
     last = entries[-1]
-    call, phase = _place(timeline, at)
+    call, phase = (None, None) if at is None else _place(timeline, at)
     return Exchange(
         kind=last.kind,
         group=last.group,

@@ -7,9 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from torchscan.errors import InputError
+from torchscan.measured import Measured
 from torchscan.results import Result
+from torchscan.runtime.exchanges import Process
 from torchscan.runtime.run import RunFacts
 from torchscan.runtime.stragglers import Straggler, lateness, stragglers
+
+#: seconds within which all processes take their first step
+_APART = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,12 @@ class GroupRun(Result):
         """Of a run of these."""
         return 0 if run.process is None else run.process.rank
 
+    def measured(self) -> Measured:
+        """Refused: a page shows one process."""
+        raise InputError(
+            f"this run is of {self.processes} processes, and a page shows one: group.runs[0], or the file rank0.json"
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""
         plain = {"processes": self.processes, "missing": list(self.missing), "late": list(self.late)}
@@ -52,7 +63,7 @@ def group_run_of(runs: Sequence[RunFacts]) -> GroupRun:
     if not known:
         raise InputError("these runs are not of processes that train together")
     latest = max(known, key=lambda each: each[0].began)[0]
-    own = sorted(((each.rank, run) for each, run in known if each.launch == latest.launch), key=lambda each: each[0])
+    own = sorted(((each.rank, run) for each, run in known if _are_together(each, latest)), key=lambda each: each[0])
     found = [run for _, run in own]
     late = lateness(found)
     return GroupRun(
@@ -62,3 +73,9 @@ def group_run_of(runs: Sequence[RunFacts]) -> GroupRun:
         late=tuple(late.get(rank, 0.0) for rank, _ in own),
         stragglers=stragglers(found),
     )
+
+
+def _are_together(one: Process, latest: Process) -> bool:
+    """Launchers say little of a start: processes that began minutes apart are not of the same."""
+    is_one_start = (one.launch, one.processes) == (latest.launch, latest.processes)
+    return is_one_start and latest.began - one.began < _APART

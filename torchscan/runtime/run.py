@@ -230,6 +230,8 @@ class RunFacts(Result, Inspected):
     def _file(self, path: str | os.PathLike[str]) -> Path:
         if self.process is None:
             return Path(path)
+        if any(Path(path).glob("rank*.sqlite")):
+            raise InputError(f"the folder {str(path)!r} has a run that is watched: save what was inspected in another one")
         try:
             Path(path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
