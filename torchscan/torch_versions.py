@@ -676,6 +676,12 @@ def whole_mesh_of(module: nn.Module) -> Any:
     return max(meshes.values(), key=lambda mesh: mesh.ndim, default=None)
 
 
+def dimensions_of(module: nn.Module) -> set[str]:
+    """The dimensions of meshes that its parameters are spread or copied along; others are of a pipeline, say."""
+    spread: list[Any] = [each for each in module.parameters() if is_spread_type(type(each))]
+    return {name for each in spread for name in each.device_mesh.mesh_dim_names or ()}
+
+
 def _root_of(mesh: Any) -> Any:
     if hasattr(mesh, "_get_root_mesh"):
         return mesh._get_root_mesh()

@@ -182,6 +182,46 @@ def test_adapters_are_what_is_trained() -> None:
     assert "adapters of rank 8" in str(found)
 
 
+class Plain(nn.Module):
+    """Its layers are linear ones themselves, of which two are one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(64, 32)
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(8))
+        self.attention = nn.ModuleList(nn.TransformerEncoderLayer(32, 4, 64, batch_first=True) for _ in range(8))
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, use_cache: bool = False) -> dict[str, torch.Tensor]:
+        hidden = self.embed(input_ids)
+        for layer in (*self.layers, *self.attention):
+            hidden = layer(hidden)
+        return {"loss": nn.functional.cross_entropy((hidden @ self.embed.weight.T).flatten(0, 1), labels.flatten())}
+
+
+def test_adapters_stand_beside_layers_of_all_sorts() -> None:
+    with torch.device("meta"):
+        model = Plain()
+    asked: dict[str, Any] = {"gpus": 2, "device": DEVICE, "length": 16, "meshes": [{"dp": 2}]}
+    (found,) = torchscan.search_meshes(model, lora=2, **asked).choices
+    (whole,) = torchscan.search_meshes(model, **asked).choices
+    # of a layer of attention the product of its result, which torch computes by its weight, and the two of its perceptron
+    beside = 8 * 2 * (32 + 32) + 8 * 2 * ((32 + 32) + 2 * (32 + 64))
+    assert found.local_params == whole.local_params + beside / 2
+
+
+def test_adapters_without_linear_layers_are_refused() -> None:
+    class Convolved(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.LayerNorm(32) for _ in range(8))
+            self.attention = nn.ModuleList()
+
+    with torch.device("meta"):
+        model = Convolved()
+    with pytest.raises(InputError, match="adapters go beside linear layers"):
+        torchscan.search_meshes(model, gpus=2, device=DEVICE, length=16, meshes=[{"dp": 2}], lora=2)
+
+
 def test_sequences_of_all_devices_are_shared_by_the_copies_of_the_model() -> None:
     meshes = [{"dp": 8}, {"dp": 4, "tp": 2}]
     found = searched(meshes=meshes, global_batch=16)

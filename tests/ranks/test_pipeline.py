@@ -156,7 +156,7 @@ def test_bubbles_of_equal_stages_are_nearly_the_ideal_ones() -> None:
     for schedule, chunks in (("GPipe", 1), ("1F1B", 1), ("Interleaved1F1B", 2)):
         plan = planned(schedule, stages=4 * chunks, processes=4, microbatches=16)
         assert plan.ideal_bubble == pytest.approx(3 / (16 * chunks + 3))
-        assert plan.bubble == pytest.approx(plan.ideal_bubble, abs=0.06)  # 1F1B waits for each way there and back
+        assert plan.ideal_bubble < plan.bubble < plan.ideal_bubble + 0.06  # 1F1B waits for each way there and back
 
 
 def test_stages_across_machines_take_longer_on_their_way() -> None:
@@ -164,6 +164,40 @@ def test_stages_across_machines_take_longer_on_their_way() -> None:
     assert far.stages[0].handing_over > near.stages[0].handing_over
     assert far.time_estimate > near.time_estimate
     assert far.stages[0].handing_over == pytest.approx(ROWS * WIDTH * F32 / (0.9 * 50e9), abs=30e-6)
+
+
+class Two(nn.Module):
+    """Returns two tensors, packed."""
+
+    def __init__(self, *, packed: type) -> None:
+        super().__init__()
+        self.inner, self.packed = nn.Linear(WIDTH, WIDTH, bias=False), packed
+
+    def forward(self, x: torch.Tensor) -> Any:
+        both = self.inner(x), x * 2
+        return {"y": both[0], "more": both[1]} if self.packed is dict else self.packed(both)
+
+
+class First(nn.Module):
+    """Uses one of two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: torch.Tensor, _: torch.Tensor) -> Any:
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("packed", [tuple, list, dict])
+def test_what_a_stage_does_not_use_has_no_gradient(packed: type) -> None:
+    """It is held once with its parameters, gradients and state, whether or not anything is sent back."""
+    with torch.device("meta"):
+        stages = (each for each in (Two(packed=packed), First()))
+    plan = plan_pipeline(stages, (WIDTH,), batch_size=ROWS, microbatches=2, device="H100", optimizer="AdamW")
+    weight = WIDTH * WIDTH * F32
+    assert [each.held_bytes for each in plan.stages] == [pytest.approx(4 * weight, abs=100)] * 2
+    assert plan.stages[0].sent_bytes == 2 * ROWS * WIDTH * F32
 
 
 def test_a_stage_may_be_spread_itself() -> None:

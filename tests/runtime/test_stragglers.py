@@ -82,6 +82,29 @@ def test_who_waits_for_one_is_not_blamed_by_others(alone: RunFacts) -> None:
     assert [each.rank for each in group.stragglers] == [1]
 
 
+def test_who_has_other_collectives_is_not_compared_by_them(alone: RunFacts) -> None:
+    """0 and 2 have one more between them; all come to those of all at once."""
+    everyone, some = (0, 1, 2), (0, 2)
+    more = [("all", everyone, 1, 1), ("some", some, 1, 95), ("all", everyone, 2, 99)]
+    assert group_of(alone, more, [each for each in more if each[0] == "all"], more).late == pytest.approx((0.0, 0.0, 0.0))
+
+
+def test_what_nobody_waits_in_is_lost_once(alone: RunFacts) -> None:
+    """As of hosts that run ahead of their devices: 20 ms at the start, then 40 collectives a millisecond apart."""
+    both = (0, 1)
+    early, late = ([("0", both, place, start + place) for place in range(1, 41)] for start in (0, 20))
+    assert group_of(alone, early, late).late == pytest.approx((0.0, 0.020), abs=0.0011)
+
+
+def test_of_several_backward_passes_the_time_from_one_sum_to_the_next_counts(alone: RunFacts) -> None:
+    """Four to each collective, of 25 ms: one that is 40 ms late is so by 40 % of 100 ms."""
+    both = (0, 1)
+    early, late = ([("0", both, 1, when), ("0", both, 2, 90)] for when in (10, 50))
+    runs = [run_of(alone, rank, 2, each) for rank, each in enumerate((early, late))]
+    (straggler,) = group_run_of([replace(run, period=run.period._replace(median=0.025)) for run in runs]).stragglers
+    assert straggler.share == pytest.approx(0.40)
+
+
 def test_a_module_is_named_in_which_more_is_lost_than_elsewhere(alone: RunFacts) -> None:
     both = (0, 1)
     early, late = ([("0", both, 1, 10), ("0", both, 2, when)] for when in (20, 60))

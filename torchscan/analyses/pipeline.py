@@ -263,7 +263,7 @@ def plan_of_stages(
     actions = actions_of(order_of(schedule, number, microbatches, len(stages)), times)
     passes = max(each.end for each in actions)
     own = [[stage for stage in stages if stage.process == process] for process in range(number)]
-    optimizer = max(sum(each.optimizer for each in held) for held in own)
+    ends = [max(each.end for each in actions if each.process == process) for process in range(number)]
     return PipelinePlan(
         schedule=schedule,
         microbatches=microbatches,
@@ -271,7 +271,7 @@ def plan_of_stages(
         processes=tuple(_process(each, held, actions, passes, memory_bytes) for each, held in enumerate(own)),
         actions=tuple(actions),
         passes=passes,
-        time_estimate=passes + optimizer,
+        time_estimate=max(end + sum(each.optimizer for each in held) for end, held in zip(ends, own, strict=True)),
         **told,
     )
 

@@ -33,3 +33,20 @@ class Lock:
         if self._path in _held:
             _held.remove(self._path)
             os.close(self._number)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process is writing."""
+    if path.resolve() in _held:  # closing any file of it would let go of the lock
+        return True
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(number)
+    return False

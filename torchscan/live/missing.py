@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from torchscan.live.lock import is_locked
 from torchscan.live.store import Reader
 
 
@@ -17,10 +17,19 @@ class _Part:
     """What one process has recorded."""
 
     rank: int
+    #: how many processes there were
+    processes: int
     #: its last training step; None: none was recorded
     last: int | None
-    #: when it was gone without closing the run, in seconds since 1970; None: it was not
+    #: when it was gone without closing the run, or by an exception, in seconds since 1970; None: neither
     gone: float | None
+    #: by which exception
+    raised: str | None
+
+    @property
+    def where(self) -> str:
+        """``1 (19)``, with its last step."""
+        return f"{self.rank}" if self.last is None else f"{self.rank} ({self.last})"
 
 
 def missing_in(files: Sequence[Path]) -> list[str]:
@@ -28,27 +37,27 @@ def missing_in(files: Sequence[Path]) -> list[str]:
 
     Of a group torch or its launcher ends the others when one is gone, so that the first is the one to look at.
     """
-    about = [_about(each) for each in files]
-    number = max((int(each.get("processes", 1)) for each in about), default=1)
-    parts = [_part(file, each) for file, each in zip(files, about, strict=True)]
+    parts = [_part(each) for each in files]
+    number = max((part.processes for part in parts), default=1)
     there = {part.rank for part in parts}
     absent = [f"process {rank} of {number} has recorded nothing" for rank in range(number) if rank not in there]
     gone = sorted((part for part in parts if part.gone is not None), key=lambda part: part.gone or 0.0)
     return absent + ([_said(gone, number)] if gone else [])
 
 
-def _about(file: Path) -> Mapping[str, Any]:
+def _part(file: Path) -> _Part:
     with contextlib.closing(Reader(file)) as reader:
-        return reader.about()
-
-
-def _part(file: Path, about: Mapping[str, Any]) -> _Part:
-    with contextlib.closing(Reader(file)) as reader:
-        last = reader.last("train")
+        about, last = reader.about(), reader.last("train")
+        latest = max((when for _, when in reader.times("train")), default=None)
+    gone = about.get("ended")
+    if gone is None and not about.get("closed", True) and not is_locked(file.with_suffix(".lock")):
+        gone = latest or 0.0  # its worker was gone with it
     return _Part(
         rank=int(file.stem.removeprefix("rank")),
+        processes=int(about.get("processes", 1)),
         last=None if last is None else last[0],
-        gone=about.get("ended"),
+        gone=gone,
+        raised=about.get("raised"),
     )
 
 
@@ -58,5 +67,6 @@ def _said(gone: Sequence[_Part], number: int) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.gone))
     last = "no step recorded" if first.last is None else f"its last step {first.last}"
     who = f"process {first.rank} of {number}" if number > 1 else "the process"
-    then = ", ".join(f"{part.rank}" if part.last is None else f"{part.rank} ({part.last})" for part in others)
-    return f"{who} was gone at {when}, {last}, and did not close the run" + (f"; then {then}" if then else "")
+    how = "did not close the run" if first.raised is None else f"had raised {first.raised}"
+    then = f"; then process{'es' if len(others) > 1 else ''} {', '.join(each.where for each in others)}" if others else ""
+    return f"{who} was gone at {when}, {last}, and {how}{then}"

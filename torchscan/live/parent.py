@@ -19,11 +19,13 @@ class Parent:
     def __init__(self, number: int) -> None:
         self._is_gone = _whether_gone(number)
         self._since: float | None = None
+        #: when it was seen to have ended first, in seconds since 1970; None: it goes on
+        self.ended_at: float | None = None
 
     def was_gone(self, seconds: float) -> bool:
         """Whether it ended so many seconds ago, or earlier."""
-        if self._since is None and self._is_gone():
-            self._since = time.monotonic()
+        if self._since is None and self._is_gone(0.0):
+            self.ended_at, self._since = time.time(), time.monotonic()
         return self._since is not None and time.monotonic() >= self._since + seconds
 
     def end_with_it(self) -> None:
@@ -32,17 +34,30 @@ class Parent:
 
     def _await_end(self) -> None:
         while not self.was_gone(_AT_LAST):
-            time.sleep(_LOOKS)
+            self._wait()
         os._exit(1)
 
+    def _wait(self) -> None:
+        """For a while, or until it is gone."""
+        if self._since is None:
+            self._is_gone(_LOOKS)
+        else:
+            time.sleep(_LOOKS)
 
-def _whether_gone(number: int) -> Callable[[], bool]:
+
+def _whether_gone(number: int) -> Callable[[float], bool]:
+    """After so many seconds, or as soon as it is."""
+
+    def has_another_parent(seconds: float) -> bool:
+        time.sleep(seconds)
+        return os.getppid() != number
+
     if not hasattr(os, "pidfd_open"):  # only Linux has it
-        return lambda: os.getppid() != number
+        return has_another_parent
     try:
         file = os.pidfd_open(number)
     except ProcessLookupError:
-        return lambda: True
+        return lambda _: True
     except OSError:
-        return lambda: os.getppid() != number
-    return lambda: is_ready(file, 0)
+        return has_another_parent
+    return lambda seconds: is_ready(file, seconds)

@@ -60,7 +60,7 @@ class Process:
         self.dropped = 0
         ours, theirs = socket.socketpair()
         self._outlet = Outlet(ours)
-        about = {**about, "processes": processes_here(), "ended": None}
+        about = {**about, "processes": processes_here(), "closed": False, "ended": None, "raised": None}
         task = Task(path=self.path, about=about, parent=os.getpid(), sinks=sinks, custom=custom)
         try:
             with theirs:
@@ -120,11 +120,14 @@ class Process:
             elif message["is"] == "told":
                 tell(message["what"])
 
-    def close(self, step: int) -> None:
-        """Wait until everything is written, but not for ever. ``step``: the one that would come next."""
+    def close(self, step: int, error: BaseException | None = None) -> None:
+        """Wait until everything is written, but not for ever. ``step`` would come next; ``error``: why it does not."""
         if self._is_closed:
             return
         self._is_closed = True
+        if error is not None:
+            said = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
+            self.say({"is": "raised", "what": said, "when": time.time()})
         self.say({"is": "reached", "step": step})
         if self.dropped:
             self.say({"is": "note", "what": f"{self.dropped} steps were dropped"})

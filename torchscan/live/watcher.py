@@ -93,7 +93,7 @@ class Watcher:
         self._gate.open()
         self._go_on()
         _watchers.add(self)
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     # -- hooks ---------------------------------------------------------------------------------------------------------
 
@@ -308,6 +308,13 @@ class Watcher:
 
     def close(self) -> None:
         """Watch no longer. What was seen is written."""
+        self._close(None)
+
+    def _close_at_exit(self) -> None:
+        """The program is over, by an exception perhaps."""
+        self._close(getattr(sys, "last_value", None))
+
+    def _close(self, error: BaseException | None) -> None:
         if os.getpid() != self._pid:
             return
         if not self._is_closed:
@@ -316,8 +323,8 @@ class Watcher:
         if not self._is_closed:
             self._unfollow()
             self._tell_of_unmet()
-        atexit.unregister(self.close)
-        self._process.close(self._steps.next)
+        atexit.unregister(self._close_at_exit)
+        self._process.close(self._steps.next, error)
         if self._drawing is not None:
             with self._guarded():
                 await_end(self._drawing, _PATIENCE)
@@ -344,7 +351,7 @@ class Watcher:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        self._close(error)
 
 
 def watch(

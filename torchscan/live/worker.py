@@ -67,6 +67,7 @@ class Worker:
             "step": self._take_step,
             "from": lambda message: self._store.forget_from(message["step"]),
             "reached": self._note_end,
+            "raised": lambda message: self._store.tell({"raised": message["what"], "ended": message["when"]}),
             "note": lambda message: self._store.note(message["what"]),
         }
 
@@ -81,7 +82,7 @@ class Worker:
                     self._answer(message)
         if not self._is_over:
             with contextlib.suppress(StoreError):
-                self._store.tell({"ended": time.time()})
+                self._store.tell({"ended": self._parent.ended_at or time.time()})
                 self._store.note("the process that trains was gone without closing the run")
         self._guests.close()
         self._store.close()
@@ -102,7 +103,7 @@ class Worker:
 
     def _note_end(self, message: Message) -> None:
         self._is_over = True
-        self._store.tell({"reached": message["step"]})
+        self._store.tell({"reached": message["step"], "closed": True})
 
     def _tell(self, what: str) -> None:
         self._line.say({"is": "told", "what": what})

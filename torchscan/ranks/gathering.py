@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.recording.request import check_request, require_module
 from torchscan.recording.sharding import failed_in_parts
 from torchscan.recording.training.optimizers import OptimizerChoice
-from torchscan.torch_versions import is_group_pretended, is_wrapped_by_ddp, whole_mesh_of
+from torchscan.torch_versions import dimensions_of, is_group_pretended, is_wrapped_by_ddp, whole_mesh_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +62,6 @@ def gather_plan(
         loss: of the model's output; by default the sum of all of it.
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
     """
-    require_module(model)
     _require_group()
     asked = Asked(
         input_shape=input_shape,
@@ -75,9 +74,9 @@ def gather_plan(
         loss=loss,
         optimizer=optimizer,
     )
-    fabric = None if device is None else Fabric(device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs)
+    # while they record, processes wait for each other: what can be seen to be wrong is found before
+    fabric = _in_all(lambda: _checked(model, asked, per_machine, 1e9 * network_gbs))
     mesh, place, names = _mesh_of(model)
-    _in_all(lambda: _check(model, asked))  # while they record, processes wait for each other
     own = _in_all(lambda: _own(model, asked, fabric, place, names))
     return plan_of(mesh, asked, _gathered(own))
 
@@ -101,15 +100,19 @@ def _mesh_of(model: nn.Module) -> tuple[dict[str, int], dict[str, int], dict[tup
         names = {} if is_wrapped_by_ddp(model) else {tuple(range(number)): _ALL}  # what DDP says is not recorded
         return {_ALL: number}, {_ALL: distributed.get_rank()}, names
     sizes = dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))
-    return sizes, dict(zip(sizes, mesh.get_coordinate(), strict=True)), names_in(mesh, sizes)
+    used = {ranks: name for ranks, name in names_in(mesh, sizes).items() if name in dimensions_of(model)}
+    return sizes, dict(zip(sizes, mesh.get_coordinate(), strict=True)), used
 
 
-def _check(model: nn.Module, asked: Asked) -> bool:
-    """Refuse what can be seen to be wrong before anything is recorded."""
+def _checked(model: nn.Module, asked: Asked, per_machine: int, network: float) -> Fabric | None:
+    """What joins the devices, if there are any; wrong use is refused."""
+    require_module(model)
     check_request(asked.of(model).question.whole())
     if asked.input_shape is not None:
         example_inputs(model, asked.input_shape, asked.dtype, asked.batch_size, torch.device("meta"))
-    return True
+    if asked.device is None:
+        return None
+    return Fabric(device=device_named(asked.device), per_machine=per_machine, network=network)
 
 
 def _own(
@@ -137,8 +140,7 @@ def _in_all(work: Callable[[], _T]) -> _T:
     if others:
         rank, said = next(iter(others.items()))
         raise RecordError(f"{len(others)} of {len(failed)} processes could not be recorded; process {rank}: {said}")
-    assert found is not None  # noqa: S101 - there was no error
-    return found
+    return cast("_T", found)
 
 
 def _tried(work: Callable[[], _T]) -> tuple[_T | None, Exception | None]:
@@ -149,7 +151,7 @@ def _tried(work: Callable[[], _T]) -> tuple[_T | None, Exception | None]:
 
 
 def _gathered(own: RankPlan) -> list[RankPlan]:
-    """In the first process those of all. Of the others' records only what is said of parameters is sent: calls are many."""
+    """In the first process those of all. Calls of their records are not sent: there are many."""
     import torch.distributed as distributed
 
     sent = replace(own, trace=replace(own.trace, modules=(), ops=(), tensors=(), storages=()))

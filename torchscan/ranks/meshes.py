@@ -87,6 +87,8 @@ def search_meshes(
     for name, number in (("global_batch", global_batch), ("lora", lora)):
         if number is not None:
             require_positive(name, number)
+    if global_batch is not None and batch_size != 1:
+        raise InputError("batch_size and global_batch were both given: sequences are those of each device, or of all")
     if precision not in get_args(TrainingPrecision):
         raise InputError(f"precision is {precision!r}: give one of {', '.join(map(repr, get_args(TrainingPrecision)))}")
     limit = positions_of(module)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
@@ -18,7 +18,7 @@ from torchscan.analyses.roofline import Fabric, Roofline
 from torchscan.errors import InputError, TorchscanError
 from torchscan.hardware.devices import device_named
 from torchscan.progress import progress as told
-from torchscan.ranks.plan import Asked, offloading, planned, rank_plan
+from torchscan.ranks.plan import Asked, held_in, offloading, planned, rank_plan
 from torchscan.recording.bookkeeping.inventory import tensors_of
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.recording.request import require_module, require_positive
@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 #: what stays from step to step, or from the first microbatch on
 _HELD: tuple[MemoryKind, ...] = ("parameters", "buffers", "optimizer")
 _ASSUMED = (
-    "what a stage sends goes on while it computes, and FSDP in a stage gathers and reduces for each microbatch as for one"
+    "what a stage sends goes on while it computes, and FSDP in a stage gathers and reduces for each microbatch as for one",
+    "that what torch's stages keep for all that they are sent, the inputs of all microbatches, is not counted",
 )
 
 
 def plan_pipeline(
-    stages: Sequence[nn.Module],
+    stages: Iterable[nn.Module],
     input_shape: Shapes | None = None,
     dtype: DTypes | None = None,
     *,
@@ -81,6 +82,7 @@ def plan_pipeline(
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
         progress: say what takes more than a second, in a terminal or a notebook.
     """
+    stages = list(stages)
     for each in stages:
         require_module(each)
     number = len(stages) if processes is None else processes
@@ -170,9 +172,10 @@ def _recorded(pipeline: _Pipeline, asked: Asked, loss: Callable[[Any], Tensor] |
         try:
             plan = pipeline.recorded(number, replace(asked, loss=loss) if is_last else asked)
         except TorchscanError as error:
-            raise type(error)(f"stage {number}: {error}") from error
+            given = " (it was given the tensors that the stage before returns, one after the other)" if number else ""
+            raise type(error)(f"stage {number}: {error}{given}") from error
         outputs = _outputs(plan.trace)
-        found.append(_stage(pipeline, number, plan, _bytes(outputs), _bytes(_with_gradients(asked.args or ()))))
+        found.append(_stage(pipeline, number, plan, _bytes(outputs)))
         asked = replace(asked, input_shape=None, dtype=None, kwargs=None, batch_size=1, args=_given(outputs, pipeline, number))
     return found
 
@@ -181,13 +184,8 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
     return sum(each.numel() * each.element_size() for each in tensors)
 
 
-def _with_gradients(given: Sequence[Any]) -> list[Tensor]:
-    """Those whose gradients are sent to the stage before."""
-    return [each for each in given if isinstance(each, torch.Tensor) and each.requires_grad]
-
-
 def _outputs(trace: Trace) -> list[Tensor]:
-    """What a stage returns, without data."""
+    """The tensors that a stage returns, without data, however they are packed."""
     specs = [trace.tensors[each].spec for each in trace.root.outputs]
     return [torch.empty(each.shape, dtype=each.dtype, device="meta") for each in specs]
 
@@ -201,10 +199,10 @@ def _given(outputs: Sequence[Tensor], pipeline: _Pipeline, number: int) -> tuple
     return tuple(torch.empty_like(each, device=device).requires_grad_(each.is_floating_point()) for each in outputs)
 
 
-def _stage(pipeline: _Pipeline, number: int, plan: RankPlan, sent: int, sent_back: int) -> StagePlan:
+def _stage(pipeline: _Pipeline, number: int, plan: RankPlan, sent: int) -> StagePlan:
     roofline, verdict = plan.roofline, plan.memory.verdict
     assert roofline is not None and verdict is not None  # noqa: PT018, S101 - there is a device
-    times, (held, kept, forward, backward, optimizer) = _times(roofline), _sizes(plan, sent_back)
+    times, (held, kept, forward, backward, optimizer) = _times(roofline), _sizes(plan)
     return StagePlan(
         number=number,
         process=number % pipeline.processes,
@@ -233,17 +231,24 @@ def _times(roofline: Roofline) -> tuple[float, float, float]:
     return forward[-1], backward[-1], sum(time for phase, time in phases if phase == "optimizer")
 
 
-def _sizes(plan: RankPlan, sent_back: int) -> tuple[int, int, int, int, int]:
+def _sizes(plan: RankPlan) -> tuple[int, int, int, int, int]:
     """Of the second microbatch: what is held and kept, and the most of each pass and of the optimizer beyond what is held.
 
-    The gradients that are sent back are not held, as they are in a record of one stage.
+    The gradients that are sent back are not held, as they are in a record of one stage. What stays gathered after the forward
+    pass is held, because other stages run meanwhile.
     """
     passes = [(phase, list(moments)) for phase, moments in groupby(plan.memory.timeline, lambda each: each.phase)]
     forward, backward = ([moments for phase, moments in passes if phase == name][-1] for name in ("forward", "backward"))
     after = [moment for phase, moments in passes if phase == "optimizer" for moment in moments]
-    first = dict(zip(KINDS, forward[0].bytes_by_kind, strict=True))
-    held = sum(first[name] for name in _HELD) + first["gradients"] - sent_back
+    first, last = (dict(zip(KINDS, moment.bytes_by_kind, strict=True)) for moment in (forward[0], forward[-1]))
+    sent_back = _sent_back(plan.trace, first["gradients"])
+    held = sum(first[name] for name in _HELD) + first["gradients"] - sent_back + last["gathered"]
     totals = [[sum(each.bytes_by_kind) - held - sent_back for each in moments] for moments in (forward, backward, after)]
-    last = dict(zip(KINDS, forward[-1].bytes_by_kind, strict=True))
     of_forward, of_backward, of_optimizer = (max(each, default=0) for each in totals)
     return held, last["inputs"] + last["activations"], of_forward, of_backward, of_optimizer
+
+
+def _sent_back(trace: Trace, gradients: int) -> int:
+    """Of the gradients that a record holds after the first microbatch, bytes of those that are not of parameters."""
+    own: int = sum(each.stored_bytes for each in held_in(trace) if each.requires_grad and each.is_used)
+    return max(0, gradients - own)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
 from torch import Tensor, nn
+
+from torchscan.errors import InputError
 
 
 class Adapted(nn.Module):
@@ -18,6 +19,16 @@ class Adapted(nn.Module):
         self.into = nn.Linear(base.in_features, rank, bias=False, **place)
         self.out_of = nn.Linear(rank, base.out_features, bias=False, **place)
 
+    @property
+    def weight(self) -> Tensor:
+        """Of the layer: some modules look at it, or compute with it themselves."""
+        return self.base.weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Of the layer."""
+        return self.base.bias
+
     def forward(self, given: Tensor) -> Tensor:
         """Both together."""
         result: Tensor = self.base(given) + self.out_of(self.into(given))
@@ -25,11 +36,13 @@ class Adapted(nn.Module):
 
 
 def adapt(module: nn.Module, layers: Iterable[nn.Module], rank: int) -> None:
-    """Freeze the model, and put adapters beside all linear layers that are in its layers."""
+    """Freeze the model, and put adapters beside all linear layers that are in its layers, or are such a layer."""
     module.requires_grad_(False)
-    with torch.no_grad():
-        for layer in layers:
-            for path, each in list(layer.named_modules()):
-                if isinstance(each, nn.Linear):
-                    parent, _, name = path.rpartition(".")
-                    setattr(layer.get_submodule(parent), name, Adapted(each, rank))
+    inside = {id(each) for layer in layers for each in layer.modules() if isinstance(each, nn.Linear)}
+    if not inside:
+        raise InputError("adapters go beside linear layers (torch.nn.Linear), and the layers of this model have none")
+    adapted: dict[int, Adapted] = {}
+    for parent in list(module.modules()):
+        for name, each in list(parent.named_children()):
+            if isinstance(each, nn.Linear) and id(each) in inside:
+                setattr(parent, name, adapted.setdefault(id(each), Adapted(each, rank)))
