@@ -12,7 +12,7 @@ from torchscan.live.lock import is_locked
 from torchscan.live.store import Reader
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     """What one process has recorded."""
 
