@@ -138,7 +138,7 @@ def test_of_a_process_that_is_gone_the_reader_says_so(how: str, why: str, tmp_pa
     assert run.steps()[:6] == list(range(6))
     (said,) = run.missing
     assert said.startswith("process 1 of 2 was gone at ")
-    assert re.search(rf"its last step [56], and {why}; then process 0 \(", said)  # what is closed has one step more
+    assert re.search(rf"its last recorded step [56], and {why}; then process 0 \(", said)  # what is closed has one step more
     united = tmp_path / "united.sqlite"
     shown = subprocess.run(  # noqa: S603
         [sys.executable, "-m", "torchscan", "merge", "watched", str(united)],

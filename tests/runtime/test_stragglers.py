@@ -30,7 +30,7 @@ def alone() -> RunFacts:
 
 
 def run_of(alone: RunFacts, rank: int, number: int, came: Sequence[Came], launch: str = "a", step: int = 100) -> RunFacts:
-    """A run of two steps of 100 ms each, whose collectives are all in the first layer, forward."""
+    """A run of five steps of 100 ms each, whose collectives are all in the first layer, forward."""
     exchanges = tuple(
         Exchange(
             kind="all-reduce",
@@ -39,8 +39,8 @@ def run_of(alone: RunFacts, rank: int, number: int, came: Sequence[Came], launch
             call=1,
             phase="forward",
             at=when * MS,
-            numbers=(place, place + 10),
-            arrivals=(when * MS, (when + step) * MS),
+            numbers=tuple(place + 1000 * each for each in range(5)),
+            arrivals=tuple((when + step * each) * MS for each in range(5)),
         )
         for group, ranks, place, when in came
     )

@@ -62,10 +62,10 @@ def _part(file: Path) -> _Part:
 
 
 def _said(gone: Sequence[_Part], number: int) -> str:
-    """``process 1 of 4 was gone at 2026-11-25 08:46:03, its last step 18, and did not close the run; then process 3 (19)``."""
+    """``process 1 of 4 was gone at 08:46:03, its last recorded step 18, and did not close the run; then process 3 (19)``."""
     first, *others = gone
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.gone))
-    last = "no step recorded" if first.last is None else f"its last step {first.last}"
+    last = "no step recorded" if first.last is None else f"its last recorded step {first.last}"
     who = f"process {first.rank} of {number}" if number > 1 else "the process"
     how = "did not close the run" if first.raised is None else f"had raised {first.raised}"
     then = f"; then process{'es' if len(others) > 1 else ''} {', '.join(each.where for each in others)}" if others else ""

@@ -147,14 +147,18 @@ def _checked(meshes: Sequence[Mapping[str, int]], gpus: int) -> list[Mapping[str
 
 def _require_tokens(module: nn.Module) -> None:
     """Refuse what is no language model."""
-    taken = inspect.signature(module.forward).parameters
-    takes_any = any(each.kind is each.VAR_KEYWORD for each in taken.values())
-    missing = [name for name in ("input_ids", "labels") if name not in taken]
-    if missing and not takes_any:
+    missing = [name for name in ("input_ids", "labels") if not _takes(module, name)]
+    if missing:
         raise InputError(
             f"{type_name_of(module)} takes no {' and no '.join(missing)}: search_meshes is for language models; "
             "plan() shards models of any kind"
         )
+
+
+def _takes(module: nn.Module, name: str) -> bool:
+    """Whether its ``forward`` has such an argument, or any."""
+    taken = inspect.signature(module.forward).parameters
+    return name in taken or any(each.kind is each.VAR_KEYWORD for each in taken.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +218,11 @@ class _Asked:
             dtype=None,
             device=self.device.name,
             args=None,
-            kwargs={"input_ids": tokens, "labels": tokens, "use_cache": False},
+            kwargs={
+                "input_ids": tokens,
+                "labels": tokens,
+                **({"use_cache": False} if _takes(self.module, "use_cache") else {}),
+            },
             batch_size=1,
             training=True,
             loss=_loss_of,

@@ -83,6 +83,8 @@ def plan_pipeline(
         progress: say what takes more than a second, in a terminal or a notebook.
     """
     stages = list(stages)
+    if not stages:
+        raise InputError("there are no stages: give the parts of a model, in their order")
     for each in stages:
         require_module(each)
     number = len(stages) if processes is None else processes
@@ -127,8 +129,8 @@ def _require(schedule: object, microbatches: int, processes: int, stages: int) -
         raise InputError(f"schedule is {schedule!r}: give one of {', '.join(map(repr, get_args(Schedule)))}")
     require_positive("microbatches", microbatches)
     require_positive("processes", processes)
-    if stages == 0 or stages % processes:
-        raise InputError(f"{stages} stages cannot be divided among {processes} processes: each has as many as the others")
+    if stages % processes:
+        raise InputError(f"{stages} stages cannot be divided among {processes} processes: each takes the same number of them")
     chunks, rounds = stages // processes, max(1, microbatches // processes)
     if chunks > 1 and schedule != "Interleaved1F1B":
         raise InputError(f"{schedule} has one stage in each process: give {stages} processes, or 'Interleaved1F1B'")

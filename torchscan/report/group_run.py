@@ -56,7 +56,7 @@ def _by_process(group: GroupRun) -> list[tuple[Column, list[Cell]]]:
             )
             for key, heading, dispensable, figure in _FIGURES
         ),
-        in_one_unit(late, list(group.late), units.scale_of_durations),
+        in_one_unit(late, [each if each is None else each or 0.0 for each in group.late], units.scale_of_durations),
     ]
 
 
@@ -91,7 +91,7 @@ def _keys(run: RunFacts) -> list[tuple[str, int]]:
 
 def _unlike(group: GroupRun) -> list[str]:
     other = [str(group.rank_of(run)) for run in group.runs if _keys(run) != _keys(group.runs[0])]
-    waits = ["Times are with what a module waits for: of a process that others wait for, they may be the least."]
+    waits = ["Times include waiting, so that the slow process itself may show the least."]
     return [*waits, *([f"Left out, because they have other calls: processes {', '.join(other)}."] if other else [])]
 
 
@@ -106,10 +106,14 @@ def _how(group: GroupRun) -> list[str]:
     medians = f"Medians of {run.steps} steps on {run.provenance.device}"
     if not any(each.exchanges for each in group.runs):
         return [f"{medians}. Nothing is known of their collectives, so that nobody can be told to be behind."]
+    if None in group.late:
+        return [f"{medians}. Their collectives came too seldom to tell who is behind: measure more steps (steps=40, say)."]
     number = len(run.exchanges)
     each = f"{number} collectives in a step" if number > 1 else "one collective in a step"
-    behind = "“Behind” is what a process needs for work of its own beyond what the fastest does"
-    return [f"{medians}, with {each}. {behind}; clocks of several machines are taken to agree."]
+    behind = (
+        "“Behind” is what a process needs for work of its own beyond what the others do, if clocks of several machines agree"
+    )
+    return [f"{medians}, with {each}. {behind}."]
 
 
 def _listed(ranks: Sequence[int]) -> str:

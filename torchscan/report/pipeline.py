@@ -44,8 +44,12 @@ def pipeline_table(plan: PipelinePlan) -> Table:
 def _question(plan: PipelinePlan) -> str:
     each = "" if plan.mesh is None else f", each on {' × '.join(f'{name} {size:,}' for name, size in plan.mesh.items())}"
     batch = "" if plan.batch_size is None else f" of batch size {plan.batch_size}"
-    parts = f"{len(plan.stages)} stages in {len(plan.processes)} processes{each}"
+    parts = f"{_several(len(plan.stages), 'stage')} in {_several(len(plan.processes), 'process', 'es')}{each}"
     return f"{plan.schedule}: {parts}; {plan.microbatches} microbatches{batch} in a training step on {plan.device}"
+
+
+def _several(number: int, what: str, plural: str = "s") -> str:
+    return f"{number} {what}{plural if number > 1 else ''}"
 
 
 def _row(plan: PipelinePlan, process: PipelineProcess) -> Row:
@@ -66,7 +70,7 @@ def _row(plan: PipelinePlan, process: PipelineProcess) -> Row:
 
 
 def _totals(plan: PipelinePlan) -> Table:
-    ideal = f"{units.share(plan.bubble)} ({units.share(plan.ideal_bubble)} if all stages took the same)"
+    ideal = f"{units.share(plan.bubble)} ({units.share(plan.ideal_bubble)} if all stages took equally long)"
     sent = max(each.sent_bytes for each in plan.stages[:-1]) if len(plan.stages) > 1 else 0
     return totals_table(
         [

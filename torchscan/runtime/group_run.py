@@ -27,8 +27,8 @@ class GroupRun(Result):
     runs: tuple[RunFacts, ...]
     #: ranks of those that have not
     missing: tuple[int, ...]
-    #: of each run: seconds of a step that its process takes longer for its own work than the fastest
-    late: tuple[float, ...]
+    #: of each run: seconds of a step that its process takes longer for its own work than the others; None: too few steps
+    late: tuple[float | None, ...]
     #: whom the others wait for; the one that is furthest behind first
     stragglers: tuple[Straggler, ...]
 
@@ -70,7 +70,7 @@ def group_run_of(runs: Sequence[RunFacts]) -> GroupRun:
         processes=latest.processes,
         runs=tuple(found),
         missing=tuple(sorted(set(range(latest.processes)) - {rank for rank, _ in own})),
-        late=tuple(late.get(rank, 0.0) for rank, _ in own),
+        late=tuple(late.get(rank) for rank, _ in own),
         stragglers=stragglers(found),
     )
 

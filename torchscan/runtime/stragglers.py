@@ -4,16 +4,16 @@ Between two collectives each process has work of its own. It begins when the pro
 there until the last process did, then::
 
     work(k) = arrival(k) − (last arrival(k − 1) if arrival(k) is not before that, else arrival(k − 1))
-    late(k) = max(0, min(work(k) − min over the group of work(k), arrival(k) − first arrival(k)))
+    late(k) = min(work(k) − median over the others of the group of work(k), arrival(k) − first arrival(k))
 
 The second bound is for collectives that nobody waits in: who is late there is so at the next ones, too, and has not lost it
-again. Of each collective the median of the steps counts, and of a process all collectives of a step.
+again. A process is behind by the median over the steps of the sum over their collectives, if that is more than nothing.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -27,6 +27,8 @@ _NANOSECONDS = 1e-9
 _LEAST_SHARE = 0.05
 #: of the time between two equal collectives, what a step is if nothing but it is between them
 _IS_WHOLE = 0.7
+#: steps by which anything can be said
+_LEAST_STEPS = 2
 #: a collective, by its group and number there
 _Meeting = tuple[str, tuple[int, ...], int]
 
@@ -39,6 +41,8 @@ class Straggler:
     #: seconds of a step, in the median, that it takes longer than the fastest, and what of the step that is
     seconds: float
     share: float
+    #: whether a step has its collectives; else there are several backward passes to each of them
+    is_of_steps: bool
     #: the module in which it loses most of them before a collective, and how many; None: it is not known where
     layer: str
     type_name: str
@@ -50,25 +54,37 @@ class Straggler:
 
     def __str__(self) -> str:
         """In a sentence."""
-        named = f" in {self.layer or 'the model itself'} ({self.type_name}), {self.phase}"
-        where = named if self.type_name else "" if self.phase is None else " outside the model"
-        behind = f"process {self.rank} is {duration(self.seconds)} behind the others in each step ({share(self.share)})"
+        how = (
+            f"in each step ({share(self.share)})"
+            if self.is_of_steps
+            else f"each time ({share(self.share)} of the time between)"
+        )
         of = f" of {self.waits_in}" if self.waits_in else ""
-        return f"{behind}, {duration(self.lost)} of that{where}; they wait for it in the next {self.kind}{of}"
+        lost = f", {duration(self.lost)} of that {self._where}" if self.phase is not None else ""
+        behind = f"process {self.rank} is {duration(self.seconds)} behind the others {how}{lost}"
+        return f"{behind}; they wait for it in the next {self.kind}{of}"
+
+    @property
+    def _where(self) -> str:
+        if self.type_name:
+            return f"in {self.layer or 'the model itself'} ({self.type_name}), {self.phase}"
+        return "in the backward pass, in no module (a hook, say)" if self.phase == "backward" else "outside the model"
 
 
 def lateness(runs: Sequence[RunFacts]) -> dict[int, float]:
-    """Of each process by its rank: seconds of a step."""
-    return {rank: sum(each.values()) * _NANOSECONDS for rank, each in _Meetings(runs).late.items()}
+    """Of each process by its rank: seconds of a step; of too few steps nothing is known."""
+    return {rank: max(0.0, statistics.median(each)) * _NANOSECONDS for rank, each in _Meetings(runs).steps.items()}
 
 
 def stragglers(runs: Sequence[RunFacts]) -> tuple[Straggler, ...]:
-    """Those that are behind by more than 5 % of a step, and more than most; the one that is furthest behind first."""
+    """Those that are behind by more than 5 % of a step, in three of four steps; the one that is furthest behind first."""
     meetings = _Meetings(runs)
-    totals = {rank: sum(each.values()) for rank, each in meetings.late.items()}
-    usual = statistics.median_low(totals.values()) if totals else 0
-    behind = [rank for rank, total in totals.items() if total - usual > _LEAST_SHARE * _gap(meetings.runs[rank])]
-    return tuple(_straggler(meetings, rank) for rank in sorted(behind, key=lambda rank: -totals[rank]))
+    behind = {
+        rank: statistics.median(each)
+        for rank, each in meetings.steps.items()
+        if sorted(each)[len(each) // 4] > _LEAST_SHARE * _gap(meetings.runs[rank])
+    }
+    return tuple(_straggler(meetings, rank, behind[rank]) for rank in sorted(behind, key=lambda rank: -behind[rank]))
 
 
 def _gap(run: RunFacts) -> float:
@@ -82,9 +98,10 @@ def _period(run: RunFacts) -> float:
 
 
 class _Arrival(NamedTuple):
-    """When a process came to a collective, and to which of those of a step."""
+    """When a process came to a collective, and which one it is of which step."""
 
     place: int
+    step: int
     when: int
 
 
@@ -99,8 +116,11 @@ class _Meetings:
             for meeting, arrival in own.items():
                 self._together.setdefault(meeting, {})[rank] = arrival.when
         self._work = {rank: self._work_of(own) for rank, own in self.arrivals.items()}
-        #: of each process, by the place of a collective among its own: nanoseconds
-        self.late = {rank: self._late_of(rank, own) for rank, own in self.arrivals.items()}
+        late = {rank: self._late_of(rank, own) for rank, own in self.arrivals.items()}
+        #: of each process, by the place of a collective among its own: nanoseconds, in the median of the steps
+        self.late = {rank: _medians((arrival.place, each) for arrival, each in found) for rank, found in late.items()}
+        #: of each process, of each step
+        self.steps = {rank: sums for rank, found in late.items() if len(sums := _sums(found)) >= _LEAST_STEPS}
 
     def _work_of(self, own: Mapping[_Meeting, _Arrival]) -> dict[_Meeting, int]:
         """What a process did for itself before each, but the first, of which nobody knows since when."""
@@ -110,14 +130,14 @@ class _Meetings:
             found[meeting] = arrival.when - (last if arrival.when >= last else came.when)
         return found
 
-    def _late_of(self, rank: int, own: Mapping[_Meeting, _Arrival]) -> dict[int, float]:
-        late: dict[int, list[int]] = {}
+    def _late_of(self, rank: int, own: Mapping[_Meeting, _Arrival]) -> list[tuple[_Arrival, float]]:
+        late: list[tuple[_Arrival, float]] = []
         for meeting, arrival in own.items():
             works = self._works(meeting)
             if rank in works and len(works) > 1:
-                after_first = arrival.when - min(self._together[meeting].values())
-                late.setdefault(arrival.place, []).append(max(0, min(works[rank] - min(works.values()), after_first)))
-        return {place: statistics.median(each) for place, each in late.items()}
+                usual = statistics.median(work for each, work in works.items() if each != rank)
+                late.append((arrival, min(works[rank] - usual, arrival.when - min(self._together[meeting].values()))))
+        return late
 
     def _works(self, meeting: _Meeting) -> dict[int, int]:
         return {rank: self._work[rank][meeting] for rank in self._together[meeting] if meeting in self._work[rank]}
@@ -132,25 +152,40 @@ class _Meetings:
         return other, self.arrivals[other][meeting].place
 
 
+def _medians(found: Iterable[tuple[int, float]]) -> dict[int, float]:
+    by_place: dict[int, list[float]] = {}
+    for place, each in found:
+        by_place.setdefault(place, []).append(each)
+    return {place: statistics.median(each) for place, each in by_place.items()}
+
+
+def _sums(found: Iterable[tuple[_Arrival, float]]) -> list[float]:
+    """Of each step but the first, of whose first collective nobody knows since when there was work."""
+    by_step: dict[int, float] = {}
+    for arrival, each in found:
+        by_step[arrival.step] = by_step.get(arrival.step, 0.0) + each
+    return [each for step, each in by_step.items() if step]
+
+
 def _arrivals(exchanges: Sequence[Exchange]) -> dict[_Meeting, _Arrival]:
     """In their order."""
     found = [
-        ((each.group, each.ranks, number), _Arrival(place, when))
+        ((each.group, each.ranks, number), _Arrival(place, step, when))
         for place, each in enumerate(exchanges)
-        for number, when in zip(each.numbers, each.arrivals, strict=True)
+        for step, (number, when) in enumerate(zip(each.numbers, each.arrivals, strict=True))
     ]
     return dict(sorted(found, key=lambda each: each[1].when))
 
 
-def _straggler(meetings: _Meetings, rank: int) -> Straggler:
+def _straggler(meetings: _Meetings, rank: int, total: float) -> Straggler:
     run, own = meetings.runs[rank], meetings.late[rank]
     place = max(own, key=lambda each: own[each])
     call, phase = _lost_in(meetings, rank, place, own[place])
-    total = sum(own.values())
     return Straggler(
         rank=rank,
         seconds=total * _NANOSECONDS,
         share=total / _gap(run),
+        is_of_steps=_part(run) > _IS_WHOLE,
         kind=run.exchanges[place].kind,
         waits_in="" if (within := run.exchanges[place].call) is None else run.calls[within].path,
         layer="" if call is None else run.calls[call].path,
@@ -168,13 +203,31 @@ def _lost_in(meetings: _Meetings, rank: int, place: int, late: float) -> tuple[i
     run, fastest = meetings.runs[rank], meetings.fastest(rank, place)
     if fastest is None or run.exchanges[place].at is None:
         return None, None
-    part = min(1.0, _period(run) / _gap(run))
+    part = _part(run)
     mine, theirs = _spent(run, place), _spent(meetings.runs[fastest[0]], fastest[1])
     more = {key: spent - theirs.get(key, 0) for key, spent in mine.items() if key[0] is not None}
     longest = max(more, key=lambda key: more[key], default=None)
     if longest is not None and more[longest] > part * late / 2:
         return longest
+    if _unowned(run, place) > part * late / 2:
+        return None, "backward"
     return None, "outside" if part > _IS_WHOLE else None
+
+
+def _part(run: RunFacts) -> float:
+    """What one step is of the time between two equal collectives, between which there may be several."""
+    return min(1.0, _period(run) / _gap(run))
+
+
+def _unowned(run: RunFacts, place: int) -> int:
+    """Of the stretch before a collective, nanoseconds of the backward pass in which no node of a module ran."""
+    nodes, end = run.timeline.backward, run.exchanges[place].at
+    if end is None or not nodes:
+        return 0
+    begin = (run.exchanges[place - 1].at if place else None) or 0
+    begin, end = max(begin, nodes[0].start), min(end, max(each.end for each in nodes))
+    inside = sum(each for (_, phase), each in spent_within(run.timeline, begin, end).items() if phase == "backward")
+    return max(0, end - begin) - inside
 
 
 def _spent(run: RunFacts, place: int) -> dict[tuple[int | None, ExchangePhase], int]:
