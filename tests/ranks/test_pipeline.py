@@ -134,7 +134,7 @@ def test_each_microbatch_in_flight_keeps_its_activations(schedule: Any, in_fligh
 
 def test_stages_hand_over_what_they_return_and_the_first_sends_nothing_back() -> None:
     plan = planned()
-    assert {each.sent_bytes for each in plan.stages} == {ROWS * WIDTH * F32}
+    assert [each.sent_bytes for each in plan.stages] == [ROWS * WIDTH * F32] * 3 + [0]
     assert plan.stages[-1].handing_over == 0.0
     assert plan.params == 4 * LAYERS * WIDTH * WIDTH
     first, second = (each.plan.macs for each in plan.stages[:2])
@@ -189,7 +189,12 @@ class First(nn.Module):
         return self.inner(x)
 
 
-@pytest.mark.parametrize("packed", [tuple, list, dict])
+def test_a_dict_is_handed_to_nobody() -> None:
+    with pytest.raises(InputError, match="stage 0 returns a dict of 'y', 'more': a stage hands over a tensor, or a tuple"):
+        plan_pipeline([Two(packed=dict), First()], (WIDTH,), microbatches=2, device="H100")
+
+
+@pytest.mark.parametrize("packed", [tuple, list])
 def test_what_a_stage_does_not_use_has_no_gradient(packed: type) -> None:
     """It is held once with its parameters, gradients and state, whether or not anything is sent back."""
     with torch.device("meta"):
@@ -222,6 +227,7 @@ def test_a_stage_may_be_spread_itself() -> None:
         ({"processes": 2}, "1F1B has one stage in each process: give 4 processes, or 'Interleaved1F1B'"),
         ({"processes": 2, "schedule": "Interleaved1F1B", "microbatches": 5}, "5 microbatches cannot go in 2 equal rounds"),
         ({"mesh": {"tp": 2}}, "mesh and apply go together"),
+        ({"stages": 0}, "there are no stages"),
     ],
 )
 def test_what_cannot_be_is_said(options: dict[str, Any], said: str) -> None:

@@ -275,7 +275,7 @@ def test_what_cannot_be_planned_is_told(apply: Any, mesh: dict[str, int], option
 
 def test_a_dimension_of_the_mesh_that_is_silent_is_told() -> None:
     found = planned(in_columns_and_rows, {"dp": 2, "tp": 2})
-    assert found.warnings == ("nothing goes along dp in a training step: nobody sums up gradients there",)
+    assert found.warnings == ("no collective goes along dp in a training step: gradients are not summed up there",)
     assert planned(in_columns_and_rows, {"dp": 2, "tp": 2}, training=False, optimizer=None).warnings == ()
 
 

@@ -13,12 +13,14 @@ from torchscan.analyses.plan import Plan, RankPlan
 from torchscan.analyses.roofline import Fabric
 from torchscan.errors import InputError, RecordError
 from torchscan.hardware.devices import device_named
+from torchscan.ops.collectives import sent_bytes
 from torchscan.ranks.plan import Asked, names_in, offloading, plan_of, rank_plan
 from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
 from torchscan.recording.request import check_request, require_module
 from torchscan.recording.sharding import failed_in_parts
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.torch_versions import dimensions_of, is_group_pretended, is_wrapped_by_ddp, whole_mesh_of
+from torchscan.units import memory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,7 +80,8 @@ def gather_plan(
     fabric = _in_all(lambda: _checked(model, asked, per_machine, 1e9 * network_gbs))
     mesh, place, names = _mesh_of(model)
     own = _in_all(lambda: _own(model, asked, fabric, place, names))
-    return plan_of(mesh, asked, _gathered(own))
+    made = plan_of(mesh, asked, _gathered(own))
+    return replace(made, warnings=(*made.warnings, *_of_ddp(model))) if training else made
 
 
 def _require_group() -> None:
@@ -113,6 +116,15 @@ def _checked(model: nn.Module, asked: Asked, per_machine: int, network: float) -
     if asked.device is None:
         return None
     return Fabric(device=device_named(asked.device), per_machine=per_machine, network=network)
+
+
+def _of_ddp(model: nn.Module) -> list[str]:
+    """What its processes send each other of gradients at least, ``2 (n − 1)/n p``, which no record has."""
+    if not is_wrapped_by_ddp(model):
+        return []
+    size = sum(each.numel() * each.element_size() for each in model.parameters() if each.requires_grad)
+    sent = sent_bytes("all-reduce", size, torch.distributed.get_world_size())
+    return [f"what DDP sends is not counted: {memory(sent)} of each process to sum up gradients, in buckets of as much memory"]
 
 
 def _own(

@@ -174,9 +174,8 @@ def _recorded(pipeline: _Pipeline, asked: Asked, loss: Callable[[Any], Tensor] |
         try:
             plan = pipeline.recorded(number, replace(asked, loss=loss) if is_last else asked)
         except TorchscanError as error:
-            given = " (it was given the tensors that the stage before returns, one after the other)" if number else ""
-            raise type(error)(f"stage {number}: {error}{given}") from error
-        outputs = _outputs(plan.trace)
+            raise type(error)(f"stage {number}: {error}") from error
+        outputs = [] if is_last else _outputs(plan.trace, number)
         found.append(_stage(pipeline, number, plan, _bytes(outputs)))
         asked = replace(asked, input_shape=None, dtype=None, kwargs=None, batch_size=1, args=_given(outputs, pipeline, number))
     return found
@@ -186,8 +185,12 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
     return sum(each.numel() * each.element_size() for each in tensors)
 
 
-def _outputs(trace: Trace) -> list[Tensor]:
-    """The tensors that a stage returns, without data, however they are packed."""
+def _outputs(trace: Trace, number: int) -> list[Tensor]:
+    """What a stage returns, without data."""
+    named = [name for name in trace.root.output_names if "'" in name]
+    if named:
+        keys = ", ".join(each.strip("[]") for each in named)
+        raise InputError(f"stage {number} returns a dict of {keys}: a stage hands over a tensor, or a tuple of tensors")
     specs = [trace.tensors[each].spec for each in trace.root.outputs]
     return [torch.empty(each.shape, dtype=each.dtype, device="meta") for each in specs]
 

@@ -209,7 +209,9 @@ def plan_of(mesh: Mapping[str, int], asked: Asked, found: Sequence[RankPlan]) ->
     warned = [f"a lower bound: the cost of {', '.join(unpriced)} is not known"] if unpriced else []
     is_one = shared_among_processes(first.trace.parameters)  # the plan itself says this
     if asked.training:
-        warned += [f"nothing goes along {name} in a training step: nobody sums up gradients there" for name in first.silent]
+        warned += [
+            f"no collective goes along {name} in a training step: gradients are not summed up there" for name in first.silent
+        ]
     timed = () if first.roofline is None else first.roofline.assumptions
     warned += [] if first.roofline is None else first.roofline.warnings
     return Plan(
