@@ -111,6 +111,7 @@ def test_gradients_of_an_earlier_batch_are_added_to() -> None:
     assert sent(twice) == {key: 2 * size for key, size in once.items()}
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, on newer Pythons
 def test_context_parallelism_is_named() -> None:
     parallel = pytest.importorskip("torch.distributed.tensor.experimental")
 

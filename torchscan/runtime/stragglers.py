@@ -191,7 +191,7 @@ def _straggler(meetings: _Meetings, rank: int, total: float) -> Straggler:
         layer="" if call is None else run.calls[call].path,
         type_name="" if call is None else run.calls[call].type_name,
         phase=phase,
-        lost=own[place] * _NANOSECONDS,
+        lost=min(own[place], total) * _NANOSECONDS,
     )
 
 
