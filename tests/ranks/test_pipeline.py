@@ -137,6 +137,8 @@ def test_stages_hand_over_what_they_return_and_the_first_sends_nothing_back() ->
     assert [each.sent_bytes for each in plan.stages] == [ROWS * WIDTH * F32] * 3 + [0]
     assert plan.stages[-1].handing_over == 0.0
     assert plan.params == 4 * LAYERS * WIDTH * WIDTH
+    assert "Assumed what a stage sends goes on while it computes" in " ".join(str(plan).split())
+    assert all(type(each) is str for each in plan.assumptions)
     first, second = (each.plan.macs for each in plan.stages[:2])
     # two microbatches of three products in each layer; the first layer of all needs no gradient of its input
     assert second == 2 * 3 * LAYERS * ROWS * WIDTH * WIDTH

@@ -118,7 +118,7 @@ def plan_pipeline(
         mesh=None if mesh is None else dict(mesh),
         assumptions=(
             *dict.fromkeys(text for each in rooflines for text in each.assumptions if "passes while" not in text),
-            _ASSUMED,
+            *_ASSUMED,
         ),
         warnings=tuple(dict.fromkeys(text for each in rooflines for text in each.warnings)),
     )
