@@ -8,9 +8,15 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from torchscan.escapes import printable_text
+
 
 class TorchscanError(Exception):
     """Base of all errors of torchscan. The message says what is wrong, where, and what to try."""
+
+    def __str__(self) -> str:
+        """Return the message without control characters, which names of modules and files may contain."""
+        return printable_text(super().__str__())
 
 
 class InputError(TorchscanError, ValueError):
@@ -64,4 +70,4 @@ def warn_user(message: str) -> None:
     depth, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
         depth, frame = depth + 1, frame.f_back
-    warnings.warn(message, stacklevel=depth)
+    warnings.warn(printable_text(message), stacklevel=depth)

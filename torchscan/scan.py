@@ -20,6 +20,7 @@ from torchscan.analyses.remedies import Asker, Remedies, RemedyMetric
 from torchscan.analyses.roofline import Fabric, Rates, Roofline, numbers_of, require_format, roofline_of
 from torchscan.analyses.totals import require_prices
 from torchscan.errors import InputError, warn_user
+from torchscan.escapes import printable
 from torchscan.hardware.devices import Device, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
 from torchscan.once import once
@@ -72,7 +73,7 @@ class Scan:
         """A short one: which pass of which model."""
         what = "training step" if self.question.has_backward else "inference"
         where = "" if self.question.device is None else f" on {self.question.device}"
-        return f"<Scan of {type(self.question.module).__name__}: {what}{where}>"
+        return f"<Scan of {printable(type(self.question.module).__name__)}: {what}{where}>"
 
     # -- records -----------------------------------------------------------------------------------------------------
 

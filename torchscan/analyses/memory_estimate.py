@@ -8,6 +8,7 @@ from typing import Any
 
 from torchscan.analyses.memory_timeline import KINDS, LayerMemory, MemoryKind, MemoryTimeline, Moment
 from torchscan.analyses.remedies import NOBODY, Asker, Remedies
+from torchscan.escapes import printable
 from torchscan.garbage import collected_later
 from torchscan.results import Result
 from torchscan.trace.events import Phase
@@ -83,7 +84,7 @@ class MemoryEstimate(Result):
     def __repr__(self) -> str:
         """A short one: the timeline has thousands of entries."""
         where = f"{self.peak_operator} of {self.peak_layer or 'the model'} ({self.peak_phase})"
-        return f"<MemoryEstimate: {memory(self.peak_bytes)} at {where}>"
+        return f"<MemoryEstimate: {memory(self.peak_bytes)} at {printable(where)}>"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data, with the timeline in columns."""

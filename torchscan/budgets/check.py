@@ -15,6 +15,7 @@ from torchscan.budgets.generation import check_generation
 from torchscan.budgets.outcome import MOST_LAYERS, Excess, Layers, Outcome, bounds_among, excesses_among, slowest
 from torchscan.budgets.real_step import check_step_time
 from torchscan.errors import BudgetError, InputError
+from torchscan.escapes import printable
 from torchscan.files import write_text
 from torchscan.metrics import METRICS, Metric, activation_peak, limits_of, require_device
 from torchscan.question import DEFAULTS
@@ -27,7 +28,6 @@ from torchscan.report.info import Info
 from torchscan.scan import Scan
 from torchscan.signatures import spelled_out
 from torchscan.targets import Built, inputs_of, with_model
-from torchscan.units import printable
 
 
 class Limits(TypedDict, total=False):

@@ -14,13 +14,13 @@ from torchscan.analyses.roofline import GroupLoad, Roofline
 from torchscan.budgets.file import Budget, GenerationBudget
 from torchscan.budgets.outcome import Layers, Outcome, bounds_among, excesses_among, slowest
 from torchscan.errors import BudgetError, InputError, warn_user
+from torchscan.escapes import printable
 from torchscan.generation import analyze_generation
 from torchscan.metrics import OF_GENERATION, limits_of
 from torchscan.recording.generation import Step
 from torchscan.recording.precision import Precision
 from torchscan.signatures import spelled_out
 from torchscan.targets import Built
-from torchscan.units import printable
 
 
 class GenerationLimits(TypedDict, total=False):

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from torchscan.errors import InputError
+from torchscan.escapes import printable
 from torchscan.results import Result, load_writers
-from torchscan.units import Scale, printable
+from torchscan.units import Scale
 
 Format = Literal["text", "markdown", "github", "latex", "csv", "json", "html"]
 FORMATS: tuple[Format, ...] = get_args(Format)

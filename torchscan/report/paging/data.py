@@ -15,13 +15,13 @@ from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.receptive_field import ReceptiveField
 from torchscan.analyses.receptive_field.result import plain_short
 from torchscan.analyses.roofline import Roofline
+from torchscan.escapes import printable
 from torchscan.measured import Key, Measured
 from torchscan.report.columns import field_text, sizes
 from torchscan.report.info_data import InfoDict, data_of
 from torchscan.report.paging.charts import memory_series, roofline_series
 from torchscan.report.paging.rows import Paging, Settings, cut, key_of, rounded
 from torchscan.trace.trace import Trace
-from torchscan.units import printable
 
 _DIGITS = 3
 
