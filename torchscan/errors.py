@@ -29,6 +29,8 @@ class RecordError(TorchscanError, RuntimeError):
     #: the record up to there, a ``Trace``, and which call of a module failed in it; None: there is none
     so_far: Any = None
     failed: int | None = None
+    #: the ``input_shape`` without what may be a batch dimension, to be tried before it is suggested; None: there is none
+    without_batch: Any = None
 
 
 class UnpricedError(TorchscanError):

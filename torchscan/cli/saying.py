@@ -39,7 +39,7 @@ _OPTIONS = (
     ("max_depth is", "--depth is"),
     ("input_shape=", "--input "),
     ("another input_shape than", "another --input than"),
-    ("input_shape has", "--input has"),
+    ("input_shape is", "--input is"),
 )
 _ADVICE = "\n  try: "
 #: a shape as it is in Python, which a shell would not take without quotes
