@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from torchscan.errors import InputError
+from torchscan.hardware.devices import is_torch_device
 from torchscan.recording.arguments import DEFINITIONS
 from torchscan.recording.precision import Precision, checked_precision, in_precision, with_channels_last
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
@@ -38,6 +39,8 @@ class Question(Inputs):
     def __post_init__(self) -> None:
         """Refuse contradictory arguments; what a pass needs is checked when it is recorded."""
         require_module(self.module)
+        if is_torch_device(self.device):
+            object.__setattr__(self, "device", str(self.device))
         checked_precision(self.precision)
         for name, flag in (
             ("training", self.training),

@@ -21,7 +21,7 @@ from torchscan.analyses.roofline import Fabric, Rates, Roofline, numbers_of, req
 from torchscan.analyses.totals import require_prices
 from torchscan.errors import InputError, warn_user
 from torchscan.escapes import printable
-from torchscan.hardware.devices import Device, device_named
+from torchscan.hardware.devices import Device, can_estimate_for, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
 from torchscan.once import once
 from torchscan.progress import progress
@@ -193,8 +193,8 @@ class Scan:
     def _said(self) -> str:
         """The question in a line."""
         question = self.question
-        device = question.device if self._device is None else self._device.name
-        said = [device or "no device", question.precision or "the model's own precision"]
+        device = "no device" if self._device is None else self._device.name
+        said = [device, question.precision or "the model's own precision"]
         said += [f"batch size {question.batch_size}"] if question.input_shape is not None else []
         return ", ".join([*said, *(["a training step"] if question.has_backward else [])])
 
@@ -265,7 +265,7 @@ class Scan:
 
     @once
     def _target(self) -> Device:
-        return self._device or self._named("auto")
+        return self._device or self._named(self.question.device or "auto")
 
     @once
     def _roofline(self) -> Roofline:
@@ -287,9 +287,14 @@ class Scan:
             fabric=fabric,
         )
 
+    @property
+    def has_device(self) -> bool:
+        """True if there is a device to estimate memory and time for."""
+        return can_estimate_for(self.question.device)
+
     @once
     def _device(self) -> Device | None:
-        return None if self.question.device is None else self._named(self.question.device)
+        return self._named(str(self.question.device)) if self.has_device else None
 
     def _named(self, name: str) -> Device:
         """The device of that name, with the context that was given."""
