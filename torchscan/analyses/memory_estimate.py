@@ -41,8 +41,12 @@ class Verdict:
     is_close: bool
     #: at most ``LARGEST_BATCH``; None unless it was asked for
     largest_batch_size: int | None = None
+    #: the largest batch that fits even at the upper end of the ranges above; None unless it was asked for
+    safe_batch_size: int | None = None
     #: tokens, at most the model's positions, or else ``LARGEST_BATCH``; None unless it was asked for
     longest_sequence: int | None = None
+    #: the longest sequence that fits even at the upper end of the ranges above; None unless it was asked for
+    safe_sequence: int | None = None
 
     @property
     def left_bytes(self) -> int:

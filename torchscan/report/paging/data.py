@@ -112,9 +112,9 @@ def _fits(shown: Shown) -> list[dict[str, Any]]:
     share = (verdict.reserved_bytes + verdict.context_bytes) / verdict.capacity_bytes
     bar = [["activations" if verdict.fits else "temporary", min(share, 1.0)]]
     if verdict.largest_batch_size is not None:
-        said.append(f"largest batch {units.exact(verdict.largest_batch_size)}")
+        said.append(f"largest batch {units.exact(verdict.safe_batch_size or verdict.largest_batch_size)}")
     if verdict.longest_sequence is not None:
-        said.append(f"longest sequence {units.exact(verdict.longest_sequence)}")
+        said.append(f"longest sequence {units.exact(verdict.safe_sequence or verdict.longest_sequence)}")
     where = f"{label} in {units.memory(verdict.capacity_bytes, 0)}"
     return [{**_verdict(where, units.memory(memory.peak_bytes), *said), "bar": bar}]
 
