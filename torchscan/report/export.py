@@ -46,7 +46,7 @@ def info_table(
         columns=[replace(_NAME, cut=cut), *headings],
         rows=[_row(*each, is_listed=is_listed) for each in zip(shown.lines, cells, sums, strict=True)],
         totals=[totals_of(data)],
-        remarks=[*_folding(shown), *remarks_of(data, with_fields=not FIELDS.isdisjoint(names))],
+        remarks=[*_folding(shown), *remarks_of(data, fields=FIELDS.intersection(names))],
         source=source_of(data["provenance"]),
         noun="layers",
     )
