@@ -197,7 +197,7 @@ class _Stage:
                 stack.enter_context(self._substitutes)
             elif is_abstract:
                 stack.enter_context(KnownConstants(self._recorder.table, self._attempt.home))
-            if in_pieces and is_abstract:
+            if in_pieces and (is_abstract or self._attempt.without_data is not None):
                 stack.enter_context(functions_let_through())
             if is_abstract:
                 stack.enter_context(autocast_of_meta_tensors(self._request.device_type, self._attempt.home))
