@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint as checkpointed
 
+from torchscan.analyses.memory_estimate import OUTPUT_DROPPED
 from torchscan.analyses.mesh_search import Extrapolated, MeshChoice, MeshSearch, Short, said
 from torchscan.analyses.roofline import Fabric, Rates
 from torchscan.analyses.roofline.spread import Spread
@@ -334,4 +335,6 @@ def _around(short: Short) -> int:
 def _assumed(short: Short) -> list[str]:
     """Of the whole step, what is not of one mesh."""
     timed = short.rank.roofline.assumptions if short.rank.roofline is not None else ()
-    return [each for each in timed if "of the time of collectives" not in each and "one of several processes" not in each]
+    of_one_mesh = ("of the time of collectives", "one of several processes")
+    of_all = [text for text in timed if not any(part in text for part in of_one_mesh)]
+    return [*of_all, OUTPUT_DROPPED]
