@@ -78,6 +78,22 @@ def test_a_plan_records_the_kernels_of_the_card_that_is_named() -> None:
     assert f"{FLASH}_for_cpu" in operators_of(MultiQueryAttention, None)
 
 
+class Masked(MultiQueryAttention):
+    """Grouped queries with a mask, which no fused kernel of the card takes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        query = self.query(x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+        key, value = self.key_and_value(x).unflatten(-1, (2, -1)).transpose(1, 2).chunk(2, 1)
+        mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+        return F.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
+
+
+def test_attention_that_no_kernel_of_the_card_takes_is_computed_in_pieces() -> None:
+    found = operators_of(Masked, CARD)
+    assert found["aten._safe_softmax"] == 1
+    assert not any("attention" in name for name in found)
+
+
 def test_a_checkpoint_policy_that_names_operators_of_cards_is_followed() -> None:
     found = operators_of(Checkpointed, CARD)
     assert found[FLASH] == 1  # saved, so that it does not run again

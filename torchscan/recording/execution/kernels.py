@@ -54,6 +54,8 @@ class Kernels:
         if has_no_data(query):
             fuse = _fused_on_cpu if self._device_type == "cpu" else self._attention_on_cuda
             fused = fuse(query, key, value, **options)
+            if fused is None and self._device_type == "cuda" and not query.is_meta:
+                return _in_pieces(query, key, value, **options)
         return scaled_dot_product_attention(query, key, value, *args, **kwargs) if fused is None else fused
 
     def _attention_on_cuda(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
@@ -95,6 +97,20 @@ def _fused_on_cuda(
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, mask, for_gradient, dropout_p, is_causal, scale=scale
     )[0]
+
+
+def _in_pieces(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
+) -> Any:
+    """Products, a softmax and all scores: torch itself might choose a fused kernel of the CPU."""
+    mask = _added_to_scores(attn_mask, query)
+    return aten._scaled_dot_product_attention_math(query, key, value, mask, dropout_p, is_causal, **options)[0]
 
 
 def _dropout_on_cuda(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002 - torch's names
