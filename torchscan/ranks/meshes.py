@@ -285,7 +285,7 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
         assumptions |= dict.fromkeys(_assumed(base))
     if not choices:
         raise InputError(f"no mesh is possible: {next(iter(refused.values()), 'there is none to compare')}")
-    choices = _with_best_replayed(asked, choices, kinds)
+    choices = _replay_best(asked, choices, kinds)
     replayed = sum(each.is_replayed for each in choices) if kinds else 0
     if asked.lora is not None:
         assumptions[ADAPTERS_AS_BY_PEFT] = None
@@ -307,24 +307,24 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
     )
 
 
-def _with_best_replayed(asked: _Asked, choices: Sequence[MeshChoice], kinds: Sequence[Kind]) -> list[MeshChoice]:
+def _replay_best(asked: _Asked, choices: Sequence[MeshChoice], kinds: Sequence[Kind]) -> list[MeshChoice]:
     """Return the choices, the fastest that fit first; the best one with the memory of all layers.
 
     Few layers leave smaller gaps between blocks than all of them, so a mesh may turn out not to
     fit. Then the next one is the best.
     """
-    ranked = sorted(choices, key=_rank_of)
+    ranked = sorted(choices, key=_sort_key)
     while ranked[0].fits and not ranked[0].is_replayed:
-        ranked[0] = _replayed(asked, ranked[0], kinds)
-        ranked.sort(key=_rank_of)
+        ranked[0] = _replay_all_layers(asked, ranked[0], kinds)
+        ranked.sort(key=_sort_key)
     return ranked
 
 
-def _rank_of(choice: MeshChoice) -> tuple[bool, float]:
+def _sort_key(choice: MeshChoice) -> tuple[bool, float]:
     return not choice.fits, -choice.tokens_per_second
 
 
-def _replayed(asked: _Asked, choice: MeshChoice, kinds: Sequence[Kind]) -> MeshChoice:
+def _replay_all_layers(asked: _Asked, choice: MeshChoice, kinds: Sequence[Kind]) -> MeshChoice:
     """Return the choice with the memory that torch's allocator takes for a pass of all layers."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "FSDP2-wrapped module")

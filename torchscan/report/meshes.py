@@ -39,13 +39,13 @@ def mesh_table(search: MeshSearch) -> Table:
             *_left_out(search),
             *([] if search.spread is None else [f"Times: {search.spread.said}."]),
             *(f"Assumed {text}." for text in search.assumptions),
-            *_how_recorded(search),
+            *_recording_remarks(search),
         ],
         noun="meshes",
     )
 
 
-def _how_recorded(search: MeshSearch) -> list[str]:
+def _recording_remarks(search: MeshSearch) -> list[str]:
     replayed = [said(each.mesh) for each in search.choices if each.is_replayed]
     if not replayed or len(replayed) == len(search.choices):
         return [f"{search.records} passes were recorded."]

@@ -55,7 +55,7 @@ class Kernels:
             fuse = _fused_on_cpu if self._device_type == "cpu" else self._attention_on_cuda
             fused = fuse(query, key, value, **options)
             if fused is None and self._device_type == "cuda" and not query.is_meta:
-                return _in_pieces(query, key, value, **options)
+                return _compute_in_pieces(query, key, value, **options)
         return scaled_dot_product_attention(query, key, value, *args, **kwargs) if fused is None else fused
 
     def _attention_on_cuda(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
@@ -99,7 +99,7 @@ def _fused_on_cuda(
     )[0]
 
 
-def _in_pieces(
+def _compute_in_pieces(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -108,7 +108,10 @@ def _in_pieces(
     is_causal: bool = False,
     **options: Any,
 ) -> Any:
-    """Products, a softmax and all scores: torch itself might choose a fused kernel of the CPU."""
+    """Return attention made of products and a softmax.
+
+    torch itself might choose a fused kernel of the CPU.
+    """
     mask = _added_to_scores(attn_mask, query)
     return aten._scaled_dot_product_attention_math(query, key, value, mask, dropout_p, is_causal, **options)[0]
 

@@ -51,7 +51,7 @@ def _product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kern
         return any_product(signature, cost, multiprocessors)
     *outer, columns = signature.outputs[0].shape
     if signature.operator in _BATCHED:
-        batch, rows, columns = _folded(outer[0], outer[1], columns, operands)
+        batch, rows, columns = _fold_batch(outer[0], outer[1], columns, operands)
     else:
         batch, rows = 1, math.prod(outer)
     sums = cost.macs // max(rows * columns * batch, 1)
@@ -63,7 +63,7 @@ def _product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kern
 _BATCHED = ("aten.bmm", "aten.baddbmm")
 
 
-def _folded(batch: int, rows: int, columns: int, operands: Sequence[TensorSpec]) -> tuple[int, int, int]:
+def _fold_batch(batch: int, rows: int, columns: int, operands: Sequence[TensorSpec]) -> tuple[int, int, int]:
     """Return the products of a batch, and the rows and columns of each.
 
     If one of the two factors is the same matrix for the whole batch, there is a single product:
