@@ -30,6 +30,7 @@ class Question(Inputs):
     backward: Backward = False
     optimizer: OptimizerChoice | None = None
     accumulate: bool = False
+    holds_output: bool = False
     precision: Precision | None = None
     device: str | None = None
     context_bytes: int | None = None
@@ -45,6 +46,7 @@ class Question(Inputs):
         for name, flag in (
             ("training", self.training),
             ("accumulate", self.accumulate),
+            ("holds_output", self.holds_output),
             ("compiled", self.compiled),
             ("progress", self.progress),
         ):
@@ -56,8 +58,9 @@ class Question(Inputs):
             raise InputError("loss and backward were both given a function: give the loss once, as loss=")
         if self.context_bytes is not None and not _is_amount(self.context_bytes):
             raise InputError(f"context_bytes is {self.context_bytes!r}: give a number of bytes, such as 1430 * 2**20")
-        if not self.has_backward and (self.loss is not None or self.optimizer is not None or self.accumulate):
-            raise InputError("loss, optimizer and accumulate belong to a training step: pass training=True")
+        only_in_training = (self.loss is not None, self.optimizer is not None, self.accumulate, self.holds_output)
+        if not self.has_backward and any(only_in_training):
+            raise InputError("loss, optimizer, accumulate and holds_output belong to a training step: pass training=True")
 
     @property
     def has_backward(self) -> bool:
@@ -90,6 +93,7 @@ class Question(Inputs):
             loss=None,
             optimizer=None,
             accumulate=False,
+            holds_output=False,
         )
 
     def in_pieces(self, kernels: Kernels, change: Change | None = None) -> PassRequest:
@@ -98,6 +102,7 @@ class Question(Inputs):
             self.whole(),
             optimizer=self.optimizer,
             accumulate=self.accumulate,
+            holds_output=self.holds_output,
             in_pieces=True,
             device_type=kernels.device_type,
             has_flash=kernels.has_flash,

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from torchscan.analyses.conventions import Convention
-from torchscan.analyses.memory_estimate import MemoryEstimate, estimate_of
+from torchscan.analyses.last_batch import last_batch
+from torchscan.analyses.memory_estimate import OUTPUT_DROPPED, MemoryEstimate, estimate_of
 from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
@@ -167,7 +168,10 @@ class Scan:
             raise InputError("context_bytes is held on a device: give device='NVIDIA H200', say")
         verdict = None if self._card is None else self._step.on(self._card).verdict()
         estimate = estimate_of(self._step.trace, self._step.timeline, verdict)
-        return replace(estimate, _asker=self._asker(Scan._memory_remedies))
+        assumptions = estimate.assumptions
+        if self._step.request.drops_output:
+            assumptions = (OUTPUT_DROPPED, *assumptions)
+        return replace(estimate, assumptions=assumptions, _asker=self._asker(Scan._memory_remedies))
 
     def _memory_remedies(self) -> Remedies:
         metric: RemedyMetric = "peak_bytes" if self._card is None else "reserved_bytes"
@@ -331,13 +335,17 @@ class _Step:
     """A pass recorded in pieces, and what memory and time both read from it."""
 
     def __init__(self, request: PassRequest) -> None:
-        self.trace, self.request = record_step(request)
+        self._recorded, self.request = record_step(request)
+        self.trace = last_batch(self._recorded)
         self.timeline = MemoryTimeline(self.trace)
         self._placements: dict[str, Placement] = {}
 
     def on(self, device: Device) -> Placement:
-        """The blocks of memory, placed on a device."""
-        return self._placements.setdefault(device.name, Placement(self.trace, self.timeline, device))
+        """The blocks of memory, placed on a device in the order of all batches."""
+        if device.name not in self._placements:
+            timeline = MemoryTimeline(self._recorded)
+            self._placements[device.name] = Placement(self._recorded, timeline, device)
+        return self._placements[device.name]
 
 
 def _is_gpu(device: Device) -> bool:

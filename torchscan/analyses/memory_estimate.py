@@ -17,6 +17,7 @@ from torchscan.units import memory
 
 #: where the search for the largest batch ends, and that for the longest sequence
 LARGEST_BATCH = 2**24
+OUTPUT_DROPPED = "that the model's output is dropped when the loss is computed (holds_output=True keeps it)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,8 @@ class MeshChoice:
     #: what torch's allocator takes for them, and what the context does
     needed_bytes: int
     fits: bool
+    #: whether ``needed_bytes`` follows from a pass of all layers
+    is_replayed: bool
     sent_bytes: int
     #: seconds of a step, and of that those that it waits for links
     time_estimate: float

@@ -175,7 +175,7 @@ class _Stage:
             self._name_gradients(arguments)
             self._optimize()
             self._recorder.end()
-            del kept  # a training loop has the output and the loss of the last batch until its end
+            del kept  # a training loop has the loss of the last batch until its end
         if self._request.handover is not None:
             self._request.handover.copy()
 
@@ -197,7 +197,7 @@ class _Stage:
                 stack.enter_context(self._substitutes)
             elif is_abstract:
                 stack.enter_context(KnownConstants(self._recorder.table, self._attempt.home))
-            if in_pieces and is_abstract:
+            if in_pieces and (is_abstract or self._attempt.without_data is not None):
                 stack.enter_context(functions_let_through())
             if is_abstract:
                 stack.enter_context(autocast_of_meta_tensors(self._request.device_type, self._attempt.home))
@@ -215,13 +215,16 @@ class _Stage:
         return run
 
     def _batch(self, arguments: _Arguments) -> tuple[Any, Any]:
-        """Forward, and backward if asked for: the output and the loss."""
+        """Run forward, and backward if asked for; return the loss, and the output if it is held."""
         self._recorder.begin("forward")
         with self._autocast.on():
             output = interruptible(self._inventory.root, *arguments.args, **arguments.kwargs)
             if isinstance(output, GeneratorType):  # nothing has run yet
                 self._exhaust(output)
             loss = interruptible(loss_of, output, self._request.backward) if self._request.has_backward else None
+        if self._request.drops_output:
+            _wait_for(output)
+            output = None
         if self._request.has_backward:
             differentiate(loss, self._recorder, self._substitutes)
         _wait_for((output, loss))

@@ -99,7 +99,7 @@ class Substitutes(TorchFunctionMode):
     def _call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
         own_args, own_kwargs = self._swap(tuple(args)), {name: self._swap(value) for name, value in (kwargs or {}).items()}
         if not self.on_meta:
-            return func(*own_args, **own_kwargs)
+            return self._kernels.of(func)(*own_args, **own_kwargs)
         if func in COMPARING_DEVICES:
             own_args = tuple(self._without_values(each) if isinstance(each, Tensor) else each for each in own_args)
         if func is Tensor.to:
