@@ -296,9 +296,7 @@ class CallTree:
         self._hooks = (not_compiled(self._before), not_compiled(self._after))
         self.go_on()
 
-    def run(
-        self, module: nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def run(self, module: nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what ``call`` makes of the arguments, followed as one call of the module.
 
         Torch's hooks miss what a class computes in its own ``__call__``, before and after that of ``nn.Module`` or in
@@ -325,12 +323,7 @@ class CallTree:
     def _awaits_hooks(self, module: nn.Module) -> bool:
         """Return whether :meth:`run` has begun a call of the module that torch's hooks have not reached."""
         current = self.current
-        return (
-            current is not None
-            and current.module is module
-            and current.is_run_here
-            and not current.is_entered
-        )
+        return current is not None and current.module is module and current.is_run_here and not current.is_entered
 
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:
