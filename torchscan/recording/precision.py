@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import meta_copy, own_copy, uninitialized
+from torchscan.recording.bookkeeping.tensors import has_strides, kind_of, meta_copy, own_copy, uninitialized
 from torchscan.recording.request import CHANNELS_LAST, PassRequest
 from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.undo import Undo, put_back_after
@@ -79,7 +79,8 @@ def _on_meta_copy(request: PassRequest, dtype: torch.dtype | None) -> PassReques
     try:
         module = copy.deepcopy(request.module, dict(copies))
     except Exception as error:
-        raise CopyError(f"an estimate of this model needs a copy of it, which could not be made: {error}") from error
+        advice = "" if dtype is None else ": give precision=None"
+        raise CopyError(f"an estimate of this model needs a copy of it, which could not be made ({error}){advice}") from error
     args, kwargs = copy_arguments((request.args, request.kwargs), lambda tensor: _meta_copy(tensor, dtype))
     return replace(
         request,
@@ -95,6 +96,11 @@ def _meta_copy(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
         return uninitialized(tensor, torch.device("meta"), dtype if tensor.is_floating_point() else None)
     if not (tensor.is_floating_point() or is_fake_type(type(tensor))):
         return own_copy(tensor, on_meta=True)
+    if not has_strides(tensor):
+        raise CopyError(
+            f"an estimate of this model needs a copy without data, and a {kind_of(tensor)} tensor has none: "
+            "give a dense tensor, or precision=None"
+        )
     copied = meta_copy(tensor, dtype if tensor.is_floating_point() else None)
     made: Any = nn.Parameter(copied) if isinstance(tensor, nn.Parameter) else copied
     return made.requires_grad_(tensor.requires_grad)  # type: ignore[no-any-return]

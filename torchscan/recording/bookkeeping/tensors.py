@@ -349,6 +349,13 @@ def has_strides(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
+def kind_of(tensor: Tensor) -> str:
+    """Return how its elements are stored, in a word."""
+    if tensor.is_quantized:
+        return "quantized"
+    return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+
+
 def _look_alike(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and one.stride() == other.stride()
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
-from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, has_strides, meta_tensor
+from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, has_strides, kind_of, meta_tensor
 from torchscan.recording.execution.calls import (
     Assumed,
     OpOutcome,
@@ -77,7 +77,7 @@ class AbstractExecution:
         if tensor.is_meta:
             return False
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-            raise NeedsValuesError(f"a {_kind_of(tensor)} tensor has no counterpart on the meta device")
+            raise NeedsValuesError(f"a {kind_of(tensor)} tensor has no counterpart on the meta device")
         unknown = spec.is_arithmetic and kind not in ("constant", "optimizer state")
         return tensor.device.type != "cpu" or unknown or not self._keeps_values(spec)
 
@@ -234,10 +234,6 @@ def assumed_number(tensor: Tensor) -> float | int | bool:
 def _unset(tensor: Tensor) -> Tensor:
     """A tensor of this shape and type on the CPU, with memory for one element."""
     return torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
-
-
-def _kind_of(tensor: Tensor) -> str:
-    return "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
 
 
 def _on_cpu(request: OpRequest) -> Any:
