@@ -53,7 +53,12 @@ def sharded(
     dtype: torch.dtype | None = None,
 ) -> nn.Module:
     """The model of this process; one that exists is copied, in another type if one is given."""
-    model = _without_data(build, dtype) if isinstance(build, nn.Module) else _built(build)
+    if isinstance(build, nn.Module):
+        _refuse_lazy(build)
+        model = _without_data(build, dtype)
+    else:
+        model = _built(build)
+        _refuse_lazy(model)
     before = _shapes(model)
     try:
         made = apply(model, mesh)
@@ -157,6 +162,17 @@ def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor], made: dict[int,
             found = change(tensor)
         made[id(tensor)] = nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else found
     return made[id(tensor)]
+
+
+def _refuse_lazy(model: nn.Module) -> None:
+    """Raise if a parameter gets its shape from a first pass, which comes after the model is sharded."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    lazy = [name for name, tensor in tensors if nn.parameter.is_lazy(tensor)]
+    if lazy:
+        raise InputError(
+            f"{lazy[0]} is lazy, and a model is sharded before its first pass: "
+            "give a model that was called once, or layers with their sizes"
+        )
 
 
 def _without_data(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:

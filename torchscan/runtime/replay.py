@@ -93,7 +93,8 @@ def _obstacle(module: nn.Module, given: Given) -> str | None:
     original = original_of(module)
     if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         return "other processes would have to repeat its call, too"
-    if sum(each.nbytes for each in [*original.parameters(), *original.buffers()]) > _LARGEST_COPY:
+    tensors = [*original.parameters(), *original.buffers()]
+    if sum(each.nbytes for each in tensors if not nn.parameter.is_lazy(each)) > _LARGEST_COPY:
         return "it is too large to be copied"
     foreign = what_is_shared([given, *(value for each in original.modules() for value in _functions_in(each))])
     return None if foreign is None else f"it has to do with a {foreign}, which cannot be copied"

@@ -100,7 +100,8 @@ def _built_without_data(target: Target, factory: Factory) -> Built | None:
 
 
 def _bytes_of(module: nn.Module) -> int:
-    return sum(each.numel() * each.element_size() for each in (*module.parameters(), *module.buffers()))
+    tensors = (each for each in (*module.parameters(), *module.buffers()) if not nn.parameter.is_lazy(each))
+    return sum(each.numel() * each.element_size() for each in tensors)
 
 
 def _bytes_of_machine() -> float:
