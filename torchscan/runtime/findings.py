@@ -80,6 +80,8 @@ class NonFinite:
     inputs: tuple[Range, ...] = ()
     #: its parameters and buffers that are not finite
     weights: tuple[Bad, ...] = ()
+    #: True if gradients were off: then ``step`` counts such passes
+    is_evaluation: bool = False
 
     @property
     def what(self) -> str:
@@ -88,7 +90,7 @@ class NonFinite:
 
     def __str__(self) -> str:
         """In a sentence or two."""
-        return f"step {self.step}: {self.said}"
+        return f"{'evaluation pass' if self.is_evaluation else 'step'} {self.step}: {self.said}"
 
     @property
     def said(self) -> str:

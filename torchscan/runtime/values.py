@@ -90,6 +90,11 @@ class Values(ABC):
         self.gradients_in: dict[int, Look] = {}
         self.gradients_out: dict[int, Look] = {}
 
+    def tell_as(self, label: Callable[[NonFinite], NonFinite]) -> None:
+        """Give what is found this label first: by then it is known whether the step is of an evaluation."""
+        listener = self._listener
+        self._listener = lambda found: listener(label(found))
+
     @abstractmethod
     def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
         """A call has started, with these tensors in its positional arguments."""
