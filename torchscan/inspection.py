@@ -44,10 +44,15 @@ class Run(Inspected):
         )
         self._warm_up = warm_up
         self._steps = steps
-        #: False if it is known that the model does not train: then forward passes are the steps that were asked for
-        self.awaits_training = True
+        self._awaits_training = True
         self._device = device
         self._facts: RunFacts | None = None
+
+    def expect_evaluation(self) -> None:
+        """The model is known not to train: forward passes are the steps that were asked for."""
+        self._awaits_training = False
+        if self._inspector is not None:
+            self._inspector.awaits_training = False
 
     def start(self, under_way: Begun | None = None) -> Run:
         """Follow the model from now on; where a hook of its call does this, with the call that is ``under_way``."""
@@ -81,7 +86,7 @@ class Run(Inspected):
 
     def _finish_after(self, over: StepCounts) -> None:
         """An evaluation may come first, so its passes end nothing, unless it is known that none trains."""
-        taken = over.trained if self.awaits_training else sum(over)
+        taken = over.trained if self._awaits_training else sum(over)
         if self._steps is not None and taken >= self._warm_up + self._steps:
             self.finish()
 

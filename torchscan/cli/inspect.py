@@ -182,7 +182,10 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
     steps = RealSteps(request, device_here(options.device), options.precision)
     error: NonFiniteError | None = None
     try:
-        with inspect(steps.module, warm_up=1, on_nonfinite=options.on_nonfinite) as run:
+        run = inspect(steps.module, warm_up=1, on_nonfinite=options.on_nonfinite)
+        if not options.training:
+            run.expect_evaluation()
+        with run:
             for _ in range(1 + options.steps):
                 steps.take()
     except NonFiniteError as found:
@@ -214,7 +217,8 @@ def _watch(options: argparse.Namespace, module: nn.Module, trains: bool) -> Run:
     from torchscan.inspection import inspect
 
     run = inspect(module, steps=options.steps, on_nonfinite=options.on_nonfinite)
-    run.awaits_training = trains
+    if not trains:
+        run.expect_evaluation()
     return run
 
 

@@ -187,9 +187,7 @@ def _phases(run: RunFacts) -> Table:
         rows += [("of which no module's", passes.unowned, "unowned")]
     rows += [("Optimizer", run.optimizer, "optimizer")] if run.optimizer.median else []
     if run.period.median:
-        steps = "steps" if run.trains else "passes"
-        to = "Step to step" if run.trains else "Pass to pass"
-        rows += [(f"Between {steps}", run.between, "between"), (to, run.period, "period")]
+        rows += [("Between steps", run.between, "between"), ("Step to step", run.period, "period")]
     if run.evaluation is not None:
         evaluation = run.evaluation.device_forward or run.evaluation.forward
         rows += [("Evaluation, forward only", evaluation, "evaluation")]

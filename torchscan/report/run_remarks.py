@@ -128,12 +128,13 @@ def _times(number: int) -> str:
 def _measured(run: RunFacts) -> list[str]:
     if not run.steps:
         return ["No step was measured: the model was not called."]
-    counted = _steps(run.num_timed) if run.trains else f"{_passes(run.num_timed)} without a backward pass"
     before = f" after {run.warm_up} to warm up" if run.warm_up else ""
     whose = "the host" if run.device is None else "the device"
-    shares = "shares of forward and backward" if run.trains else "shares of a pass"
-    said = f"Medians of {counted}{before}, on {run.provenance.device}; times of {whose}, {shares}."
-    return [said, *_waiting(run), *_left_out(run), *_evaluation(run)]
+    shares = "shares of forward and backward" if run.trains else "shares of the forward pass"
+    where = f"on {run.provenance.device}; times of {whose}, {shares}"
+    medians = f"Medians of {_steps(run.num_timed)}{before}, {where}."
+    forward_only = [] if run.trains else ["Evaluation only: no step has a backward pass."]
+    return [medians, *forward_only, *_waiting(run), *_left_out(run), *_evaluation(run)]
 
 
 def _waiting(run: RunFacts) -> list[str]:
@@ -145,19 +146,16 @@ def _waiting(run: RunFacts) -> list[str]:
 def _left_out(run: RunFacts) -> list[str]:
     if not run.differing:
         return []
-    kind, counted = ("step", _steps(run.differing)) if run.trains else ("pass", _passes(run.differing))
-    return [f"Times are of the most common kind of {kind}. {counted} left out: other calls or input shapes."]
+    left_out = f"{_steps(run.differing)} left out: other calls or input shapes"
+    return [f"Times are of the most common kind of step. {left_out}."]
 
 
 def _evaluation(run: RunFacts) -> list[str]:
     if run.evaluation is None:
         return []
-    passes = _passes(run.evaluation.passes)
-    return [f"Evaluation: {passes} without a backward pass, which are in no other time of this table."]
-
-
-def _passes(number: int) -> str:
-    return f"{number} forward {'pass' if number == 1 else 'passes'}"
+    number = run.evaluation.passes
+    passes = "1 forward pass" if number == 1 else f"{number} forward passes"
+    return [f"Evaluation: {passes} without a backward pass, in no other time of this table."]
 
 
 def _steps(number: int) -> str:

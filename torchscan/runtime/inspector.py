@@ -69,6 +69,8 @@ class Inspector:
         #: the type that products are computed in, if it was called under autocast
         self.autocast: torch.dtype | None = None
         self.is_started = False
+        #: False if the model is known not to train: then no step is told apart as an evaluation
+        self.awaits_training = True
         self._has_compiler = self._has_compiled_parts = False
         self._optimizer_hooks: tuple[RemovableHandle, ...] = ()
         self._compilation: Compilation | None = None
@@ -199,7 +201,7 @@ class Inspector:
             if not self.is_started:  # enough has been seen
                 return
         if not self._tree.calls:
-            self._step.label.set(self.counts, is_evaluation=not torch.is_grad_enabled())
+            self._step.label.set(self.counts, is_evaluation=self.awaits_training and not torch.is_grad_enabled())
         self._keep_off_compiler()
         self._step.begin_pass(is_training=is_training)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torchscan.measured import Key
 from torchscan.runtime.checks import Checked
@@ -108,8 +109,14 @@ class KeptSteps:
                 self._nonfinite.append(step.nonfinite)
 
     def watched(self, compilation: Compilation | None) -> Watched:
-        """Return the usual steps that train, and apart from them the usual passes that do not."""
+        """Return the usual steps that train, and apart from them the usual passes that do not.
+
+        If none trains, passes are the steps, also by name.
+        """
         trains = self._training.number > 0
+        if not trains:
+            self._nonfinite = [replace(each, is_evaluation=False) for each in self._nonfinite]
+            self._checked = [replace(each, is_evaluation=False) for each in self._checked]
         evaluation = self._evaluation.usual(None if trains else self._group)
         return Watched(
             usual=self._training.usual(self._group) if trains else evaluation,

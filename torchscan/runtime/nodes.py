@@ -23,7 +23,7 @@ from torchscan.recording.call_tree import Call, CallTree
 from torchscan.runtime.checks import StepChecks
 from torchscan.runtime.memory import Allocator, MemoryWatch
 from torchscan.runtime.timing import LEAVES, StepTimes
-from torchscan.runtime.values import Gradients, Leaf, Source, Values, moves, reveals
+from torchscan.runtime.values import Gradients, Leaf, Source, Values, makes_none_backward, moves, reveals
 from torchscan.torch_versions import NO_BACKWARD_PASS, at_end_of_backward_pass, backward_pass
 
 
@@ -154,7 +154,7 @@ class NodeWatch:
                 continue
             owner = self._tree.maker_of(node)
             self.memory.note_made(owner, node)
-            is_moved = moves(node) and uses[node] <= 1  # else gradients are added up for it
+            is_moved = makes_none_backward(node) and uses[node] <= 1  # else gradients are added up for it
             looked_at = None if is_moved else (_unseen(node, uses, owner, sources), sources.get(node))
             followed = _Followed(self, owner, looked_at)
             _follow(node, followed)
@@ -260,7 +260,9 @@ class _Followed:
             owner = watch.call_at(self._index)
             if self._allocated is not None and owner is not None:
                 watch.memory.note_node(owner, self._allocated)
-            if self._looked_at is not None:
+            if self._looked_at is None:
+                watch.values.note_moved(owner, made, given)
+            else:
                 unseen, origin = self._looked_at
                 source = None if origin is None else Source(watch.call_at(origin.call), origin.name)
                 watch.values.note_node(owner, made, given, unseen, source)

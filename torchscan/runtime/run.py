@@ -446,7 +446,7 @@ def _measured_by(facts: RunFacts) -> Measured:
         of_call = figures.setdefault(originals.get((call.path, call.invocation), (call.path, call.invocation)), {})
         for name, value in _figures_of(call):
             of_call[name] = of_call.get(name, 0) + value
-    steps = _counted(facts.steps, "step" if facts.trains else "pass")
+    steps = _counted(facts.steps, "step")
     first = facts.nonfinite[0] if facts.nonfinite else None
     producer = None if first is None else originals.get((first.path, first.invocation), (first.path, first.invocation))
     return Measured(
