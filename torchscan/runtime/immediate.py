@@ -91,6 +91,8 @@ class ImmediateValues(Values):
         #: what wrote the last mask of this step
         self._mask: str | None = None
         self._has_gradients = self._reaches_result = False
+        #: True if what was found takes infinities, so that what made those is the first
+        self._comes_of_infinities = False
 
     # -- the forward pass ----------------------------------------------------------------------------------------------
 
@@ -394,12 +396,15 @@ class ImmediateValues(Values):
         if self.first is None or order < self._place:
             self._place, self.first = order, found
         if believes:
+            self._comes_of_infinities = True
             self._believe()
 
     def _doubt(self, order: int, found: NonFinite) -> None:
         """Infinities alone may be as they should be: they are the first if anything comes of them."""
         if self._doubtful is None or order < self._doubtful[0]:
             self._doubtful = order, found
+        if self._comes_of_infinities:  # of the caller, whose end comes after that of the call that it has spoilt
+            self._believe()
 
     def _believe(self) -> None:
         """Something has come of what was doubted."""

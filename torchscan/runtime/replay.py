@@ -262,7 +262,7 @@ class _Watch(TorchDispatchMode):
         if origin is not None:
             return replace(origin, then=here.name)
         mask = None if self._mask is None else f"{self._mask.name} at {self._mask.line}"
-        return replace(here, mask=mask or "a constant, a buffer or an argument")
+        return replace(here, mask=mask)
 
     def _note_mask(self, here: Operator, *, is_told_to: bool) -> None:
         """Remember what writes intended infinities: rather what puts a constant into other values than what makes it."""
