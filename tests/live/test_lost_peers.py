@@ -16,9 +16,7 @@ from torch import nn
 import torchscan
 from torchscan.errors import TorchscanError
 
-GLOO = RuntimeError(
-    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4711"
-)
+GLOO = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4711")
 #: as ProcessGroupNCCL words it
 NCCL = type("DistBackendError", (RuntimeError,), {})(
     "NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1970, remote process exited or there was a network "
@@ -88,7 +86,9 @@ def kill() -> None:
     [fail(GLOO), fail(NCCL), fail(WATCHDOG), fail(ValueError("training failed"), GLOO)],
     ids=["gloo", "NCCL", "watchdog", "raised from it"],
 )
-def test_a_lost_connection_is_a_consequence(lost: Callable[[], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_connection_is_a_consequence(
+    lost: Callable[[], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rank 0 records its error before the death of rank 1 is noticed."""
     said = ended(tmp_path / "run", [(0, lost), (1, kill)], monkeypatch)
     assert said.startswith("process 1 of 2 was gone at ")
@@ -102,9 +102,7 @@ def test_an_error_of_its_own_is_the_cause(own: Exception, tmp_path: Path, monkey
     assert f"and had raised {type(own).__name__}: " in said
 
 
-def test_a_connection_to_a_rank_that_closed_its_run_is_said_to_be_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_to_a_rank_that_closed_its_run_is_said_to_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = ended(tmp_path / "run", [(1, lambda: None), (0, fail(GLOO))], monkeypatch)
     assert "process 0 of 2" in said
     assert "had lost its connection to another process (RuntimeError: [" in said

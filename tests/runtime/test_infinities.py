@@ -19,6 +19,7 @@ from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.run import RunFacts
 
 MINUS_INF = float("-inf")
+UNIFORM = Uniform(0, 1, validate_args=False)
 KEEP = torch.ones(4, 4).tril().bool()
 
 
@@ -105,9 +106,7 @@ def cleaned(self: Any, x: Tensor) -> Tensor:
 
 FINE: dict[str, Callable[[], tuple[nn.Module, Callable[[Tensor], Tensor]]]] = {
     "gates of a mixture of experts": lambda: (
-        Calls(
-            gate, scores=nn.Linear(4, 4), softmax=nn.Softmax(-1), experts=nn.ModuleList(nn.Linear(4, 2) for _ in range(4))
-        ),
+        Calls(gate, scores=nn.Linear(4, 4), softmax=nn.Softmax(-1), experts=nn.ModuleList(nn.Linear(4, 2) for _ in range(4))),
         Tensor.sum,
     ),
     "log-probabilities of a beam search": lambda: (Calls(beam, step=nn.Linear(4, 4), last=Of(lambda x: x)), beams),
@@ -131,7 +130,7 @@ FINE: dict[str, Callable[[], tuple[nn.Module, Callable[[Tensor], Tensor]]]] = {
         Tensor.sum,
     ),
     "log-probability of what cannot be": lambda: (
-        nn.Sequential(nn.Linear(4, 4), Of(lambda x: Uniform(0, 1, validate_args=False).log_prob(x.sigmoid().detach() + 2) + x * 0)),
+        nn.Sequential(nn.Linear(4, 4), Of(lambda x: UNIFORM.log_prob(x.sigmoid().detach() + 2) + x * 0)),
         lambda y: y.exp().sum(),
     ),
     "a cumulative sum of exponentials": lambda: (

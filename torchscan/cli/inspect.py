@@ -64,7 +64,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--device", metavar="cpu|cuda", help="where a TARGET runs: cpu, cuda, cuda:1 (default: cuda if it is there)"
     )
-    parser.add_argument("--steps", metavar="N", type=positive, default=5, help="Measure N training steps, after one that warms up; evaluations do not count (default 5).")
+    steps = "Measure N training steps, after one that warms up; evaluations do not count (default 5)."
+    parser.add_argument("--steps", metavar="N", type=positive, default=5, help=steps)
     parser.add_argument(
         "--on-nonfinite",
         choices=("record", "warn", "raise"),

@@ -154,8 +154,8 @@ def _evaluation(run: RunFacts) -> list[str]:
     if run.evaluation is None:
         return []
     number = run.evaluation.passes
-    passes = "1 forward pass" if number == 1 else f"{number} forward passes"
-    return [f"Evaluation: {passes} without a backward pass, in no other time of this table."]
+    passes, are = ("1 forward pass", "it is") if number == 1 else (f"{number} forward passes", "they are")
+    return [f"{passes} had no backward pass, as in an evaluation: {are} in no other time of this table."]
 
 
 def _steps(number: int) -> str:

@@ -49,7 +49,7 @@ class _Input(NamedTuple):
         return version != self.version or (version < 0 and look_at(self.tensor) != self.look)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Suspicion:
     """Something that is not finite, of which it is not certain yet what made it."""
 
@@ -171,7 +171,15 @@ class ImmediateValues(Values):
 
     def _suspect(self, mine: _Open, look: Look, tensors: Sequence[Tensor]) -> None:
         signs = _signs(tensors) if look.inf and not look.nan else ""
-        mine.suspicions.append(_Suspicion(self._next(), look, _size(tensors), signs, list(map(weakref.ref, tensors))))
+        mine.suspicions.append(
+            _Suspicion(
+                order=self._next(),
+                look=look,
+                numel=_size(tensors),
+                signs=signs,
+                tensors=[weakref.ref(each) for each in tensors],
+            )
+        )
 
     def _excuse(self, suspicion: _Suspicion) -> None:
         for each in suspicion.tensors:

@@ -301,7 +301,10 @@ class _Watch(TorchDispatchMode):
 #: what makes tensors of constants, or hands them on
 _CREATING = ("full", "lift_fresh", "scalar_tensor", "fill", "_to_copy", "clone", "detach", "alias", "expand", "view", "triu")
 #: what returns -Inf at a probability of 0
-_LOGARITHMS = re.compile(r"aten\.(log|log2|log10|log1p|log_|logit|xlogy|logsumexp|logcumsumexp|_?logcumsumexp|logaddexp2?|_?log_softmax|special_\w*log\w*)_?(\.\w+)?")
+_LOGARITHMS = re.compile(
+    r"aten\.(log|log2|log10|log1p|logit|xlogy|special_xlogy|special_xlog1py|special_logit|special_log_ndtr"
+    r"|_log_softmax|logsumexp|special_logsumexp|logcumsumexp|_logcumsumexp|logaddexp|logaddexp2)_?(\.\w+)?"
+)
 
 
 def _creates(operator: Operator) -> bool:
