@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 
 import torchscan
 from torchscan.errors import TorchscanError
+from torchscan.live.history import WatchedRun
 
 GLOO = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:4711")
 #: as ProcessGroupNCCL words it
@@ -62,9 +64,13 @@ def ended(folder: Path, ends: list[tuple[int, Callable[[], object]]], monkeypatc
                 os._exit(1)
         os.waitpid(child, 0)
         run = torchscan.open_run(folder / f"rank{rank}.sqlite")
-        wait_for(lambda run=run: run.about["ended"] is not None or run.about["closed"])
+        wait_for(partial(has_ended, run))
     (said,) = torchscan.open_run(folder).missing
     return said
+
+
+def has_ended(run: WatchedRun) -> bool:
+    return run.about["ended"] is not None or run.about["closed"]
 
 
 def wait_for(happens: Callable[[], object]) -> None:

@@ -61,9 +61,10 @@ def test_steps_are_training_steps() -> None:
         evaluate(model, 5)
         train(model)
         evaluate(model, 5)
-        assert not run.is_finished
+        finished = [run.is_finished]
         train(model, 3)
-        assert run.is_finished
+        finished.append(run.is_finished)
+    assert finished == [False, True]
     assert measured(run.facts) == (2, 2, 10)
 
 
@@ -111,6 +112,7 @@ def test_the_table_and_files_show_both() -> None:
     assert "Evaluation, forward only" in text
     rows = run_table(run).write("csv").splitlines()
     place = rows[0].split(",").index("evaluation")
+    assert run.facts.evaluation is not None
     assert float(rows[1].split(",")[place]) == run.facts.evaluation.calls[0].forward.median
     assert run.facts.as_dict()["evaluation"]["passes"] == 8
     assert [verdict[0] for verdict in run.measured().verdicts] == ["Measured", "Evaluation"]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical, Uniform
 
 from tests.recording.test_record import Calls
-from tests.runtime.faults import Log, Of
+from tests.runtime.faults import Log, Of, Scaled
 from torchscan.inspection import inspect
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.run import RunFacts
@@ -275,4 +275,13 @@ def test_a_gradient_that_relu_masks_is_counted() -> None:
     assert counts == {"": (0, 0), "0": (0, 0), "1": (3, 0), "2": (0, 3), "3": (0, 0)}
     found = only(run.facts)
     assert (found.path, found.phase, found.operator) == ("2", "backward", "RootBackward")
-    assert math.isfinite(float(first.weight.grad.sum()))
+    assert first.weight.grad is not None
+    assert first.weight.grad.isfinite().all()
+
+
+def test_a_gradient_that_is_moved_before_it_is_seen_is_counted_on_its_way() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (2, 2)), Scaled(math.nan))
+    with inspect(model, device=None) as run:
+        model(torch.rand(1, 4)).sum().backward()
+    counts = {call.path: (call.grad_out_nan, call.grad_in_nan) for call in run.facts.calls}
+    assert counts == {"": (0, 0), "0": (4, 0), "1": (4, 4), "2": (0, 4)}

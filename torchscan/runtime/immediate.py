@@ -14,6 +14,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -285,7 +286,8 @@ class ImmediateValues(Values):
         operator = Operator(name=source.name, unsure=_MET)
         found = self._made(owner, "backward", look, _size(made), operator)
         self._find(self._next(), found, believes=self._takes_infinities(owner))
-        self._count_crossing(owner, taker, look)
+        for before, after in pairwise([owner, *source.through, taker]):
+            self._count_crossing(before, after, look)
 
     def note_stored(self, leaf: Leaf, variable: Tensor, given: Gradients) -> None:
         """A gradient was added to that of a parameter: what a node made, or what a hook or another loss did."""

@@ -168,7 +168,7 @@ class Inspector:
         """How many steps are over."""
         counts = self._kept.counts
         for step in self._closed:
-            counts = counts.count(step)
+            counts = counts.add(step)
         return counts
 
     @property

@@ -98,7 +98,7 @@ class KeptSteps:
     def keep(self, step: Step) -> None:
         """One more."""
         self._group = self._group or group_here()
-        self.counts = self.counts.count(step)
+        self.counts = self.counts.add(step)
         (self._training if step.trains else self._evaluation).keep(step)
         self._checked += step.checked
         if step.nonfinite is not None:

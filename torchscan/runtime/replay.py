@@ -106,7 +106,8 @@ def _operator_in(own: nn.Module, given: Given, nan: bool) -> Operator | None:
         return None
     if threads.first is not None:
         return threads.first.operator(nan)
-    return watch.origin_of(bad) or Operator(unknown="no operator of its thread made it when its call was repeated")
+    origin = None if nan else watch.origin_of(bad)
+    return origin or Operator(unknown="no operator of its thread made it when its call was repeated")
 
 
 def _has(look: Look, nan: bool) -> bool:

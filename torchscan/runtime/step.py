@@ -38,7 +38,7 @@ class StepCounts(NamedTuple):
     #: without one, with gradients on: steps that an exception ended, passes whose results were only read
     unfinished: int = 0
 
-    def count(self, step: Step) -> StepCounts:
+    def add(self, step: Step) -> StepCounts:
         """Return the counts with one step more."""
         if step.trains:
             return self._replace(trained=self.trained + 1)

@@ -44,6 +44,8 @@ class Source(NamedTuple):
 
     owner: Call | None
     name: str
+    #: whose nodes move the gradient on before it is seen
+    through: tuple[Call | None, ...] = ()
 
 
 class Leaf(NamedTuple):
