@@ -102,12 +102,12 @@ def _operator_in(own: nn.Module, given: Given, nan: bool) -> Operator | None:
         return watch.found
 
     bad = [each for each in tensors_in(result) if is_readable(each) and _has(look_at(each), nan)]
-    if not bad:
-        return None
-    if threads.first is not None:
+    if bad and threads.first is not None:
         return threads.first.operator(nan)
     origin = None if nan else watch.origin_of(bad)
-    return origin or Operator(unknown="no operator of its thread made it when its call was repeated")
+    if origin is None and bad:
+        return Operator(unknown="no operator of its thread made it when its call was repeated")
+    return origin
 
 
 def _has(look: Look, nan: bool) -> bool:
@@ -223,7 +223,8 @@ class _Watch(TorchDispatchMode):
         self._nan = nan
         #: tensors with computed infinities, and what made them
         self._computed: dict[int, tuple[Tensor, Operator]] = {}
-        #: what wrote intended infinities last
+        #: what made computed ones first, and what wrote intended ones last
+        self._first: Operator | None = None
         self._mask: Operator | None = None
         self._has_drawn = False
         self.found: Operator | None = None
@@ -243,9 +244,9 @@ class _Watch(TorchDispatchMode):
         elif (look := self._look_at(made)) != FINE:
             here = Operator(name=_name_of(func), line=place_of_user())
             is_told_to = any(isinstance(each, float) and not math.isfinite(each) for each in (*args, *kwargs.values()))
-            if look.nan and not before.nan:
+            if self._nan and look.nan and not before.nan:
                 self._end(self._source_of_nan(here, before, origin))
-            if look.inf and not look.nan and origin is None and (is_told_to or before.inf):
+            if look.inf and origin is None and (is_told_to or before.inf):
                 self._note_mask(here, is_told_to=is_told_to)
             elif look.inf:
                 self._note_computed(origin or replace(here, is_log=_is_log(here, made)), made)
@@ -271,6 +272,7 @@ class _Watch(TorchDispatchMode):
             self._mask = here
 
     def _note_computed(self, origin: Operator, made: Sequence[Tensor]) -> None:
+        self._first = self._first or origin
         self._computed |= {id(each): (each, origin) for each in made if is_readable(each) and look_at(each).inf}
 
     def _origin_in(self, tensors: Iterable[Tensor]) -> Operator | None:
@@ -282,8 +284,8 @@ class _Watch(TorchDispatchMode):
         return None
 
     def origin_of(self, results: Sequence[Tensor]) -> Operator | None:
-        """Return what made the infinities of these; None: no operator that was seen has."""
-        origin = self._origin_in(results)
+        """Return what made the infinities of these or, if they are finite, of others; None: no operator that was seen has."""
+        origin = self._origin_in(results) if results else self._first
         if origin is None and self._mask is not None:
             origin = replace(self._mask, is_on_purpose=True)
         return None if origin is None else self._marked(origin)
