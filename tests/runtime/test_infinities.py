@@ -193,7 +193,7 @@ def test_nan_of_a_row_that_is_all_mask_names_its_operator_and_the_mask() -> None
     assert (found.path, found.what, found.operator) == ("", "NaN", "aten._softmax")
     assert found.mask is not None
     assert found.mask.startswith("aten.masked_fill.Scalar at test_infinities.py:")
-    assert f", by aten._softmax at {found.line}, of infinities that {found.mask} had written" in str(found)
+    assert f", by aten._softmax at {found.line}, of infinities from {found.mask}" in str(found)
 
 
 def test_nan_of_the_mask_of_another_module_names_that_module() -> None:
@@ -202,6 +202,34 @@ def test_nan_of_the_mask_of_another_module_names_that_module() -> None:
     assert (found.path, found.operator) == ("2", "aten._softmax")
     assert found.mask is not None
     assert found.mask.startswith("1 (Of), by aten.where.self at test_infinities.py:")
+
+
+def test_a_mask_that_is_written_into_what_was_given_is_no_finding_but_its_nan_is() -> None:
+    """Such a call cannot be repeated."""
+    model = nn.Sequential(nn.Linear(4, 4), Of(lambda x: x.masked_fill_(~KEEP, MINUS_INF)), nn.Softmax(0))
+    x = torch.rand(4, 4)
+    with inspect(model[:2], on_nonfinite="raise", device=None), torch.no_grad():
+        model[:2](x)
+    model[1].function = lambda x: x.fill_(MINUS_INF)
+    with inspect(model, device=None) as run, torch.no_grad():
+        model(x)
+    found = only(run.facts)
+    assert (found.path, found.what, found.operator, found.mask) == ("2", "NaN", "aten._softmax", "1 (Of)")
+
+
+def test_nan_of_padding_in_attention_names_softmax_and_the_mask() -> None:
+    def attend(self: Any, x: Tensor) -> Tensor:
+        padding = torch.zeros(2, 4).bool()
+        padding[1] = True
+        return self.attention(x, x, x, key_padding_mask=padding, need_weights=True)[0]
+
+    model = Calls(attend, attention=nn.MultiheadAttention(4, 1, batch_first=True))
+    with inspect(model, device=None) as run:
+        model(torch.rand(2, 4, 4)).sum().backward()
+    found = only(run.facts)
+    assert (found.path, found.operator) == ("attention", "aten._softmax")
+    assert found.mask is not None
+    assert "masked_fill" in found.mask
 
 
 def test_a_computed_infinity_that_became_nan_is_the_source() -> None:

@@ -103,7 +103,7 @@ class NonFinite:
         head = f"the first {self.what} {self._where()}{counted}"
         by = "" if self.operator is None else f", by {self.operator}{'' if self.line is None else f' at {self.line}'}"
         by += "" if self.then is None else f", whose Inf became NaN in {self.then}"
-        by += "" if self.mask is None else f", of infinities that {self.mask} had written"
+        by += "" if self.mask is None else f", of infinities from {self.mask}"
         because = "" if self.unknown is None else f"; the operator is not known: {self.unknown}"
         because += "" if self.unsure is None else f"; not quite sure: {self.unsure}"
         given = "" if not self.inputs else f"; given {'; '.join(map(str, self.inputs))}"

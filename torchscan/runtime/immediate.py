@@ -207,6 +207,9 @@ class ImmediateValues(Values):
             self._memory.replays -= 1
             self._note_mask(call, operator, suspicion)
             return
+        if operator.name is None and suspicion.signs == "-":  # most likely a mask: nobody saw what wrote it
+            self._note_mask(call, operator, suspicion)
+            return
 
         inputs = ranges_of(_given(*given))
         if operator.name is None and any(each.nan for each in inputs):
