@@ -373,7 +373,7 @@ def _call_run(
 ) -> CallRun:
     """One call in several steps: the most that was counted in any, and how long it took in all."""
     device = [step.device for step in steps if step.device is not None]
-    counts = [max(each) for each in zip(*(step.counts.get(index, _NONE_COUNTED) for step in steps), strict=True)]
+    counts = _most_of(steps, index)
     return CallRun(
         **{each.name: getattr(call, each.name) for each in fields(InspectedCall) if each.name not in COUNTED},
         **dict(zip(COUNTED, counts, strict=True)),
@@ -386,6 +386,14 @@ def _call_run(
         expected_forward=None if expected is None else expected.forward,
         expected_backward=None if expected is None else expected.backward,
     )
+
+
+def _most_of(steps: Sequence[StepFacts], index: int) -> list[int | None]:
+    """Return the counts of a call: the most of any step. Nothing is known of 0 where a step was not counted."""
+    by_step = [step.counts.get(index, _NONE_COUNTED) for step in steps]
+    most = [max(each) for each in zip(*by_step, strict=True)]
+    are_complete = all(step.is_counted for step in steps)
+    return [each if each or are_complete else None for each in most]
 
 
 def _evaluation_run(watched: WatchedSteps) -> EvaluationRun:
@@ -479,8 +487,9 @@ def _originals(calls: Sequence[CallRun]) -> dict[Key, Key]:
 
 def _figures_of(call: CallRun) -> Iterator[tuple[Figure, float]]:
     yield "latency", call.time
-    if counted := sum(getattr(call, name) for name in COUNTED):
-        yield "nonfinite", counted
+    counted = [getattr(call, name) for name in COUNTED]
+    if any(counted):
+        yield "nonfinite", sum(each or 0 for each in counted)
 
 
 def _time_of(facts: RunFacts, steps: str) -> Iterator[Verdict]:

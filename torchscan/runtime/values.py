@@ -90,6 +90,8 @@ class Values(ABC):
         self._known = KnownTensors()
         #: what was found
         self.first: NonFinite | None = None
+        #: True if everything that is not finite is in the counts below
+        self.is_counted = True
         #: of results, gradients of what was given, and gradients of results, by index of a call
         self.outputs: dict[int, Look] = {}
         self.gradients_in: dict[int, Look] = {}
