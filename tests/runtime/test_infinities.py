@@ -64,7 +64,7 @@ def entropy(logits: Tensor) -> Tensor:
 def test_logits_that_are_masked_on_purpose_are_no_finding(name: str) -> None:
     facts = steps(nn.Sequential(nn.Linear(4, 4), Of(MASKS[name])), entropy, on_nonfinite="raise")
     assert facts.nonfinite == ()
-    assert facts.calls[-1].forward_inf > 0
+    assert facts.calls[-1].forward_inf
 
 
 def test_masks_whose_size_varies_are_none_either_for_as_long_as_they_come() -> None:
@@ -210,9 +210,9 @@ def test_a_mask_that_is_written_into_what_was_given_is_no_finding_but_its_nan_is
     x = torch.rand(4, 4)
     with inspect(model[:2], on_nonfinite="raise", device=None), torch.no_grad():
         model[:2](x)
-    model[1].function = lambda x: x.fill_(MINUS_INF)
-    with inspect(model, device=None) as run, torch.no_grad():
-        model(x)
+    filled = nn.Sequential(nn.Linear(4, 4), Of(lambda x: x.fill_(MINUS_INF)), nn.Softmax(0))
+    with inspect(filled, device=None) as run, torch.no_grad():
+        filled(x)
     found = only(run.facts)
     assert (found.path, found.what, found.operator, found.mask) == ("2", "NaN", "aten._softmax", "1 (Of)")
 

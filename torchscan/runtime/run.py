@@ -373,10 +373,10 @@ def _call_run(
 ) -> CallRun:
     """One call in several steps: the most that was counted in any, and how long it took in all."""
     device = [step.device for step in steps if step.device is not None]
-    counts = _most_of(steps, index)
+    counts: dict[str, Any] = dict(zip(COUNTED, _most_of(steps, index), strict=True))
     return CallRun(
         **{each.name: getattr(call, each.name) for each in fields(InspectedCall) if each.name not in COUNTED},
-        **dict(zip(COUNTED, counts, strict=True)),
+        **counts,
         forward=Latency.of(step.forward[index] for step in steps),
         backward=Latency.of(step.backward[index] for step in steps),
         device_forward=Latency.of(each.forward[index] for each in device) if device else None,
