@@ -19,6 +19,7 @@ from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.inspector import Inspector
 from torchscan.runtime.provenance import provenance_of
 from torchscan.runtime.run import Inspected, RunFacts, Watched, run_of
+from torchscan.runtime.step import StepCounts
 
 Reaction = Literal["record", "warn", "raise"]
 
@@ -43,8 +44,15 @@ class Run(Inspected):
         )
         self._warm_up = warm_up
         self._steps = steps
+        self._awaits_training = True
         self._device = device
         self._facts: RunFacts | None = None
+
+    def expect_evaluation(self) -> None:
+        """The model is known not to train: forward passes are the steps that were asked for."""
+        self._awaits_training = False
+        if self._inspector is not None:
+            self._inspector.awaits_training = False
 
     def start(self, under_way: Begun | None = None) -> Run:
         """Follow the model from now on; where a hook of its call does this, with the call that is ``under_way``."""
@@ -76,8 +84,10 @@ class Run(Inspected):
         """Whether there are facts: it may have finished by itself."""
         return self._facts is not None
 
-    def _finish_after(self, steps: int) -> None:
-        if self._steps is not None and steps >= self._warm_up + self._steps:
+    def _finish_after(self, over: StepCounts) -> None:
+        """An evaluation may come first, so its passes end nothing, unless it is known that none trains."""
+        taken = over.trained if self._awaits_training else sum(over)
+        if self._steps is not None and taken >= self._warm_up + self._steps:
             self.finish()
 
     def _facts_of(self, inspector: Inspector) -> RunFacts:
@@ -95,7 +105,7 @@ class Run(Inspected):
         example = inspector.example_of(watched)
         if example is None:
             return Expectation()
-        training = any(step.backward_span for step in watched.steps)
+        training = any(step.backward_span for step in watched.usual.steps)
         return expectation_of(inspector.model, example, training=training, device=self._device, autocast=inspector.autocast)
 
     def assert_step_time(self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0) -> None:
@@ -167,7 +177,8 @@ def inspect(
 
     Args:
         warm_up: of several steps, how many of the first are left out.
-        steps: how many are measured; when the next one begins, nothing is watched any more. None: all.
+        steps: how many training steps are measured; when the next one begins, nothing is watched any more. Forward passes
+            without a backward pass, as in a validation, are measured apart and do not count. None: all.
         on_nonfinite: what happens when a value is NaN or infinite that should not be: it is recorded, warned of as well, or
             :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
         checks: functions of a path, a kind ("output", "output_gradient", "parameter", "parameter_gradient") and a tensor. What

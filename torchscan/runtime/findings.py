@@ -71,6 +71,10 @@ class NonFinite:
     operator: str | None = None
     #: what made NaN of its infinities, if that is what happened
     then: str | None = None
+    #: what had written the infinities that it made NaN of, if they were intended, as in a mask
+    mask: str | None = None
+    #: True if the module ran in another thread: then the values were counted in the result of the one that started it
+    in_thread: bool = False
     line: str | None = None
     #: why the operator is not known
     unknown: str | None = None
@@ -80,6 +84,8 @@ class NonFinite:
     inputs: tuple[Range, ...] = ()
     #: its parameters and buffers that are not finite
     weights: tuple[Bad, ...] = ()
+    #: True if gradients were off: then ``step`` counts such passes
+    is_evaluation: bool = False
 
     @property
     def what(self) -> str:
@@ -88,7 +94,7 @@ class NonFinite:
 
     def __str__(self) -> str:
         """In a sentence or two."""
-        return f"step {self.step}: {self.said}"
+        return f"{'evaluation pass' if self.is_evaluation else 'step'} {self.step}: {self.said}"
 
     @property
     def said(self) -> str:
@@ -97,6 +103,7 @@ class NonFinite:
         head = f"the first {self.what} {self._where()}{counted}"
         by = "" if self.operator is None else f", by {self.operator}{'' if self.line is None else f' at {self.line}'}"
         by += "" if self.then is None else f", whose Inf became NaN in {self.then}"
+        by += "" if self.mask is None else f", of infinities from {self.mask}"
         because = "" if self.unknown is None else f"; the operator is not known: {self.unknown}"
         because += "" if self.unsure is None else f"; not quite sure: {self.unsure}"
         given = "" if not self.inputs else f"; given {'; '.join(map(str, self.inputs))}"
@@ -113,7 +120,7 @@ class NonFinite:
         if self.phase == "update":
             return f"was in {name} after the step, in its {weights}"
         return {
-            "forward": f"was made in {name}, forward",
+            "forward": f"was made in {name}, forward{' in another thread' if self.in_thread else ''}",
             "backward": f"was made in {name}, backward",
             "input": "was given to the model",
             "loss": "came with the gradient, from what was made of the model's result",
