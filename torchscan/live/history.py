@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from torchscan.errors import InputError
 from torchscan.live.bins import quantiles
-from torchscan.live.by_call import measured_in
+from torchscan.live.by_call import measured_in, place_of
 from torchscan.live.by_step import OverSteps
 from torchscan.live.missing import missing_in
 from torchscan.live.schema import FIGURES, KINDS, Distribution, Kind, Phase, Series
@@ -157,9 +157,15 @@ class WatchedRun:
                     numbers[number][watched.step, watched.number].append(watched.distributions[number])
         return [_history(each, phase, steps) for each, steps in found.items()]
 
+    @property
+    def shown_phase(self) -> Phase:
+        """The phase that a page shows: evaluations only if the run has no training step."""
+        return shown_phase(self._readers())
+
     def last(self) -> Measured:
-        """What the last training step has measured, by call."""
-        return measured_in(self.path, [(reader.series(), reader.newest("train")) for reader in self._readers()])
+        """Return what the last training step measured, by call; without training, the last evaluation pass."""
+        phase = self.shown_phase
+        return measured_in(self.path, [(reader.series(), reader.newest(phase)) for reader in self._readers()])
 
     def measured(self) -> Measured:
         """The same, and the distributions over the steps, for the page of a model: ``to_page(scan, run=run)``."""
@@ -168,11 +174,13 @@ class WatchedRun:
         return replace(self.last(), histories=[_drawn(*each) for part in parts for each in self._over_steps(part).drawn()])
 
     def _over_steps(self, series: Collection[Series]) -> OverSteps:
-        over = OverSteps()
+        phase = self.shown_phase
+        over = OverSteps(phase)
         for reader in self._readers():
             numbers = {number: each for number, each in reader.series().items() if each in series}
-            for step in reader.steps("train"):
-                over.add(step.step, {numbers[at]: step.distributions[at] for at in step.distributions if at in numbers})
+            for watched in reader.steps(phase):
+                found = watched.distributions
+                over.add(place_of(watched), {numbers[at]: found[at] for at in found if at in numbers})
         return over
 
     def frame(self, phase: Phase = "train") -> Any:
@@ -234,6 +242,11 @@ class WatchedRun:
 def _drawn(series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
     """For a page."""
     return {"call": [series.path, series.invocation], "kind": series.kind, "name": series.what, **picture}
+
+
+def shown_phase(readers: Iterable[Reader]) -> Phase:
+    """Return the phase that a page shows: evaluations only if no rank has written a training step."""
+    return "train" if any([reader.has_steps("train") for reader in readers]) else "eval"
 
 
 def readers_of(files: Iterable[Path]) -> Iterator[Reader]:

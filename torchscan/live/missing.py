@@ -48,10 +48,10 @@ def missing_in(files: Sequence[Path]) -> list[str]:
 def _part(file: Path) -> _Part:
     with contextlib.closing(Reader(file)) as reader:
         about, last = reader.about(), reader.last("train")
-        latest = max((when for _, when in reader.times("train")), default=None)
+        times = [*reader.times("train"), *reader.times("eval")]
     gone = about.get("ended")
     if gone is None and not about.get("closed", True) and not is_locked(file.with_suffix(".lock")):
-        gone = latest or 0.0  # its worker was gone with it
+        gone = max((when for _, when in times), default=file.stat().st_mtime)  # its worker was gone with it
     return _Part(
         rank=int(file.stem.removeprefix("rank")),
         processes=int(about.get("processes", 1)),

@@ -158,6 +158,10 @@ class Reader:
         """Whether it is there."""
         return bool(self._all("SELECT 1 FROM about WHERE name = ?", _GRAPH))
 
+    def has_steps(self, phase: Phase) -> bool:
+        """Return whether a step of this phase was written."""
+        return bool(self._all("SELECT 1 FROM steps WHERE phase = ? LIMIT 1", phase))
+
     def series(self) -> dict[int, Series]:
         """By their numbers."""
         with _told(self.path):
