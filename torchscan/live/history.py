@@ -8,6 +8,7 @@ import fnmatch
 import heapq
 import math
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +25,12 @@ from torchscan.live.schema import FIGURES, KINDS, Distribution, Kind, Phase, Ser
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Reader
 from torchscan.live.uniting import together
+from torchscan.live.validation import is_plain_file
 from torchscan.measured import Measured
 
 T = TypeVar("T")
+#: what the file of a rank is called
+_RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.sqlite")
 #: series whose columns are in memory at once, when a page is made: the run is read once for each so many
 _AT_ONCE = 256
 
@@ -246,7 +250,8 @@ def _drawn(series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
 
 def shown_phase(readers: Iterable[Reader]) -> Phase:
     """Return the phase that a page shows: evaluations only if no rank has written a training step."""
-    return "train" if any([reader.has_steps("train") for reader in readers]) else "eval"
+    found = [reader.has_steps("train") for reader in readers]  # to the end, so that each reader is closed
+    return "train" if any(found) else "eval"
 
 
 def readers_of(files: Iterable[Path]) -> Iterator[Reader]:
@@ -291,12 +296,16 @@ def _advice(path: Path) -> str:
 
 
 def ranks_in(path: Path) -> list[Path]:
-    """The files of a run's processes, in their order."""
-    if path.is_file():
+    """Return the files of a run's ranks, in their order; other files in its folder, such as copies, are left out."""
+    if is_plain_file(path):
         return [path]
-    return sorted(path.glob("rank*.sqlite"), key=lambda file: (len(file.name), file.name))
+    return sorted(_rank_files(path.glob("rank*.sqlite")), key=lambda file: (len(file.name), file.name))
 
 
 def runs_in(folder: Path) -> list[WatchedRun]:
     """All runs in a folder and in those in it."""
-    return [WatchedRun(each) for each in sorted({file.parent for file in folder.rglob("rank*.sqlite")})]
+    return [WatchedRun(each) for each in sorted({file.parent for file in _rank_files(folder.rglob("rank*.sqlite"))})]
+
+
+def _rank_files(paths: Iterable[Path]) -> Iterator[Path]:
+    return (path for path in paths if _RANK_FILE.fullmatch(path.name) and is_plain_file(path))
