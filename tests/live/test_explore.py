@@ -205,9 +205,7 @@ REFUSED = "GET / HTTP/1.1\r\nHost: localhost\r\n"
     ],
     ids=["byte", "body", "chunks", "continue", "pipelined", "1.0", "garbage", "silent"],
 )
-def test_a_client_without_the_token_holds_no_connection(
-    server: Server, first: str, then: str
-) -> None:
+def test_a_client_without_the_token_holds_no_connection(server: Server, first: str, then: str) -> None:
     """It sends a byte of its next request, or of a body, and nothing more."""
     url = urlsplit(server.url)
     with socket.create_connection((url.hostname, url.port), timeout=20) as held:

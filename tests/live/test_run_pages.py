@@ -9,15 +9,19 @@ import re
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 import torchscan
+from tests.browsing import opened
 from tests.live.test_bins import of
 from torchscan.live.schema import Phase, Series, Watched
 from torchscan.live.store import Store
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 SERIES = Series(path="0", type_name="Linear", kind="output", name="0")
 Steps = Iterable[tuple[Phase, int, int]]
@@ -91,3 +95,67 @@ def test_of_two_runs_one_may_be_empty(tmp_path: Path) -> None:
     for runs in ((full, empty), (empty, full)):
         _, pictures = shown(*runs)
         assert [each["run"] for each in pictures] == ["full"]
+
+
+# -- in a browser --------------------------------------------------------------------------------------------------------
+
+#: how many boxes of the graph are seen, large enough to be told from each other
+_SEEN = """graph => Array.from(graph.querySelectorAll(".node > .frame")).filter(each => {
+    const box = each.getBoundingClientRect(), around = graph.getBoundingClientRect();
+    const isInside = box.x >= around.x && box.right <= around.right && box.y >= around.y && box.bottom <= around.bottom;
+    return isInside && box.width > 20 && box.height > 8;
+}).length"""
+
+
+def write_layers(run: Path, num_layers: int) -> Path:
+    """Write a run of many layers, in which every third gradient is zero."""
+    store = Store(run / "rank0.sqlite", {"model": "Net", "closed": True})
+    found = {}
+    for number in range(num_layers):
+        series = Series(path=f"layer{number}", type_name="Linear", kind="output_grad", name="0")
+        found[store.number_of(series)] = of(torch.zeros(4) if number % 3 == 0 else torch.ones(4))
+    store.write(Watched(step=0, phase="train", number=0, time=1.0, distributions=found))
+    store.close()
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_boxes_of_thousands_of_modules_are_seen(browser: Browser, tmp_path: Path, scheme: str) -> None:
+    torchscan.page_of_run(write_layers(tmp_path / "run", 2401)).save(tmp_path / "run.html")
+    with opened(browser, tmp_path / "run.html", color_scheme=scheme) as page:
+        assert page.locator("svg.graph .node").count() == 2401
+        assert page.locator("svg.graph").evaluate(_SEEN) >= 20
+
+
+def gradients_of(page: Any) -> list[str]:
+    """The last column of the table of layers."""
+    texts: list[str] = page.locator("tbody tr td:last-child").all_inner_texts()
+    return [each.strip() for each in texts]
+
+
+@pytest.mark.slow
+def test_a_gradient_of_zero_is_shown_as_zero(browser: Browser, tmp_path: Path) -> None:
+    torchscan.page_of_run(write_layers(tmp_path / "run", 3)).save(tmp_path / "run.html")
+    with opened(browser, tmp_path / "run.html") as page:
+        page.get_by_label("colour by").select_option("gradient")
+        assert gradients_of(page) == ["–", "0", "2.00", "2.00"]
+        boxes = page.locator("svg.graph .figure").all_text_contents()
+        assert [each for each in boxes if each] == ["0", "2.00", "2.00"]
+
+
+@pytest.mark.slow
+def test_a_run_whose_gradients_are_all_zero_shows_them(browser: Browser, tmp_path: Path) -> None:
+    torchscan.page_of_run(write_layers(tmp_path / "run", 1)).save(tmp_path / "run.html")
+    with opened(browser, tmp_path / "run.html") as page:
+        assert gradients_of(page) == ["–", "0"]
+
+
+@pytest.mark.slow
+def test_evaluation_passes_are_named_in_the_pictures(browser: Browser, tmp_path: Path) -> None:
+    """Nothing else was measured in them: there are no gradients."""
+    torchscan.page_of_run(write(tmp_path / "run", EVALUATIONS)).save(tmp_path / "run.html")
+    with opened(browser, f"{(tmp_path / 'run.html').as_uri()}#0") as page:
+        said = page.locator(".card figcaption").first
+        said.wait_for()
+        assert said.inner_text().startswith("evaluation pass 2:")

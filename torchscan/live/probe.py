@@ -242,9 +242,7 @@ class Probe:
         return self._follows(call.path) and not self.is_aside and not is_in_backward_pass() and len(self._rows) < _MOST_ROWS
 
     @_guarded
-    def note_attached(
-        self, path: str, name: str, invocation: int, module: nn.Module, tensor: Tensor, alias: Tensor
-    ) -> None:
+    def note_attached(self, path: str, name: str, invocation: int, module: nn.Module, tensor: Tensor, alias: Tensor) -> None:
         """A tensor that the user has named, and the one that was returned for it: over that its gradient comes."""
         if self._follows(path) and not self.is_aside and not is_in_backward_pass():
             self._note(path, "attached", name, invocation, module, alias)
@@ -370,9 +368,7 @@ class Probe:
         tensor.grad_fn.register_prehook(partial(self._note_whole, weakref.ref(use), number, tensor.output_nr))
 
     @_guarded
-    def _note_whole(
-        self, use: weakref.ref[_Use], number: int, index: int, gradients: tuple[Tensor | None, ...]
-    ) -> None:
+    def _note_whole(self, use: weakref.ref[_Use], number: int, index: int, gradients: tuple[Tensor | None, ...]) -> None:
         gradient = gradients[index] if index < len(gradients) else None
         if use() is not None or number in self._found or gradient is None:
             return

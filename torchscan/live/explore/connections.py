@@ -16,8 +16,8 @@ _PATIENCE = 10.0
 _MIN_READ = 16_384
 #: seconds from one look at a connection to the next
 _LOOKS = 0.5
-#: connections of one address, at most, over which no request is being answered
-_MAX_IDLE = 64
+#: the share of all connections that those of one address may take while no request is being answered over them
+_MAX_SHARE = 0.5
 
 
 class PatientProtocol(H11Protocol):
@@ -91,7 +91,8 @@ class PatientProtocol(H11Protocol):
         others = [each for each in self.connections if isinstance(each, PatientProtocol) and each.is_idle]
         idle = sorted((each for each in others if each is not self), key=lambda each: each._since)
         of_address = [each for each in idle if each._address == self._address]
-        for each in of_address[: max(0, len(of_address) + 1 - _MAX_IDLE)]:
+        room = int(_MAX_SHARE * self.max_connections)
+        for each in of_address[: max(0, len(of_address) + 1 - room)]:
             each.drop()
         for each in idle:
             if len(self.connections) < self.max_connections:
