@@ -23,7 +23,10 @@ Break = Callable[[Path], object]
 
 HEADER = {"series": 1, "rows": 1, "bins": 0, "custom": []}
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT 1.0, x FROM c"
-MANY = "WITH RECURSIVE c(x) AS (SELECT 1000 UNION ALL SELECT x + 1 FROM c LIMIT 300000) "
+CROWD = (
+    "WITH RECURSIVE c(x) AS (SELECT 1000 UNION ALL SELECT x + 1 FROM c LIMIT 200001) "
+    "INSERT INTO series SELECT x, 'p'||x, 'T', 'input', '0', 0 FROM c"
+)
 
 
 def sql(*statements: str, value: object = None) -> Break:
@@ -84,7 +87,7 @@ REFUSED: dict[str, tuple[Break, str]] = {
     "graph": (about("graph", '{"rows": 5}'), "graph of the model that cannot be drawn"),
     "kind": (sql("UPDATE series SET kind = 'evil'"), "series that is not one"),
     "names": (sql("UPDATE series SET path = CAST(X'FFFE' AS TEXT)"), "UTF-8"),
-    "crowd": (sql(f"{MANY} INSERT INTO series SELECT x, 'p'||x, 'T', 'input', '0', 0 FROM c"), "200,000 rows"),
+    "crowd": (sql(CROWD), "200,000 rows"),
     "number": (sql("UPDATE steps SET step = 'x'"), "a step 'x'"),
     "time": (sql("UPDATE steps SET time = 9e999"), "a time 'inf'"),
     "empty": (sql("UPDATE steps SET data = x''"), "step that cannot be read"),

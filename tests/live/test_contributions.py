@@ -199,8 +199,10 @@ def train(way: str, run: Path | None) -> list[Tensor]:
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # which dynamo reads
 @pytest.mark.parametrize(
     "way",
-    ["plain", "written", "checkpointed", "reentrant", "partly without gradients", "twice"]
-    + [pytest.param("compiled", marks=pytest.mark.slow)],
+    [
+        *("plain", "written", "checkpointed", "reentrant", "partly without gradients", "twice"),
+        pytest.param("compiled", marks=pytest.mark.slow),
+    ],
 )
 def test_training_is_the_same_to_the_last_bit(tmp_path: Path, way: str) -> None:
     plain, seen = train(way, None), train(way, tmp_path / "run")
