@@ -109,6 +109,30 @@ def test_what_a_call_contributes_by_another_way_is_unknown_rather_than_left_out(
     require_same(run, "aside input gradient", model.aside.weight.sum(0).expand(3, 4))
 
 
+class Passes(nn.Module):
+    """Returns its input beside what it computes from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.pair = nn.Linear(4, 4), Pair()
+
+    def forward(self, x: Tensor) -> Tensor:
+        same, other = self.pair(self.fc(x))
+        return same + other
+
+
+class Pair(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x, 3 * x
+
+
+def test_of_an_input_that_is_returned_as_it_is_nothing_is_known(tmp_path: Path) -> None:
+    """3 by one path, and 1 by the other, which has no operator of the call's."""
+    run = watched(Passes(), tmp_path / "run", torch.randn(3, 4), torch.sum)
+    assert "pair input gradient" not in {each.said for each in run.series}
+    require_same(run, "fc output gradient", torch.full((3, 4), 4.0))
+
+
 class Names(nn.Module):
     """Names a tensor and does not use what it gets; or writes into what it gets."""
 

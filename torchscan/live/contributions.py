@@ -51,19 +51,23 @@ def source_of(tensor: Tensor) -> Source | None:
 def edges_of_call(entry: Entry, outputs: Iterable[Tensor]) -> Mapping[int, Sequence[Edge]] | None:
     """Return the edges of a call's operators to its inputs, or None if not all of its operators are known.
 
+    An input that the call returns as it is has none: what reads the result cannot be told from what reads the input.
+
     Autograd numbers the nodes of a thread. Those with numbers of the call are its own; if fewer are found from its outputs
     than were made, one of the others may read an input, too, and lead to the loss by another way.
     """
     end = next_node()
-    if end == entry.first_node:
-        return {}
-
+    ends = [source for tensor in outputs if (source := source_of(tensor)) is not None]
     numbers = defaultdict[Source, list[int]](list)
     for number, source in entry.sources.items():
-        numbers[source].append(number)
+        if source not in ends:  # what is returned as it is has no edge of the call's, whoever reads it then
+            numbers[source].append(number)
+    if not numbers or end == entry.first_node:
+        return {}
+
     found = defaultdict[int, list[Edge]](list)
     seen: set[Any] = set()  # holds the nodes: torch makes another object of one that nobody holds
-    waiting = [tensor.grad_fn for tensor in outputs]
+    waiting = [node for node, _ in ends]
     while waiting:
         node = waiting.pop()
         if node is None or node in seen or not entry.first_node <= node._sequence_nr() < end:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import socket
+import struct
 from typing import Any
 
 import h11
@@ -14,6 +16,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 _PATIENCE = 10.0
 #: bytes that a client has to read in that time
 _MIN_READ = 16_384
+#: closes a connection without a word more
+_RESET = struct.pack("ii", 1, 0)
 #: seconds from one look at a connection to the next
 _LOOKS = 0.5
 #: the share of all connections that those of one address may take while no request is being answered over them
@@ -71,6 +75,9 @@ class PatientProtocol(H11Protocol):
     def drop(self) -> None:
         """End the connection at once, whatever has not been read."""
         self.connections.discard(self)
+        if self.transport.get_write_buffer_size():
+            # else the kernel keeps what it was given until the client reads it, and the client hears nothing
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.abort()
 
     def _look(self) -> None:
