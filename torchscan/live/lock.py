@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from torchscan.errors import InputError
+from torchscan.live.validation import is_plain_file
 
 #: files that this process has locked: the system lets it lock them again
 _held: set[Path] = set()
@@ -39,6 +40,8 @@ def is_locked(path: Path) -> bool:
     """Whether a process is writing."""
     if path.resolve() in _held:  # closing any file of it would let go of the lock
         return True
+    if not is_plain_file(path):  # a pipe would be waited for
+        return False
     try:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -78,7 +78,8 @@ def _one(parts: list[_Part], store: Store) -> Watched:
     found: dict[Series, list[Distribution]] = defaultdict(list)
     for watched, series in parts:
         for number, distribution in watched.distributions.items():
-            found[series[number]].append(distribution)
+            if number in series:
+                found[series[number]].append(distribution)
     first = parts[0].watched
     distributions = {store.number_of(series): together(each) for series, each in found.items()}
     return Watched(step=first.step, phase=first.phase, number=first.number, time=first.time, distributions=distributions)

@@ -6,10 +6,14 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from torchscan.live.lock import is_locked
 from torchscan.live.store import Reader
+
+#: processes that have recorded nothing and are named one by one
+_MAX_NAMED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,27 +48,37 @@ def missing_in(files: Sequence[Path]) -> list[str]:
     parts = [_part(each) for each in files]
     number = max((part.processes for part in parts), default=1)
     there = {part.rank for part in parts}
-    absent = [f"process {rank} of {number} has recorded nothing" for rank in range(number) if rank not in there]
+    absent = list(islice((rank for rank in range(number) if rank not in there), _MAX_NAMED))
+    said = [f"process {rank} of {number} has recorded nothing" for rank in absent]
+    num_others = number - len(there) - len(absent)
+    if num_others > 0:
+        said.append(f"{num_others} other processes of {number} have recorded nothing")
     gone = [part for part in parts if part.gone is not None]
     gone.sort(key=lambda part: (part.has_lost_peer, part.gone or 0.0))
-    return absent + ([_said(gone, number)] if gone else [])
+    return said + ([_said(gone, number)] if gone else [])
 
 
 def _part(file: Path) -> _Part:
     with contextlib.closing(Reader(file)) as reader:
         about, last = reader.about(), reader.last("train")
-        latest = max((when for _, when in reader.times("train")), default=None)
+        times = [*reader.times("train"), *reader.times("eval")]
     gone = about.get("ended")
     if gone is None and not about.get("closed", True) and not is_locked(file.with_suffix(".lock")):
-        gone = latest or 0.0  # its worker was gone with it
+        gone = max((when for _, when in times), default=file.stat().st_mtime)  # its worker was gone with it
     return _Part(
-        rank=int(file.stem.removeprefix("rank")),
+        rank=_rank_of(file),
         processes=int(about.get("processes", 1)),
         last=None if last is None else last[0],
         gone=gone,
         raised=about.get("raised"),
         has_lost_peer=bool(about.get("lost_peer")),
     )
+
+
+def _rank_of(file: Path) -> int:
+    """Return the rank in a file's name; of a file under another name, 0."""
+    digits = file.stem.removeprefix("rank")
+    return int(digits) if digits.isdecimal() else 0
 
 
 def _said(gone: Sequence[_Part], number: int) -> str:

@@ -124,6 +124,19 @@ class Rows:
             if values is not None:
                 self.wholes[number] = values.to("cpu", torch.float32, copy=True).contiguous()
 
+    def add_to(self, row: int, number: int, tensor: Tensor) -> None:
+        """Add the values of another tensor of the same size to a row, and to all values of its series."""
+        with without_dispatch(), without_torch_function(), torch.no_grad():
+            values = values_of(tensor)
+            if values is None or values.numel() != self.numels[row]:
+                return
+            with torch.inference_mode(False):
+                sample = torch.zeros(self.width, dtype=torch.float32, device=self._device)
+            size = self._sample(values, self.numels[row], sample)
+            self._slot(row)[:size] += sample[:size]
+            if number in self.wholes:
+                self.wholes[number] += values.to("cpu", torch.float32)
+
     def _slot(self, row: int) -> Tensor:
         if row >= len(self._slots):
             self._grow(max(_FIRST, len(self._slots)))

@@ -288,14 +288,14 @@ class Watcher:
 
     # -- the user's ----------------------------------------------------------------------------------------------------
 
-    def attach(self, tensor: Tensor, module: nn.Module, name: str) -> None:
-        """See :func:`attach`."""
+    def attach(self, tensor: Tensor, alias: Tensor, module: nn.Module, name: str) -> None:
+        """See :func:`attach`. ``alias`` is what it returns for the tensor."""
         path = self._paths.get(id(module))
         if self._probe is None or path is None or not self._is_here or not isinstance(tensor, Tensor):
             return
         call = self._tree.current
         invocation = call.invocation if call is not None and call.module is module else 0
-        self._probe.note_attached(path, name, invocation, module, tensor)
+        self._probe.note_attached(path, name, invocation, module, tensor, alias)
 
     @property
     def dropped(self) -> int:
@@ -433,10 +433,30 @@ def watch(
 
 
 def attach(tensor: Tensor, module: nn.Module, name: str) -> Tensor:
-    """Watch any tensor inside a module's ``forward``: ``x = torchscan.attach(x, self, "after_skip")``. You get it back."""
+    """Watch any tensor inside a module's ``forward``: ``x = torchscan.attach(x, self, "after_skip")``.
+
+    Returns:
+        The same values. Of a tensor that has gradients it is a view of all of them, so that the gradient which flows through
+        it can be told from that of other uses of the tensor. It is one whether anything is watched or not, so that watching
+        changes no sum of gradients. Where what is returned is not used, the gradient is that of the tensor itself.
+    """
+    if torch.compiler.is_compiling():  # a compiled program has no tensors to look at
+        return tensor
+    alias = _alias_of(tensor)
     for watcher in _watchers:
-        watcher.attach(tensor, module, name)
-    return tensor
+        watcher.attach(tensor, alias, module, name)
+    return alias
+
+
+def _alias_of(tensor: Tensor) -> Tensor:
+    """Return another tensor with the same values and a node of its own; the same one if it has no gradients."""
+    if not isinstance(tensor, Tensor) or not tensor.requires_grad or not torch.is_grad_enabled():
+        return tensor
+    try:
+        alias: Tensor = torch.ops.aten.alias.default(tensor)
+    except (RuntimeError, NotImplementedError):  # of a layout that has no views
+        return tensor
+    return alias
 
 
 def _forget_in_child() -> None:

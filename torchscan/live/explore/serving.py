@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchscan.errors import InputError
 from torchscan.live.telling import tell
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: where it listens unless another port is asked for
 PORT = 6116
-#: connections, at most, and seconds in which one has to ask for something
-_CONNECTIONS, _PATIENCE = 512, 10.0
+#: connections, at most, and those that wait to be accepted
+_CONNECTIONS, _BACKLOG = 512, 128
 #: seconds to wait for the first word of a run that has just begun
 _START = 30.0
 #: how much less important than training it is to the machine
@@ -163,7 +163,8 @@ def _serve(runs: Sequence[Path], host: str, port: int, say: Callable[[str], obje
             token,
             Hosts(shown, is_anywhere=is_anywhere),
         ),
-        http=_patient(),
+        http=_protocol(),
+        backlog=_BACKLOG,  # more are not accepted at once: a process has few file descriptors
         ws="none",
         log_level="error",
         limit_concurrency=_CONNECTIONS,
@@ -187,27 +188,17 @@ def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         try:
-            return socket.create_server((host, port), family=family, backlog=128)
+            return socket.create_server((host, port), family=family, backlog=_BACKLOG)
         except OSError:
-            listening = socket.create_server((host, 0), family=family, backlog=128)
+            listening = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
             tell(f"port {port} is taken; {listening.getsockname()[1]} is used instead")
             return listening
     except OSError as error:
         raise InputError(f"nobody can listen at {host!r}: {error}") from error
 
 
-def _patient() -> type[asyncio.Protocol]:
-    """A protocol that closes connections over which nobody asks for anything."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+def _protocol() -> type[asyncio.Protocol]:
+    from torchscan.live.explore.connections import PatientProtocol
 
-    class Patient(H11Protocol):
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self.loop.call_later(_PATIENCE, self._close_if_silent)
-
-        def _close_if_silent(self) -> None:
-            cycle: object = self.cycle  # there is none before the first question
-            if cycle is None:
-                self.transport.close()
-
-    return Patient
+    PatientProtocol.max_connections = _CONNECTIONS
+    return PatientProtocol
