@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.errors import InputError
+from torchscan.escapes import printable
 from torchscan.live.packing import packed, unpacked
 from torchscan.live.schema import Phase, Series, Watched
 from torchscan.live.validation import (
@@ -28,7 +29,6 @@ from torchscan.live.validation import (
     series_of_row,
     time_of,
 )
-from torchscan.units import printable
 
 #: of the tables; it grows where a reader of the one before would misread them
 VERSION = 2
