@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from torchscan.errors import InputError
 from torchscan.escapes import printable
+from torchscan.files import path_of
 from torchscan.live.bins import quantiles
 from torchscan.live.by_call import measured_in, place_of
 from torchscan.live.by_step import OverSteps
@@ -84,7 +85,7 @@ class WatchedRun:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """``path``: the folder of a run, or the file of one of its processes."""
-        self.path = Path(path)
+        self.path = path_of(path)
         if not self._files:
             raise InputError(f"there is no recorded run in {str(self.path)!r}: {_advice(self.path)}")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.errors import InputError
+from torchscan.files import path_of
 from torchscan.live.history import WatchedRun
 from torchscan.live.validation import is_plain_file
 from torchscan.report import run_data
@@ -29,7 +30,7 @@ def open_run(path: str | os.PathLike[str]) -> Any:
         ``watch(model, path)`` writes, or of one file in it, a :class:`GroupRun` of the folder that several processes have
         saved what they inspected to. Anything else is refused: a report, a newer schema, a broken file.
     """
-    place = Path(path)
+    place = path_of(path)
     if place.exists() and not place.is_dir() and not is_plain_file(place):  # reading it may never end
         raise InputError(f"{str(place)!r} is not a file or a folder: give a run")
     if place.is_dir() and (saved := saved_in(place)):

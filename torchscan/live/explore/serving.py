@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from torchscan.errors import InputError
+from torchscan.files import path_of
 from torchscan.live.telling import tell
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 #: where it listens unless another port is asked for
 PORT = 6116
+_MAX_PORT = 65_535
 #: connections, at most, and those that wait to be accepted
 _CONNECTIONS, _BACKLOG = 512, 128
 #: seconds to wait for the first word of a run that has just begun
@@ -75,7 +77,7 @@ def serve(run: RunPath, *others: RunPath, host: str = "127.0.0.1", port: int = P
         host: the address to listen at. The default can be reached from this machine alone.
         port: to listen on; if it is taken, another one that is free, which is said.
     """
-    runs = _checked([run, *others])
+    runs = _checked([run, *others], port)
     call = [sys.executable, "-c", _PROGRAM.format(path=[each for each in sys.path if type(each) is str])]
     process = subprocess.Popen(  # noqa: S603
         [*call, str(os.getpid()), host, str(port), *map(str, runs)],
@@ -93,7 +95,7 @@ def serve(run: RunPath, *others: RunPath, host: str = "127.0.0.1", port: int = P
 
 def explore(runs: Sequence[RunPath], host: str, port: int, say: Callable[[str], object]) -> None:
     """The same here, until one interrupts it."""
-    _serve(_checked(runs), host, port, say)
+    _serve(_checked(runs, port), host, port, say)
 
 
 def require_server() -> None:
@@ -105,16 +107,22 @@ def require_server() -> None:
         raise InputError("the server needs starlette and uvicorn: pip install torchscan[explore]") from error
 
 
-def _checked(runs: Sequence[RunPath]) -> list[Path]:
+def _checked(runs: Sequence[RunPath], port: int) -> list[Path]:
     require_server()
-    return [_begun(Path(each)).resolve() for each in runs]
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _MAX_PORT:
+        raise InputError(f"port is {port!r}: give a number from 0 (any that is free) to {_MAX_PORT}")
+    return [_begun(path_of(each)).resolve() for each in runs]
 
 
 def _begun(run: Path) -> Path:
-    """A run that is there, or that somebody is about to write."""
+    """Return the path of a run that can be read, or that is about to be written."""
     from torchscan.live.history import WatchedRun
 
-    return run if any(run.glob("rank*.lock")) else WatchedRun(run).path
+    if any(run.glob("rank*.lock")):
+        return run
+    watched = WatchedRun(run)
+    watched.steps()  # raises if its files are not those of a run
+    return watched.path
 
 
 def _followed(run: Path, name: str) -> Followed:
