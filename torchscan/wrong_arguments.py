@@ -51,19 +51,32 @@ def _misfit(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
     signature = inspect.signature(function)
     try:
         given = signature.bind(*args, **kwargs).arguments
-        hints = {**{name: each.annotation for name, each in signature.parameters.items()}, **get_type_hints(function)}
-    except (TypeError, NameError, AttributeError):
+    except TypeError:  # an argument is missing, or there are too many: Python says so
         return None
     for name, value in given.items():
-        if signature.parameters[name].kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        parameter = signature.parameters[name]
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
             continue
-        if not _fits(value, hints[name]):
-            return f"{name} is {_shown(value)}: give {_words_for(hints[name])}"
+        hint = _hint_of(parameter, function)
+        if not _fits(value, hint):
+            return f"{name} is {_shown(value)}: give {_words_for(hint)}"
     return None
+
+
+def _hint_of(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
+    """Return the annotated type, or Any if its names are only known to type checkers."""
+    annotated = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    namespace = getattr(inspect.unwrap(function), "__globals__", {})
+    try:
+        return get_type_hints(annotated, namespace).get(parameter.name, Any)
+    except (NameError, TypeError, AttributeError):
+        return Any
 
 
 def _fits(value: Any, hint: Any) -> bool:
     """Return whether a value is of an annotated type; True for annotations that are not understood."""
+    if hint in (Any, inspect.Parameter.empty):
+        return True
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return any(_fits(value, part) for part in parts)
