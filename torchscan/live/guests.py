@@ -8,15 +8,18 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from torchscan.live.sinks.sink import Seen, Sink
+    from torchscan.live.sinks.sink import Seen, Sink
+    from torchscan.live.task import Statistic
 
-Statistic = Callable[[Tensor], float]
 #: seconds that a statistic may take
 _PATIENCE = 10.0
+#: seconds beyond its time after which user code counts as hanging: it may be in code that is not interrupted
+_GRACE = 10.0
 
 
 class Guests:
@@ -28,6 +31,23 @@ class Guests:
         self._custom = dict(custom)
         self._tell = tell
         self._failed: set[str] = set()
+        #: until when the user's code that runs now may take, on the clock of time.monotonic()
+        self._until: float | None = None
+
+    @property
+    def is_overdue(self) -> bool | None:
+        """True if the user's code that runs now takes longer than it may; None: none is running."""
+        until = self._until
+        return None if until is None else time.monotonic() > until + _GRACE
+
+    @contextlib.contextmanager
+    def _limited(self, seconds: float) -> Iterator[None]:
+        self._until = time.monotonic() + seconds
+        try:
+            with _limited(seconds):
+                yield
+        finally:
+            self._until = None
 
     @property
     def has_statistics(self) -> bool:
@@ -64,7 +84,7 @@ class Guests:
 
     def _call(self, sink: Sink, method: Callable[..., None], *args: Any) -> None:
         try:
-            with _limited(sink.timeout):
+            with self._limited(sink.timeout):
                 method(*args)
         except (Exception, SystemExit) as error:
             del self._sinks[sink]
@@ -74,7 +94,7 @@ class Guests:
         if name in self._failed:
             return math.nan
         try:
-            with _limited(_PATIENCE):
+            with self._limited(_PATIENCE):
                 return float(statistic(values))
         except (Exception, SystemExit) as error:
             self._failed.add(name)

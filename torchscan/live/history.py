@@ -19,8 +19,10 @@ from torchscan.errors import InputError
 from torchscan.live.bins import quantiles
 from torchscan.live.by_call import measured_in
 from torchscan.live.by_step import OverSteps
+from torchscan.live.losses import Lost
 from torchscan.live.missing import missing_in
 from torchscan.live.schema import FIGURES, KINDS, Distribution, Kind, Phase, Series
+from torchscan.live.settling import lost_in, settled_about
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Reader
 from torchscan.live.uniting import together
@@ -109,10 +111,16 @@ class WatchedRun:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Which processes have recorded nothing, or were gone before the run was closed, in sentences."""
+        """Sentences: which ranks recorded nothing or left the run open, and which sampled steps were lost."""
         if self.path.is_file():
             return tuple(self.about.get("missing", ()))
         return tuple(missing_in(self._files))
+
+    @property
+    def lost(self) -> tuple[Lost, ...]:
+        """Steps that were sampled and are not in the run: which, how many and why."""
+        found = self._read(lambda reader: lost_in(settled_about(reader.path, reader.about())))
+        return tuple(each for lost in found for each in lost)
 
     @property
     def series(self) -> tuple[Series, ...]:

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchscan.live.ledger import has_worker
 from torchscan.live.lock import is_locked
+from torchscan.live.losses import Lost, describe_lost
+from torchscan.live.settling import lost_in, num_left, settled_about
 from torchscan.live.store import Reader
 
 
@@ -25,6 +28,9 @@ class _Part:
     gone: float | None
     #: by which exception
     raised: str | None
+    lost: Sequence[Lost]
+    #: steps that a worker has still to write, as the process that trains has ended
+    num_left: int
 
     @property
     def where(self) -> str:
@@ -33,7 +39,7 @@ class _Part:
 
 
 def missing_in(files: Sequence[Path]) -> list[str]:
-    """In sentences: who has recorded nothing, and who was gone without closing the run, the first of them first.
+    """Return sentences: which ranks have recorded nothing, left the run open (the first of them first), or lost steps.
 
     Of a group torch or its launcher ends the others when one is gone, so that the first is the one to look at.
     """
@@ -42,22 +48,34 @@ def missing_in(files: Sequence[Path]) -> list[str]:
     there = {part.rank for part in parts}
     absent = [f"process {rank} of {number} has recorded nothing" for rank in range(number) if rank not in there]
     gone = sorted((part for part in parts if part.gone is not None), key=lambda part: part.gone or 0.0)
-    return absent + ([_said(gone, number)] if gone else [])
+    ended = [_said(gone, number)] if gone else []
+    return [*absent, *ended, *(said for part in parts if (said := _lost_by(part, number)))]
+
+
+def _lost_by(part: _Part, number: int) -> str:
+    whose = f"process {part.rank} of {number}: " if number > 1 else ""
+    if part.num_left:
+        noun = "step is" if part.num_left == 1 else "steps are"
+        return f"{whose}{part.num_left} sampled {noun} still to be written by a process that goes on"
+    said = describe_lost(part.lost)
+    return f"{whose}{said}" if said else ""
 
 
 def _part(file: Path) -> _Part:
     with contextlib.closing(Reader(file)) as reader:
-        about, last = reader.about(), reader.last("train")
+        about, last = settled_about(file, reader.about()), reader.last("train")
         latest = max((when for _, when in reader.times("train")), default=None)
-    gone = about.get("ended")
-    if gone is None and not about.get("closed", True) and not is_locked(file.with_suffix(".lock")):
-        gone = latest or 0.0  # its worker was gone with it
+    gone, is_trained = about.get("ended"), is_locked(file.with_suffix(".lock"))
+    if gone is None and not about.get("closed", True) and not is_trained:
+        gone = latest or 0.0  # its worker was gone with it, or has not noticed yet
     return _Part(
         rank=int(file.stem.removeprefix("rank")),
         processes=int(about.get("processes", 1)),
         last=None if last is None else last[0],
         gone=gone,
         raised=about.get("raised"),
+        lost=lost_in(about),
+        num_left=num_left(file, about) if not is_trained and has_worker(file) else 0,
     )
 
 

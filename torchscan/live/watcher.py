@@ -23,7 +23,6 @@ from torchscan.live.about import about_of
 from torchscan.live.frequency import Frequency
 from torchscan.live.gate import Gate
 from torchscan.live.graphing import await_end, draw_apart
-from torchscan.live.guests import Statistic
 from torchscan.live.probe import LOGGED, Before, Numbers, Probe, is_transformed, parameters_of
 from torchscan.live.process import Process
 from torchscan.live.rows import Rows
@@ -50,6 +49,7 @@ from torchscan.torch_versions import has_compiler, without_torch_function
 
 if TYPE_CHECKING:
     from torchscan.live.explore.serving import Server
+    from torchscan.live.task import Statistic
 
 #: the watchers at work, for attach() and for processes that are forked
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
@@ -204,6 +204,7 @@ class Watcher:
             self._tree.keep_compiler_out()
         self._is_following = True
         self._probe.took += time.perf_counter_ns() - start
+        self._process.begin(phase, self._steps.current.step)
         self._tree.join(module, args)
 
     def _note_start(self, call: Call, args: tuple[Any, ...]) -> None:
@@ -274,10 +275,12 @@ class Watcher:
     def _give_up(self, error: Exception) -> None:
         if self._is_closed:
             return
-        self._probe = None
+        probe, self._probe = self._probe, None
         self._unfollow()
         said = f"{type(error).__name__}: {error}"[:300]
-        tell(f"nothing is watched any more, by a mistake of torchscan's that does not touch the run: {said}")
+        if probe is not None:
+            self._process.lose(self._steps.current.phase, self._steps.current.step, "an internal error of torchscan")
+        tell(f"torchscan hit an internal error and stopped watching; training is not affected: {said}")
 
     def forget(self) -> None:
         """In a process that was forked: the run is the other's."""
@@ -299,7 +302,7 @@ class Watcher:
 
     @property
     def dropped(self) -> int:
-        """Steps that were looked at and not kept, because the worker was behind."""
+        """Steps that were sampled and are not in the run: without room, not written, or not yet when close() ended."""
         return self._process.dropped
 
     def state_dict(self) -> dict[str, int]:

@@ -1,0 +1,15 @@
+"""Signals that a worker ignores."""
+
+from __future__ import annotations
+
+import signal
+
+#: for the whole group, or from a terminal that closes: the trainer decides when a run is over
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def ignore_signals() -> None:
+    """Ignore them from now on; those that were held back are forgotten."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
