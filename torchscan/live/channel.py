@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torchscan.live.descriptors import above_standard
+
 if TYPE_CHECKING:
     from torchscan.live.sampled import Sampled
 
@@ -108,10 +110,10 @@ class Counters:
 def shared_memory() -> int:
     """Return a new file in memory, if the system has such files. It ends with its last process."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("torchscan", os.MFD_CLOEXEC)
+        return above_standard(os.memfd_create("torchscan", os.MFD_CLOEXEC))
     number, name = tempfile.mkstemp(prefix="torchscan-")
     os.unlink(name)
-    return number
+    return above_standard(number)
 
 
 def take_files(end: socket.socket) -> tuple[int, int]:

@@ -26,8 +26,8 @@ class Guests:
     """``tell`` takes what the user is to know, once for each that has failed."""
 
     def __init__(self, sinks: Sequence[Sink], custom: Mapping[str, Statistic], tell: Callable[[str], None]) -> None:
-        #: and when each was last shown a step
-        self._sinks = dict.fromkeys(sinks, -math.inf)
+        #: with when each was last shown a step, by their identities: a sink of the user's may have no hash
+        self._sinks = {id(sink): (sink, -math.inf) for sink in sinks}
         self._custom = dict(custom)
         self._tell = tell
         self._failed: set[str] = set()
@@ -65,20 +65,20 @@ class Guests:
 
     def open(self, run: Path) -> None:
         """The run begins, in this folder."""
-        for sink in list(self._sinks):
+        for sink, _ in list(self._sinks.values()):
             self._call(sink, sink.on_open, run)
 
     def show(self, seen: Seen) -> None:
         """To each sink for which it is time."""
         now = time.monotonic()
-        for sink, last in list(self._sinks.items()):
+        for sink, last in list(self._sinks.values()):
             if not sink.frequency or now >= last + 1 / sink.frequency:
-                self._sinks[sink] = now
+                self._sinks[id(sink)] = sink, now
                 self._call(sink, sink.on_data, seen)
 
     def close(self) -> None:
         """The run is over."""
-        for sink in list(self._sinks):
+        for sink, _ in list(self._sinks.values()):
             self._call(sink, sink.on_close)
         self._sinks = {}
 
@@ -87,7 +87,7 @@ class Guests:
             with self._limited(sink.timeout):
                 method(*args)
         except (Exception, SystemExit) as error:
-            del self._sinks[sink]
+            del self._sinks[id(sink)]
             self._tell(f"{type(sink).__name__} is shown nothing any more: {method.__name__} raised {_said(error)}")
 
     def _figure(self, name: str, statistic: Statistic, values: Tensor) -> float:

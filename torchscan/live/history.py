@@ -97,7 +97,7 @@ class WatchedRun:
     @property
     def about(self) -> dict[str, Any]:
         """The model and what wrote the run."""
-        return next(self._read(lambda reader: reader.about()))
+        return next(self._read(lambda reader: settled_about(reader.path, reader.about())))
 
     @property
     def graph(self) -> dict[str, Any] | None:

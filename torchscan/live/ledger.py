@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchscan.live.descriptors import above_standard
 from torchscan.live.schema import Phase
 
 _SIZE = 4096
@@ -45,7 +46,7 @@ class Ledger:
 
     def __init__(self, store: Path) -> None:
         """``store``: the file of the run that it stands beside."""
-        self._file = os.open(ledger_of(store), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = _opened(store)
 
     def begin(self, session: str) -> None:
         """Begin a new session. The disk has room for the whole file from now on."""
@@ -102,7 +103,7 @@ def lock_for_worker(store: Path) -> int | None:
 
     Unlike the trainer's own lock it is handed over: a worker keeps it after its trainer has ended.
     """
-    number = os.open(ledger_of(store), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    number = _opened(store)
     try:
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -111,6 +112,10 @@ def lock_for_worker(store: Path) -> int | None:
     except OSError:  # a file system without such locks
         return number
     return number
+
+
+def _opened(store: Path) -> int:
+    return above_standard(os.open(ledger_of(store), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
 
 
 def has_worker(store: Path) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchscan.live.ledger import has_worker
+from torchscan.live.ledger import has_worker, ledger_of
 from torchscan.live.lock import is_locked
 from torchscan.live.losses import Lost, describe_lost
 from torchscan.live.settling import lost_in, num_left, settled_about
@@ -67,7 +67,7 @@ def _part(file: Path) -> _Part:
         latest = max((when for _, when in reader.times("train")), default=None)
     gone, is_trained = about.get("ended"), is_locked(file.with_suffix(".lock"))
     if gone is None and not about.get("closed", True) and not is_trained:
-        gone = latest or 0.0  # its worker was gone with it, or has not noticed yet
+        gone = latest or _touched(file)  # its worker was gone with it, or has not noticed yet
     return _Part(
         rank=int(file.stem.removeprefix("rank")),
         processes=int(about.get("processes", 1)),
@@ -77,6 +77,12 @@ def _part(file: Path) -> _Part:
         lost=lost_in(about),
         num_left=num_left(file, about) if not is_trained and has_worker(file) else 0,
     )
+
+
+def _touched(file: Path) -> float:
+    """Return when the last step began, as far as it is known; or else when the file was written."""
+    begun = ledger_of(file)
+    return (begun if begun.exists() else file).stat().st_mtime
 
 
 def _said(gone: Sequence[_Part], number: int) -> str:

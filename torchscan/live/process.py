@@ -145,9 +145,16 @@ class Process:
         session = {"id": self._session, "handled": 0, "written": 0, "lost": 0, "last": None}
         earlier = self._lost_earlier()
         begun = {"processes": processes_here(), "closed": False, "ended": None, "raised": None, "session": session}
-        Store(self.path, {**about, **begun, "lost": earlier}).close()
-        ledger = Ledger(self.path)
-        ledger.begin(self._session)
+        is_new = not self.path.exists()
+        try:
+            Store(self.path, {**about, **begun, "lost": earlier}).close()
+            ledger = Ledger(self.path)
+            ledger.begin(self._session)
+        except (OSError, StoreError):
+            if is_new:  # and would be no run
+                for each in self.path.parent.glob(f"{self.path.stem}.*"):
+                    each.unlink(missing_ok=True)
+            raise
         return ledger
 
     def _lost_earlier(self) -> list[dict[str, Any]]:

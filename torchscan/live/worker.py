@@ -7,6 +7,7 @@ into the memory, whether its trainer is still there or not.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import time
@@ -36,6 +37,18 @@ _LOOKS, _PATIENCE = 0.25, 1.0
 #: how much less important than training it is to the machine
 _NICE = 10
 _REMOVED = "the folder of the run was removed"
+#: what is wrong with a folder, by the number of the system's error
+_REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "writing to the folder is not permitted",
+    errno.EPERM: "writing to the folder is not permitted",
+    errno.EFBIG: "the file has the greatest size that is permitted",
+    errno.ENOENT: "the folder of the run was removed or renamed",
+}
+#: what is written to find out, longer than what SQLite adds in most steps
+_PROBE = b"\1" * 2**18
 
 
 class Worker:
@@ -259,7 +272,7 @@ class Place:
     """Where the run is written, and what is wrong with it."""
 
     def __init__(self, task: Task) -> None:
-        self._folder = task.path.parent
+        self._path = task.path
         #: open for as long as the process lives: closing it would take locks of SQLite's away
         self._file = os.open(task.path, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -272,21 +285,22 @@ class Place:
         """Return what is wrong, in the words of the system where SQLite has only its own."""
         if not isinstance(error, StoreError):
             return f"{type(error).__name__}: {error}"[:300]
-        said = str(error)[:300]
-        if said == _REMOVED:
+        said = str(error).removeprefix(f"{str(self._path)!r}: ")[:300]
+        number = None if said == _REMOVED else self._tried()
+        if number is None:
             return said
-        reason = self._tried()
-        return said if reason is None else f"{said} ({reason})"[:300]
+        return _REASONS.get(number, f"{said} ({os.strerror(number)})")
 
-    def _tried(self) -> str | None:
-        """Return why nothing can be written to the folder, or None: it can."""
-        path = self._folder / f".torchscan-{os.getpid()}"
+    def _tried(self) -> int | None:
+        """Return the number of the error with which nothing can be written to the folder, or None: it can."""
+        path = self._path.with_name(f".torchscan-{os.getpid()}")
         try:
             with path.open("wb", buffering=0) as file:
-                file.write(b"\1" * 2**16)
+                if file.write(_PROBE) < len(_PROBE):
+                    return errno.ENOSPC
             return None
         except OSError as error:
-            return error.strerror
+            return error.errno
         finally:
             with contextlib.suppress(OSError):
                 path.unlink()
