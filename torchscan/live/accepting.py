@@ -46,7 +46,7 @@ def list_of(name: str, value: object, what: str, *, is_one: Callable[[Any], bool
     if isinstance(value, str) or is_one(value):
         raise InputError(f"{name} is a single {_type_of(value)}: give a list, {name}=[{shown(value)}]")
     try:
-        found = list(value)  # type: ignore[call-overload]
+        found: list[Any] = list(value)  # type: ignore[call-overload]
     except TypeError as error:
         raise InputError(f"{name} is {shown(value)}: give a list of {what}") from error
     wrong = [each for each in found if not is_one(each)]

@@ -70,7 +70,7 @@ class Worker:
         self._own_losses = Losses()
         #: what the store has not taken yet
         self._untold: dict[str, Any] = {}
-        self.guests = Guests({}, {}, self._tell)
+        self.guests = Guests((), {}, self._tell)
         self._answers: dict[str, Callable[[Message], None]] = {
             "series": self._take_series,
             "from": self._forget_from,
@@ -296,8 +296,8 @@ class Place:
         path = self._path.with_name(f".torchscan-{os.getpid()}")
         try:
             with path.open("wb", buffering=0) as file:
-                if file.write(_PROBE) < len(_PROBE):
-                    return errno.ENOSPC
+                written = file.write(_PROBE)
+                file.write(_PROBE[written:])  # where a part was written, now the error comes
             return None
         except OSError as error:
             return error.errno
