@@ -160,6 +160,8 @@ def test_a_full_disk_is_named_in_the_run(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_folder_that_is_removed_is_noticed(tmp_path: Path) -> None:
     with told() as texts, watch(model := net(), tmp_path / "run", every=1, start="fork") as watcher:
         train(model, 3)
+        while not torchscan.open_run(tmp_path / "run").steps():
+            time.sleep(0.02)
         shutil.rmtree(tmp_path / "run")
         train(model, 4)
     assert "writing the run has stopped: the folder of the run was removed; training is not affected" in texts

@@ -90,7 +90,7 @@ def read_ledger(store: Path) -> Entry | None:
     with contextlib.suppress(ValueError):
         about = json.loads(data[_TEXT:].rstrip(b"\0") or b"{}")
     return Entry(
-        session=session.decode(errors="replace"),
+        session=session.rstrip(b"\0").decode(errors="replace"),
         num_begun=number,
         phase="eval" if is_evaluation else "train",
         step=step,

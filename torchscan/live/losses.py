@@ -15,6 +15,7 @@ _MAX_WHY = 300
 #: reasons
 BEHIND = "the worker was behind"
 UNDER_WAY = "under way when the training process ended"
+REMOVED = "the folder of the run was removed"
 NO_WORKER = "the process that writes the run had ended"
 
 

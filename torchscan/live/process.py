@@ -19,7 +19,7 @@ from torchscan.live.descriptors import socket_pair
 from torchscan.live.launched import processes_here, rank_here
 from torchscan.live.ledger import Entry, Ledger, lock_for_worker, read_ledger
 from torchscan.live.lock import Lock
-from torchscan.live.losses import BEHIND, NO_WORKER, Losses, Lost, describe_lost, lost_from, lost_step
+from torchscan.live.losses import BEHIND, NO_WORKER, REMOVED, Losses, Lost, describe_lost, lost_from, lost_step
 from torchscan.live.probe import Numbers
 from torchscan.live.sampled import Sampled
 from torchscan.live.schema import Announced, Phase
@@ -175,7 +175,7 @@ class Process:
             self.line = Line(ours)
             task = Task(path=self.path.absolute(), parent=os.getpid(), session=self._session, announced=tuple(self._announced))
             with theirs:
-                self.number, self._wait = start_worker(self._start, ours, theirs, task, self._guest)
+                self.number, self._wait, self._leave = start_worker(self._start, ours, theirs, task, self._guest)
         except BaseException:
             ours.close()
             raise
@@ -268,13 +268,19 @@ class Process:
         has_got_on = self._outlet.counters.taken > self._taken_at_start
         self._is_gone = True
         if has_got_on or not self._num_restarts:
-            lock = lock_for_worker(self.path) if self.path.exists() else None
+            lock = self._lock_again()
             if lock is not None:
                 self._restart(lock)
         if self._is_gone:
             tell(f"the process that writes the run has ended{how}: no more steps are recorded; training is not affected")
         else:
             tell(f"the process that writes the run has ended{how}: another one goes on where it was")
+
+    def _lock_again(self) -> int | None:
+        try:
+            return lock_for_worker(self.path) if self.path.exists() else None
+        except OSError:
+            return None
 
     def _restart(self, lock: int) -> None:
         self._num_restarts += 1
@@ -339,7 +345,8 @@ class Process:
         return counters.taken, counters.beat
 
     def _tell_of_left(self, why: str) -> None:
-        """The worker goes on by itself."""
+        """Leave the worker, which goes on by itself."""
+        self._leave()
         self._num_left = self._outlet.num_steps_left
         if self._num_left:
             noun = "sampled step is" if self._num_left == 1 else "sampled steps are"
@@ -353,13 +360,16 @@ class Process:
         is_evaluation, last = self._outlet.counters.last_begun
         phase: Phase = "eval" if is_evaluation else "train"
         entry = Entry(session=self._session, num_begun=self._num_begun, phase=phase, step=last)
-        self._lost = []
+        about: dict[str, Any] = {"session": {"id": self._session}}
+        why = NO_WORKER if self.path.exists() else REMOVED
         with contextlib.suppress(StoreError), contextlib.closing(Reader(self.path)) as reader:
             about = reader.about()
-            settled = {**settled_by(entry, about), "closed": True, "reached": step}
-            before = lost_from(about.get("lost"))
-            self._lost = [each for each in lost_from(settled.get("lost")) if each not in before]
-            Store(self.path, {name: settled[name] for name in ("session", "lost", "closed", "reached")}).close()
+        settled = {**settled_by(entry, about, why), "closed": True, "reached": step}
+        before = lost_from(about.get("lost"))
+        self._lost = [each for each in lost_from(settled.get("lost")) if each not in before]
+        if why != REMOVED:
+            with contextlib.suppress(StoreError):
+                Store(self.path, {name: settled[name] for name in ("session", "lost", "closed", "reached")}).close()
 
     def _tell_of_lost(self) -> None:
         lost = self._untold.ranges if self._lost is None else self._lost

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.context import BaseContext
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from torchscan.errors import InputError
 from torchscan.live.channel import shared_memory
@@ -23,13 +23,23 @@ from torchscan.live.worker import serve
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 START_METHODS: tuple[str, ...] = get_args(StartMethod)
-#: waits for the worker, at most so many seconds, and returns its exit status, or None: it has not ended
-Wait = Callable[[float], int | None]
+
+
+class Started(NamedTuple):
+    """A worker that was started."""
+
+    number: int
+    #: waits at most so many seconds, and returns the exit status, or None: it has not ended
+    wait: Callable[[float], int | None]
+    #: leaves it alone, as it outlives this process
+    leave: Callable[[], None]
+
+
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from torchscan.live.program import main; main()"
 
 
-def start_worker(method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task, guest: Guest) -> tuple[int, Wait]:
-    """Return its number, and how to wait for it. ``theirs`` is its end of the line."""
+def start_worker(method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task, guest: Guest) -> Started:
+    """Start a worker. ``theirs`` is its end of the line."""
     with _signals_held():
         if method == "spawn":
             return _program(theirs, task, guest)
@@ -46,7 +56,7 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
-def _program(theirs: socket.socket, task: Task, guest: Guest) -> tuple[int, Wait]:
+def _program(theirs: socket.socket, task: Task, guest: Guest) -> Started:
     """Start a new interpreter. It does not need ``if __name__ == "__main__"`` in the user's program."""
     packed = _pickled(guest)
     told = pickle.dumps((theirs.fileno(), _path_of_main(packed), sys.argv, task, packed))
@@ -62,10 +72,13 @@ def _program(theirs: socket.socket, task: Task, guest: Guest) -> tuple[int, Wait
             return worker.wait(seconds)
         return None
 
-    return worker.pid, wait
+    def leave() -> None:
+        worker.returncode = 0  # otherwise Python warns that it is still running
+
+    return Started(worker.pid, wait, leave)
 
 
-def _process(method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task, guest: Guest) -> tuple[int, Wait]:
+def _process(method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task, guest: Guest) -> Started:
     context: BaseContext = multiprocessing.get_context(method)
     others = (ours,) if method == "fork" else ()
     worker = context.Process(  # type: ignore[attr-defined]
@@ -82,7 +95,7 @@ def _process(method: StartMethod, ours: socket.socket, theirs: socket.socket, ta
         worker.join(seconds)
         return None if worker.exitcode is None else int(worker.exitcode)
 
-    return int(worker.pid), wait
+    return Started(int(worker.pid), wait, lambda: None)
 
 
 def _serve(end: socket.socket, task: Task, guest: Guest, *others: socket.socket) -> None:

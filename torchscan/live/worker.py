@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from torchscan.live.channel import Inlet, Line, Message, take_files
 from torchscan.live.descriptors import open_standard_files
 from torchscan.live.guests import Guests
 from torchscan.live.ledger import Ledger
-from torchscan.live.losses import UNDER_WAY, Losses, Lost, lost_from, lost_step, missing_at_end
+from torchscan.live.losses import REMOVED, UNDER_WAY, Losses, Lost, lost_from, lost_step, missing_at_end
 from torchscan.live.packing import Distributions
 from torchscan.live.parent import Parent
 from torchscan.live.pulse import Pulse
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 _LOOKS, _PATIENCE = 0.25, 1.0
 #: how much less important than training it is to the machine
 _NICE = 10
-_REMOVED = "the folder of the run was removed"
 #: what is wrong with a folder, by the number of the system's error
 _REASONS = {
     errno.ENOSPC: "the disk is full",
@@ -45,7 +45,7 @@ _REASONS = {
     errno.EACCES: "writing to the folder is not permitted",
     errno.EPERM: "writing to the folder is not permitted",
     errno.EFBIG: "the file has the greatest size that is permitted",
-    errno.ENOENT: "the folder of the run was removed or renamed",
+    errno.ENOENT: REMOVED,
 }
 #: what is written to find out, longer than what SQLite adds in most steps
 _PROBE = b"\1" * 2**18
@@ -58,7 +58,7 @@ class Worker:
         self._line, self._inlet = line, inlet
         self._store, self._ledger = store, ledger
         self._parent, self._folder = parent, task.path.parent
-        self._place = Place(task)
+        self._path, self._place = task.path, Place(task)
         #: by their numbers on the line
         self._announced: dict[int, Announced] = dict(enumerate(task.announced))
         #: their numbers in the file
@@ -123,7 +123,7 @@ class Worker:
 
     def _tell_failure(self, error: Exception) -> str:
         """Tell the trainer once, until something succeeds."""
-        why = self._place.reason_of(error)
+        why = reason_of(self._path, error)
         if not self._has_failed:
             self._line.say({"is": "failed", "why": why})
         self._has_failed = True
@@ -269,41 +269,42 @@ def _session_of(task: Task) -> tuple[Losses, dict[str, Any]]:
 
 
 class Place:
-    """Where the run is written, and what is wrong with it."""
+    """The file that is written, which may be removed meanwhile."""
 
     def __init__(self, task: Task) -> None:
-        self._path = task.path
         #: open for as long as the process lives: closing it would take locks of SQLite's away
         self._file = os.open(task.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def require(self) -> None:
         """Raise if the file was removed: SQLite would go on writing to what nobody can open any more."""
         if os.fstat(self._file).st_nlink == 0:
-            raise StoreError(_REMOVED)
+            raise StoreError(REMOVED)
 
-    def reason_of(self, error: Exception) -> str:
-        """Return what is wrong, in the words of the system where SQLite has only its own."""
-        if not isinstance(error, StoreError):
-            return f"{type(error).__name__}: {error}"[:300]
-        said = str(error).removeprefix(f"{str(self._path)!r}: ")[:300]
-        number = None if said == _REMOVED else self._tried()
-        if number is None:
-            return said
-        return _REASONS.get(number, f"{said} ({os.strerror(number)})")
 
-    def _tried(self) -> int | None:
-        """Return the number of the error with which nothing can be written to the folder, or None: it can."""
-        path = self._path.with_name(f".torchscan-{os.getpid()}")
-        try:
-            with path.open("wb", buffering=0) as file:
-                written = file.write(_PROBE)
-                file.write(_PROBE[written:])  # where a part was written, now the error comes
-            return None
-        except OSError as error:
-            return error.errno
-        finally:
-            with contextlib.suppress(OSError):
-                path.unlink()
+def reason_of(path: Path, error: Exception) -> str:
+    """Return what is wrong, in the words of the system where SQLite has only its own."""
+    if not isinstance(error, StoreError | OSError):
+        return f"{type(error).__name__}: {error}"[:300]
+    if not path.exists() or str(error) == REMOVED:
+        return REMOVED
+    said = str(error).removeprefix(f"{str(path)!r}: ")[:300]
+    number = _tried(path)
+    return said if number is None else _REASONS.get(number, f"{said} ({os.strerror(number)})")
+
+
+def _tried(path: Path) -> int | None:
+    """Return the number of the error with which nothing can be written to the folder, or None: it can."""
+    probe = path.with_name(f".torchscan-{os.getpid()}")
+    try:
+        with probe.open("wb", buffering=0) as file:
+            written = file.write(_PROBE)
+            file.write(_PROBE[written:])  # where a part was written, now the error comes
+        return None
+    except OSError as error:
+        return error.errno
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
 
 
 def serve(end: socket.socket, task: Task, parent: Parent, load_guest: Callable[[], Guest]) -> None:
@@ -321,7 +322,7 @@ def serve(end: socket.socket, task: Task, parent: Parent, load_guest: Callable[[
         store, ledger = Store(task.path, {}), Ledger(task.path)
         worker = Worker(line, inlet, store, ledger, parent, task)
     except (StoreError, OSError) as error:
-        line.say({"is": "failed", "why": str(error)[:300], "is_final": True})
+        line.say({"is": "failed", "why": reason_of(task.path, error), "is_final": True})
         return
     Pulse(inlet.counters, parent, lambda: worker.guests.is_overdue)
     try:
