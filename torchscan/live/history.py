@@ -19,7 +19,7 @@ from torchscan.errors import InputError
 from torchscan.live.bins import quantiles
 from torchscan.live.by_call import measured_in
 from torchscan.live.by_step import OverSteps
-from torchscan.live.losses import Lost
+from torchscan.live.losses import Lost, describe_lost
 from torchscan.live.missing import missing_in
 from torchscan.live.schema import FIGURES, KINDS, Distribution, Kind, Phase, Series
 from torchscan.live.settling import lost_in, settled_about
@@ -113,7 +113,8 @@ class WatchedRun:
     def missing(self) -> tuple[str, ...]:
         """Sentences: which ranks recorded nothing or left the run open, and which sampled steps were lost."""
         if self.path.is_file():
-            return tuple(self.about.get("missing", ()))
+            said = describe_lost(self.lost)
+            return tuple(self.about.get("missing", [said] if said else ()))
         return tuple(missing_in(self._files))
 
     @property
