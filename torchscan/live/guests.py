@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 #: seconds that a statistic may take
 _PATIENCE = 10.0
-#: seconds beyond its time after which user code counts as hanging: it may be in code that is not interrupted
-_GRACE = 10.0
 
 
 class Guests:
@@ -35,10 +33,9 @@ class Guests:
         self._until: float | None = None
 
     @property
-    def is_overdue(self) -> bool | None:
-        """True if the user's code that runs now takes longer than it may; None: none is running."""
-        until = self._until
-        return None if until is None else time.monotonic() > until + _GRACE
+    def deadline(self) -> float | None:
+        """The time until which the user's code that runs now may take; None: none is running."""
+        return self._until
 
     @contextlib.contextmanager
     def _limited(self, seconds: float) -> Iterator[None]:
@@ -107,8 +104,10 @@ def _limited(seconds: float) -> Iterator[None]:
     """Interrupt what takes longer."""
 
     def interrupt(*_: object) -> None:
-        raise TimeoutError(f"it took longer than {seconds:g} s")
+        is_over = time.monotonic() >= begun + seconds
+        raise TimeoutError(f"it took longer than {seconds:g} s" if is_over else "training had ended before it did")
 
+    begun = time.monotonic()
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #: seconds to wait for a worker that makes no progress
 _PATIENCE = 20.0
 #: seconds after which a wait is mentioned first, and then again
-_FIRST_WORD, _NEXT_WORD = 3.0, 30.0
+_FIRST_WORD, _NEXT_WORD = 10.0, 30.0
 #: seconds between two looks; a longer pause is not the worker's
 _LOOK, _LONGEST_LOOK = 0.01, 0.5
 #: series in a message

@@ -9,7 +9,10 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def ignore_signals() -> None:
-    """Ignore them from now on; those that were held back are forgotten."""
-    for number in IGNORED:
+    """Ignore them from now on; those that were held back are forgotten.
+
+    An alarm that comes late, when what it was to interrupt is over, ends nothing either.
+    """
+    for number in (*IGNORED, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)

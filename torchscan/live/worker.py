@@ -324,7 +324,7 @@ def serve(end: socket.socket, task: Task, parent: Parent, load_guest: Callable[[
     except (StoreError, OSError) as error:
         line.say({"is": "failed", "why": reason_of(task.path, error), "is_final": True})
         return
-    Pulse(inlet.counters, parent, lambda: worker.guests.is_overdue)
+    Pulse(inlet.counters, parent, lambda: worker.guests.deadline)
     try:
         guest = load_guest()
     except Exception as error:
