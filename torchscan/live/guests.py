@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: seconds that a statistic may take
 _PATIENCE = 10.0
+#: seconds that a sink may take to close after a trainer that was killed
+_LAST = 5.0
 
 
 class Guests:
@@ -73,15 +75,15 @@ class Guests:
                 self._sinks[id(sink)] = sink, now
                 self._call(sink, sink.on_data, seen)
 
-    def close(self) -> None:
-        """The run is over."""
+    def close(self, *, is_orphan: bool = False) -> None:
+        """End the run. Where training has ended without a word (``is_orphan``), sinks have little time for it."""
         for sink, _ in list(self._sinks.values()):
-            self._call(sink, sink.on_close)
+            self._call(sink, sink.on_close, limit=_LAST if is_orphan else math.inf)
         self._sinks = {}
 
-    def _call(self, sink: Sink, method: Callable[..., None], *args: Any) -> None:
+    def _call(self, sink: Sink, method: Callable[..., None], *args: Any, limit: float = math.inf) -> None:
         try:
-            with self._limited(sink.timeout):
+            with self._limited(min(sink.timeout, limit)):
                 method(*args)
         except (Exception, SystemExit) as error:
             del self._sinks[id(sink)]

@@ -241,7 +241,7 @@ class Worker:
                 self._store.note("the process that trains was gone without closing the run")
         self._keep({**ended, **self._accounts()})
         self._line.say({"is": "end", "lost": self._own_losses.to_data()})
-        self.guests.close()
+        self.guests.close(is_orphan=not self._is_over)
         self._store.close()
         self._ledger.close()
         self._line.flush()
