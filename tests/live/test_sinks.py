@@ -92,10 +92,10 @@ def killed(folder: Path, sink: str, is_there: Callable[[], object], before: str 
         assert trainer.stdout is not None
         worker = int(trainer.stdout.readline())
         try:
-            until(is_there, 30)
+            until(is_there, 60)
         finally:
             trainer.send_signal(signal.SIGKILL)
-    return worker, until(lambda: not is_alive(worker))
+    return worker, until(lambda: not is_alive(worker), 120)  # it writes what was trained before
 
 
 # -- what all have in common ---------------------------------------------------------------------------------------------
