@@ -22,8 +22,10 @@ from torchscan.files import path_of
 from torchscan.live.bins import quantiles
 from torchscan.live.by_call import measured_in, place_of
 from torchscan.live.by_step import OverSteps
+from torchscan.live.losses import Lost, describe_lost
 from torchscan.live.missing import missing_in
 from torchscan.live.schema import FIGURES, KINDS, Distribution, Kind, Phase, Series
+from torchscan.live.settling import lost_in, settled_about
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Reader
 from torchscan.live.uniting import together
@@ -101,7 +103,7 @@ class WatchedRun:
     @property
     def about(self) -> dict[str, Any]:
         """The model and what wrote the run."""
-        return next(self._read(lambda reader: reader.about()))
+        return next(self._read(lambda reader: settled_about(reader.path, reader.about())))
 
     @property
     def graph(self) -> dict[str, Any] | None:
@@ -115,10 +117,17 @@ class WatchedRun:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Which processes have recorded nothing, or were gone before the run was closed, in sentences."""
+        """Sentences: which ranks recorded nothing or left the run open, and which sampled steps were lost."""
         if self.path.is_file():
-            return tuple(self.about.get("missing", ()))
+            said = describe_lost(self.lost)
+            return tuple(self.about.get("missing", [said] if said else ()))
         return tuple(missing_in(self._files))
+
+    @property
+    def lost(self) -> tuple[Lost, ...]:
+        """Steps that were sampled and are not in the run: which, how many and why."""
+        found = self._read(lambda reader: lost_in(settled_about(reader.path, reader.about())))
+        return tuple(each for lost in found for each in lost)
 
     @property
     def series(self) -> tuple[Series, ...]:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from torchscan.errors import InputError
+from torchscan.live.descriptors import above_standard
 from torchscan.live.validation import is_plain_file
 
 #: files that this process has locked: the system lets it lock them again
@@ -20,7 +21,7 @@ class Lock:
         self._path = path.resolve()
         if self._path in _held:
             raise InputError(f"{str(path.parent)!r}: this process is writing this run already: close() its watcher first")
-        self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._number = above_standard(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
         try:
             fcntl.lockf(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from torchscan.live.ledger import has_worker, ledger_of
 from torchscan.live.lock import is_locked
+from torchscan.live.losses import Lost, describe_lost
+from torchscan.live.settling import lost_in, num_left, settled_about
 from torchscan.live.store import Reader
 
 #: processes that have recorded nothing and are named one by one
@@ -31,6 +34,9 @@ class _Part:
     raised: str | None
     #: True if the exception is what a rank raises because another one is gone
     has_lost_peer: bool
+    lost: Sequence[Lost]
+    #: steps that a worker has still to write, as the process that trains has ended
+    num_left: int
 
     @property
     def where(self) -> str:
@@ -39,7 +45,7 @@ class _Part:
 
 
 def missing_in(files: Sequence[Path]) -> list[str]:
-    """Return in sentences which ranks recorded nothing, and which were gone without closing the run.
+    """Return sentences: which ranks have recorded nothing, which left the run open, and which lost steps.
 
     The cause comes first. When a rank is gone, the others lose their connection to it at once, or are ended by their launcher.
     They may record their error before the worker of the rank that was killed has noticed anything, so a lost connection is
@@ -55,16 +61,27 @@ def missing_in(files: Sequence[Path]) -> list[str]:
         said.append(f"{num_others} other processes of {number} have recorded nothing")
     gone = [part for part in parts if part.gone is not None]
     gone.sort(key=lambda part: (part.has_lost_peer, part.gone or 0.0))
-    return said + ([_said(gone, number)] if gone else [])
+    ended = [_said(gone, number)] if gone else []
+    return [*said, *ended, *(lost for part in parts if (lost := _lost_by(part, number)))]
+
+
+def _lost_by(part: _Part, number: int) -> str:
+    whose = f"process {part.rank} of {number}: " if number > 1 else ""
+    if part.num_left:
+        noun = "step is" if part.num_left == 1 else "steps are"
+        return f"{whose}{part.num_left} sampled {noun} still to be written by a process that goes on"
+    said = describe_lost(part.lost)
+    return f"{whose}{said}" if said else ""
 
 
 def _part(file: Path) -> _Part:
     with contextlib.closing(Reader(file)) as reader:
-        about, last = reader.about(), reader.last("train")
+        about, last = settled_about(file, reader.about()), reader.last("train")
         times = [*reader.times("train"), *reader.times("eval")]
-    gone = about.get("ended")
-    if gone is None and not about.get("closed", True) and not is_locked(file.with_suffix(".lock")):
-        gone = max((when for _, when in times), default=file.stat().st_mtime)  # its worker was gone with it
+    latest = max((when for _, when in times), default=None)
+    gone, is_trained = about.get("ended"), is_locked(file.with_suffix(".lock"))
+    if gone is None and not about.get("closed", True) and not is_trained:
+        gone = latest or _touched(file)  # its worker was gone with it, or has not noticed yet
     return _Part(
         rank=_rank_of(file),
         processes=int(about.get("processes", 1)),
@@ -72,7 +89,15 @@ def _part(file: Path) -> _Part:
         gone=gone,
         raised=about.get("raised"),
         has_lost_peer=bool(about.get("lost_peer")),
+        lost=lost_in(about),
+        num_left=num_left(file, about) if not is_trained and has_worker(file) else 0,
     )
+
+
+def _touched(file: Path) -> float:
+    """Return when the last step began, as far as it is known; or else when the file was written."""
+    begun = ledger_of(file)
+    return (begun if begun.exists() else file).stat().st_mtime
 
 
 def _rank_of(file: Path) -> int:

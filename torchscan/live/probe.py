@@ -436,7 +436,7 @@ class Probe:
                 sizes=_whole_numbers(self._rows.sizes),
                 exact=self._rows.exact(),
                 pairs=_whole_numbers(pairs).view(-1, 2),
-                samples=self._rows.samples(),
+                samples=self._rows.samples()[:, : max(self._rows.sizes, default=0)],
                 wholes=tuple(Whole(number, values) for number, values in self._rows.wholes.items()),
             )
         self._known.clear()

@@ -84,9 +84,11 @@ class Store:
     def tell(self, about: Mapping[str, Any]) -> None:
         """Of the run as a whole."""
         with _told(self._path), self._database:
-            self._database.executemany(
-                "INSERT OR REPLACE INTO about VALUES (?, ?)", [(name, json.dumps(each)) for name, each in about.items()]
-            )
+            self._tell(about)
+
+    def _tell(self, about: Mapping[str, Any]) -> None:
+        rows = [(name, json.dumps(each)) for name, each in about.items()]
+        self._database.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", rows)
 
     def keep_graph(self, graph: Mapping[str, Any]) -> None:
         """The data of the model's page."""
@@ -104,11 +106,12 @@ class Store:
             self._numbers[series] = int(found[0])
         return self._numbers[series]
 
-    def write(self, watched: Watched, *, thins_out: bool = True) -> None:
-        """One step; old ones are thinned out."""
+    def write(self, watched: Watched, *, thins_out: bool = True, about: Mapping[str, Any] | None = None) -> None:
+        """Write one step, with what is to be told of the run in the same transaction; old steps are thinned out."""
         try:
             with _told(self._path), self._database:
                 written = self._write(watched)
+                self._tell(about or {})
                 if thins_out:
                     self._thin_out(watched.phase, written)
         except StoreError:
