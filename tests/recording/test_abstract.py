@@ -443,3 +443,19 @@ def test_subclasses_are_recorded_as_what_they_are_made_of() -> None:
     model = Calls(lambda _, x: (TwoTensor(x, x + 1) * 2).a)  # type: ignore[attr-defined]
     names = [op.signature.operator for op in torchscan.record(model, (4,), execute="abstract").ops]
     assert names.count("aten.mul") == 2
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_buffer_that_is_handed_on_costs_nothing(backward: bool) -> None:
+    class HandsOn(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 4)
+            self.register_buffer("zero", torch.tensor(0.0))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            return super().forward(x), self.get_buffer("zero")
+
+    abstract, real = both(nn.Sequential(HandsOn()), (4,), backward=backward)
+    assert described(abstract) == described(real)
+    if not backward:
+        assert op_names(abstract) == ["linear"]

@@ -53,7 +53,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], object], Callable[[Any
     "numpy of lists": (
         lambda: np.array([[1], None], dtype=object),
         lambda it: it[0].append(2),
-        np.ndarray.tolist,
+        lambda it: str(it.tolist()),
     ),
     "slots": (Slotted, Slotted.change, lambda it: (list(it.items), hasattr(it, "absent"))),
     "class": (Plain, lambda it: setattr(it, "__class__", Other), type),
