@@ -497,7 +497,8 @@ class Costs:
 
     def of(self, execute: Any) -> list[Any]:
         trace = torchscan.record(self.model, args=(self.x,), execute=execute)
-        return [(str(op.signature.op), op.signature.outputs, price(op.signature)) for op in trace.ops]
+        costs = [price(op.signature) for op in trace.ops]
+        return [*zip(described(trace), costs, strict=True)]
 
 
 def test_writing_to_what_is_expanded_and_empty_is_allowed() -> None:
