@@ -16,7 +16,8 @@ Step = Callable[[], object]
 _LARGEST = 2**24
 
 _ROWS = (bytearray, array.array)
-_ITERATORS = tuple(type(iter(each)) for each in ([], (), range(0), "", b"", bytearray()))
+_SEQUENCES: tuple[Any, ...] = ([], (), range(0), "", b"", bytearray())
+_ITERATORS = tuple(type(iter(each)) for each in _SEQUENCES)
 _OTHERS = (memoryview, random.Random, itertools.count)
 
 
