@@ -169,6 +169,8 @@ class Snapshot:
         self._types: list[tuple[Any, type]] = []
         #: what puts back numbers and bytes in rows, random generators and iterators
         self._steps: list[Callable[[], object]] = []
+        #: bytes of the arrays among them
+        self._copied = 0
         #: objects with attributes in slots, each with the values of those that are set
         self._slotted: list[tuple[Any, dict[str, Any]]] = []
         modules = list(modules)
@@ -242,7 +244,9 @@ class Snapshot:
         elif issubclass(kind, torch.Generator):
             self._generators.append((value, value.get_state()))
         elif has_plain_state(kind):
-            self._steps.extend(steps_for(value))
+            self._copied += getattr(value, "nbytes", 0)
+            if self._copied <= _MOST_COPIED:
+                self._steps.extend(steps_for(value))
             self._wait_for(objects_in(value))
         elif not (issubclass(kind, _NO_STATE) or _is_live(kind)):
             self._take_object(value)
@@ -285,6 +289,8 @@ def _try(failures: list[BaseException], step: Callable[..., object], *arguments:
         failures.append(error)
 
 
+#: arrays beyond so many bytes in all are not copied, and what a pass writes to them stays
+_MOST_COPIED = 2**28
 #: of a class that Python code has made: only its objects can get another class
 _IS_HEAP_TYPE = 1 << 9
 
