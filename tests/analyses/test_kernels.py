@@ -254,6 +254,20 @@ def test_an_rms_norm_is_one_kernel() -> None:
     assert operators(*needed, training=True) == both
 
 
+def test_a_gradient_of_an_rms_norm_that_is_differentiated_is_computed_in_pieces() -> None:
+    """As on a card: the kernel of the gradient has no gradient itself."""
+
+    def penalty(_: nn.Module, given: Tensor) -> Tensor:
+        x = given.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(F.rms_norm(x, (8,)).sum(), x, create_graph=True)
+        return gradient.square().mean() + given.mean()
+
+    x = torch.ones(4, 8, requires_grad=True)
+    steps = Scan(Calls(penalty), args=(x,), device=MEMORY, training=True, progress=False).steps
+    assert steps.provenance.execution == "abstract"
+    assert not any(op.signature.operator.endswith("rms_norm_backward") for op in steps.ops)
+
+
 def test_a_dropout_streams_with_a_mask_of_bytes() -> None:
     """In training: read, written, and a byte of mask for each element."""
     moved = 4096 * 1024 * (4 + 4 + 1)

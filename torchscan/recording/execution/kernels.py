@@ -28,6 +28,7 @@ from torchscan.torch_versions import (
     is_fake_type,
     is_functorch_wrapped,
     scaled_dot_product_attention,
+    without_torch_function,
 )
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -153,13 +154,20 @@ class _FusedRMSNorm(torch.autograd.Function):
         with below_autograd():
             normalized, scales = aten._fused_rms_norm(source, shape, weight, eps)
         ctx.save_for_backward(source, weight, scales)
-        ctx.shape = shape
+        ctx.shape, ctx.eps = shape, eps
         return normalized
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         source, weight, scales = ctx.saved_tensors
         wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
+        if torch.is_grad_enabled():  # the gradient has one itself, which the kernel has not
+            with without_torch_function():  # or it would come back here
+                again = torch.rms_norm(source, ctx.shape, weight, ctx.eps)
+            inputs = [each for each, is_wanted in zip((source, weight), wanted, strict=True) if is_wanted]
+            found = iter(torch.autograd.grad(again, inputs, gradient, create_graph=True))
+            of_source, of_weight = (next(found) if is_wanted else None for is_wanted in wanted)
+            return of_source, None, of_weight, None
         of_source, of_weight = aten._fused_rms_norm_backward(gradient, source, ctx.shape, scales, weight, wanted)
         return of_source, None, of_weight, None
 
