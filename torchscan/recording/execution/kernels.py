@@ -142,8 +142,8 @@ def _rms_norm_on_cuda(
     takes = not input.is_complex() and (weight is None or weight.dtype is input.dtype)
     if not is_followed or not takes:
         return torch.rms_norm(input, normalized_shape, weight, eps)
-    normalized: Tensor = _FusedRMSNorm.apply(input, list(normalized_shape), weight, eps)
-    return normalized
+    apply: Callable[..., Tensor] = _FusedRMSNorm.apply
+    return apply(input, list(normalized_shape), weight, eps)
 
 
 class _FusedRMSNorm(torch.autograd.Function):
