@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,7 +51,7 @@ class Skips(nn.Module):
 @pytest.mark.parametrize("attaches", [False, True])
 def test_the_main_path_and_the_skip_are_told_apart(tmp_path: Path, *, attaches: bool) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 4), Skips(attaches=attaches))
+    model: Any = nn.Sequential(nn.Linear(4, 4), Skips(attaches=attaches))
     factor = torch.randn(3, 4)
     run = watched(model, tmp_path / "run", torch.randn(3, 4), lambda y: (factor * y).sum())
 
@@ -102,7 +103,7 @@ class Keeps(nn.Module):
 def test_what_a_call_contributes_by_another_way_is_unknown_rather_than_left_out(
     tmp_path: Path,
 ) -> None:
-    model = Reads(Keeps())
+    model: Any = Reads(Keeps())
     run = watched(model, tmp_path / "run", torch.randn(3, 4), lambda y: y.sum() + model.inner.penalty)
     said = {each.said for each in run.series}
     assert "inner input gradient" not in said
@@ -194,12 +195,12 @@ class Many(nn.Module):
 def train(way: str, run: Path | None) -> list[Tensor]:
     """The gradients and parameters of each step."""
     torch.manual_seed(0)
-    model: nn.Module = nn.Sequential(nn.Linear(8, 8), Many(way), nn.Linear(8, 2))
+    model: Any = nn.Sequential(nn.Linear(8, 8), Many(way), nn.Linear(8, 2))
     if way == "compiled":
         model[1] = torch.compile(model[1], backend="aot_eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     batches = [torch.randn(5, 8) for _ in range(4)]
-    found = []
+    found: list[Tensor] = []
 
     def step(x: Tensor) -> None:
         optimizer.zero_grad()

@@ -28,7 +28,7 @@ class Edge(NamedTuple):
 
     node: Any
     #: which of its gradients is that of the input
-    index: int
+    place: int
 
 
 class Contribution:

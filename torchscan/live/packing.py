@@ -227,14 +227,15 @@ class _Reader:
 
 
 def _header_of(data: bytes) -> dict[str, Any]:
-    header = json.loads(data)
+    header: Any = json.loads(data)
     names = header.get("custom") if isinstance(header, dict) else None
     if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
         raise ValueError("its header is not one")
     sizes = [header.get(name) for name in ("series", "rows", "bins")]
     if not all(type(each) is int and 0 <= each <= MAX_STEP for each in sizes) or len(set(names)) < len(names):
         raise ValueError("its header is not one")
-    return header
+    checked: dict[str, Any] = header
+    return checked
 
 
 def _bytes(kind: str, column: Column) -> bytes:

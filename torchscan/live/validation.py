@@ -147,8 +147,9 @@ def _is_count(value: object, most: int = MAX_INTEGER) -> TypeGuard[int]:
 
 
 def _is_time(value: object) -> TypeGuard[float]:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 <= value <= _MAX_TIME  # also not NaN
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value <= _MAX_TIME  # also not NaN
 
 
 def _is_text(value: object, most: int = _MAX_TEXT) -> bool:
@@ -226,8 +227,9 @@ def _is_node(node: Mapping[str, Any], num_rows: int) -> bool:
 
 
 def _is_edge(edge: object, num_nodes: int) -> bool:
-    is_long = isinstance(edge, list) and len(edge) >= 2
-    return is_long and all(_is_count(each, num_nodes - 1) for each in edge[:2])
+    if not isinstance(edge, list) or len(edge) < 2:
+        return False
+    return all(_is_count(each, num_nodes - 1) for each in edge[:2])
 
 
 def _are_dicts(value: object) -> TypeGuard[list[dict[str, Any]]]:
