@@ -263,8 +263,8 @@ def register_device(
         context_mb: what a process holds for its context, kernels and libraries, in 2^20 bytes.
 
     """
-    if not name:
-        raise InputError("name is empty: give the name of the device")
+    if not isinstance(name, str) or not name:
+        raise InputError(f"name is {name!r}: give the name of the device, a string")
     given = {
         "memory_gb": memory_gb,
         "bandwidth_gbs": bandwidth_gbs,

@@ -27,7 +27,8 @@ from torchscan.torch_versions import (
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-
+#: ranks that can be simulated: each takes some bytes of the mesh
+_MAX_RANKS = 2**20
 #: what torch's compiler sets when it is imported, as FSDP2 does
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -109,7 +110,10 @@ def size_of(mesh: Mapping[str, int]) -> int:
     sizes = list(mesh.values()) if isinstance(mesh, Mapping) else []
     if not sizes or not all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in sizes):
         raise InputError(f"mesh is {mesh!r}: give the size of each dimension by its name, {{'dp': 8, 'tp': 8}}, say")
-    return math.prod(mesh.values())
+    size = math.prod(mesh.values())
+    if size > _MAX_RANKS:
+        raise InputError(f"mesh is {mesh!r}, of {size:,} ranks: give at most {_MAX_RANKS:,}")
+    return size
 
 
 def _said(mesh: Mapping[str, int]) -> str:

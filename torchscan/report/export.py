@@ -21,7 +21,7 @@ from torchscan.report.info_data import InfoDict, Layer, Sums, data_of
 from torchscan.report.latex import latex_of
 from torchscan.report.lines import FOLDED, Line, Lines, lines_of
 from torchscan.report.remarks import remarks_of, source_of, totals_of
-from torchscan.report.table import Cell, Column, Cut, Row, Table
+from torchscan.report.table import Cell, Column, Cut, Row, Table, check_width
 
 C = TypeVar("C")
 _NAME = Column(key="layer", heading="Layer", is_number=False, narrowest=20)
@@ -86,8 +86,7 @@ def check_layout(columns: Sequence[str] | None, wrap_mode: str, width: int) -> N
     """Refuse a layout that does not exist."""
     if wrap_mode not in get_args(Cut):
         raise InputError(f"wrap_mode is {wrap_mode!r}: {_what_was_meant(wrap_mode)}")
-    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise InputError(f"width is {width!r}: give a number of characters")
+    check_width(width)
     check_columns(columns)
 
 

@@ -14,7 +14,7 @@ from torchscan.analyses.memory_timeline import LayerMemory, MemoryKind, Moment
 from torchscan.analyses.parameters import modules_around
 from torchscan.report.chart import SIGNS, axis, stacked, ticks
 from torchscan.report.colours import in_colour
-from torchscan.report.table import Cell, Column, Row, Screen, Table, in_one_unit, in_words, totals_table
+from torchscan.report.table import Cell, Column, Row, Screen, Table, check_width, in_one_unit, in_words, totals_table
 from torchscan.report.text import grid, needed, paragraphs, totals_of
 
 _NARROWEST, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
@@ -66,6 +66,7 @@ def format_memory(estimate: MemoryEstimate, width: int = 80, *, colours: bool = 
 
     With ``colours`` for a terminal that has them.
     """
+    check_width(width)
     screen = Screen(max(width, _NARROWEST), colours)
     width = screen.width
     table = needed(memory_table(estimate), width)

@@ -37,6 +37,12 @@ class Screen(NamedTuple):
     has_colours: bool = False
 
 
+def check_width(width: object) -> None:
+    """Raise an InputError if nothing can be that many characters wide."""
+    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+        raise InputError(f"width is {width!r}: give a number of characters")
+
+
 class ColumnRemark(str):
     """A remark about some columns. It is left out of text that has room for none of them."""
 
@@ -205,6 +211,7 @@ class Table(Result):
         Text has this ``width``, in characters, and ``colours`` for a terminal. LaTeX takes ``caption``, ``label``, ``long``,
         ``wide`` and ``siunitx``, as :func:`to_latex` does.
         """
+        check_width(width)
         load_writers()
         for name in FORMATS:
             if name == style:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -163,11 +163,12 @@ def _span(axis: AxisField, place: int) -> tuple[int, int]:
 def _show(ax: Axes, picture: Any, height: int, width: int) -> None:
     """Pixel (y, x) is the square from (x, y) to (x + 1, y + 1)."""
     if picture is not None:
-        ax.imshow(
-            _pixels(picture, height, width),
-            extent=(0, width, height, 0),
-            aspect="equal" if height > 1 else "auto",
-        )
+        pixels = _pixels(picture, height, width)
+        aspect: Literal["equal", "auto"] = "equal" if height > 1 else "auto"
+        try:
+            ax.imshow(pixels, extent=(0, width, height, 0), aspect=aspect)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"picture is a {type(picture).__name__}: give an array, a tensor or a PIL image") from error
     ax.set_facecolor(inks_of(ax).panel)
     ax.set_xlim(0, width)
     ax.set_ylim(height, 0)

@@ -53,6 +53,8 @@ def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterato
     """The axes to draw on, in our style: those that are given, or new ones in a figure of this size."""
     if size not in get_args(Size):
         raise InputError(f"size is {size!r}: choose one of {', '.join(map(repr, get_args(Size)))}")
+    if ax is not None and not hasattr(ax, "figure"):
+        raise InputError(f"ax is a {type(ax).__name__}: give axes of matplotlib, such as plt.gca()")
     across, up, points = _SIZES[size]
     plt = pyplot()
     grounds = [plt.rcParams["axes.facecolor"], plt.rcParams["figure.facecolor"]] if ax is None else _grounds(ax)
