@@ -192,13 +192,15 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
 
 def _of_program(options: argparse.Namespace) -> int | None:
     """Run it and show what was seen. Its exit status is kept, unless it is fine and what was seen is not."""
-    from torchscan.inspection import inspect
+    from torchscan.inspection import Run, guard_of
     from torchscan.runtime.script import LargestModule, program_of, run_program
 
     _refuse_what_is_for_targets(options)
     program = program_of(options.program)
     errors = sys.stderr  # a script may put another in its place, and close it
-    with LargestModule(partial(inspect, steps=options.steps, on_nonfinite=options.on_nonfinite)) as largest:
+    guard = guard_of(options.on_nonfinite)
+    watch = partial(Run, warm_up=1, steps=options.steps, on_nonfinite=options.on_nonfinite, checks=(), device="auto", guard=guard)
+    with LargestModule(watch, guard) as largest:
         status = run_program(program, is_last=options.is_last)
     if not largest.is_of_this_process:
         return status

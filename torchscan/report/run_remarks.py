@@ -19,7 +19,7 @@ _WORTH_SAYING = 0.1
 
 def remarks_of(run: RunFacts) -> list[str]:
     """What was found comes first."""
-    return [*_findings(run), *_alarms(run), *_compiled(run), *_measured(run), *_expected(run)]
+    return [*_findings(run), *_alarms(run), *_skipped(run), *_compiled(run), *_measured(run), *_checked(run), *_expected(run)]
 
 
 class _InStep(Protocol):
@@ -120,6 +120,24 @@ def _measured(run: RunFacts) -> list[str]:
         f"Medians of {_steps(run.steps)}{before}, on {run.provenance.device}; times of {whose}, shares of forward and backward."
     )
     return [said, *_waiting(run), *([_left_out(run)] if run.differing else [])]
+
+
+def _checked(run: RunFacts) -> list[str]:
+    """Return how many steps were checked for NaN and Inf."""
+    if not run.checked_steps:
+        return []
+    said = [f"{_steps(run.checked_steps)} checked for NaN and Inf: the loss, gradients and parameters."]
+    if run.trained:
+        said.append(f"Modules that train: {'; '.join(f'{each.name}, {_steps(each.steps)}' for each in run.trained)}.")
+    return said
+
+
+def _skipped(run: RunFacts) -> list[str]:
+    """Return how many steps a GradScaler skipped, as it should."""
+    if not run.skipped_steps:
+        return []
+    first = f"first step {run.first_skipped}"
+    return [f"GradScaler skipped {_steps(run.skipped_steps)} ({first}), in which scaled gradients overflowed."]
 
 
 def _waiting(run: RunFacts) -> list[str]:

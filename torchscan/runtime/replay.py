@@ -62,7 +62,7 @@ class _Found(BaseException):
 
 def find_operator(module: nn.Module, given: Given, *, nan: bool) -> Operator:
     """The first operator in this call whose result has what its arguments have not: NaN if ``nan``, else infinities."""
-    unknown = _obstacle(module, given)
+    unknown = obstacle(module, given)
     if unknown is not None:
         return Operator(unknown=unknown)
     try:
@@ -76,7 +76,7 @@ def _replay(module: nn.Module, given: Given, nan: bool, undo: Undo) -> Operator 
     for context in (without_modes, without_hooks_for_gradients, as_written):
         undo.enter(context, is_of_process=False)
     keep_random_state(undo)
-    own = _copy_of(module)
+    own = copy_of(module)
     args, kwargs = copy_arguments(given, _own)
     watch = _Watch([*own.parameters(), *(own.buffers() if nan else ())], nan=nan)  # infinities of buffers are masks
     with contextlib.suppress(_Found), watch:
@@ -88,7 +88,7 @@ def _own(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _obstacle(module: nn.Module, given: Given) -> str | None:
+def obstacle(module: nn.Module, given: Given) -> str | None:
     """Why a call cannot be made again without anybody noticing."""
     original = original_of(module)
     if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
@@ -127,7 +127,7 @@ def _is_filled(cell: CellType) -> bool:
         return False
 
 
-def _copy_of(module: nn.Module) -> nn.Module:
+def copy_of(module: nn.Module) -> nn.Module:
     own = copy.deepcopy(original_of(module))
     for each in own.modules():
         for hooks in _hooks_of(each):

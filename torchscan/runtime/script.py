@@ -29,7 +29,9 @@ from torchscan.errors import AlarmError, InputError, NonFiniteError
 from torchscan.recording.call_tree import Begun
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
+from torchscan.runtime.guard import NonFiniteGuard
 from torchscan.runtime.run import RunFacts
+from torchscan.runtime.second_look import is_looking_again
 from torchscan.torch_versions import compile_callbacks, forget_hooks, not_compiled
 
 _FINE, _FAILED, _INTERRUPTED = 0, 1, 130
@@ -233,8 +235,10 @@ class LargestModule:
     watched. A module trains if it is called with gradients on, and has a parameter that requires one.
     """
 
-    def __init__(self, watch: Callable[[nn.Module], Watch]) -> None:
+    def __init__(self, watch: Callable[[nn.Module], Watch], guard: NonFiniteGuard) -> None:
+        """``guard`` checks the steps of all modules, to the end of the program."""
         self._make_watch = watch
+        self._guard = guard
         self._watch: Watch | None = None
         self._watched: Callable[[], nn.Module | None] = _nothing
         #: whether it trains, and how many parameters it has
@@ -255,10 +259,12 @@ class LargestModule:
         self._filters.__enter__()
         warnings.filterwarnings("ignore", _OF_HOOKS, UserWarning)
         self._look()
+        self._guard.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Look no longer."""
+        self._guard.finish()
         self._look_no_longer()
         self._filters.__exit__(None, None, None)
 
@@ -296,7 +302,7 @@ class LargestModule:
                 self._watch.abandon()
 
     def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        if is_dynamo_compiling() or is_recording() or not self.is_of_this_process:
+        if is_dynamo_compiling() or is_recording() or is_looking_again() or not self.is_of_this_process:
             return
         self._compiler.listen()  # it may have been loaded since
         try:
