@@ -44,7 +44,16 @@ from torchscan.runtime.loss_graph import LossGraph, operator_of
 from torchscan.runtime.root_calls import ModuleSteps, RootCall, RootCalls
 from torchscan.runtime.second_look import is_looking_again, look_again
 from torchscan.runtime.values import Listener
-from torchscan.torch_versions import RUNS_BACKWARD, compile_callbacks, forget_hooks, norms_of, not_compiled, unseen
+from torchscan.torch_versions import (
+    FORMATS_STACK,
+    RUNS_BACKWARD,
+    compile_callbacks,
+    forget_hooks,
+    norms_of,
+    not_compiled,
+    put_in,
+    unseen,
+)
 
 #: calls that are repeated in a run
 _MAX_LOOKS = 16
@@ -71,14 +80,10 @@ class NonFiniteGuard:
         self._found_elsewhere: set[int] = set()
         self._num_looks = 0
         #: parameters and buffers that are not finite and have been reported, or were so from the start
-        self._known_bad: set[int] = set()
+        self._known_bad: dict[int, weakref.ref[Tensor]] = {}
         #: True once parameters were seen to be finite after an optimizer's step
         self._was_fine = False
-        #: by structure of a loss's graph: the lines of its nodes
-        self._lines: dict[tuple[str, ...], tuple[str | None, ...]] = {}
-        self._learns_in = 1
-        self._num_backward = 0
-        self._is_learning = False
+        self._notes_lines = False
         self._scaled: deque[tuple[weakref.ref[Tensor], Tensor, float]] = deque(maxlen=8)
         self._scale: float | None = None
         #: of the backward pass before an optimizer's step: whether its gradients were finite, and which version they had
@@ -186,7 +191,7 @@ class NonFiniteGuard:
         register_module_forward_hook(self._after, with_kwargs=True, always_call=True)
 
     def _pause(self) -> None:
-        self._learn(on=False)
+        self._note_lines(on=False)
         forget_hooks(self._before, self._after)
 
     def _is_off(self) -> bool:
@@ -234,25 +239,33 @@ class NonFiniteGuard:
     def _note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._busy or is_dynamo_compiling() or is_recording() or is_looking_again():
             return
-        if self._calls.begin(module, args) and self._is_learning and any(True for _ in module.parameters()):
-            self._learn(on=False)
+        opened = self._calls.begin(module, args)
+        if opened is None or not opened.steps.has_parameters:
+            return
+        self._note_lines(on=False)
+        if opened.steps.is_new:
+            opened.steps.is_new = False
+            with self._looking():  # infinities that are there from the start are masks
+                self._know(each for each in module.buffers() if is_readable(each) and not look_at(each).is_fine)
 
     def _note_end(self, module: nn.Module, _args: tuple[Any, ...], *rest: Any) -> None:
         if self._busy or is_dynamo_compiling() or is_recording() or is_looking_again():
             return
         *kwargs, result = rest
         call = self._calls.end(module, kwargs[0] if kwargs else {}, result)
-        if call is not None and call.has_graph and self._num_backward + 1 >= self._learns_in:
-            self._learn(on=True)
+        if call is not None and call.has_graph:
+            self._note_lines(on=True)
 
-    def _learn(self, *, on: bool) -> None:
-        """Have torch note the lines that create nodes, or not."""
-        if on and not self._is_learning and not torch.is_anomaly_enabled():
-            self._is_learning = True
+    def _note_lines(self, *, on: bool) -> None:
+        """Have torch note the lines that create nodes of a graph, as in anomaly mode but in short, or not."""
+        if on and not self._notes_lines and not torch.is_anomaly_enabled():
+            self._notes_lines = True
+            self._formatter = put_in(*FORMATS_STACK, _short_stack)
             torch.set_anomaly_enabled(True, False)
-        elif not on and self._is_learning:
-            self._is_learning = False
+        elif not on and self._notes_lines:
+            self._notes_lines = False
             torch.set_anomaly_enabled(False)
+            put_in(*FORMATS_STACK, self._formatter)
 
     # -- backward passes -----------------------------------------------------------------------------------------------
 
@@ -260,13 +273,12 @@ class NonFiniteGuard:
         """Run a backward pass, in place of torch's function."""
         if self._is_off() or is_in_backward_pass() or is_dynamo_compiling():
             return run(tensors, *args, **kwargs)
-        was_learning = self._is_learning
-        self._learn(on=False)
+        self._note_lines(on=False)
         graph = None
         with self._looking():
             if self._calls.is_open() and not any(is_running(module) for module in self._open_modules()):
                 self._calls.forget_open()
-            graph = self._check_loss([each for each in tensors if isinstance(each, Tensor)], was_learning=was_learning)
+            graph = self._check_loss([each for each in tensors if isinstance(each, Tensor)])
         made = run(tensors, *args, **kwargs)
         if graph is not None:
             with self._looking():
@@ -279,14 +291,10 @@ class NonFiniteGuard:
         opened = [call.module() for call, _ in self._calls._open.values()]
         return [each for each in opened if each is not None]
 
-    def _check_loss(self, tensors: Sequence[Tensor], *, was_learning: bool) -> LossGraph | None:
-        """Check what a backward pass starts at; return the graph between that and the models, or None if it is not ours."""
+    def _check_loss(self, tensors: Sequence[Tensor]) -> LossGraph:
+        """Check what a backward pass starts at; return the graph between that and the models."""
         self._read(waits=False)
-        inside = [call for call in self._calls.recent if call.steps.has_parameters]
-        graph = LossGraph(tensors, lambda number: any(call.made_node(number) for call in inside))
-        self._num_backward += 1
-        if was_learning or torch.is_anomaly_enabled():
-            self._remember_lines(graph)
+        graph = LossGraph(tensors, self._is_inside)
         self._gradients_fine = None
         self._backward_line = place_of_user()
         losses, self._scale = self._unscaled(tensors)
@@ -301,12 +309,9 @@ class NonFiniteGuard:
         graph.follow()
         return graph
 
-    def _remember_lines(self, graph: LossGraph) -> None:
-        lines = graph.lines()
-        if any(lines) and len(self._lines) < 64:
-            self._lines[graph.names] = lines
-        # later ones are learned ever more seldom, as far as they are new
-        self._learns_in = self._num_backward * 2 if self._num_backward > 8 else self._num_backward
+    def _is_inside(self, number: int) -> bool:
+        """Return whether the node with this number was made in a call of a module with parameters."""
+        return any(call.made_node(number) for call in self._calls.recent if call.steps.has_parameters)
 
     def _unscaled(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], float | None]:
         """Return the losses as they were before a GradScaler scaled them, and its scale."""
@@ -329,7 +334,7 @@ class NonFiniteGuard:
         if any(gradient.is_cuda for _, gradient in gradients):
             self._send("backward", gradients)
             return
-        bad = [(each, gradient) for each, gradient in gradients if id(each) not in self._known_bad]
+        bad = [(each, gradient) for each, gradient in gradients if not self._is_known(each)]
         self._gradients_fine = _are_finite([gradient for _, gradient in bad])
         if not self._gradients_fine and self._scale is None:
             self._explain_gradients(graph, 1.0)
@@ -362,8 +367,8 @@ class NonFiniteGuard:
         if not self._is_ours(optimizer):
             return
         with self._looking():
-            parameters = [each for each in _parameters_of(optimizer) if id(each) not in self._known_bad]
-            buffers = [each for each in self._buffers() if id(each) not in self._known_bad]
+            parameters = [each for each in _parameters_of(optimizer) if not self._is_known(each)]
+            buffers = [each for each in self._buffers() if not self._is_known(each)]
             if parameters and parameters[0].is_cuda:
                 self._send("optimizer", [(each, each) for each in (*parameters, *buffers)])
             else:
@@ -423,8 +428,13 @@ class NonFiniteGuard:
             outputs = [each for reference in call.outputs if (each := reference()) is not None and is_readable(each)]
             given = call.given()
             inputs = [] if isinstance(given, str) else _tensors(given)
-            if any(not look_at(each).is_fine and look_at(each).nan for each in inputs):
-                self._report(self._given(call, inputs), call)
+            given_nan = next((each for each in inputs if look_at(each).nan), None)
+            if given_nan is not None:
+                before = LossGraph([given_nan], self._is_inside)
+                if before.nodes:
+                    self._report(self._between(before, look_at(given_nan), [given_nan]), None, call.steps)
+                else:
+                    self._report(self._given(call, given_nan), call)
                 return
             is_fine = all(look_at(each).is_fine or not look_at(each).nan for each in outputs) if look.nan else all(
                 look_at(each).is_fine for each in outputs
@@ -432,7 +442,7 @@ class NonFiniteGuard:
             if outputs and is_fine and len(outputs) == len(call.outputs):
                 continue
             found = self._look_again(call)
-            if isinstance(found, NonFinite) and (found.nan or not look.nan):
+            if isinstance(found, NonFinite):
                 self._report(found, call)
                 return
             if outputs and not is_fine:
@@ -440,8 +450,7 @@ class NonFiniteGuard:
                 return
         self._report(self._between(graph, look, losses), None, steps)
 
-    def _given(self, call: RootCall, inputs: Sequence[Tensor]) -> NonFinite:
-        bad = next(each for each in inputs if look_at(each).nan)
+    def _given(self, call: RootCall, bad: Tensor) -> NonFinite:
         look = look_at(bad)
         return NonFinite(
             step=call.step,
@@ -473,7 +482,10 @@ class NonFiniteGuard:
         """What the script computes between models and loss made it."""
         index = graph.source(nan=bool(look.nan))
         module = self._module_at(graph, index)
-        line = self._line_at(graph, index)
+        repeated = None if module is None else self._look_again(module)
+        if isinstance(repeated, NonFinite):
+            return replace(repeated, root=self._root_name(module.module()))
+        line = graph.line(-1 if index is None else index)
         numel = sum(each.numel() for each in losses)
         operator = then = None
         inputs: Iterable[tuple[str, Tensor]] = ()
@@ -488,7 +500,7 @@ class NonFiniteGuard:
             step=0,
             phase="loss",
             path="",
-            type_name="" if module is None else module,
+            type_name="" if module is None else module.steps.type_name,
             invocation=0,
             nan=look.nan,
             inf=look.inf,
@@ -500,18 +512,12 @@ class NonFiniteGuard:
             inputs=ranges_of(inputs),
         )
 
-    def _module_at(self, graph: LossGraph, index: int | None) -> str | None:
-        """Return the type of the loss module that made a node, if one did."""
+    def _module_at(self, graph: LossGraph, index: int | None) -> RootCall | None:
+        """Return the call of the loss module that made a node, if one did."""
         if index is None:
             return None
         number = graph.nodes[index]._sequence_nr()
-        return next((call.steps.type_name for call in self._calls.recent if call.made_node(number)), None)
-
-    def _line_at(self, graph: LossGraph, index: int | None) -> str | None:
-        lines = self._lines.get(graph.names)
-        if not lines:
-            return None
-        return lines[-1 if index is None else index]
+        return next((call for call in self._calls.recent if call.made_node(number)), None)
 
     def _explain_gradients(self, graph: LossGraph | None, scale: float) -> None:
         """Gradients are not finite though the loss is: report what made the first, on the way back from the loss."""
@@ -546,17 +552,18 @@ class NonFiniteGuard:
         self._report(self._of_parameters("backward", bad, unknown=why if isinstance(why, str) else _REPEATED), call)
 
     def _on_the_way_back(self, graph: LossGraph, index: int, look: Look) -> NonFinite:
+        module = self._module_at(graph, index)
         return NonFinite(
             step=0,
             phase="loss",
             path="",
-            type_name=self._module_at(graph, index) or "",
+            type_name="" if module is None else module.steps.type_name,
             invocation=0,
             nan=look.nan,
             inf=look.inf,
             numel=0,
             operator=graph.names[index],
-            line=self._line_at(graph, index),
+            line=graph.line(index),
         )
 
     def _explain_written(self, optimizer: Optimizer, written: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -569,9 +576,10 @@ class NonFiniteGuard:
 
     def _explain_update(self, optimizer: Optimizer, bad: Sequence[Tensor]) -> None:
         """Parameters are not finite after the optimizer's step."""
-        self._known_bad.update(map(id, bad))
         steps = self._main_of(bad)
-        if self._gradients_fine is False or not self._begin_finding(steps):
+        is_news = self._gradients_fine is not False and self._begin_finding(steps)
+        self._know(bad)
+        if not is_news:
             return
         name = f"{type(optimizer).__name__}.step()"
         spoilt = [(each, each.grad) for each in bad if each.grad is not None and not look_at(each.grad).is_fine]
@@ -583,11 +591,11 @@ class NonFiniteGuard:
         self._report(replace(found, unsure=None, cause=_cause_in(optimizer)), None, steps)
 
     def _explain_buffers(self, bad: Sequence[Tensor]) -> None:
-        self._known_bad.update(map(id, bad))
         steps = self._main_of(bad)
-        if self._gradients_fine is False or not self._begin_finding(steps):
-            return
-        self._report(self._of_parameters("update", [(each, each) for each in bad]), None, steps)
+        is_news = self._gradients_fine is not False and self._begin_finding(steps)
+        self._know(bad)
+        if is_news:
+            self._report(self._of_parameters("update", [(each, each) for each in bad]), None, steps)
 
     def _of_parameters(self, phase: Any, bad: Sequence[tuple[Tensor, Tensor]], **more: Any) -> NonFinite:
         """Return a finding about the first of these parameters, by the module that has it."""
@@ -625,7 +633,15 @@ class NonFiniteGuard:
 
     def _is_spoilt(self) -> bool:
         """Return whether parameters are not finite that have been reported."""
-        return any(id(each) in self._known_bad and not look_at(each).is_fine for each in self._all_parameters())
+        return any(self._is_known(each) and not look_at(each).is_fine for each in self._all_parameters())
+
+    def _know(self, tensors: Iterable[Tensor]) -> None:
+        """Remember that these are not finite."""
+        self._known_bad.update((id(each), weakref.ref(each)) for each in tensors)
+
+    def _is_known(self, tensor: Tensor) -> bool:
+        known = self._known_bad.get(id(tensor))
+        return known is not None and known() is tensor
 
     def _look_again(self, call: RootCall, gradients: Mapping[int, Tensor] | None = None) -> NonFinite | str | None:
         if self._num_looks >= _MAX_LOOKS:
@@ -645,7 +661,7 @@ class NonFiniteGuard:
         found = replace(found, step=number, root=root, update=None if updates == number else updates)
         for each in self._all_parameters():
             if found.weights and not look_at(each).is_fine:
-                self._known_bad.add(id(each))
+                self._know([each])
         if len(self._findings) < _MAX_FINDINGS:
             self._findings.append(found)
         self._listener(found)
@@ -765,7 +781,7 @@ class NonFiniteGuard:
         tensor = None if late.parameters[bad[0]] is None else late.parameters[bad[0]]()  # type: ignore[misc] # it is none of them
         root, path, type_name, name = (None, "", "", "") if tensor is None else self._owner_of(tensor)
         if tensor is not None:
-            self._known_bad.add(id(tensor))
+            self._know([tensor])
         self._report(
             NonFinite(
                 step=0,
@@ -797,6 +813,12 @@ class _Late:
     parameters: Sequence[weakref.ref[Tensor] | None]
     line: str | None
     is_scaled: bool
+
+
+def _short_stack() -> list[str]:
+    """Return the user's line, in place of torch's list of all frames."""
+    place = place_of_user()
+    return [] if place is None else [place]
 
 
 def _are_finite(tensors: Sequence[Tensor]) -> bool:

@@ -129,6 +129,11 @@ class Inspector:
         return self._kept.facts
 
     @property
+    def num_steps(self) -> int:
+        """Number of steps before the current one."""
+        return self._number
+
+    @property
     def has_found(self) -> bool:
         """True if something was found in the current step."""
         return self._step.nonfinite is not None

@@ -1,8 +1,7 @@
 """The graph between models and a loss: what a script computes outside of modules, seen from the tensor that ``backward()`` is called on.
 
 Its operators are known from the nodes of the graph, which keep some of their operands and results until the backward pass. Their
-lines are known where torch's anomaly mode was on while the nodes were created, which takes 20 µs for each: it is on in a few
-steps only, outside of modules, and lines are remembered by the structure of the graph.
+lines are known because torch's anomaly mode notes them: it is on from the result of a model to the loss.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ class LossGraph:
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 
-    def lines(self) -> tuple[str | None, ...]:
-        """Return the line that created each node, where anomaly mode was on."""
-        return tuple(_line_of(each) for each in self.nodes)
+    def line(self, index: int) -> str | None:
+        """Return the line that created a node."""
+        return _line_of(self.nodes[index]) if self.nodes else None
 
     # -- forward -------------------------------------------------------------------------------------------------------
 
@@ -254,9 +253,11 @@ def _arguments_for(declared: Sequence[Any], saved: dict[str, Any]) -> dict[str, 
 
 
 def _line_of(node: Node) -> str | None:
-    """``train.py:12 (in loss)``: the innermost line that is neither torch's nor torchscan's."""
+    """Return ``train.py:12 (in loss)``: as the guard noted it, or as torch did, if the user has anomaly mode on."""
     for entry in reversed(node.metadata.get("traceback_") or []):
         frame = _FRAME.search(entry)
-        if frame is not None and not frame["file"].startswith((_TORCH, _OURS)):
+        if frame is None:
+            return str(entry)
+        if not frame["file"].startswith((_TORCH, _OURS)):
             return f"{PurePath(frame['file']).name}:{frame['line']} (in {frame['function']})"
     return None

@@ -45,6 +45,8 @@ class ModuleSteps:
         self.module = weakref.ref(module)
         self.type_name = type(module).__name__
         self.has_parameters = any(True for _ in module.parameters())
+        #: True until its first call is noted
+        self.is_new = True
         #: steps that have begun
         self.begun = 0
         #: True once a backward pass has reached the step that goes on
@@ -153,19 +155,20 @@ class RootCalls:
         self._open: dict[int, tuple[RootCall, int]] = {}
         self._lock = threading.Lock()
 
-    def begin(self, module: nn.Module, args: tuple[Any, ...]) -> bool:
-        """Note a call unless it is in another one; return whether it is a root's."""
+    def begin(self, module: nn.Module, args: tuple[Any, ...]) -> RootCall | None:
+        """Note a call and return it, or None if it is in another one."""
         thread = threading.get_ident()
         opened = self._open.get(thread)
         if opened is not None:
             call, depth = opened
             if call.module() is module:
                 self._open[thread] = call, depth + 1
-            return False
+            return None
         if is_in_backward_pass():  # a checkpoint runs it again
-            return False
-        self._open[thread] = RootCall(module, self.steps_of(module), args), 1
-        return True
+            return None
+        call = RootCall(module, self.steps_of(module), args)
+        self._open[thread] = call, 1
+        return call
 
     def end(self, module: nn.Module, kwargs: dict[str, Any], result: object) -> RootCall | None:
         """Return the root's call that ends here, or None."""
