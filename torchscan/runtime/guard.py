@@ -336,8 +336,12 @@ class NonFiniteGuard:
             return
         bad = [(each, gradient) for each, gradient in gradients if not self._is_known(each)]
         self._gradients_fine = _are_finite([gradient for _, gradient in bad])
-        if not self._gradients_fine and self._scale is None:
+        if self._gradients_fine:
+            return
+        if self._scale is None:
             self._explain_gradients(graph, 1.0)
+        else:
+            self._explain_scaled(graph)
 
     # -- optimizers ----------------------------------------------------------------------------------------------------
 
@@ -532,7 +536,7 @@ class NonFiniteGuard:
         reached = [call for call in self._calls.recent if call.is_reached and call.gradients]
         for call in reversed(reached):
             kept = {index: each for index, each in call.gradients.items() if each is not None}
-            if not is_scaled and any(not look_at(each).is_fine for each in kept.values()):
+            if any(not look_at(each).is_fine for each in kept.values()):
                 continue  # given to it
             divided = {index: each / scale for index, each in kept.items()} if is_scaled else kept
             found = self._look_again(call, divided) if len(kept) == len(call.gradients) else "its gradient was too large to keep"
@@ -546,6 +550,14 @@ class NonFiniteGuard:
                 return
         if not is_scaled:
             self._report_gradients(reached[0] if reached else None, None)
+
+    def _explain_scaled(self, graph: LossGraph) -> None:
+        """Scaled gradients overflow, to Inf: report what makes NaN of finite ones in the loss."""
+        source = graph.gradient_source()
+        if source is not None and source[1].nan:
+            steps = self._steps_now(graph)
+            if self._begin_finding(steps, is_scaled=True):
+                self._report(self._on_the_way_back(graph, *source), None, steps)
 
     def _report_gradients(self, call: RootCall | None, why: object) -> None:
         bad = [(each, each.grad) for each in self._parameters() if each.grad is not None and not look_at(each.grad).is_fine]
