@@ -62,7 +62,7 @@ def _outcome(program: Path, step: int | None, says: tuple[str, ...]) -> Outcome:
     with tempfile.TemporaryDirectory() as place:
         saved = Path(place) / "run.json"
         call = [sys.executable, "-W", "ignore", "-m", "torchscan", "inspect", "--save", str(saved), "--", str(program)]
-        done = subprocess.run(call, capture_output=True, text=True, check=False)  # noqa: S603
+        done = subprocess.run(call, capture_output=True, text=True, check=False)
         if not saved.exists():
             return Outcome("failed", None, done.stderr[-200:])
         found = json.loads(saved.read_text())["nonfinite"]
@@ -82,7 +82,9 @@ def _outcome(program: Path, step: int | None, says: tuple[str, ...]) -> Outcome:
 def _said(text: str) -> str:
     """Return the remark with the finding, in one line."""
     words = " ".join(text.split())
-    starts = [words.find(each) for each in ("the first NaN", "the first Inf", "the gradient of ", "parameter ") if each in words]
+    starts = [
+        words.find(each) for each in ("the first NaN", "the first Inf", "the gradient of ", "parameter ") if each in words
+    ]
     if not starts:
         return ""
     return words[min(starts) :].partition(" Medians of ")[0]

@@ -96,9 +96,10 @@ class Run(Inspected):
         if guard.is_scaled and found.phase in ("backward", "loss"):
             self._refined[found] = None
             return
-        self._refined[found] = guard.refined(found)
-        if found.phase != "loss":
-            self._listener(self._refined[found])
+        better = guard.refined(found)
+        self._refined[found] = better
+        if better is not None and found.phase != "loss":
+            self._listener(better)
 
     def finish(self) -> RunFacts:
         """Follow it no longer; what was found."""

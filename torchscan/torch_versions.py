@@ -26,9 +26,9 @@ from torch.utils._python_dispatch import _disable_current_modes as without_modes
 from torch.utils._python_dispatch import _pop_mode as pop_mode
 
 __all__ = [
+    "FORMATS_STACK",
     "FUSES_GROUPED_QUERIES",
     "NO_BACKWARD_PASS",
-    "FORMATS_STACK",
     "RUNS_BACKWARD",
     "TELLS_UNPACKING",
     "WRITTEN_IN_PYTHON",

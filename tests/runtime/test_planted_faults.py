@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.planted import PLANTED
-from torchscan.cli.main import main
 from torchscan import open_run
+from torchscan.cli.main import main
 
 
 @pytest.mark.filterwarnings("ignore:std")

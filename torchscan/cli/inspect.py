@@ -199,7 +199,9 @@ def _of_program(options: argparse.Namespace) -> int | None:
     program = program_of(options.program)
     errors = sys.stderr  # a script may put another in its place, and close it
     guard = guard_of(options.on_nonfinite)
-    watch = partial(Run, warm_up=1, steps=options.steps, on_nonfinite=options.on_nonfinite, checks=(), device="auto", guard=guard)
+    watch = partial(
+        Run, warm_up=1, steps=options.steps, on_nonfinite=options.on_nonfinite, checks=(), device="auto", guard=guard
+    )
     with LargestModule(watch, guard) as largest:
         status = run_program(program, is_last=options.is_last)
     if not largest.is_of_this_process:
@@ -231,7 +233,7 @@ def _show(largest: LargestModule, options: argparse.Namespace) -> int:
 def _facts_of(largest: LargestModule) -> tuple[RunFacts | None, NonFiniteError | None]:
     """What was found in the last step may only be raised now."""
     try:
-        return largest.facts(), None
+        return largest.facts(), largest.found_last
     except NonFiniteError as error:
         return largest.facts(), error
 

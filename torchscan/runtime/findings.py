@@ -11,7 +11,7 @@ from torch import Tensor
 from torchscan.runtime.finiteness import look_at, range_of
 
 #: in a module's forward pass; in the backward pass of what it made; in what the model was given; in the gradient that it was
-#: given, by a loss; in gradients, between the backward pass and the optimizer's step; in parameters, by the optimizer's step; in
+#: given, by a loss; in gradients, between the backward pass and the optimizer's step; in parameters, by the optimizer; in
 #: parameters and buffers after the step, by something else
 Phase = Literal["forward", "backward", "input", "loss", "gradient", "optimizer", "update"]
 

@@ -1,4 +1,4 @@
-"""A cheap check of every training step to the end of a run: the loss, the gradients, and what optimizers make of the parameters.
+"""A cheap check of every training step to the end of a run: the loss, the gradients, and the parameters after the optimizer.
 
 Each is one sum or one fused norm. On a CUDA device nothing waits for it: it is read when it has arrived, up to a step later.
 When a check fails, the call that is to blame is repeated on a copy and inspected closely, until module, operator and line are
@@ -41,7 +41,7 @@ from torchscan.runtime.compiling import CompileWatch
 from torchscan.runtime.findings import Bad, CheckedModule, GuardFacts, NonFinite, ranges_of
 from torchscan.runtime.finiteness import FINE, Look, is_plain, is_readable, look_at
 from torchscan.runtime.loss_graph import LossGraph, operator_of
-from torchscan.runtime.root_calls import ModuleSteps, RootCall, RootCalls
+from torchscan.runtime.root_calls import ModuleSteps, RootCall, RootCalls, is_capturing_here
 from torchscan.runtime.second_look import is_looking_again, look_again
 from torchscan.runtime.values import Listener
 from torchscan.torch_versions import (
@@ -49,6 +49,7 @@ from torchscan.torch_versions import (
     RUNS_BACKWARD,
     compile_callbacks,
     forget_hooks,
+    is_transforming,
     norms_of,
     not_compiled,
     put_in,
@@ -114,9 +115,13 @@ class NonFiniteGuard:
         """True while a backward pass goes on whose loss a GradScaler has scaled: it skips steps whose gradients overflow."""
         return self._scale is not None
 
-    def refined(self, found: NonFinite) -> NonFinite:
-        """Return what an inspection has found, with what the guard knows about parameters."""
-        if found.phase != "forward" or not found.weights or not self._was_fine or self._is_spoilt():
+    def refined(self, found: NonFinite) -> NonFinite | None:
+        """Return what an inspection has found, with what the guard knows about parameters, or None if it has reported it."""
+        if found.phase != "forward" or not found.weights:
+            return found
+        if self._is_spoilt():
+            return None
+        if not self._was_fine:
             return found
         return replace(found, phase="update", cause=_WRITTEN, operator=None, line=None, inputs=())
 
@@ -195,9 +200,7 @@ class NonFiniteGuard:
         forget_hooks(self._before, self._after)
 
     def _is_off(self) -> bool:
-        return (
-            not self.is_started or self._busy or os.getpid() != self._process or is_recording() or is_looking_again()
-        )
+        return not self.is_started or self._is_blind() or os.getpid() != self._process
 
     @contextlib.contextmanager
     def _looking(self) -> Iterator[None]:
@@ -209,12 +212,16 @@ class NonFiniteGuard:
         except TorchscanError:
             raise
         except Exception as error:
-            self._busy = False
-            self.finish()
-            said = f"{type(error).__name__}: {error}"[:300]
-            warn_user(f"torchscan hit an internal error and stopped checking for NaN; training is not affected: {said}")
+            self._give_up(error)
         finally:
             self._busy = False
+
+    def _give_up(self, error: Exception) -> None:
+        """An internal error ends the checks, not the run."""
+        self._late.clear()
+        self.finish()
+        said = f"{type(error).__name__}: {error}"[:300]
+        warn_user(f"torchscan hit an internal error and stopped checking for NaN; training is not affected: {said}")
 
     def facts(self) -> GuardFacts:
         """Return what was checked and found so far."""
@@ -237,24 +244,38 @@ class NonFiniteGuard:
     # -- calls of modules ----------------------------------------------------------------------------------------------
 
     def _note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if self._busy or is_dynamo_compiling() or is_recording() or is_looking_again():
+        if self._is_blind():
             return
-        opened = self._calls.begin(module, args)
-        if opened is None or not opened.steps.has_parameters:
-            return
+        try:
+            call = self._calls.begin(module, args)
+            if call is not None and call.steps.has_parameters:
+                self._begin_root(call, module)
+        except Exception as error:
+            self._give_up(error)
+
+    def _begin_root(self, call: RootCall, module: nn.Module) -> None:
         self._note_lines(on=False)
-        if opened.steps.is_new:
-            opened.steps.is_new = False
-            with self._looking():  # infinities that are there from the start are masks
+        if call.steps.is_new:
+            call.steps.is_new = False
+            with self.ours():  # infinities that are there from the start are masks
                 self._know(each for each in module.buffers() if is_readable(each) and not look_at(each).is_fine)
 
     def _note_end(self, module: nn.Module, _args: tuple[Any, ...], *rest: Any) -> None:
-        if self._busy or is_dynamo_compiling() or is_recording() or is_looking_again():
+        if self._is_blind():
             return
         *kwargs, result = rest
-        call = self._calls.end(module, kwargs[0] if kwargs else {}, result)
-        if call is not None and call.has_graph:
-            self._note_lines(on=True)
+        try:
+            call = self._calls.end(module, kwargs[0] if kwargs else {}, result)
+            if call is not None and call.has_graph:
+                self._note_lines(on=True)
+        except Exception as error:
+            self._give_up(error)
+
+    def _is_blind(self) -> bool:
+        """Return whether the current call of a module is none of a training step."""
+        return (
+            self._busy or is_dynamo_compiling() or is_recording() or is_looking_again() or is_transforming() or is_capturing_here()
+        )
 
     def _note_lines(self, *, on: bool) -> None:
         """Have torch note the lines that create nodes of a graph, as in anomaly mode but in short, or not."""
@@ -271,7 +292,7 @@ class NonFiniteGuard:
 
     def _running(self, run: Callable[..., Any], tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> Any:
         """Run a backward pass, in place of torch's function."""
-        if self._is_off() or is_in_backward_pass() or is_dynamo_compiling():
+        if self._is_off() or is_in_backward_pass():
             return run(tensors, *args, **kwargs)
         self._note_lines(on=False)
         graph = None
@@ -411,7 +432,7 @@ class NonFiniteGuard:
         return made
 
     def _note_skipped(self, optimizer: Optimizer) -> None:
-        """Count a step that is skipped because scaled gradients overflow, unless they are not finite without the scale either."""
+        """Count a step that is skipped because scaled gradients overflow. Those that do without a scale are a finding."""
         main = self._main_of(_parameters_of(optimizer))
         self._skipped.append(max(main.begun - 1, 0) if main is not None else self._updates[id(optimizer)])
         if self._gradients_fine is False and self._scale is not None and math.isfinite(self._scale):
@@ -440,8 +461,10 @@ class NonFiniteGuard:
                 else:
                     self._report(self._given(call, given_nan), call)
                 return
-            is_fine = all(look_at(each).is_fine or not look_at(each).nan for each in outputs) if look.nan else all(
-                look_at(each).is_fine for each in outputs
+            is_fine = (
+                all(look_at(each).is_fine or not look_at(each).nan for each in outputs)
+                if look.nan
+                else all(look_at(each).is_fine for each in outputs)
             )
             if outputs and is_fine and len(outputs) == len(call.outputs):
                 continue
@@ -487,7 +510,7 @@ class NonFiniteGuard:
         index = graph.source(nan=bool(look.nan))
         module = self._module_at(graph, index)
         repeated = None if module is None else self._look_again(module)
-        if isinstance(repeated, NonFinite):
+        if isinstance(repeated, NonFinite) and module is not None:
             return replace(repeated, root=self._root_name(module.module()))
         line = graph.line(-1 if index is None else index)
         numel = sum(each.numel() for each in losses)
@@ -539,7 +562,9 @@ class NonFiniteGuard:
             if any(not look_at(each).is_fine for each in kept.values()):
                 continue  # given to it
             divided = {index: each / scale for index, each in kept.items()} if is_scaled else kept
-            found = self._look_again(call, divided) if len(kept) == len(call.gradients) else "its gradient was too large to keep"
+            found = (
+                self._look_again(call, divided) if len(kept) == len(call.gradients) else "its gradient was too large to keep"
+            )
             if isinstance(found, NonFinite):
                 if is_scaled and not self._begin_finding(steps, is_scaled=True):
                     return
@@ -725,7 +750,9 @@ class NonFiniteGuard:
         only = None if self._only is None else self._only()
         if only is None:
             return True
-        return module is only or any(each is only for each in module.modules()) or any(each is module for each in only.modules())
+        return (
+            module is only or any(each is only for each in module.modules()) or any(each is module for each in only.modules())
+        )
 
     def _is_ours(self, optimizer: Optimizer) -> bool:
         only = None if self._only is None else self._only()

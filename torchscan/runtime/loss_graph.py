@@ -1,11 +1,13 @@
-"""The graph between models and a loss: what a script computes outside of modules, seen from the tensor that ``backward()`` is called on.
+"""The graph between models and a loss, seen from the tensor that ``backward()`` is called on.
 
-Its operators are known from the nodes of the graph, which keep some of their operands and results until the backward pass. Their
-lines are known because torch's anomaly mode notes them: it is on from the result of a model to the loss.
+It shows what a script computes outside of modules. Operators are known from the nodes of the graph, which keep some of their
+operands and results until the backward pass. Lines are known because torch's anomaly mode notes them: it is on from the result
+of a model to the loss.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -226,12 +228,11 @@ def _computed(node: Node, saved: dict[str, Any]) -> Tensor | None:
     for overload in packet.overloads():
         arguments = _arguments_for(getattr(packet, overload)._schema.arguments, saved)
         if arguments is not None:
-            try:
+            with contextlib.suppress(Exception):  # the node may keep something else under this name
                 with unseen(), without_torch_function():
                     made = getattr(packet, overload)(**arguments)
-            except Exception:  # the node keeps something else under this name
-                continue
-            return made[0] if isinstance(made, tuple) else made
+                first = made[0] if isinstance(made, tuple) else made
+                return first if isinstance(first, Tensor) else None
     return None
 
 
@@ -254,7 +255,8 @@ def _arguments_for(declared: Sequence[Any], saved: dict[str, Any]) -> dict[str, 
 
 def _line_of(node: Node) -> str | None:
     """Return ``train.py:12 (in loss)``: as the guard noted it, or as torch did, if the user has anomaly mode on."""
-    for entry in reversed(node.metadata.get("traceback_") or []):
+    metadata: Any = node.metadata
+    for entry in reversed(metadata.get("traceback_") or []):
         frame = _FRAME.search(entry)
         if frame is None:
             return str(entry)

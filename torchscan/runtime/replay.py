@@ -128,6 +128,7 @@ def _is_filled(cell: CellType) -> bool:
 
 
 def copy_of(module: nn.Module) -> nn.Module:
+    """Return a copy of the module as it was written, without hooks of the user's."""
     own = copy.deepcopy(original_of(module))
     for each in own.modules():
         for hooks in _hooks_of(each):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.call_tree import Given, is_in_backward_pass
 from torchscan.runtime.finiteness import version_of
-from torchscan.torch_versions import next_node
+from torchscan.torch_versions import is_capturing, next_node
 
 #: calls that are remembered at once
 _MAX_CALLS = 32
@@ -238,8 +238,13 @@ def _alive(value: Any) -> Any:
     return value.tensor() if isinstance(value, _Weak) else value
 
 
+def is_capturing_here() -> bool:
+    """Return whether what runs on CUDA now is captured, to be run later."""
+    return torch.cuda.is_initialized() and is_capturing()
+
+
 def _uses_cuda() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_initialized()
+    return torch.cuda.is_initialized() and not is_capturing()
 
 
 def _autocast_now() -> tuple[str, torch.dtype] | None:
@@ -247,5 +252,3 @@ def _autocast_now() -> tuple[str, torch.dtype] | None:
         if torch.is_autocast_enabled(kind):
             return kind, torch.get_autocast_dtype(kind)
     return None
-
-

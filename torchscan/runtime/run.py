@@ -286,9 +286,9 @@ class Watched:
 
 
 def _first_in_each_step(close: Sequence[NonFinite], cheap: Sequence[NonFinite]) -> tuple[NonFinite, ...]:
-    """Return one finding for each step: that of the close inspection, unless it only saw that the loss was not finite."""
-    sure = {found.step: found for found in close if found.phase != "loss"}
-    late = {found.step: found for found in close if found.phase == "loss"}
+    """Return one finding for each step: that of the close inspection, unless it only saw what came of it."""
+    late = {found.step: found for found in close if found.phase in ("loss", "update")}
+    sure = {found.step: found for found in close if found.step not in late}
     of_others = [found for found in cheap if found.root is not None]
     own = {found.step: found for found in cheap if found.root is None}
     return tuple(sorted([*{**late, **own, **sure}.values(), *of_others], key=lambda found: found.step))

@@ -251,6 +251,8 @@ class LargestModule:
         self._filters = warnings.catch_warnings()
         self._hook: Callable[..., None] = self._before
         self._compiler = CompileWatch(self._look_away, self._look)
+        #: what was found when the program was over
+        self.found_last: NonFiniteError | None = None
         #: of torchscan, on the way: the program goes on without being watched
         self.mistake: Exception | None = None
 
@@ -264,7 +266,10 @@ class LargestModule:
 
     def __exit__(self, *_: object) -> None:
         """Look no longer."""
-        self._guard.finish()
+        try:
+            self._guard.finish()
+        except NonFiniteError as error:  # of a device, whose last step could only be read now
+            self.found_last = error
         self._look_no_longer()
         self._filters.__exit__(None, None, None)
 

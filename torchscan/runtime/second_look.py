@@ -32,7 +32,7 @@ def is_looking_again() -> bool:
 def look_again(call: RootCall, gradients: Mapping[int, Tensor] | None = None) -> NonFinite | str | None:
     """Repeat the call, and its backward pass if there are ``gradients`` of its outputs.
 
-    Return the first producer of what is not finite, the reason why the call cannot be repeated, or None if everything is finite.
+    Return the first producer of what is not finite, the reason why the call cannot be repeated, or None if all is finite.
     """
     module, given = call.module(), call.given()
     if module is None:
@@ -51,9 +51,7 @@ def look_again(call: RootCall, gradients: Mapping[int, Tensor] | None = None) ->
         _local.is_at_work = False
 
 
-def _repeat(
-    module: nn.Module, given: Given, call: RootCall, gradients: Mapping[int, Tensor], undo: Undo
-) -> NonFinite | None:
+def _repeat(module: nn.Module, given: Given, call: RootCall, gradients: Mapping[int, Tensor], undo: Undo) -> NonFinite | None:
     for context in (without_modes, without_hooks_for_gradients, as_written):
         undo.enter(context, is_of_process=False)
     keep_random_state(undo)
