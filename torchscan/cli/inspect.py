@@ -32,9 +32,10 @@ Here a TARGET is built with data, and its steps are real ones on this machine.""
 _SCRIPT = """\
 After -- comes a script as it is started: python train.py, python -m package.module. It runs in
 this process, with its own output, warnings and exit status; the table goes to standard error, or
-to --output. Steps are those of the largest module that trains, and after them nothing is watched
-any more. torch is imported before the script begins. Where it ends by os._exit or by a signal
-other than Ctrl-C, there is no table."""
+to --output. The first --steps steps of the largest module that trains are timed. Every training
+step of every module is checked for NaN and Inf, to the end of the script. torch is imported
+before the script begins. Where it ends by os._exit or by a signal other than Ctrl-C, there is no
+table."""
 _EXAMPLES = """\
 examples
   torchscan inspect torchvision:resnet50 --training --batch-size 8
@@ -43,9 +44,11 @@ examples
   torchscan inspect --steps 20 --save run.json --trace trace.json -- python -m package.train
   torchscan inspect --on-nonfinite raise -- python train.py"""
 _FOUND = """\
-Values that are NaN or infinite are found in any case, and who made them is said below the table.
-With --on-nonfinite warn it is said at once, too; with raise the step ends there, in a script by an
-exception, and the exit status is 1."""
+NaN and Inf are reported below the table, with the step, the module, the operator and the line.
+In timed steps every result and gradient is checked, in later ones the loss, the gradients before
+the optimizer's step and the parameters after it; the call that is to blame is then repeated. With
+--on-nonfinite warn they are reported at once, too; with raise the step ends there, in a script by
+an exception, and the exit status is 1."""
 
 #: seconds that the first process waits for what the others save
 _PATIENCE = 10.0
@@ -61,7 +64,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--device", metavar="cpu|cuda", help="where a TARGET runs: cpu, cuda, cuda:1 (default: cuda if it is there)"
     )
-    parser.add_argument("--steps", metavar="N", type=positive, default=5, help="how many, after one that warms up (default 5)")
+    parser.add_argument("--steps", metavar="N", type=positive, default=5, help="time so many, after one that warms up (default 5)")
     parser.add_argument(
         "--on-nonfinite",
         choices=("record", "warn", "raise"),

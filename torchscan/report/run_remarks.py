@@ -124,8 +124,10 @@ def _measured(run: RunFacts) -> list[str]:
 
 def _checked(run: RunFacts) -> list[str]:
     """Return how many steps were checked for NaN and Inf."""
-    if not run.checked_steps:
+    if run.checked_steps is None:
         return []
+    if not run.checked_steps:
+        return ["No step trained: only the measured steps were checked for NaN and Inf."]
     said = [f"{_steps(run.checked_steps)} checked for NaN and Inf: the loss, gradients and parameters."]
     if run.trained:
         said.append(f"Modules that train: {'; '.join(f'{each.name}, {_steps(each.steps)}' for each in run.trained)}.")

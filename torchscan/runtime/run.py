@@ -154,8 +154,8 @@ class RunFacts(Result, Inspected):
     #: of each step with values that are not finite, who made the first of them; and in how many steps there were any
     nonfinite: tuple[NonFinite, ...] = ()
     nonfinite_steps: int = 0
-    #: training steps whose loss, gradients and parameters were checked, the measured ones and those after them
-    checked_steps: int = 0
+    #: training steps whose loss, gradients and parameters were checked, the measured ones and those after them; None: not known
+    checked_steps: int | None = None
     #: modules that train, where there are several, with the steps in which each was checked
     trained: tuple[CheckedModule, ...] = ()
     #: steps that a GradScaler skipped because scaled gradients overflowed, and the first of them
