@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--truth", action="store_true", help="compare everything, and write docs/how-true.md")
     parser.add_argument("--field", action="store_true", help="measure the default call on models that people have")
     parser.add_argument("--meshes", action="store_true", help="compare training on 64 cards with published throughputs")
+    parser.add_argument("--finetuning", action="store_true", help="compare memory of full fine-tuning with measured memory")
     parser.add_argument("--generation", action="store_true", help="compare estimated with measured times of generated tokens")
     parser.add_argument("--inspect", action="store_true", help="what inspecting real steps costs, and how much it attributes")
     parser.add_argument("--watch", action="store_true", help="what watching training costs")
@@ -90,6 +91,10 @@ def main() -> None:
 
         compare_meshes()
         return
+    if options.finetuning:
+        from truth_memory import compare_finetuning
+
+        sys.exit(compare_finetuning(TRUTH))
     if options.generation:
         from benchmark_generation import compare_generation, compare_joined
 

@@ -43,7 +43,7 @@ MEASURED = (
 FITTED = MEASURED[:1]
 
 CHANGED = "the model has changed since it was measured"
-FUSED = "measured with apex's fused RMS norm, which is not what is recorded"
+FUSED = "measured with a fused RMS norm (apex's, or torch's), which is not what is recorded"
 CLOCK = "the card runs above the clock of its data sheet"
 UNKNOWN = "no known reason"
 #: table, models, why they were measured faster than the bound

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 import torchscan
 from tests.observables import process_state
 from tests.recording.test_record import Calls
-from torchscan import estimate_memory
+from torchscan import Scan, estimate_memory
 from torchscan.errors import InputError
 
 GIB = 2**30
@@ -40,10 +40,10 @@ def test_an_inference_by_hand() -> None:
 
 
 def test_a_training_step_by_hand() -> None:
-    """Largest when the gradient of the first weight is there: a ReLU's result is kept, an output and a loss are held."""
+    """Largest when the gradient of the first weight is there: a ReLU's result is kept, a loss is held."""
     estimate = estimate_memory(two_layers(), (100,), batch_size=8, training=True, loss=torch.sum, optimizer="SGD")
     gradient = WEIGHTS
-    held = 8 * 400 + 8 * 40 + 4 + 4  # input, output, loss, and the loss's own gradient
+    held = 8 * 400 + 4 + 4  # input, loss, and the loss's own gradient
     assert estimate.peak_by_phase["backward"] == WEIGHTS + gradient + held + 8 * 800
     assert estimate.by_kind["gradients"] == gradient
 
@@ -257,7 +257,8 @@ def test_what_a_layer_leaves_behind() -> None:
     layers = {layer.path: layer.activation_bytes for layer in estimate_memory(two_layers(), (100,), batch_size=8).layers}
     assert layers == {"": 8 * 40, "0": 8 * 800, "1": 8 * 800, "2": 8 * 40}
     estimate = estimate_memory(two_layers(), (100,), batch_size=8, training=True, loss=torch.sum)
-    assert {layer.path: layer.activation_bytes for layer in estimate.layers} == {"": 6724, "0": 0, "1": 6400, "2": 320}
+    activations = {layer.path: layer.activation_bytes for layer in estimate.layers}
+    assert activations == {"": 6404, "0": 0, "1": 6400, "2": 0}
 
 
 def test_the_peak_of_a_layer_is_that_of_all_memory_meanwhile() -> None:
@@ -430,6 +431,33 @@ def test_nothing_is_left_behind() -> None:
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
 
 
+def test_an_earlier_batch_has_gradients_and_costs_nothing() -> None:
+    """They are there from the beginning, and one addition for each of their elements comes in."""
+    step: dict[str, Any] = {"batch_size": 32, "training": True, "device": "H100", "progress": False}
+    first, after_another = (Scan(two_layers(), (100,), **step, accumulate=accumulate) for accumulate in (False, True))
+    params = sum(each.numel() for each in two_layers().parameters())
+    macs, flops = (
+        [sum(getattr(each, name) for each in scan.roofline.operators) for scan in (first, after_another)]
+        for name in ("macs", "flops")
+    )
+    assert macs[1] == macs[0]
+    assert flops[1] == flops[0] + params
+    assert len(after_another.steps.modules) == len(first.steps.modules)
+    at_start = [scan.memory.timeline[0].by_kind["gradients"] for scan in (first, after_another)]
+    assert at_start == [0, 4 * params]
+
+
+def test_a_held_output_is_the_difference_that_the_assumptions_name() -> None:
+    step: dict[str, Any] = {"batch_size": 32, "training": True, "loss": lambda output: output.sum()}
+    dropped, held = (estimate_memory(two_layers(), (100,), **step, holds_output=holds) for holds in (False, True))
+    after = [estimate.timeline[-1].total for estimate in (dropped, held)]
+    assert after[1] - after[0] == 4 * 32 * two_layers()(torch.zeros(1, 100)).numel()
+    assert any("holds_output" in each for each in dropped.assumptions)
+    assert not any("holds_output" in each for each in held.assumptions)
+    without_loss = estimate_memory(two_layers(), (100,), batch_size=32, training=True)
+    assert not any("holds_output" in each for each in without_loss.assumptions)
+
+
 def test_gradients_that_were_there_stay() -> None:
     model = two_layers()
     model(torch.randn(2, 100)).sum().backward()
@@ -496,13 +524,13 @@ class Picky(nn.Module):
 
 
 def test_a_model_that_asks_for_values_runs_on_data() -> None:
-    """3 of 4 rows are kept. Its weights are as before; the optimizer has updated copies."""
+    """Of 4 rows 3 are picked, and kept for the gradient. Its weights are as before; the optimizer has updated copies."""
     model, x = Picky(), torch.ones(4, 100)
     x[0] = -1
     before = model.layer.weight.detach().clone()
     estimate = estimate_memory(model, args=(x,), training=True, loss=torch.sum, optimizer="AdamW")
     at_end_of_forward = [moment for moment in estimate.timeline if moment.phase == "forward"][-1].by_kind
-    assert at_end_of_forward["activations"] >= 3 * 400 + 3 * 800
+    assert at_end_of_forward["activations"] >= 3 * 400
     assert estimate.by_kind["optimizer"] == 2 * 4 * 100 * 200 + 4
     assert estimate.by_kind["gradients"] == 4 * 100 * 200
     assert "on these data" in estimate.assumptions[-1]
@@ -555,7 +583,7 @@ def test_hooks_of_all_optimizers_hear_nothing_of_it() -> None:
 
 
 def test_an_unused_parameter_is_there_once() -> None:
-    """Its weight of 40,000 bytes is a parameter and nothing else, besides a layer of 80, its gradient, input and output."""
+    """Its weight of 40,000 bytes is a parameter and nothing else, besides a layer of 80, its gradient and input."""
     model = nn.Linear(4, 4)
     model.spare = nn.Linear(100, 100, bias=False)
     estimate = estimate_memory(model, (4,), training=True, loss=torch.sum, optimizer="SGD")
@@ -564,15 +592,15 @@ def test_an_unused_parameter_is_there_once() -> None:
         "parameters": 40_080,
         "inputs": 16,
         "gradients": 80,
-        "activations": 16 + 4,
+        "activations": 4,
     }
 
 
 def test_copies_that_an_optimizer_updates_take_no_memory() -> None:
-    """The step of a model that runs on data ends with its output (1,600 a row) and loss, gradients and state."""
+    """The step of a model that runs on data ends with its loss, gradients and state."""
     estimate = estimate_memory(Picky(), args=(torch.ones(2, 100),), training=True, loss=torch.sum, optimizer="AdamW")
     at_end = estimate.timeline[-1].by_kind
-    assert at_end["activations"] == 2 * 800 + 4
+    assert at_end["activations"] == 4
     assert (at_end["gradients"], at_end["optimizer"]) == (80_000, 160_004)
 
 

@@ -14,6 +14,7 @@ from torchscan.analyses.receptive_field import ReceptiveField, receptive_fields
 from torchscan.analyses.receptive_field.result import Short
 from torchscan.analyses.totals import total_cost
 from torchscan.errors import RecordError, TorchscanError, warn_user
+from torchscan.hardware.devices import can_estimate_for
 from torchscan.ops import OpCost
 from torchscan.question import asking
 from torchscan.recording.arguments import RunArguments, ScanArguments
@@ -60,8 +61,7 @@ def crawl_module(
         memory: whether to include its memory. With a ``device`` there are times, too.
     """
     scan = Scan(module, input_shape, dtype, **asked)
-    times = asked.get("device") is not None
-    return scan.describe(convention, strict=strict, receptive_field=receptive_field, memory=memory, times=times)
+    return scan.describe(convention, strict=strict, receptive_field=receptive_field, memory=memory, times=scan.has_device)
 
 
 @asking
@@ -97,7 +97,7 @@ def summary(
     """
     width = width_of(sys.stdout) if width is None else width
     check_layout(columns, wrap_mode, width)
-    has_device = asked.get("device") is not None
+    has_device = can_estimate_for(asked.get("device"))
     shown = usual_columns(receptive_field, effective_rf_stats, has_device) if columns is None else columns
     require_device(shown, has_device=has_device)
     scan = Scan(module, input_shape, dtype, **asked)

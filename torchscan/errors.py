@@ -8,9 +8,15 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from torchscan.escapes import printable_text
+
 
 class TorchscanError(Exception):
     """Base of all errors of torchscan. The message says what is wrong, where, and what to try."""
+
+    def __str__(self) -> str:
+        """Return the message without control characters, which names of modules and files may contain."""
+        return printable_text(super().__str__())
 
 
 class InputError(TorchscanError, ValueError):
@@ -23,6 +29,8 @@ class RecordError(TorchscanError, RuntimeError):
     #: the record up to there, a ``Trace``, and which call of a module failed in it; None: there is none
     so_far: Any = None
     failed: int | None = None
+    #: the ``input_shape`` without what may be a batch dimension, to be tried before it is suggested; None: there is none
+    without_batch: Any = None
 
 
 class UnpricedError(TorchscanError):
@@ -64,4 +72,4 @@ def warn_user(message: str) -> None:
     depth, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
         depth, frame = depth + 1, frame.f_back
-    warnings.warn(message, stacklevel=depth)
+    warnings.warn(printable_text(message), stacklevel=depth)

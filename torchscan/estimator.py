@@ -44,21 +44,21 @@ def memory_of(scan: Scan, *, largest_batch: bool = False, longest_sequence: bool
     estimate = scan.memory
     if largest_batch:
         what = "the largest batch: at another batch size"
-        estimate = _with_largest(estimate, scan.batch_search(), "largest_batch_size", what)
+        estimate = _with_largest(estimate, scan.batch_search(), ("largest_batch_size", "safe_batch_size"), what)
     if longest_sequence:
         what = "the longest sequence: at another length"
-        estimate = _with_largest(estimate, scan.length_search(), "longest_sequence", what)
+        estimate = _with_largest(estimate, scan.length_search(), ("longest_sequence", "safe_sequence"), what)
     return estimate
 
 
-def _with_largest(estimate: MemoryEstimate, search: SizeSearch, name: str, what: str) -> MemoryEstimate:
+def _with_largest(estimate: MemoryEstimate, search: SizeSearch, names: tuple[str, str], what: str) -> MemoryEstimate:
     try:
-        largest = search.largest()
+        sizes = search.largest(), search.largest_within_margin()
     except TorchscanError as error:
         remark = f"nothing about {what} {str(error).splitlines()[0]}"
         return replace(estimate, assumptions=(*estimate.assumptions, remark))
     assert estimate.verdict is not None  # noqa: S101 - a search without a device raises
-    found: dict[str, Any] = {name: largest}
+    found: dict[str, Any] = dict(zip(names, sizes, strict=True))
     return replace(estimate, verdict=replace(estimate.verdict, **found))
 
 

@@ -23,6 +23,7 @@ from torchscan.runtime.guard import NonFiniteGuard
 from torchscan.runtime.inspector import Inspector
 from torchscan.runtime.provenance import provenance_of
 from torchscan.runtime.run import Inspected, RunFacts, Watched, run_of
+from torchscan.runtime.step import StepCounts
 
 Reaction = Literal["record", "warn", "raise"]
 
@@ -55,11 +56,18 @@ class Run(Inspected):
         self._own_guard = NonFiniteGuard(self._listener, model) if guard is None else None
         self._guard = guard or self._own_guard
         #: what the inspection found, as the guard knows it better; None: it is as it should be
-        self._refined: dict[NonFinite, NonFinite | None] = {}
+        self._refined: dict[tuple[int, str, str], NonFinite | None] = {}
         self._warm_up = warm_up
         self._steps = steps
+        self._awaits_training = True
         self._device = device
         self._facts: RunFacts | None = None
+
+    def expect_evaluation(self) -> None:
+        """The model is known not to train: forward passes are the steps that were asked for."""
+        self._awaits_training = False
+        if self._inspector is not None:
+            self._inspector.awaits_training = False
 
     def start(self, under_way: Begun | None = None) -> Run:
         """Follow the model from now on; where a hook of its call does this, with the call that is ``under_way``."""
@@ -94,10 +102,10 @@ class Run(Inspected):
             self._listener(found)
             return
         if guard.is_scaled and found.phase in ("backward", "loss"):
-            self._refined[found] = None
+            self._refined[_key(found)] = None
             return
         better = guard.refined(found)
-        self._refined[found] = better
+        self._refined[_key(found)] = better
         if better is not None and found.phase != "loss":
             self._listener(better)
 
@@ -134,8 +142,10 @@ class Run(Inspected):
         """True once enough steps are measured. Values are checked until :meth:`finish`."""
         return self._facts is not None
 
-    def _finish_after(self, steps: int) -> None:
-        if self._steps is not None and steps >= self._warm_up + self._steps:
+    def _finish_after(self, over: StepCounts) -> None:
+        """An evaluation may come first, so its passes end nothing, unless it is known that none trains."""
+        taken = over.trained if self._awaits_training else sum(over)
+        if self._steps is not None and taken >= self._warm_up + self._steps:
             self._finish_measuring()
 
     def _facts_of(self, inspector: Inspector) -> RunFacts:
@@ -151,7 +161,7 @@ class Run(Inspected):
 
     def _with_refined(self, watched: Watched) -> Watched:
         """Return what was seen without what is as it should be."""
-        better = [self._refined.get(found, found) for found in watched.nonfinite]
+        better = [self._refined.get(_key(found), found) for found in watched.nonfinite]
         kept = tuple(found for found in better if found is not None)
         dropped = len(better) - len(kept)
         return replace(watched, nonfinite=kept, nonfinite_steps=watched.nonfinite_steps - dropped)
@@ -160,7 +170,7 @@ class Run(Inspected):
         example = inspector.example_of(watched)
         if example is None:
             return Expectation()
-        training = any(step.backward_span for step in watched.steps)
+        training = any(step.backward_span for step in watched.usual.steps)
         return expectation_of(inspector.model, example, training=training, device=self._device, autocast=inspector.autocast)
 
     def assert_step_time(self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0) -> None:
@@ -217,6 +227,10 @@ class Run(Inspected):
         return self.facts.info
 
 
+def _key(found: NonFinite) -> tuple[int, str, str]:
+    return found.step, found.phase, found.path
+
+
 def inspect(
     model: nn.Module,
     *,
@@ -232,8 +246,9 @@ def inspect(
 
     Args:
         warm_up: of several steps, how many of the first are left out.
-        steps: how many are measured. In later ones the loss, the gradients and the parameters are checked for NaN and Inf, and
-            the call that is to blame is repeated on a copy to find the operator. None: all are measured.
+        steps: how many training steps are measured. In later ones the loss, the gradients and the parameters are checked for
+            NaN and Inf, and the call that is to blame is repeated on a copy to find the operator. Forward passes without a backward
+            pass, as in a validation, are measured apart and do not count. None: all are measured.
         on_nonfinite: what happens when a value is NaN or infinite that should not be, in any step: it is recorded, warned of as
             well, or :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
         checks: functions of a path, a kind ("output", "output_gradient", "parameter", "parameter_gradient") and a tensor. What
@@ -255,6 +270,11 @@ def inspect(
 def guard_of(on_nonfinite: Reaction) -> NonFiniteGuard:
     """Return what checks the steps of all models of a script."""
     return NonFiniteGuard(_listener(on_nonfinite))
+
+
+def inspect_within(guard: NonFiniteGuard, model: nn.Module, *, steps: int, on_nonfinite: Reaction) -> Run:
+    """Return an inspection of a model in a script whose steps a guard checks."""
+    return Run(model, warm_up=1, steps=steps, on_nonfinite=on_nonfinite, checks=(), device="auto", guard=guard)
 
 
 def _listener(reaction: Reaction) -> Callable[[NonFinite], None]:

@@ -297,4 +297,23 @@ def _number(name: str, value: Any, metric: Measure[Any]) -> float:
     is_number = hasattr(type(value), "__float__") and not isinstance(value, bool)  # including NumPy's
     if not is_number or not 0 <= value < _ENDLESS:
         raise InputError(f"{name} is {str(value)[:40]}: give a number, or a text such as '25M'")
-    return float(value)
+    number = float(value)
+    meant = _with_units(number, metric)
+    if meant:
+        raise InputError(f"{name} is {value}, a number without a unit: give {meant}")
+    return number
+
+
+#: bare numbers from which on a limit is more likely to be of another unit: seconds, bytes, and a share of all
+MAX_BARE_SECONDS, MAX_BARE_BYTES, MAX_BARE_SHARE = 1.0, 2.0**50, 1.0
+
+
+def _with_units(number: float, metric: Measure[Any]) -> str:
+    """Return what may have been meant by a number above any sense, or "" if it makes sense."""
+    if metric.parse is units.parse_duration and number >= MAX_BARE_SECONDS:
+        return f"'{number:g} ms' or '{number:g} s'"
+    if metric.parse is units.parse_memory and number > MAX_BARE_BYTES:
+        return "bytes, or a text such as '16 GiB'"
+    if metric.parse is units.parse_share and number > MAX_BARE_SHARE:
+        return f"'{number:g} %', or a share from 0 to 1"
+    return ""

@@ -91,7 +91,7 @@ def _shown(scan: Scan, title: str | None, run: Measuring | None, excuse: Excuse)
         return _unfinished(scan, name, error, said)
     measured = None if run is None else _of_this_model(run.measured(), original_of(scan.question.module))
     memory = known("Memory", lambda: scan.memory)
-    roofline = None if scan.question.device is None else known("Time", lambda: scan.roofline)
+    roofline = None if not scan.has_device else known("Time", lambda: scan.roofline)
     return _finished(scan, name, memory, roofline, measured, reasons)
 
 

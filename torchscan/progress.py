@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TextIO
 
-from torchscan.units import printable
+from torchscan.escapes import printable
 
 _PATIENCE, _TICK = 1.0, 0.5
 #: characters of what is done: a longer line would not go away

@@ -88,8 +88,12 @@ class _ModelBudget:
             raise InputError('give a model and limits, model_budget(model, (3, 224, 224), max_params="25M"), or name="…"')
         else:
             budget = Budget(name=type(module).__name__)
-        own = {"limits": {**budget.limits, **limits}, "strict": given.pop("strict", budget.strict)}
-        merged = replace(budget, **own)
+        merged = replace(
+            budget,
+            limits={**budget.limits, **limits},
+            strict=given.pop("strict", budget.strict),
+            per_sample=given.pop("per_sample", budget.per_sample),
+        )
         outcome = check_built(merged, Built(module).converted(budget.dtype), update=update, **given)
         if budget.step_time is None:
             return outcome

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from torchscan.errors import InputError
+from torchscan.hardware.devices import is_torch_device
 from torchscan.recording.arguments import DEFINITIONS
 from torchscan.recording.precision import Precision, checked_precision, in_precision, with_channels_last
 from torchscan.recording.request import Execute, Inputs, Mode, PassRequest, require_module
@@ -29,6 +30,7 @@ class Question(Inputs):
     backward: Backward = False
     optimizer: OptimizerChoice | None = None
     accumulate: bool = False
+    holds_output: bool = False
     precision: Precision | None = None
     device: str | None = None
     context_bytes: int | None = None
@@ -38,10 +40,13 @@ class Question(Inputs):
     def __post_init__(self) -> None:
         """Refuse contradictory arguments; what a pass needs is checked when it is recorded."""
         require_module(self.module)
+        if is_torch_device(self.device):
+            object.__setattr__(self, "device", str(self.device))
         checked_precision(self.precision)
         for name, flag in (
             ("training", self.training),
             ("accumulate", self.accumulate),
+            ("holds_output", self.holds_output),
             ("compiled", self.compiled),
             ("progress", self.progress),
         ):
@@ -53,8 +58,9 @@ class Question(Inputs):
             raise InputError("loss and backward were both given a function: give the loss once, as loss=")
         if self.context_bytes is not None and not _is_amount(self.context_bytes):
             raise InputError(f"context_bytes is {self.context_bytes!r}: give a number of bytes, such as 1430 * 2**20")
-        if not self.has_backward and (self.loss is not None or self.optimizer is not None or self.accumulate):
-            raise InputError("loss, optimizer and accumulate belong to a training step: pass training=True")
+        only_in_training = (self.loss is not None, self.optimizer is not None, self.accumulate, self.holds_output)
+        if not self.has_backward and any(only_in_training):
+            raise InputError("loss, optimizer, accumulate and holds_output belong to a training step: pass training=True")
 
     @property
     def has_backward(self) -> bool:
@@ -87,6 +93,7 @@ class Question(Inputs):
             loss=None,
             optimizer=None,
             accumulate=False,
+            holds_output=False,
         )
 
     def in_pieces(self, kernels: Kernels, change: Change | None = None) -> PassRequest:
@@ -95,6 +102,7 @@ class Question(Inputs):
             self.whole(),
             optimizer=self.optimizer,
             accumulate=self.accumulate,
+            holds_output=self.holds_output,
             in_pieces=True,
             device_type=kernels.device_type,
             has_flash=kernels.has_flash,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from torchscan.escapes import printable_text
+
 R = TypeVar("R")
 
 
@@ -18,8 +20,8 @@ class Result:
     __slots__ = ()
 
     def __str__(self) -> str:
-        """As text."""
-        return _writers_of(self)[0](self)
+        """Return the result as text without control characters, which names of modules may contain."""
+        return printable_text(_writers_of(self)[0](self))
 
     def _repr_html_(self) -> str:
         return _writers_of(self)[1](self)

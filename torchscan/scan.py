@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from torchscan.analyses.conventions import Convention
-from torchscan.analyses.memory_estimate import MemoryEstimate, estimate_of
+from torchscan.analyses.last_batch import last_batch
+from torchscan.analyses.memory_estimate import OUTPUT_DROPPED, MemoryEstimate, estimate_of
 from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.analyses.module_costs import call_costs, unpriced_operators
@@ -20,7 +21,8 @@ from torchscan.analyses.remedies import Asker, Remedies, RemedyMetric
 from torchscan.analyses.roofline import Fabric, Rates, Roofline, numbers_of, require_format, roofline_of
 from torchscan.analyses.totals import require_prices
 from torchscan.errors import InputError, warn_user
-from torchscan.hardware.devices import Device, device_named
+from torchscan.escapes import printable
+from torchscan.hardware.devices import Device, can_estimate_for, device_named
 from torchscan.hardware.process_memory import NO_OVERHEAD, Overhead, cuda_overhead
 from torchscan.once import once
 from torchscan.progress import progress
@@ -72,7 +74,7 @@ class Scan:
         """A short one: which pass of which model."""
         what = "training step" if self.question.has_backward else "inference"
         where = "" if self.question.device is None else f" on {self.question.device}"
-        return f"<Scan of {type(self.question.module).__name__}: {what}{where}>"
+        return f"<Scan of {printable(type(self.question.module).__name__)}: {what}{where}>"
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -166,7 +168,10 @@ class Scan:
             raise InputError("context_bytes is held on a device: give device='NVIDIA H200', say")
         verdict = None if self._card is None else self._step.on(self._card).verdict()
         estimate = estimate_of(self._step.trace, self._step.timeline, verdict)
-        return replace(estimate, _asker=self._asker(Scan._memory_remedies))
+        assumptions = estimate.assumptions
+        if self._step.request.drops_output:
+            assumptions = (OUTPUT_DROPPED, *assumptions)
+        return replace(estimate, assumptions=assumptions, _asker=self._asker(Scan._memory_remedies))
 
     def _memory_remedies(self) -> Remedies:
         metric: RemedyMetric = "peak_bytes" if self._card is None else "reserved_bytes"
@@ -192,8 +197,8 @@ class Scan:
     def _said(self) -> str:
         """The question in a line."""
         question = self.question
-        device = question.device if self._device is None else self._device.name
-        said = [device or "no device", question.precision or "the model's own precision"]
+        device = "no device" if self._device is None else self._device.name
+        said = [device, question.precision or "the model's own precision"]
         said += [f"batch size {question.batch_size}"] if question.input_shape is not None else []
         return ", ".join([*said, *(["a training step"] if question.has_backward else [])])
 
@@ -264,7 +269,7 @@ class Scan:
 
     @once
     def _target(self) -> Device:
-        return self._device or self._named("auto")
+        return self._device or self._named(self.question.device or "auto")
 
     @once
     def _roofline(self) -> Roofline:
@@ -286,9 +291,14 @@ class Scan:
             fabric=fabric,
         )
 
+    @property
+    def has_device(self) -> bool:
+        """True if there is a device to estimate memory and time for."""
+        return can_estimate_for(self.question.device)
+
     @once
     def _device(self) -> Device | None:
-        return None if self.question.device is None else self._named(self.question.device)
+        return self._named(str(self.question.device)) if self.has_device else None
 
     def _named(self, name: str) -> Device:
         """The device of that name, with the context that was given."""
@@ -325,13 +335,17 @@ class _Step:
     """A pass recorded in pieces, and what memory and time both read from it."""
 
     def __init__(self, request: PassRequest) -> None:
-        self.trace, self.request = record_step(request)
+        self._recorded, self.request = record_step(request)
+        self.trace = last_batch(self._recorded)
         self.timeline = MemoryTimeline(self.trace)
         self._placements: dict[str, Placement] = {}
 
     def on(self, device: Device) -> Placement:
-        """The blocks of memory, placed on a device."""
-        return self._placements.setdefault(device.name, Placement(self.trace, self.timeline, device))
+        """The blocks of memory, placed on a device in the order of all batches."""
+        if device.name not in self._placements:
+            timeline = MemoryTimeline(self._recorded)
+            self._placements[device.name] = Placement(self._recorded, timeline, device)
+        return self._placements[device.name]
 
 
 def _is_gpu(device: Device) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from torchscan.analyses.memory_estimate import LARGEST_BATCH
-from torchscan.analyses.memory_placement import Placement
+from torchscan.analyses.memory_placement import UNSURE, Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.hardware.devices import Device
 from torchscan.recording.passes import record_pass
@@ -42,37 +42,50 @@ class SizeSearch:
     def __init__(self, sizes: Sizes, device: Device, asked: Placement) -> None:
         self._sizes = sizes
         self._device = device
-        self._asked = asked
+        self._placed = {sizes.asked: asked}
 
     def largest(self) -> int:
-        """The largest size. The bound by growth ignores rounding and gaps: go down from it in growing steps, then bisect."""
-        size, most = self._sizes.asked, self._sizes.most
-        low, high = (size, most + 1) if self._asked.fits else (0, size)
-        guess = min(max(self._bound_by_growth(), low + 1), high - 1)
+        """Return the largest size that fits by the estimate."""
+        return self._search(lambda placement: placement.fits, self._device.room_bytes, self._sizes.most)
+
+    def largest_within_margin(self) -> int:
+        """Return the largest size that fits even if everything takes the most that it may."""
+        _, most_of_context = self._device.context_range
+        room = int((self._device.memory_bytes - most_of_context) / (1 + UNSURE))
+        return self._search(lambda placement: placement.fits_within_margin, room, self.largest())
+
+    def _search(self, fits: Callable[[Placement], bool], room: int, most: int) -> int:
+        """Bound the size by growth, which ignores rounding and gaps; go down from there in growing steps, then bisect."""
+        size = self._sizes.asked
+        low, high = (size, most + 1) if fits(self._placement_at(size)) else (0, min(size, most + 1))
+        if high - low <= 1:
+            return low
+        guess = min(max(self._bound_by_growth(room), low + 1), high - 1)
         step = 1 + guess // 256
         while guess > low:
-            if self._placed(guess).fits:
+            if fits(self._placement_at(guess)):
                 low = guess
                 break
             high, guess, step = guess, guess - step, 2 * step
         while high - low > 1:
             guess = (low + high) // 2 if high <= most else min(low + step, most)
-            low, high = (guess, high) if self._placed(guess).fits else (low, guess)
+            low, high = (guess, high) if fits(self._placement_at(guess)) else (low, guess)
             step *= 2
         return low
 
-    def _placed(self, size: int) -> Placement:
-        trace = record_pass(self._sizes.request_of(size))
-        return Placement(trace, MemoryTimeline(trace), self._device)
+    def _placement_at(self, size: int) -> Placement:
+        if size not in self._placed:
+            trace = record_pass(self._sizes.request_of(size))
+            self._placed[size] = Placement(trace, MemoryTimeline(trace), self._device)
+        return self._placed[size]
 
-    def _bound_by_growth(self) -> int:
-        """The largest size for which ``a + b·size`` bytes fit the device at every moment."""
-        known = self._sizes.asked
-        small, large = self._pair(known)
-        needed = [(self._asked if size == known else self._placed(size)).needed for size in (small, large)]
+    def _bound_by_growth(self, room: int) -> int:
+        """Return the largest size for which ``a + b·size`` bytes fit in the room at every moment."""
+        small, large = self._pair(self._sizes.asked)
+        needed = [self._placement_at(size).needed for size in (small, large)]
         if len(needed[0]) != len(needed[1]):
             needed = [(max(each),) for each in needed]
-        bounds = [_bound(self._device.room_bytes, (small, large), pair) for pair in zip(*needed, strict=True)]
+        bounds = [_bound(room, (small, large), pair) for pair in zip(*needed, strict=True)]
         return max(min(bounds, default=0), 0)
 
     def _pair(self, known: int) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from torchscan.question import asking
 from torchscan.recording.arguments import StepArguments
 from torchscan.recording.example_inputs import DTypes, Shapes
 from torchscan.report.remarks import missed_text, unpriced_text
-from torchscan.report.table import Cell, Column, Row, Table, in_unit
+from torchscan.report.table import Cell, Column, ColumnRemark, Row, Table, in_unit
 from torchscan.scan import Scan
 from torchscan.trace.events import Provenance
 
@@ -97,6 +97,10 @@ def _written(name: str, scans: Sequence[Scan]) -> tuple[Column, list[Cell]]:
     return column if scale is None else in_unit(column, scale), cells
 
 
+_COSTS = frozenset({"macs", "flops", "dmas"})
+_MEMORY = frozenset({"activation_memory", "peak_memory"})
+
+
 def _remarks(names: Sequence[str], by_name: Mapping[str, Scan]) -> list[str]:
     """What a reader must know about the numbers, one sentence each."""
     scans = list(by_name.values())
@@ -106,17 +110,19 @@ def _remarks(names: Sequence[str], by_name: Mapping[str, Scan]) -> list[str]:
     inputs = dict.fromkeys(_inputs(METRICS[names[0]].trace(scan).provenance) for scan in scans)
     of_what = "; ".join(inputs) if len(inputs) == 1 else "as each model takes them"
     remarks = [f"Inputs: {of_what}, {provenances[0].mode} mode."]
-    if not {"macs", "flops", "dmas"}.isdisjoint(names):
-        remarks.append("Counts are of the forward pass: one MAC is one multiply-add, and FLOPs are all arithmetic.")
+    if not _COSTS.isdisjoint(names):
+        counts = "Counts are of the forward pass: one MAC is one multiply-add, and FLOPs are all arithmetic."
+        remarks.append(ColumnRemark(counts, _COSTS))
     step = "a training step" if scans[0].question.has_backward else "inference"
-    if not {"activation_memory", "peak_memory"}.isdisjoint(names):
-        remarks.append(f"Memory: the most bytes at one time in {step}.")
+    if not _MEMORY.isdisjoint(names):
+        remarks.append(ColumnRemark(f"Memory: the most bytes at one time in {step}.", _MEMORY))
     if "receptive_field" in names:
-        remarks.append("RF: the most that a unit sees through windows alone; global: the output sees the whole input.")
+        field = "RF: the most that a unit sees through windows alone; global: the output sees the whole input."
+        remarks.append(ColumnRemark(field, ["receptive_field"]))
     if "latency" in names:
         precision = scans[0].roofline.precision or "as the model is"
-        remarks.append(f"Latency: of {step}, estimated for {scans[0].roofline.device}, {precision}, from its data sheet.")
-        remarks += _ranges(by_name)
+        latency = f"Latency: of {step}, estimated for {scans[0].roofline.device}, {precision}, from its data sheet."
+        remarks += [ColumnRemark(text, ["latency"]) for text in (latency, *_ranges(by_name))]
     assumed = dict.fromkeys(text for each in provenances for text in each.assumptions)
     return [
         *remarks,

@@ -234,6 +234,11 @@ class WithoutData:
         return made
 
 
+def has_no_data(tensor: Tensor) -> bool:
+    """Return whether a tensor, or its local part, is nothing but a shape on some device."""
+    return tensor.is_meta or WithoutData.of(tensor) is not None
+
+
 def is_group_pretended() -> bool:
     """Whether there is a group of processes, of which there is only this one."""
     distributed = sys.modules.get("torch.distributed.distributed_c10d")

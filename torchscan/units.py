@@ -65,11 +65,6 @@ def duration(seconds: float) -> str:
     raise AssertionError
 
 
-def printable(text: str) -> str:
-    """A module can have any name, so line breaks and control codes are replaced before they reach a terminal or a table."""
-    return text if text.isprintable() else "".join(sign if sign.isprintable() else "�" for sign in text)
-
-
 # -- one unit for many figures -------------------------------------------------------------------------------------------
 
 

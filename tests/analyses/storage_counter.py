@@ -76,6 +76,7 @@ def count_step(
     make: Callable[[list[Tensor]], Optimizer] | None = None,
     *,
     accumulate: bool = False,
+    holds_output: bool = False,
     autocast: torch.dtype | None = None,
 ) -> list[int]:
     """Bytes alive after each operator of a training step, the second one if there is an optimizer."""
@@ -96,6 +97,8 @@ def count_step(
             with torch.autocast("cpu", autocast) if autocast else contextlib.nullcontext():
                 output = model(x)
                 value = loss(output)
+            if not holds_output:
+                output = None
             value.backward()
         if optimizer is not None:
             optimizer.step()

@@ -81,6 +81,17 @@ def test_each_product_of_a_batch_has_tiles_of_its_own() -> None:
     assert product((100, 100, 4096), (100, 4096, 128)) == exactly(2 * 12800 * 128 * 4096 / 10e12)
 
 
+def test_a_matrix_expanded_over_the_batch_takes_part_in_one_product() -> None:
+    weight, added = meta(4096, 8192), meta(1, 1, 1)
+    at_once = seconds(ARITHMETIC, torch.mm, meta(128, 4096), weight)
+    rows, columns = meta(128, 1, 4096), weight.expand(128, 4096, 8192)
+    transposed = columns.transpose(1, 2), rows.transpose(1, 2)
+    for call in (torch.bmm, lambda *each: torch.baddbmm(added, *each, beta=0)):
+        assert seconds(ARITHMETIC, call, rows, columns) == exactly(at_once)
+        assert seconds(ARITHMETIC, call, *transposed) == exactly(at_once)
+        assert seconds(ARITHMETIC, call, rows, columns.contiguous()) > 5 * at_once
+
+
 def test_a_long_sum_is_split_among_multiprocessors() -> None:
     """Two tiles: 50 pieces of each, on a hundred."""
     assert product((256, 256 * 50), (256 * 50, 128)) == exactly(2 * 256 * 128 * 256 * 50 / 10e12)

@@ -107,8 +107,7 @@ def tracked_step(model: nn.Module, x: Tensor, make: Callable[[list[Tensor]], Opt
         tracker.track_external(optimizer)
     tracker.track_external(model, x)
     with tracker:
-        output = model(x)
-        loss = output.sum()
+        loss = model(x).sum()
         loss.backward()
         if optimizer is not None:
             optimizer.step()

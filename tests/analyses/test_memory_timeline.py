@@ -172,6 +172,17 @@ def test_a_loss(name: str, reduction: str) -> None:
     assert history(model, x, mode="train", backward=loss) == expected
 
 
+def test_an_output_is_dropped_when_the_loss_is_there_unless_it_is_held() -> None:
+    model, x = nn.Linear(10, 20), torch.randn(4, 10)
+
+    def step(**options: Any) -> list[int]:
+        return history(model, x, mode="train", backward=_total, **options)
+
+    assert step() == count_step(model, x, _total)
+    assert step(holds_output=True) == count_step(model, x, _total, holds_output=True)
+    assert step() != step(holds_output=True)
+
+
 @pytest.mark.slow
 def test_two_batches_before_a_step() -> None:
     """The gradients of the first are there while the second one runs."""

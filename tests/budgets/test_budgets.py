@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -97,6 +98,45 @@ def test_the_batch_and_the_step_count() -> None:
     assert_budget(model(), (4,), max_peak_memory=inference)
     with pytest.raises(BudgetError, match=r"Peak memory: .*\n    peak in the model"):
         assert_budget(model(), (4,), training=True, optimizer="AdamW", max_peak_memory=inference)
+
+
+def test_a_batch_is_named_and_its_samples_can_be_limited() -> None:
+    """48 MACs a sample."""
+    with pytest.raises(BudgetError, match=r"MACs: 1.54 k for a batch of 32, at most 48 \(\+3100"):
+        assert_budget(model(), (4,), batch_size=32, max_macs=48)
+    assert_budget(model(), (4,), batch_size=32, max_macs=48, per_sample=True)
+    assert_budget(model(), (4,), batch_size=32, max_params=58, per_sample=True)
+    with pytest.raises(BudgetError, match=r"MACs: 48 per sample, at most 47"):
+        assert_budget(model(), (4,), batch_size=32, max_macs=47, per_sample=True)
+    with pytest.raises(InputError, match="per_sample needs the size of the batch"):
+        assert_budget(model(), args=(torch.zeros(32, 4),), max_macs=48, per_sample=True)
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        ({"max_latency": 60}, "max_latency is 60, a number without a unit: give '60 ms' or '60 s'"),
+        ({"max_peak_memory": 2**51}, "give bytes, or a text such as '16 GiB'"),
+    ],
+)
+def test_a_number_above_any_sense_needs_a_unit(limit: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=re.escape(says)):
+        assert_budget(model(), (4,), device="H100", **limit)
+    assert_budget(model(), (4,), device="H100", max_latency="60 ms")
+    assert_budget(model(), (4,), device="H100", max_latency=0.06)
+
+
+def test_launches_are_to_blame_where_operators_are_short() -> None:
+    with pytest.raises(BudgetError) as caught:
+        assert_budget(nn.Sequential(*[nn.ReLU()] * 9), (4,), device="H100", max_latency="1 us")
+    lines = str(caught.value).splitlines()
+    assert lines[-2].startswith("    launch overhead of 9 operators: ")
+    assert lines[-1] == "    try a larger batch, or compiled=True, which launches fewer kernels"
+
+
+def test_a_latency_within_its_limit_has_its_range(folder: Path) -> None:
+    made = check_budget(replace(budget(folder, device="H100", max_latency="1 s"), baseline=None))
+    assert re.fullmatch(r"net: Latency [\d.]+ .s ± \d+ %", str(made))
 
 
 def test_the_slowest_layers_come_first() -> None:
@@ -288,11 +328,12 @@ STEP = "[budgets.x]\nmeasured_on = 'CPU'\nmax_step_time = "
         ("[budgets.x]\nmax_params = 1\ntolerance = 0.1", "a tolerance needs a baseline, and there is none"),
         ("[budgets.x]\nmax_step_time = '1ms'", "budgets.x.max_step_time: it needs the device that it was measured on"),
         (f"{STEP}'fast'\n", "budgets.x.max_step_time: 'fast' is not a valid duration"),
+        (f"{STEP}60\n", "budgets.x.max_step_time: it is 60, a number without a unit: give '60 ms' or '60 s'"),
         (f"{STEP}-1\n", 'budgets.x.max_step_time: it is -1 and should be a duration, such as "120 ms"'),
         (f"{STEP}inf\n", "budgets.x.max_step_time: it is inf"),
         (f"{STEP}{'9' * 400}\n", "budgets.x.max_step_time: it is 9999"),
         (f"{STEP}true\n", "budgets.x.max_step_time: it is True"),
-        (f"{STEP}1\nstep_time_tolerance = '1 apple'", "budgets.x.step_time_tolerance: '1 apple' is not a valid share"),
+        (f"{STEP}'1 s'\nstep_time_tolerance = '1 apple'", "budgets.x.step_time_tolerance: '1 apple' is not a valid share"),
         (
             "[budgets.x]\nmax_params = 1\nmeasured_on = 'CPU'",
             "budgets.x.measured_on: it is for a max_step_time, and there is none",

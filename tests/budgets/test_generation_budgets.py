@@ -91,7 +91,9 @@ def test_the_error_says_what_is_exceeded_by_how_much_and_where() -> None:
     )
     assert time.startswith("  Each further token after: ")
     assert f" ± {100 * _made().decode.spread.share:.0f} %, at most 1.00 µs (+" in time
-    assert {line.partition(":")[0].strip() for line in layers} <= {"embedding", "key", "value", "out"}
+    first, second = layers  # no layer of so small a model is to blame
+    assert first.startswith("    launch overhead of 9 operators: ")
+    assert second == "    try a larger batch"
 
 
 def test_what_a_rate_may_be_off_is_what_its_times_may_be() -> None:
@@ -205,7 +207,7 @@ def test_the_file_asks_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_precision_and_batch_are_those_of_the_budget() -> None:
-    path = _written(f"max_weights = {WEIGHTS // 2}", "max_first_token = 1", above="precision = 'bf16'\nbatch_size = 3")
+    path = _written(f"max_weights = {WEIGHTS // 2}", "max_first_token = '1 s'", above="precision = 'bf16'\nbatch_size = 3")
     outcome = check_budget(read_budgets(path)["echo"])
     assert outcome.is_fine
     assert outcome.values["first_token"] == _made(batch_size=3, precision="bf16").first_token

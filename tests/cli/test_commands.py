@@ -305,9 +305,9 @@ def norm(): return nn.BatchNorm1d(4)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("linear", "--input", "5"), "try: another --input than 5: it is one sample,"),
-        (("image", "--input", "8,8"), "try: another --input than 8,8: it is"),
-        (("image", "--input", "1,3,8,8"), "try: --input has no batch dimension (--batch-size sets it): (3, 8, 8) instead of"),
+        (("linear", "--input", "5"), "try: another --input than 5: give the shape of one sample"),
+        (("image", "--input", "8,8"), "try: another --input than 8,8: give"),
+        (("image", "--input", "1,3,8,8"), "try: --input 3,8,8, without the batch dimension (--batch-size sets it)"),
         (("chain", "--input", "4"), "it takes 9 features and is given 8; or another --input than 4\n"),
         (("upscaled", "--input", "2,5,4"), "which cannot work on what it is given, and --input 2,5,4\n"),
         (("pair", "--input", "4"), "give one --input per argument of forward(input1, input2), or in Python complete args= and"),

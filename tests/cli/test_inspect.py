@@ -611,6 +611,23 @@ def test_a_script_that_only_evaluates_is_told_so(facts: Any) -> None:
     assert (found["steps"], found["backward"]["median"]) == (4, 0.0)
 
 
+def test_evaluations_between_the_steps_of_a_script_are_apart(facts: Any) -> None:
+    found = facts(
+        """
+        model = net(8)
+        for _ in range(9):
+            with torch.no_grad():
+                for _ in range(3):
+                    model(torch.ones(7, 4))
+            step(model)
+        """,
+        *("--steps", "4"),
+    )
+    assert (found["steps"], found["timed"], found["warm_up"]) == (4, 4, 1)
+    assert found["backward"]["median"] > 0
+    assert (found["evaluation"]["passes"], found["evaluation"]["calls"][0]["input_shapes"]) == (12, [[7, 4]])
+
+
 def test_results_are_the_same_bit_by_bit(facts: Any, folder: Path) -> None:
     found = facts(
         """

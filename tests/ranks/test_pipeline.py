@@ -140,9 +140,9 @@ def test_stages_hand_over_what_they_return_and_the_first_sends_nothing_back() ->
     assert "Assumed what a stage sends goes on while it computes" in " ".join(str(plan).split())
     assert all(type(each) is str for each in plan.assumptions)
     first, second = (each.plan.macs for each in plan.stages[:2])
-    # two microbatches of three products in each layer; the first layer of all needs no gradient of its input
-    assert second == 2 * 3 * LAYERS * ROWS * WIDTH * WIDTH
-    assert first == second - 2 * ROWS * WIDTH * WIDTH
+    # three products in each layer; the first layer of all needs no gradient of its input
+    assert second == 3 * LAYERS * ROWS * WIDTH * WIDTH
+    assert first == second - ROWS * WIDTH * WIDTH
 
 
 def test_a_pipeline_of_one_is_a_step_with_gradients_added() -> None:

@@ -91,7 +91,8 @@ def test_memory_of_shards(options: dict[str, Any], gathered: int) -> None:
     kinds = found.memory.by_kind
     assert kinds["parameters"] == gradients(found) == FLOAT * ALL // 4
     assert kinds["optimizer"] == 2 * FLOAT * ALL // 4 + COUNTS
-    assert kinds["gathered"] == gathered
+    # At the peak itself it depends on the version: torch 2.15 releases the buffer of the last all-gather before the next copy.
+    assert max(each.by_kind["gathered"] for each in found.memory.timeline) == gathered
     size = 2 if "mp_policy" in options else FLOAT
     again = 0 if "reshard_after_forward" in options else size * ALL
     assert sum(each for phase, each in sizes(found, "all-gather") if phase == "forward") == size * ALL

@@ -39,7 +39,8 @@ def test_the_original_exception_is_chained() -> None:
 
 
 def test_a_batch_dimension_given_by_mistake_is_spotted() -> None:
-    assert "no batch dimension (batch_size= sets it): (3, 8, 8) instead of (1, 3, 8, 8)?" in message(convnet(), (1, 3, 8, 8))
+    advice = "try: input_shape=(3, 8, 8), without the batch dimension (batch_size= sets it)"
+    assert message(convnet(), (1, 3, 8, 8)).endswith(advice)
     assert "another input_shape than (1, 8, 8): it takes 3 channels and is given 1" in message(convnet(), (1, 8, 8))
 
 
@@ -117,7 +118,7 @@ def behind_a_layer(forward: Any, *shape: int) -> nn.Module:
     ("model", "shape", "said"),
     [
         # touched before a layer takes it, the input may still have one dimension too many
-        (nn.Sequential(Calls(lambda _, x: x / 255), nn.Conv2d(3, 8, 3)), (1, 3, 9, 9), "no batch dimension"),
+        (nn.Sequential(Calls(lambda _, x: x / 255), nn.Conv2d(3, 8, 3)), (1, 3, 9, 9), "without the batch dimension"),
         # a weight that is computed is not what comes before
         (nn.Sequential(torch.nn.utils.parametrizations.weight_norm(nn.Linear(9, 3))), (4,), "another input_shape than (4,)"),
         # operands without dimensions
@@ -379,3 +380,50 @@ def test_a_packed_sequence_is_one_argument() -> None:
     with pytest.raises(InputError, match=r"args is a packed sequence: give a tuple of the positional arguments, args=\(x,\)"):
         torchscan.record(nn.LSTM(4, 4), args=packed)
     assert torchscan.record(nn.LSTM(4, 4), args=(packed,)).ops
+
+
+class Unpacks(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        batch, _channels, height, width = x.shape
+        return x.reshape(batch, -1, height * width)
+
+
+def digits() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 26 * 26, 10))
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "suggested"),
+    [
+        (digits(), (5, 1, 28, 28), (1, 28, 28)),
+        (Unpacks(), (2, 3, 8, 8), (3, 8, 8)),
+        (nn.Bilinear(8, 9, 2), [(1, 8), (1, 9)], None),  # takes any number of dimensions: nothing fails
+        (digits(), (1, 32, 32), None),
+        (digits(), (1, 0, 28), None),  # an empty image
+        (digits(), (2, 1, 32, 32), None),
+    ],
+)
+def test_a_shape_without_batch_is_suggested_if_it_works(model: nn.Module, given: Any, suggested: Any) -> None:
+    try:
+        torchscan.record(model, given)
+    except RecordError as error:
+        text = str(error)
+    else:
+        text = ""
+    assert ("batch_size= sets it" in text) == (suggested is not None)
+    if suggested is not None:
+        assert f"try: input_shape={suggested}, without" in text
+        torchscan.record(model, suggested)
+
+
+def test_a_shape_is_not_suggested_for_another_type() -> None:
+    text = message(digits(), (1, 28, 28), torch.float16)
+    assert "try: pass dtype=, one for all inputs" in text
+    assert "batch_size= sets it" not in text
+
+
+def test_batch_norm_of_one_sample_names_what_sets_the_batch() -> None:
+    norm = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    assert message(norm, (4,), mode="train").endswith("pass batch_size=2")
+    given = message(norm, args=(torch.zeros(1, 4),), mode="train")
+    assert given.endswith("give args= or kwargs= of two samples or more")

@@ -187,3 +187,16 @@ def test_words_around_white_axes_on_a_black_figure_are_light_and_those_in_them_d
     assert sum(to_rgb(ax.get_yticklabels()[0].get_color())) / 3 > 0.5
     assert sum(to_rgb(ax.title.get_color())) / 3 > 0.5
     assert sum(to_rgb(ax.texts[0].get_color())) / 3 < 0.5
+
+
+@pytest.mark.parametrize("size", ["column", "page", "screen"])
+def test_nothing_is_clipped_when_a_figure_is_first_saved(size: Any) -> None:
+    """Axes of a fixed aspect are narrower than the first layout takes them to be."""
+    layers = [nn.Conv2d(3, 3, 7, 2, 3), *(nn.Conv2d(3, 3, 3, 2, 1) for _ in range(4))]
+    fields = torchscan.receptive_field(nn.Sequential(*layers), (3, 224, 224))
+    figure: Any = torchscan.draw_receptive_field(fields, size=size).figure
+    figure.canvas.draw()
+    box = figure.get_tightbbox(figure.canvas.get_renderer())
+    width, height = figure.get_size_inches()
+    assert 0 <= box.x0 < box.x1 <= width
+    assert 0 <= box.y0 < box.y1 <= height

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import matplotlib as mpl
@@ -17,7 +18,7 @@ from torch import nn
 import torchscan
 from tests.report.test_text import ESCAPES
 from tests.versions import before
-from torchscan import MemoryEstimate, draw_memory, estimate_memory, format_memory
+from torchscan import MemoryEstimate, draw_memory, estimate_memory, format_memory, memory_table, remedies_table
 from torchscan.report.chart import stacked, ticks
 
 mpl.use("Agg")
@@ -249,3 +250,53 @@ def test_a_model_is_not_listed_beside_its_own_layers() -> None:
     rows = [line for line in text[text.index("Layer  ") :].splitlines()[2:] if line[:1].isalpha()]
     assert rows
     assert all(row.startswith("layers.") for row in rows)
+
+
+def test_equal_layers_of_equal_blocks_are_one_row() -> None:
+    """Each ReLU of 20 × 100 floats keeps 8,000 bytes for its backward pass, and each linear layer its input."""
+    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(100, 100), nn.ReLU()) for _ in range(12)))
+    table = memory_table(estimate_memory(blocks, (100,), batch_size=20, training=True))
+    rows = {row.name: row for row in table.rows}
+    relus = rows["*.1 ×12"]
+    assert relus.cells[2].value == 12 * 8000
+    assert len(rows) <= 3
+
+
+def test_the_table_has_the_layer_that_peaks_and_says_what_is_left_out() -> None:
+    widths = [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110]
+    layers = [nn.Linear(before, after) for before, after in pairwise(widths)]
+    narrow = nn.Sequential(*layers, nn.Linear(110, 1), nn.Linear(1, 4000))
+    estimate = estimate_memory(narrow, (10,), batch_size=2, training=True)
+    table = memory_table(estimate)
+    assert estimate.peak_layer in [row.cells[0].value for row in table.rows]
+    kept = {layer.path: layer.activation_bytes for layer in estimate.layers if layer.path}
+    missing = kept.keys() - {row.cells[0].value for row in table.rows}
+    left_out = sum(kept[path] for path in missing)
+    number = sum(kept[path] > 0 for path in missing)
+    assert table.remarks[0] == f"{number} more layers keep {left_out} B; --format json and as_dict() list all."
+
+
+def test_the_largest_batch_within_the_error_margin_comes_first() -> None:
+    """The context is somewhere between 274 MiB and 1.6 GiB; what torch reserves may be 2 % more."""
+    model = nn.Linear(1000, 1000)
+    verdict = estimate_memory(model, (1000,), device="1 GiB", context_bytes=2**28, largest_batch=True).verdict
+    assert verdict is not None
+    safe, largest = verdict.safe_batch_size, verdict.largest_batch_size
+    assert safe is not None
+    assert largest is not None
+    assert 0.97 * largest < safe < largest
+    for size, share in ((safe, 1.02), (largest, 1.0)):
+        again = estimate_memory(model, (1000,), batch_size=size, device="1 GiB", context_bytes=2**28).verdict
+        assert again is not None
+        assert again.fits
+        assert again.context_bytes + share * again.reserved_bytes <= again.capacity_bytes
+    text = format_memory(estimate_memory(model, (1000,), device="1 GiB", context_bytes=2**28, largest_batch=True))
+    assert f"Largest batch size      {safe:,}, or {largest:,} if the estimate is exact" in text
+
+
+def test_code_to_type_is_not_cut() -> None:
+    model = nn.Linear(512, 512)
+    remedies = estimate_memory(model, (512,), training=True, optimizer="AdamW", device="H100").remedies()
+    text = remedies_table(remedies).write("text", width=80)
+    assert "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())

@@ -11,6 +11,7 @@ from torch import nn
 
 from tests.recording.test_record import Calls
 from tests.runtime.faults import FAULTS, Attention
+from torchscan.inspection import inspect
 from torchscan.runtime.deferred import DeferredValues
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.inspector import Inspector
@@ -80,6 +81,17 @@ def test_a_mask_is_no_fault() -> None:
     fine, bad = (torch.rand(2, 3, 4), mask), (torch.full((2, 3, 4), math.nan), mask)
     assert not found_in(Attention(), *[fine] * 4)
     assert [each.step for each in found_in(Attention(), *[fine] * 4, bad)] == [4]
+
+
+@pytest.mark.usefixtures("later")
+def test_what_is_not_counted_is_unknown() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), torch.rand(2, 4)
+    with inspect(model, warm_up=0) as fine:
+        model(x).sum().backward()
+    with inspect(model, warm_up=0) as bad:
+        model(x * math.nan).sum().backward()
+    assert {each.grad_out_nan for each in fine.facts.calls} == {0}
+    assert {each.grad_out_nan for each in bad.facts.calls} == {None}
 
 
 class Good(nn.Module):

@@ -344,7 +344,8 @@ def test_an_interrupt_leaves_no_open_call() -> None:
             model(X).sum().backward()
     run.finish()
     assert [call.depth for call in run.facts.calls] == [0, 1]
-    assert (run.facts.steps, run.facts.differing) == (4, 1)
+    assert run.facts.evaluation is not None
+    assert (run.facts.steps, run.facts.differing, run.facts.evaluation.passes) == (3, 0, 1)
 
 
 def test_the_usual_steps_are_told_of() -> None:
@@ -355,7 +356,8 @@ def test_the_usual_steps_are_told_of() -> None:
             model(X).sum().backward()
         with torch.no_grad():
             model(X)
-    assert (run.facts.steps, run.facts.differing) == (11, 1)
+    assert run.facts.evaluation is not None
+    assert (run.facts.steps, run.facts.differing, run.facts.evaluation.passes) == (10, 0, 1)
     assert run.facts.calls[1].grad_out_shapes == ((2, 4),)
     assert run.facts.backward.least > 0
 

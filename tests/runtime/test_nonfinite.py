@@ -197,7 +197,7 @@ def test_who_passes_it_on_is_counted_apart() -> None:
     model = nn.Sequential(first, Log(), nn.Linear(4, 2))
     with inspect(model) as run:
         model(torch.full((1, 4), -1e9)).sum().backward()
-    counts = {call.path: (call.forward_nan > 0, call.grad_out_nan > 0, call.grad_in_nan > 0) for call in run.facts.calls}
+    counts = {call.path: tuple(map(bool, (call.forward_nan, call.grad_out_nan, call.grad_in_nan))) for call in run.facts.calls}
     assert counts["2"] == (True, False, False)
     assert counts["0"][0] is False
     assert counts["1"][:2] == (True, False)

@@ -240,6 +240,37 @@ def test_code_that_a_config_brings_along_is_not_run(tmp_path: Path) -> None:
         module_of(f"hf:{tmp_path}")
 
 
+LLAMA = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 99}
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({**LLAMA, "attn_implementation": "kernels-community/flash-attn2"}, "attn_implementation is 'kernels-comm"),
+        ({**LLAMA, "_attn_implementation": "paged|owner/kernel"}, "_attn_implementation is 'paged|owner/kernel'"),
+        ({**LLAMA, "attn_implementation": {"text_config": "owner/kernel"}}, "attn_implementation.text_config is"),
+        ({**LLAMA, "experts_implementation": "owner/kernel"}, "experts_implementation is 'owner/kernel'"),
+        ({"model_type": "dpt", "backbone": "owner/net", "backbone_config": None}, "backbone is 'owner/net'"),
+        ({"model_type": "timm_backbone", "backbone": "hf-hub:owner/net"}, "backbone is 'owner/net'"),
+        ({"model_type": "detr", "backbone_kwargs": {"checkpoint_path": "x.pth"}}, "backbone_kwargs.checkpoint_path is"),
+        ({"model_type": "timm_wrapper", "model_args": {"pretrained": True}}, "model_args.pretrained is True"),
+    ],
+    ids=lambda value: value.partition(" ")[0] if isinstance(value, str) else "",
+)
+def test_a_config_that_asks_for_code_or_weights_is_refused_by_its_key(
+    config: dict[str, Any], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the network is not asked."""
+    asked: list[object] = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda *where, **_: asked.append(where))
+    classes = {"dpt": "DPTForDepthEstimation", "timm_backbone": "TimmBackbone"}
+    kind = config.get("model_type", "llama")
+    written = {"model_type": kind, "architectures": [classes.get(kind, "LlamaForCausalLM")], **config}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    assert named in refusal(f"hf:{tmp_path}")
+    assert asked == []
+
+
 @pytest.mark.usefixtures("folder")
 def test_in_a_process_of_somebody_else_nothing_is_left_without_data() -> None:
     """A factory that keeps what it makes gives it to others, too."""

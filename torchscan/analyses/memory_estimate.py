@@ -8,6 +8,7 @@ from typing import Any
 
 from torchscan.analyses.memory_timeline import KINDS, LayerMemory, MemoryKind, MemoryTimeline, Moment
 from torchscan.analyses.remedies import NOBODY, Asker, Remedies
+from torchscan.escapes import printable
 from torchscan.garbage import collected_later
 from torchscan.results import Result
 from torchscan.trace.events import Phase
@@ -16,6 +17,7 @@ from torchscan.units import memory
 
 #: where the search for the largest batch ends, and that for the longest sequence
 LARGEST_BATCH = 2**24
+OUTPUT_DROPPED = "that the model's output is dropped when the loss is computed (holds_output=True keeps it)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +42,12 @@ class Verdict:
     is_close: bool
     #: at most ``LARGEST_BATCH``; None unless it was asked for
     largest_batch_size: int | None = None
+    #: the largest batch that fits even at the upper end of the ranges above; None unless it was asked for
+    safe_batch_size: int | None = None
     #: tokens, at most the model's positions, or else ``LARGEST_BATCH``; None unless it was asked for
     longest_sequence: int | None = None
+    #: the longest sequence that fits even at the upper end of the ranges above; None unless it was asked for
+    safe_sequence: int | None = None
 
     @property
     def left_bytes(self) -> int:
@@ -83,7 +89,7 @@ class MemoryEstimate(Result):
     def __repr__(self) -> str:
         """A short one: the timeline has thousands of entries."""
         where = f"{self.peak_operator} of {self.peak_layer or 'the model'} ({self.peak_phase})"
-        return f"<MemoryEstimate: {memory(self.peak_bytes)} at {where}>"
+        return f"<MemoryEstimate: {memory(self.peak_bytes)} at {printable(where)}>"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data, with the timeline in columns."""

@@ -43,6 +43,12 @@ class Placement:
         """Whether the device has room."""
         return isinstance(self._on_device, CachingAllocator)
 
+    @once
+    def fits_within_margin(self) -> bool:
+        """Whether the device has room even if context and workspaces take the most that they may."""
+        _, most = self._device.context_range
+        return self.fits and self._most_reserved(self._with_workspaces.peak_reserved) <= self._device.memory_bytes - most
+
     @property
     def _is_close(self) -> bool:
         least, most = self._device.context_range
@@ -79,9 +85,12 @@ class Placement:
         """From no workspaces of cuDNN's to twice as much, and a little beyond: from what tensors take to what there is."""
         bare, usual = self._without_workspaces, self._with_workspaces.peak_reserved
         least = max(bare.peak_allocated, round((1 - UNSURE) * bare.peak_reserved))
-        most = round((1 + UNSURE) * (usual + max(0, usual - bare.peak_reserved)))
+        most = self._most_reserved(usual)
         most = min(most, self._device.room_bytes) if self.fits else most
         return min(least, reserved), max(most, reserved)
+
+    def _most_reserved(self, usual: int) -> int:
+        return round((1 + UNSURE) * (usual + max(0, usual - self._without_workspaces.peak_reserved)))
 
     @once
     def _with_workspaces(self) -> CachingAllocator:

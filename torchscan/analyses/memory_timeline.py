@@ -150,21 +150,16 @@ class MemoryTimeline:
         return ends
 
     def _kept_by_call(self) -> list[int]:
-        """For each module call, the bytes that its forward pass made and kept; of several forward passes, the last one's."""
+        """For each module call, the bytes that its forward pass made and kept."""
         kept = [0] * len(self._trace.modules)
-        start = self._start_of_last_pass()
         for storage, block in zip(self._trace.storages, self.blocks, strict=True):
-            if block.kind == "activations" and storage.born is not None and storage.born >= start:
+            if block.kind == "activations" and storage.born is not None:
                 op = self._trace.ops[storage.born]
                 call = op.module_call if op.origin != "checkpoint" else None
                 while call is not None and block.end > self._ends_of_calls[call]:
                     kept[call] += block.size
                     call = self._trace.modules[call].parent
         return kept
-
-    def _start_of_last_pass(self) -> int:
-        phases = [op.phase for op in self._trace.ops]
-        return max((now for now in range(1, len(phases)) if phases[now - 1] != "forward" == phases[now]), default=0)
 
     def _peak_by_call(self) -> list[int]:
         totals = self.totals

@@ -13,6 +13,7 @@ from torchscan.analyses.module_costs import call_costs
 from torchscan.analyses.plan import RankPlan
 from torchscan.analyses.roofline.links import Fabric, Waiting, link_times, waiting
 from torchscan.analyses.roofline.spread import Spread
+from torchscan.escapes import printable
 from torchscan.results import Result
 from torchscan.trace.events import Phase
 
@@ -33,6 +34,8 @@ class MeshChoice:
     #: what torch's allocator takes for them, and what the context does
     needed_bytes: int
     fits: bool
+    #: whether ``needed_bytes`` follows from a pass of all layers
+    is_replayed: bool
     sent_bytes: int
     #: seconds of a step, and of that those that it waits for links
     time_estimate: float
@@ -75,7 +78,7 @@ class MeshSearch(Result):
 
     def __repr__(self) -> str:
         """A short one."""
-        found = "none fits" if self.best is None else f"best {said(self.best.mesh)}"
+        found = "none fits" if self.best is None else f"best {printable(said(self.best.mesh))}"
         return f"<MeshSearch for {self.gpus} {self.device}: {len(self.choices)} meshes, {found}>"
 
     def as_dict(self) -> dict[str, Any]:

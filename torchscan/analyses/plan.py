@@ -10,6 +10,7 @@ from typing import Any
 from torchscan.analyses.collectives import Collective
 from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.roofline import Roofline
+from torchscan.escapes import printable
 from torchscan.results import Result
 from torchscan.trace.trace import Trace
 from torchscan.units import count, memory
@@ -117,7 +118,7 @@ class Plan(Result):
         """A short one: there are thousands of operators."""
         where = " × ".join(f"{name} {size:,}" for name, size in self.mesh.items())
         each = f"{count(self.local_params)} of {count(self.params)} parameters, {memory(self.memory.peak_bytes)}"
-        return f"<Plan of {where}: {each} and {memory(self.sent_bytes)} sent by each>"
+        return f"<Plan of {printable(where)}: {each} and {memory(self.sent_bytes)} sent by each>"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -12,9 +12,20 @@ from torch import nn
 
 from torchscan.budgets.file import BASELINE_METRICS, Budget
 from torchscan.budgets.generation import check_generation
-from torchscan.budgets.outcome import MOST_LAYERS, Excess, Layers, Outcome, bounds_among, excesses_among, slowest
+from torchscan.budgets.outcome import (
+    MOST_LAYERS,
+    Excess,
+    Layers,
+    Outcome,
+    bounds_among,
+    excesses_among,
+    launch_overhead,
+    shares_off_among,
+    slowest,
+)
 from torchscan.budgets.real_step import check_step_time
 from torchscan.errors import BudgetError, InputError
+from torchscan.escapes import printable
 from torchscan.files import write_text
 from torchscan.metrics import METRICS, Metric, activation_peak, limits_of, require_device
 from torchscan.question import DEFAULTS
@@ -27,11 +38,12 @@ from torchscan.report.info import Info
 from torchscan.scan import Scan
 from torchscan.signatures import spelled_out
 from torchscan.targets import Built, inputs_of, with_model
-from torchscan.units import printable
 
 
 class Limits(TypedDict, total=False):
     """The most that a model may have or cost, as numbers or as text with a unit.
+
+    Bare numbers are counts, bytes and seconds. A latency of 1 second or more needs a unit, so that 60 does not pass for 60 ms.
 
     Args:
         max_params: parameters: ``25e6`` or ``"25M"``.
@@ -67,19 +79,21 @@ def assert_budget(
     dtype: DTypes | None = None,
     *,
     strict: bool = True,
+    per_sample: bool = False,
     **asked: Unpack[BudgetArguments],
 ) -> None:
     """Raise :class:`BudgetError`, an ``AssertionError``, if a metric of ``module`` exceeds its limit.
 
     Args:
         strict: raise :class:`UnpricedError` if a limited cost is a lower bound, since it can't be shown to stay within a limit.
+        per_sample: divide costs (MACs, FLOPs, DMAs, latency) by ``batch_size`` before they are compared with their limits.
     """
     __tracebackhide__ = True  # pytest shows the test, and the message
     given: dict[str, Any] = dict(asked)
     limits = limits_of({name: given.pop(name, None) for name in Limits.__annotations__})
     if not limits:
         raise InputError('no limit was given: try assert_budget(model, (3, 224, 224), max_params="25M")')
-    budget = Budget(name=type(module).__name__, limits=limits, strict=strict)
+    budget = Budget(name=type(module).__name__, limits=limits, strict=strict, per_sample=per_sample)
     outcome = check_model(budget, Scan(module, input_shape, dtype, **given))
     if not outcome.is_fine:
         raise BudgetError(str(outcome))
@@ -117,16 +131,21 @@ def check_model(budget: Budget, scan: Scan, *, update: bool = False) -> Outcome:
     """Check an existing model, which takes no steps. With ``update``, a new baseline is recorded, and can't be exceeded."""
     wanted = list(dict.fromkeys([*budget.limits, *(BASELINE_METRICS if budget.baseline is not None else ())]))
     require_device(wanted, scan.question.device)
-    metrics = {name: METRICS[name] for name in wanted}
+    batch = _Batch.of(budget, scan)
+    metrics = {name: batch.measured(METRICS[name]) for name in wanted}
     bounds = bounds_among(budget.place or budget.name, scan, metrics, strict=budget.strict)
     values = {name: metric.value(scan) for name, metric in metrics.items()}
-    excesses = list(excesses_among(scan, metrics, budget.limits, _largest))
+    bases = {name: batch.basis for name in wanted if METRICS[name].is_cost and batch.basis}
+    excesses = [
+        replace(each, basis=bases.get(each.metric, "")) for each in excesses_among(scan, metrics, budget.limits, batch.largest)
+    ]
     remarks: list[str] = []
     if budget.baseline is not None:
         if update:
             remarks.append(_record_baseline(budget, scan.forward.counts))
         else:
-            grown, remarks = _against_baseline(budget, scan.forward.counts, values)
+            counted = {name: METRICS[name].value(scan) for name in BASELINE_METRICS}
+            grown, remarks = _against_baseline(budget, scan.forward.counts, counted)
             excesses += grown
     return Outcome(
         name=printable(budget.name),
@@ -134,6 +153,8 @@ def check_model(budget: Budget, scan: Scan, *, update: bool = False) -> Outcome:
         excesses=tuple(excesses),
         remarks=tuple(remarks),
         bounds=bounds,
+        bases=bases,
+        shares_off=shares_off_among(scan, metrics),
     )
 
 
@@ -148,10 +169,40 @@ def scan_for(budget: Budget, built: Built, **given: Any) -> Scan:
 # -- limits --------------------------------------------------------------------------------------------------------------
 
 
-def _largest(name: str, scan: Scan) -> Layers:
-    """The layers that have the most of a metric; for memory and times, those of the estimates."""
-    if METRICS[name].keys:
-        return _largest_layers(METRICS[name], scan)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """The samples that costs are of: those of the batch, or one of them."""
+
+    #: what costs are divided by
+    samples: int
+    #: "for a batch of 32", "per sample"; "" if there is one sample
+    basis: str
+
+    @classmethod
+    def of(cls, budget: Budget, scan: Scan) -> _Batch:
+        """Return the samples that the limits of a budget are of."""
+        size = scan.question.batch_size
+        if budget.per_sample and scan.question.input_shape is None:
+            raise InputError("per_sample needs the size of the batch: give input_shape= and batch_size= instead of args=")
+        if budget.per_sample:
+            return cls(samples=size, basis="per sample" if size > 1 else "")
+        is_batch = size > 1 and scan.question.input_shape is not None
+        return cls(samples=1, basis=f"for a batch of {size:,}" if is_batch else "")
+
+    def measured(self, metric: Metric) -> Metric:
+        """Return the metric of these samples; parameters and memory are of the whole pass."""
+        if self.samples == 1 or not metric.is_cost:
+            return metric
+        return replace(metric, value=lambda scan: metric.value(scan) / self.samples)
+
+    def largest(self, name: str, scan: Scan) -> Layers:
+        """Return the layers that have the most of a metric; for memory and times, those of the estimates."""
+        if METRICS[name].keys:
+            return _largest_layers(METRICS[name], scan, self.samples if METRICS[name].is_cost else 1)
+        return _largest_of_estimates(name, scan)
+
+
+def _largest_of_estimates(name: str, scan: Scan) -> Layers:
     if name == "activation_memory" and (moment := activation_peak(scan)) is not None:
         return ((f"peak in {moment.layer or 'the model'}", moment.operator),)
     if name == "peak_memory":
@@ -159,15 +210,15 @@ def _largest(name: str, scan: Scan) -> Layers:
     return _slowest_layers(scan)
 
 
-def _largest_layers(metric: Metric, scan: Scan) -> Layers:
+def _largest_layers(metric: Metric, scan: Scan, samples: int) -> Layers:
     largest = sorted(scan.forward.counts["layers"], key=metric.of_info, reverse=True)[:MOST_LAYERS]
     owning = [layer for layer in largest if metric.of_info(layer)]
-    return tuple((f"{full_name_of(layer)} ({layer['type']})", metric.text(metric.of_info(layer))) for layer in owning)
+    return tuple((f"{full_name_of(layer)} ({layer['type']})", metric.text(metric.of_info(layer) / samples)) for layer in owning)
 
 
 def _slowest_layers(scan: Scan) -> Layers:
     leaves = {call.path for call in scan.steps.modules if not call.children}
-    return slowest([each for each in scan.roofline.layers if each.name in leaves])
+    return launch_overhead(scan.roofline) or slowest([each for each in scan.roofline.layers if each.name in leaves])
 
 
 # -- baselines -----------------------------------------------------------------------------------------------------------

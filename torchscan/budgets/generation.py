@@ -12,15 +12,15 @@ from torchscan import units
 from torchscan.analyses.generation.result import Generation
 from torchscan.analyses.roofline import GroupLoad, Roofline
 from torchscan.budgets.file import Budget, GenerationBudget
-from torchscan.budgets.outcome import Layers, Outcome, bounds_among, excesses_among, slowest
+from torchscan.budgets.outcome import Layers, Outcome, bounds_among, excesses_among, launch_overhead, shares_off_among, slowest
 from torchscan.errors import BudgetError, InputError, warn_user
+from torchscan.escapes import printable
 from torchscan.generation import analyze_generation
 from torchscan.metrics import OF_GENERATION, limits_of
 from torchscan.recording.generation import Step
 from torchscan.recording.precision import Precision
 from torchscan.signatures import spelled_out
 from torchscan.targets import Built
-from torchscan.units import printable
 
 
 class GenerationLimits(TypedDict, total=False):
@@ -126,6 +126,7 @@ def _compared(name: str, made: Generation, limits: Mapping[str, float], *, stric
         bounds=bounds_among(place or name, made, metrics, strict=strict),
         values={each: metric.value(made) for each, metric in metrics.items()},
         excesses=excesses_among(made, metrics, limits, _to_look_at),
+        shares_off=shares_off_among(made, metrics),
         remarks=(*_without_room(made), *made.warnings),
     )
 
@@ -138,7 +139,8 @@ def _to_look_at(name: str, made: Generation) -> Layers:
     if OF_GENERATION[name].share_off is None:
         return ()
     is_first = name == "first_token" or (name == "tokens_per_second" and made.first_token > (made.new - 1) * made.per_token)
-    return slowest(_leaves(made.prefill if is_first else made.decode))
+    roofline = made.prefill if is_first else made.decode
+    return launch_overhead(roofline) or slowest(_leaves(roofline))
 
 
 def _leaves(roofline: Roofline) -> list[GroupLoad]:

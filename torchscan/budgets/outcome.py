@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from torchscan import units
-from torchscan.analyses.roofline import GroupLoad
+from torchscan.analyses.roofline import GroupLoad, Roofline
 from torchscan.errors import UnpricedError
 from torchscan.metrics import METRICS, OF_GENERATION, OF_PLAN, Measure, range_of
 from torchscan.report.compare import growth
@@ -35,6 +35,8 @@ class Excess:
     share_off: float | None = None
     #: the layers to look at, each with what it adds
     layers: Layers
+    #: what the value is of, if not of a single sample: "for a batch of 32", "per sample"
+    basis: str = ""
 
     def __str__(self) -> str:
         metric = _MEASURES[self.metric]
@@ -43,7 +45,8 @@ class Excess:
             value, allowed = f"{self.value:,.12g}", f"{self.allowed:,.12g}"
         before = "" if self.before is None else f"{metric.text(self.before)} before, "
         limit = f"at {'least' if metric.is_least else 'most'} {allowed}"
-        head = f"{metric.heading}: {value}{range_of(self.share_off)}, {before}{limit} ({growth(self.allowed, self.value)})"
+        found = f"{metric.heading}: {value}{range_of(self.share_off)}{self.basis and f' {self.basis}'}"
+        head = f"{found}, {before}{limit} ({growth(self.allowed, self.value)})"
         return "\n".join([head, *(f"  {name}: {what}" if what else f"  {name}" for name, what in self.layers)])
 
 
@@ -58,6 +61,10 @@ class Outcome:
     remarks: tuple[str, ...] = ()
     #: the metrics that are only bounds
     bounds: frozenset[str] = frozenset()
+    #: by metric what its value is of, as in :class:`Excess`
+    bases: Mapping[str, str] = field(default_factory=dict)
+    #: by metric of an estimate, the share by which it may be off
+    shares_off: Mapping[str, float] = field(default_factory=dict)
     #: what a real step took, and if that is too long, by how much and where
     step: str = ""
     too_slow: str = ""
@@ -80,17 +87,30 @@ class Outcome:
             excesses=(*self.excesses, *other.excesses),
             remarks=(*self.remarks, *other.remarks),
             bounds=self.bounds | other.bounds,
+            bases={**self.bases, **other.bases},
+            shares_off={**self.shares_off, **other.shares_off},
         )
 
     def __str__(self) -> str:
         """One line if all is well; otherwise what exceeds its limit, and the layers to look at."""
-        known = {name: _MEASURES[name].written(value, is_bound=name in self.bounds) for name, value in self.values.items()}
-        metrics = [*(f"{_MEASURES[name].heading} {text}" for name, text in known.items()), *filter(None, [self.step])]
+        metrics = [*(self._written(name, value) for name, value in self.values.items()), *filter(None, [self.step])]
         head = (
             f"{self.name}: {', '.join(metrics) or 'nothing is checked'}" if self.is_fine else f"{self.name} exceeds its budget"
         )
         body = [line for excess in self.excesses for line in str(excess).split("\n")] + self.too_slow.splitlines()
         return "\n".join([head, *(f"  {line}" for line in [*body, *self.remarks])])
+
+    def _written(self, name: str, value: float) -> str:
+        """Return a metric in words: ``"Latency 12.3 ms ± 20 % for a batch of 32"``."""
+        text = _MEASURES[name].written(value, is_bound=name in self.bounds)
+        basis = self.bases.get(name, "")
+        return f"{_MEASURES[name].heading} {text}{range_of(self.shares_off.get(name))}{basis and f' {basis}'}"
+
+
+def shares_off_among(answer: Answer, metrics: Mapping[str, Measure[Answer]]) -> dict[str, float]:
+    """Return the share by which each estimate among the metrics may be off."""
+    shares = {name: metric.off(answer) for name, metric in metrics.items()}
+    return {name: share for name, share in shares.items() if share is not None}
 
 
 def bounds_among(place: str, answer: Answer, metrics: Mapping[str, Measure[Answer]], *, strict: bool) -> frozenset[str]:
@@ -124,6 +144,20 @@ def excesses_among(
         for name, limit in limits.items()
         if metrics[name].exceeds(value := metrics[name].value(answer), limit)
     )
+
+
+#: of the time of a pass, the share of launches from which on no layer is to blame
+_LAUNCH_BOUND = 0.5
+
+
+def launch_overhead(roofline: Roofline) -> Layers:
+    """Return what to look at in a pass that mostly waits for the host; () if operators are what takes the time."""
+    if roofline.time_share("launch") < _LAUNCH_BOUND:
+        return ()
+    launched = sum(each.limiter == "launch" for each in roofline.operators)
+    time = units.duration(roofline.time_by_limiter["launch"])
+    how = "a larger batch" if roofline.compiled else "a larger batch, or compiled=True, which launches fewer kernels"
+    return ((f"launch overhead of {launched:,} operators", time), (f"try {how}", ""))
 
 
 def slowest(layers: list[GroupLoad]) -> Layers:

@@ -7,7 +7,15 @@ from typing import Any, TypedDict, Unpack
 
 from torchscan import units
 from torchscan.analyses.plan import Plan
-from torchscan.budgets.outcome import MOST_LAYERS, Layers, Outcome, bounds_among, excesses_among
+from torchscan.budgets.outcome import (
+    MOST_LAYERS,
+    Layers,
+    Outcome,
+    bounds_among,
+    excesses_among,
+    launch_overhead,
+    shares_off_among,
+)
 from torchscan.errors import BudgetError, InputError, warn_user
 from torchscan.metrics import OF_PLAN, limits_of
 from torchscan.signatures import spelled_out
@@ -56,6 +64,7 @@ def assert_plan(plan: Plan, *, strict: bool = True, **limits: Unpack[PlanLimits]
         bounds=bounds_among(name, plan, metrics, strict=strict),
         values={each: metric.value(plan) for each, metric in metrics.items()},
         excesses=excesses_among(plan, metrics, chosen, _to_look_at),
+        shares_off=shares_off_among(plan, metrics),
         remarks=plan.warnings,
     )
     for remark in outcome.remarks:
@@ -74,6 +83,8 @@ def _to_look_at(name: str, plan: Plan) -> Layers:
         slots = enumerate(plan.fullest.trace.parameters)
         held = [each for place, each in slots if each.identity == place and not each.is_buffer]
         return _largest(((each.owner, each.local_numel) for each in held), units.count)
+    if name == "latency" and plan.roofline is not None and launch_overhead(plan.roofline):
+        return launch_overhead(plan.roofline)
     loads = () if plan.roofline is None else plan.roofline.operators
     chosen = [each for each in loads if name == "latency" or each.limiter == "links"]
     return _largest(((each.layer, each.time_estimate) for each in chosen), units.duration)

@@ -96,8 +96,8 @@ def _checked(budget: Any, options: argparse.Namespace) -> int:
 
 
 def _put(text: str, options: argparse.Namespace) -> None:
+    from torchscan.escapes import printable
     from torchscan.report.markdown import escape
-    from torchscan.units import printable
 
     head, *rest = map(printable, text.split("\n"))
     if options.format == "text":

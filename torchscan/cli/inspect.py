@@ -23,6 +23,10 @@ from torchscan.errors import InputError, NonFiniteError, TorchscanError
 from torchscan.progress import progress
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from torchscan.inspection import Run
+    from torchscan.runtime.guard import NonFiniteGuard
     from torchscan.runtime.run import RunFacts
     from torchscan.runtime.script import LargestModule
     from torchscan.targets import Built
@@ -64,7 +68,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--device", metavar="cpu|cuda", help="where a TARGET runs: cpu, cuda, cuda:1 (default: cuda if it is there)"
     )
-    parser.add_argument("--steps", metavar="N", type=positive, default=5, help="time so many, after one that warms up (default 5)")
+    steps = "Measure N training steps, after one that warms up; evaluations do not count (default 5)."
+    parser.add_argument("--steps", metavar="N", type=positive, default=5, help=steps)
     parser.add_argument(
         "--on-nonfinite",
         choices=("record", "warn", "raise"),
@@ -182,7 +187,10 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
     steps = RealSteps(request, device_here(options.device), options.precision)
     error: NonFiniteError | None = None
     try:
-        with inspect(steps.module, warm_up=1, on_nonfinite=options.on_nonfinite) as run:
+        run = inspect(steps.module, warm_up=1, on_nonfinite=options.on_nonfinite)
+        if not options.training:
+            run.expect_evaluation()
+        with run:
             for _ in range(1 + options.steps):
                 steps.take()
     except NonFiniteError as found:
@@ -195,17 +203,14 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
 
 def _of_program(options: argparse.Namespace) -> int | None:
     """Run it and show what was seen. Its exit status is kept, unless it is fine and what was seen is not."""
-    from torchscan.inspection import Run, guard_of
+    from torchscan.inspection import guard_of
     from torchscan.runtime.script import LargestModule, program_of, run_program
 
     _refuse_what_is_for_targets(options)
     program = program_of(options.program)
     errors = sys.stderr  # a script may put another in its place, and close it
     guard = guard_of(options.on_nonfinite)
-    watch = partial(
-        Run, warm_up=1, steps=options.steps, on_nonfinite=options.on_nonfinite, checks=(), device="auto", guard=guard
-    )
-    with LargestModule(watch, guard) as largest:
+    with LargestModule(partial(_watch, options, guard), guard) as largest:
         status = run_program(program, is_last=options.is_last)
     if not largest.is_of_this_process:
         return status
@@ -213,6 +218,15 @@ def _of_program(options: argparse.Namespace) -> int | None:
     with contextlib.redirect_stdout(errors), contextlib.redirect_stderr(errors):
         shown = _show(largest, options)
     return status or shown
+
+
+def _watch(options: argparse.Namespace, guard: NonFiniteGuard, module: nn.Module, trains: bool) -> Run:
+    from torchscan.inspection import inspect_within
+
+    run = inspect_within(guard, module, steps=options.steps, on_nonfinite=options.on_nonfinite)
+    if not trains:
+        run.expect_evaluation()
+    return run
 
 
 def _show(largest: LargestModule, options: argparse.Namespace) -> int:

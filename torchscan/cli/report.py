@@ -42,11 +42,11 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from torchscan.hardware.devices import device_named
+    from torchscan.hardware.devices import can_estimate_for, device_named
     from torchscan.live.opening import open_run
     from torchscan.pages import to_page
 
-    if options.device is not None:
+    if can_estimate_for(options.device):
         device_named(options.device)
     run = None if options.measured is None else open_run(options.measured)
     failures: list[str] = []

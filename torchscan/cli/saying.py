@@ -9,6 +9,9 @@ import sys
 import traceback
 from typing import TextIO
 
+from torchscan.escapes import printable_styled, printable_text
+from torchscan.progress import is_terminal
+
 FINE, EXCEEDED, WRONG_USE, FAILED = 0, 1, 2, 3
 
 #: replacements for symbols that a terminal can't show
@@ -36,7 +39,7 @@ _OPTIONS = (
     ("max_depth is", "--depth is"),
     ("input_shape=", "--input "),
     ("another input_shape than", "another --input than"),
-    ("input_shape has", "--input has"),
+    ("input_shape is", "--input is"),
 )
 _ADVICE = "\n  try: "
 #: a shape as it is in Python, which a shell would not take without quotes
@@ -59,7 +62,7 @@ def say(text: str) -> None:
 def explain(text: str) -> None:
     """Print what belongs to a remark. Where it cannot be written, the exit status still says how it went."""
     try:
-        print(_in(sys.stderr.encoding, text), file=sys.stderr)  # noqa: T201 - printing is what it is for
+        print(_in(sys.stderr.encoding, printable_styled(text)), file=sys.stderr)  # noqa: T201 - printing is what it is for
     except OSError:
         write_no_more(sys.stderr)
 
@@ -74,10 +77,12 @@ def answer(text: str, *, is_document: bool = False) -> None:
     buffer = getattr(sys.stdout, "buffer", None)
     if is_document and buffer is not None:
         sys.stdout.flush()
+        if is_terminal(sys.stdout):
+            text = printable_text(text)
         buffer.write(f"{text}\n".encode())
         buffer.flush()
     else:
-        print(_in(sys.stdout.encoding, text), flush=True)  # noqa: T201 - printing is what it is for
+        print(_in(sys.stdout.encoding, printable_styled(text)), flush=True)  # noqa: T201 - printing is what it is for
 
 
 def report_mistake(error: Exception) -> int:

@@ -56,13 +56,14 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    from torchscan.hardware.devices import can_estimate_for
     from torchscan.report.aggregate import folded_to
     from torchscan.report.columns import check_columns, needed_for, require_device, usual_columns
     from torchscan.report.data import to_csv, to_json
     from torchscan.report.export import check_layout, info_table, to_html
     from torchscan.report.select import select_layers
 
-    has_device = options.device is not None
+    has_device = can_estimate_for(options.device)
     columns = usual_columns(options.rf, options.rf, has_device) if options.columns is None else options.columns
     check_layout(columns, options.wrap, options.width)
     read = [*columns, *([] if options.sort is None else [options.sort])]

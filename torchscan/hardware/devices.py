@@ -131,6 +131,8 @@ def device_named(name: str) -> Device:
 
     "cuda" is this machine's card; so is "auto", or else the CPU, if measured; "24 GiB" is a card with that much memory.
     """
+    if is_torch_device(name):
+        name = str(name)
     if not isinstance(name, str):
         raise InputError(f"device is {name!r}: give its name ('NVIDIA H200'), its memory ('24 GiB') or 'cuda'")
     lower = name.lower()
@@ -139,6 +141,8 @@ def device_named(name: str) -> Device:
     if re.fullmatch(r"cuda(:\d+)?", lower):
         return _cuda(lower)
     size = re.fullmatch(r"(\d+(?:\.\d+)?) ?gi?b", lower)
+    if size and float(size[1]) == 0:
+        raise InputError(f"device is {name!r}, which has no memory: give its size, such as '24 GiB'")
     if size:
         return Device(
             name=name,
@@ -156,12 +160,18 @@ def device_named(name: str) -> Device:
     )
     if len(matches) == 1:
         return known[matches[0]]
-    near = [full for full in known if _has_words(name, full)] or _alike(name, known)
+    near = [full for full in known if _has_words(name, full)]
+    if not near and lower not in _KINDS:
+        near = _alike(name, known)
     problem = "matches several devices" if matches else "is not known"
     advice = (
         "" if matches else " (`torchscan devices` lists all), or just its memory, '24 GiB', or register_device(...) your own"
     )
     raise InputError(f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}{advice}")
+
+
+#: kinds of devices, and not names of any
+_KINDS = ("gpu", "mps", "xpu", "hip", "hpu", "npu", "xla")
 
 
 def _meant(name: str, fitting: list[str]) -> list[str]:
@@ -189,8 +199,26 @@ def _likeness(words: Collection[str], others: Collection[str]) -> float:
 def _own_cpu() -> Device:
     measured = known_devices().get(cpu_name())
     if measured is None:
-        raise InputError("this CPU has not been measured yet: run `torchscan devices --measure`")
+        raise InputError(
+            "device is 'cpu', and this CPU has not been measured: give the card to estimate for, such as 'NVIDIA H200', "
+            "or run `torchscan devices --measure` first"
+        )
     return measured
+
+
+def is_torch_device(device: object) -> bool:
+    """Return whether that is a ``torch.device``; torch need not be imported."""
+    return type(device).__module__ == "torch" and type(device).__name__ == "device"
+
+
+def can_estimate_for(device: object) -> bool:
+    """Return whether that names a device: not None, and not a CPU that was not measured.
+
+    ``device="cpu"`` says in other tools where the model runs. Here it asks for nothing.
+    """
+    if device is None:
+        return False
+    return str(device).lower() != "cpu" or cpu_name() in known_devices()
 
 
 def known_devices() -> dict[str, Device]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from torchscan.errors import InputError
+from torchscan.escapes import printable
 from torchscan.live.bins import quantiles
 from torchscan.live.by_call import measured_in
 from torchscan.live.by_step import OverSteps
@@ -90,7 +91,7 @@ class WatchedRun:
 
     def __repr__(self) -> str:
         missing = "".join(f"; {each}" for each in self.missing)
-        return f"<WatchedRun {str(self.path)!r}: {len(self.steps())} steps, {len(self.series)} series{missing}>"
+        return f"<WatchedRun {str(self.path)!r}: {len(self.steps())} steps, {len(self.series)} series{printable(missing)}>"
 
     @property
     def about(self) -> dict[str, Any]:

@@ -25,6 +25,8 @@ class _Part:
     gone: float | None
     #: by which exception
     raised: str | None
+    #: True if the exception is what a rank raises because another one is gone
+    has_lost_peer: bool
 
     @property
     def where(self) -> str:
@@ -33,15 +35,18 @@ class _Part:
 
 
 def missing_in(files: Sequence[Path]) -> list[str]:
-    """In sentences: who has recorded nothing, and who was gone without closing the run, the first of them first.
+    """Return in sentences which ranks recorded nothing, and which were gone without closing the run.
 
-    Of a group torch or its launcher ends the others when one is gone, so that the first is the one to look at.
+    The cause comes first. When a rank is gone, the others lose their connection to it at once, or are ended by their launcher.
+    They may record their error before the worker of the rank that was killed has noticed anything, so a lost connection is
+    never the cause, whenever it was raised. Among the rest, the earliest is.
     """
     parts = [_part(each) for each in files]
     number = max((part.processes for part in parts), default=1)
     there = {part.rank for part in parts}
     absent = [f"process {rank} of {number} has recorded nothing" for rank in range(number) if rank not in there]
-    gone = sorted((part for part in parts if part.gone is not None), key=lambda part: part.gone or 0.0)
+    gone = [part for part in parts if part.gone is not None]
+    gone.sort(key=lambda part: (part.has_lost_peer, part.gone or 0.0))
     return absent + ([_said(gone, number)] if gone else [])
 
 
@@ -58,6 +63,7 @@ def _part(file: Path) -> _Part:
         last=None if last is None else last[0],
         gone=gone,
         raised=about.get("raised"),
+        has_lost_peer=bool(about.get("lost_peer")),
     )
 
 
@@ -68,5 +74,7 @@ def _said(gone: Sequence[_Part], number: int) -> str:
     last = "no step recorded" if first.last is None else f"its last recorded step {first.last}"
     who = f"process {first.rank} of {number}" if number > 1 else "the process"
     how = "did not close the run" if first.raised is None else f"had raised {first.raised}"
+    if first.has_lost_peer:
+        how = f"had lost its connection to another process ({first.raised})"
     then = f"; then process{'es' if len(others) > 1 else ''} {', '.join(each.where for each in others)}" if others else ""
     return f"{who} was gone at {when}, {last}, and {how}{then}"

@@ -16,6 +16,7 @@ from torchscan.live.channel import Message, Outlet
 from torchscan.live.guests import Statistic
 from torchscan.live.launched import processes_here, rank_here
 from torchscan.live.lock import Lock
+from torchscan.live.lost_peers import is_of_lost_peer
 from torchscan.live.probe import Numbers
 from torchscan.live.sampled import Sampled
 from torchscan.live.schema import Phase
@@ -60,7 +61,7 @@ class Process:
         self.dropped = 0
         ours, theirs = socket.socketpair()
         self._outlet = Outlet(ours)
-        about = {**about, "processes": processes_here(), "closed": False, "ended": None, "raised": None}
+        about = {**about, "processes": processes_here(), "closed": False, "ended": None, "raised": None, "lost_peer": False}
         task = Task(path=self.path, about=about, parent=os.getpid(), sinks=sinks, custom=custom)
         try:
             with theirs:
@@ -127,7 +128,7 @@ class Process:
         self._is_closed = True
         if error is not None:
             said = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
-            self.say({"is": "raised", "what": said, "when": time.time()})
+            self.say({"is": "raised", "what": said, "when": time.time(), "lost_peer": is_of_lost_peer(error)})
         self.say({"is": "reached", "step": step})
         if self.dropped:
             self.say({"is": "note", "what": f"{self.dropped} steps were dropped"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from torchscan.errors import warn_user
+from torchscan.escapes import printable_text
 
 
 def tell(what: str) -> None:
@@ -12,4 +13,4 @@ def tell(what: str) -> None:
     try:
         warn_user(what)
     except Warning:
-        print(f"torchscan: {what}", file=sys.stderr)  # noqa: T201
+        print(f"torchscan: {printable_text(what)}", file=sys.stderr)  # noqa: T201

@@ -67,7 +67,7 @@ class Worker:
             "step": self._take_step,
             "from": lambda message: self._store.forget_from(message["step"]),
             "reached": self._note_end,
-            "raised": lambda message: self._store.tell({"raised": message["what"], "ended": message["when"]}),
+            "raised": self._note_error,
             "note": lambda message: self._store.note(message["what"]),
         }
 
@@ -100,6 +100,10 @@ class Worker:
         finally:
             if message["is"] == "step":
                 self._line.say({"is": "read"})
+
+    def _note_error(self, message: Message) -> None:
+        what, when, lost_peer = message["what"], message["when"], message["lost_peer"]
+        self._store.tell({"raised": what, "ended": when, "lost_peer": lost_peer})
 
     def _note_end(self, message: Message) -> None:
         self._is_over = True

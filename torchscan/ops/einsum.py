@@ -7,7 +7,7 @@ not in the result, is summed beforehand.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torchscan.ops.matmul import real_products
 from torchscan.ops.registry import Work, cost_of, window_of
@@ -33,6 +33,22 @@ def einsum(equation: str, tensors: Sequence[TensorSpec], *, path: Sequence[int] 
         macs += _count(merged) if len(pair) == 2 else 0
         operands.append(_keep(merged, needed))
     return Work(macs=real_products(out) * macs, other_flops=additions)
+
+
+def products(
+    equation: str, shapes: Sequence[Sequence[int]], path: Sequence[int] | None = None
+) -> Iterator[tuple[int, int, bool]]:
+    """Yield the positions of both operands of each product, and whether it sums over an index of both.
+
+    The result of each product goes to the end of the operands. Where nothing is summed the product is element-wise.
+    """
+    operands, result = parse(equation, shapes)
+    for left, right in _order(len(operands), path) if len(operands) > 1 else ():
+        pair = [operands.pop(position) for position in sorted({left, right}, reverse=True)]
+        needed = set(result).union(*map(_real_indices, operands))
+        shared = set.intersection(*map(_real_indices, pair))
+        yield left, right, not shared <= needed
+        operands.append(_keep(_merge(pair), needed))
 
 
 @window_of(aten.einsum.default)

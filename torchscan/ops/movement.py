@@ -44,6 +44,8 @@ from torchscan.trace.events import TensorSpec
 free(aten.contiguous, aten.clone, aten.to, aten._to_copy, aten.type_as, aten.cat, aten.concat, aten.concatenate, aten.stack)
 free(aten.hstack, aten.vstack, aten.dstack, aten.column_stack, aten.repeat, aten.tile, aten.repeat_interleave)
 free("fsdp::all_gather_copy_in", "fsdp::split_with_sizes_copy", "fsdp::chunk_cat", "_c10d_functional::_wrap_tensor_autograd")
+# FSDP2 of torch 2.15 concatenates gradients of several types, and orders the release of its buffers after a stream.
+free("fsdp::chunk_cat_mixed_dtype", "fsdp::record_grad_output_stream")
 free(aten.roll, aten.flip, aten.fliplr, aten.flipud, aten.rot90, aten.tril, aten.triu)
 free(aten.pad, aten.constant_pad_nd, aten.reflection_pad1d, aten.reflection_pad2d, aten.reflection_pad3d)
 free(aten.replication_pad1d, aten.replication_pad2d, aten.replication_pad3d, aten._pad_circular)

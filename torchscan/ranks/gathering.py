@@ -44,6 +44,7 @@ def gather_plan(
     training: bool = False,
     loss: Callable[[Any], Tensor] | None = None,
     optimizer: OptimizerChoice | None = None,
+    holds_output: bool = False,
 ) -> Plan:
     """What each process of the group that is there holds, computes and sends, for the model as it is sharded now.
 
@@ -63,6 +64,7 @@ def gather_plan(
         training: a training step instead of an inference.
         loss: of the model's output; by default the sum of all of it.
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
+        holds_output: keep the model's output to the end of the step, though a ``loss`` is computed from it.
     """
     _require_group()
     asked = Asked(
@@ -75,6 +77,7 @@ def gather_plan(
         training=training,
         loss=loss,
         optimizer=optimizer,
+        holds_output=holds_output,
     )
     # while they record, processes wait for each other: what can be seen to be wrong is found before
     fabric = _in_all(lambda: _checked(model, asked, per_machine, 1e9 * network_gbs))

@@ -6,7 +6,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint as checkpointed
 
+from torchscan.analyses.memory_estimate import OUTPUT_DROPPED
 from torchscan.analyses.mesh_search import Extrapolated, MeshChoice, MeshSearch, Short, said
 from torchscan.analyses.roofline import Fabric, Rates
 from torchscan.analyses.roofline.spread import Spread
@@ -22,7 +23,7 @@ from torchscan.hardware.devices import Device, device_named
 from torchscan.progress import progress as told
 from torchscan.ranks.plan import Asked as Step
 from torchscan.ranks.plan import planned
-from torchscan.recording.adapters import adapt
+from torchscan.recording.adapters import ADAPTERS_AS_BY_PEFT, adapt
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.folding.layers import outermost_lists
 from torchscan.recording.folding.shortened import Kind, kinds_in, shortened
@@ -60,7 +61,8 @@ def search_meshes(
 ) -> MeshSearch:
     """What a training step takes on each mesh of so many devices, the fastest that fit first, computed on shapes alone.
 
-    On each mesh, passes of few layers are recorded; further layers of a kind add as much as the last that was added.
+    On each mesh, passes of few layers are recorded; further layers of a kind add as much as the last that was added. Of the
+    best mesh a pass of all layers is recorded, too: how much memory lies idle between tensors depends on all of them.
 
     Args:
         module: a language model, as of transformers; on the meta device, as a rule. It is left unchanged.
@@ -74,7 +76,8 @@ def search_meshes(
         precision: "bf16": the model is converted; "bf16-mixed": weights in 32 bits, gathered in 16, gradients summed up in 32.
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
         checkpoint: compute each layer again in the backward pass, so that only its input is kept.
-        lora: freeze the model, and train adapters of this rank beside all linear layers in its layers.
+        lora: freeze the model, and train adapters of this rank beside all linear layers in its layers, as peft does: they have
+            32 bits and a dropout.
         apply: shards the model instead, as for :func:`plan`.
         per_machine: how many devices there are in a machine.
         network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
@@ -282,6 +285,10 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
         assumptions |= dict.fromkeys(_assumed(base))
     if not choices:
         raise InputError(f"no mesh is possible: {next(iter(refused.values()), 'there is none to compare')}")
+    choices = _replay_best(asked, choices, kinds)
+    replayed = sum(each.is_replayed for each in choices) if kinds else 0
+    if asked.lora is not None:
+        assumptions[ADAPTERS_AS_BY_PEFT] = None
     return MeshSearch(
         device=asked.device.name,
         gpus=gpus,
@@ -293,11 +300,38 @@ def _searched(asked: _Asked, gpus: int, meshes: Sequence[Mapping[str, int]]) -> 
         lora=asked.lora,
         spread=spread,
         params=sum(each.numel() for each in dict.fromkeys(asked.module.parameters())),
-        choices=tuple(sorted(choices, key=lambda each: (not each.fits, -each.tokens_per_second))),
+        choices=tuple(choices),
         refused=refused,
-        records=len(choices) * (1 + len(kinds)),
+        records=len(choices) * (1 + len(kinds)) + replayed,
         assumptions=tuple(assumptions),
     )
+
+
+def _replay_best(asked: _Asked, choices: Sequence[MeshChoice], kinds: Sequence[Kind]) -> list[MeshChoice]:
+    """Return the choices, the fastest that fit first; the best one with the memory of all layers.
+
+    Few layers leave smaller gaps between blocks than all of them, so a mesh may turn out not to
+    fit. Then the next one is the best.
+    """
+    ranked = sorted(choices, key=_sort_key)
+    while ranked[0].fits and not ranked[0].is_replayed:
+        ranked[0] = _replay_all_layers(asked, ranked[0], kinds)
+        ranked.sort(key=_sort_key)
+    return ranked
+
+
+def _sort_key(choice: MeshChoice) -> tuple[bool, float]:
+    return not choice.fits, -choice.tokens_per_second
+
+
+def _replay_all_layers(asked: _Asked, choice: MeshChoice, kinds: Sequence[Kind]) -> MeshChoice:
+    """Return the choice with the memory that torch's allocator takes for a pass of all layers."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module")
+        whole = asked.short(choice.mesh, kinds, [each.number for each in kinds])
+    needed = choice.peak_bytes + _around(whole)
+    fits = needed <= asked.device.memory_bytes
+    return replace(choice, needed_bytes=needed, fits=fits, is_replayed=True)
 
 
 def _choice(asked: _Asked, mesh: Mapping[str, int], kinds: Sequence[Kind]) -> tuple[MeshChoice, Short]:
@@ -315,6 +349,7 @@ def _choice(asked: _Asked, mesh: Mapping[str, int], kinds: Sequence[Kind]) -> tu
         by_kind={kind: size for kind, size in by_kind.items() if size},
         needed_bytes=needed,
         fits=needed <= asked.device.memory_bytes,
+        is_replayed=not kinds,
         sent_bytes=whole.figure("sent_bytes"),
         time_estimate=time,
         waiting=waits,
@@ -325,7 +360,7 @@ def _choice(asked: _Asked, mesh: Mapping[str, int], kinds: Sequence[Kind]) -> tu
 
 
 def _around(short: Short) -> int:
-    """What is needed besides tensors: gaps between them, workspaces, and the context. Further layers move gaps about."""
+    """What is needed besides tensors: gaps between them, workspaces, and the context. Further layers add gaps."""
     memory = short.rank.memory
     assert memory.verdict is not None  # noqa: S101 - there is a device
     return max(0, memory.verdict.reserved_bytes - memory.peak_bytes) + memory.verdict.context_bytes
@@ -334,4 +369,6 @@ def _around(short: Short) -> int:
 def _assumed(short: Short) -> list[str]:
     """Of the whole step, what is not of one mesh."""
     timed = short.rank.roofline.assumptions if short.rank.roofline is not None else ()
-    return [each for each in timed if "of the time of collectives" not in each and "one of several processes" not in each]
+    of_one_mesh = ("of the time of collectives", "one of several processes")
+    of_all = [text for text in timed if not any(part in text for part in of_one_mesh)]
+    return [*of_all, OUTPUT_DROPPED]

@@ -103,6 +103,7 @@ def plan_pipeline(
         loss=None,
         optimizer=optimizer,
         accumulate=True,
+        holds_output=True,  # torch's stages keep what they return
     )
     with told(f"torchscan: {len(stages)} stages", is_shown=progress):
         found = _recorded(_Pipeline(stages=stages, processes=number, mesh=mesh, apply=apply, fabric=fabric), asked, loss)

@@ -55,6 +55,7 @@ def plan(
     loss: Callable[[Any], Tensor] | None = None,
     optimizer: OptimizerChoice | None = None,
     accumulate: bool = False,
+    holds_output: bool = False,
     progress: bool = True,
 ) -> Plan:
     """What each process of many holds, computes and sends, without the others and without data.
@@ -81,6 +82,7 @@ def plan(
         loss: of the model's output; by default the sum of all of it.
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
         accumulate: add this batch's gradients to those of an earlier batch.
+        holds_output: keep the model's output to the end of the step, though a ``loss`` is computed from it.
         progress: say what takes more than a second, in a terminal or a notebook.
     """
     asked = Asked(
@@ -94,6 +96,7 @@ def plan(
         loss=loss,
         optimizer=optimizer,
         accumulate=accumulate,
+        holds_output=holds_output,
     )
     fabric = None if device is None else Fabric(device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs)
     chosen = _chosen(ranks, size_of(mesh))
@@ -116,6 +119,7 @@ class Asked:
     loss: Callable[[Any], Tensor] | None
     optimizer: OptimizerChoice | None
     accumulate: bool = False
+    holds_output: bool = False
 
     def of(self, module: nn.Module) -> Scan:
         """The question about a model."""

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor, nn
 
 from torchscan.errors import InputError
 
+ADAPTERS_AS_BY_PEFT = "that adapters are computed in 32 bits, with a dropout, as by peft"
+
+#: a common share; any between 0 and 1 costs the same
+_DROPPED = 0.05
+_SCALE = 2.0
+
 
 class Adapted(nn.Module):
-    """A frozen linear layer, and beside it a product of two small ones that is trained: ``y = W x + B A x``."""
+    """A frozen linear layer, and two small ones beside it that are trained, as peft computes them.
+
+    ``y = W x + s · B A dropout(x)``. Adapters have 32 bits even where the layer has 16: their input
+    is converted, and so is the sum.
+    """
 
     def __init__(self, base: nn.Linear, rank: int) -> None:
         super().__init__()
-        place = {"device": base.weight.device, "dtype": base.weight.dtype}
+        place = {"device": base.weight.device, "dtype": torch.float32}
         self.base = base
+        self.dropout = nn.Dropout(_DROPPED)
         self.into = nn.Linear(base.in_features, rank, bias=False, **place)
         self.out_of = nn.Linear(rank, base.out_features, bias=False, **place)
 
@@ -30,9 +42,11 @@ class Adapted(nn.Module):
         return self.base.bias
 
     def forward(self, given: Tensor) -> Tensor:
-        """Both together."""
-        result: Tensor = self.base(given) + self.out_of(self.into(given))
-        return result
+        """Return both together, in the type of the layer's own result."""
+        result: Tensor = self.base(given)
+        widened = given.to(self.into.weight.dtype)
+        adapted = result + self.out_of(self.into(self.dropout(widened))) * _SCALE
+        return adapted.to(result.dtype)
 
 
 def adapt(module: nn.Module, layers: Iterable[nn.Module], rank: int) -> None:

@@ -70,6 +70,8 @@ class StepArguments(PassArguments, total=False):
         optimizer: the name of a class in ``torch.optim``, the class itself, a function that makes an optimizer from a list of
             parameters, or an optimizer. The estimate is for its second step, when its state exists. None: gradients only.
         accumulate: add this batch's gradients to those of an earlier batch.
+        holds_output: keep the model's output to the end of the step. By default, with a ``loss``, it is dropped when the loss
+            is computed, as the training loops of transformers, torchtitan and torchtune do.
         precision: "fp32", "tf32", "fp16", "bf16": the model and its inputs are converted; "fp16-mixed", "bf16-mixed": autocast.
             For times also "fp8" (converted to bf16, linear layers in 8 bits) and "fp8-mixed". None: the model as it is.
         device: the card to run on: its name ("NVIDIA H200", "RTX 4090"), or "cuda" for this machine's; for memory
@@ -80,6 +82,7 @@ class StepArguments(PassArguments, total=False):
 
     optimizer: OptimizerChoice | None
     accumulate: bool
+    holds_output: bool
     precision: Precision | None
     device: str | None
     context_bytes: int | None

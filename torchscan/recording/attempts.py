@@ -103,7 +103,7 @@ def attempts_for(request: PassRequest, inventory: Inventory) -> list[Attempt]:
     """The ways to run it, in the order in which to try them."""
     abstract = Attempt(name="abstract", reason="shapes are enough", device=_META)
     real = Attempt(name="real", reason="", device=_device_of(inventory, request))
-    on_meta = [slot.path for slot in inventory.slots if slot.tensor.is_meta]
+    on_meta = [slot.path for slot in inventory.all_slots if slot.tensor.is_meta]
     abstract = replace(abstract, home=None if on_meta or request.is_converted else real.device)
     if request.execute == "abstract":
         return [replace(abstract, reason="asked for")]
@@ -128,7 +128,7 @@ def _autocast_devices() -> list[str]:
 
 def _device_of(inventory: Inventory, request: PassRequest) -> torch.device:
     """Where the model lives: the device of its first tensor, else of its first argument, else the CPU."""
-    for slot in inventory.slots:
+    for slot in inventory.all_slots:
         return slot.tensor.device
     for tensor in tensors_in((request.args, request.kwargs)):
         return tensor.device

@@ -46,7 +46,19 @@ ThreadPolicy = Callable[[], bool]
 class Call:
     """One call of a module. ``parent`` is where it belongs, ``outer`` what goes on in its thread when it ends."""
 
-    __slots__ = ("children", "depth", "handled", "index", "invocation", "module", "outer", "parent", "path")
+    __slots__ = (
+        "children",
+        "depth",
+        "handled",
+        "index",
+        "invocation",
+        "is_entered",
+        "is_run_here",
+        "module",
+        "outer",
+        "parent",
+        "path",
+    )
 
     def __init__(
         self, module: nn.Module, path: str, invocation: int, index: int, parent: Call | None, outer: Call | None
@@ -63,6 +75,10 @@ class Call:
         self.children: list[int] = []
         #: the exception that was being handled when it started
         self.handled = sys.exception()
+        #: True if :meth:`CallTree.run` began it, and ends it
+        self.is_run_here = False
+        #: True while the part of such a call goes on that torch's hooks enclose
+        self.is_entered = False
 
     @property
     def outermost(self) -> Call:
@@ -280,6 +296,35 @@ class CallTree:
         self._hooks = (not_compiled(self._before), not_compiled(self._after))
         self.go_on()
 
+    def run(self, module: nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what ``call`` makes of the arguments, followed as one call of the module.
+
+        Torch's hooks miss what a class computes in its own ``__call__``, before and after that of ``nn.Module`` or in
+        place of it.
+        """
+        path = self._path_of(module)
+        if path is None or not self._hooks or not self._follows() or self._awaits_hooks(module):
+            return call(*args, **kwargs)
+
+        self._open(module, path, args)
+        thread = self._here()
+        current = thread.current
+        if current is None or current.module is not module:  # the listener at the root has seen enough
+            return call(*args, **kwargs)
+        current.is_run_here = True
+        try:
+            result = call(*args, **kwargs)
+        except BaseException as error:
+            self._abandon(thread, current, error, args)
+            raise
+        self._close(thread, current, (args, kwargs), result)
+        return result
+
+    def _awaits_hooks(self, module: nn.Module) -> bool:
+        """Return whether :meth:`run` has begun a call of the module that torch's hooks have not reached."""
+        current = self.current
+        return current is not None and current.module is module and current.is_run_here and not current.is_entered
+
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:
         """The model has returned a generator: what runs in this context is the model's again."""
@@ -295,10 +340,12 @@ class CallTree:
         path = self._path_of(module)
         if path is None:  # what the model does not own (a slice of a Sequential) belongs to its caller
             return
-        if self._follows():
-            self._open(module, path, arguments)
-        else:
+        if not self._follows():
             self.missed.add(path)
+        elif self.current is not None and self._awaits_hooks(module):
+            self.current.is_entered = True
+        else:
+            self._open(module, path, arguments)
 
     def _after(self, module: nn.Module, arguments: tuple[Any, ...], *rest: Any) -> None:
         self.entered = perf_counter_ns()
@@ -307,7 +354,9 @@ class CallTree:
         call = None if thread is None else thread.current
         if thread is None or call is None or call.module is not module:
             return
-        if result is None and sys.exception() is not call.handled:
+        if call.is_run_here:
+            call.is_entered = False
+        elif result is None and sys.exception() is not call.handled:
             self._abandon(thread, call, sys.exception(), arguments)
         else:
             self._close(thread, call, (arguments, kwargs[0] if kwargs else {}), result)
@@ -338,7 +387,9 @@ class CallTree:
         """The model is called: by what is open in this thread, unless that was interrupted, of which torch tells nobody."""
         thread = self._threads.get(threading.get_ident())
         current = None if thread is None else thread.current
-        if thread is not None and current is not None and _calls_of(current.module) <= (current.module is module):
+        if thread is None or current is None or current.is_run_here:
+            return
+        if _calls_of(current.module) <= (current.module is module):
             thread.current = None
 
     def forget_interrupted(self) -> None:

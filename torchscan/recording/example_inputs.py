@@ -129,6 +129,8 @@ def _as_dtypes(dtype: torch.dtype | Sequence[torch.dtype | None] | None, inputs:
     dtypes = [floating_dtype_of(module) if kind is None else kind for kind in given]
     if not all(isinstance(kind, torch.dtype) for kind in dtypes):
         wrong = next(kind for kind in dtypes if not isinstance(kind, torch.dtype))
+        if (isinstance(wrong, int) and not isinstance(wrong, bool)) or _as_shape(wrong) is not None:
+            raise InputError(f"dtype is {dtype!r}: give the shapes of several inputs as one list, [(10,), (20,)]")
         name = wrong.removeprefix("torch.") if isinstance(wrong, str) else ""
         how = (
             f"give torch.{name}"

@@ -24,6 +24,7 @@ from torchscan.recording.request import PassRequest
 from torchscan.recording.sayings import Features, Saying, features_in, says
 from torchscan.trace.events import InputRecord, TensorSpec
 
+_ADVICE = "\n  try: "
 #: characters
 _LONGEST_PATH = 200
 #: our own files, and torch's whose lines are in every traceback
@@ -36,13 +37,21 @@ def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], 
     error = failure.error
     where = _where(failure, module)
     if isinstance(error, NeedsValuesError):
-        return NeedsValuesError(f"{where}: {error}\n  try: {_how_to_get_values(request, failure.request)}")
+        return NeedsValuesError(f"{where}: {error}{_ADVICE}{_how_to_get_values(request, failure.request)}")
     what = _first_line(error)
     got = ", ".join(_input_text(each) for each in inputs) or "no tensor"
     hint = _hint(failure, module, request.input_shape)
-    explained = RecordError(f"{where}: {type(error).__name__}: {what}\n  the model was given: {got}\n  try: {hint}")
+    explained = RecordError(f"{where}: {type(error).__name__}: {what}\n  the model was given: {got}{_ADVICE}{hint}")
     explained.failed = None if failure.call is None else failure.call.index
+    explained.without_batch = None if request.input_shape is None else _without_batch(request.input_shape)
     return explained
+
+
+def suggest_shape(error: RecordError) -> None:
+    """Make the advice of an error the shape without its batch dimension, with which the pass succeeds."""
+    what, label, _ = str(error).rpartition(_ADVICE)
+    better = _shown(error.without_batch)
+    error.args = (f"{what}{label}input_shape={better}, without the batch dimension (batch_size= sets it)",)
 
 
 def in_the_model(error: Exception) -> Exception:
@@ -115,7 +124,6 @@ _HINTS: Mapping[Saying, str] = {
     Saying.NO_GRADIENT: "register the operator's gradient: my_op.register_autograd; or leave out backward=True",
     Saying.NO_FORWARD: "define forward in its class; a ModuleList or ModuleDict is not called, but the modules in it",
     Saying.NESTED_ATTENTION: "give it a padded tensor and a mask: its fast path, which takes nested ones, hides what it does",
-    Saying.ONE_SAMPLE: "normalisation in training needs more than one sample: pass batch_size=2",
 }
 
 
@@ -133,6 +141,11 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
     for saying, hint in _HINTS.items():
         if says(error, saying):
             return hint
+    if says(error, Saying.ONE_SAMPLE):
+        more = "pass batch_size=2" if input_shape is not None else "give args= or kwargs= of two samples or more"
+        return f"normalisation in training needs more than one sample: {more}"
+    if input_shape is not None and 0 in _sizes(input_shape):
+        return f"sizes of 1 or more: input_shape is {_shown(input_shape)}"
     if isinstance(error, RecursionError):
         limit = f"sys.setrecursionlimit({2 * sys.getrecursionlimit()})"
         return f"{limit} before the call, in a thread with memory for as many calls (threading.stack_size)"
@@ -148,10 +161,8 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
     features = _features_of(failure)
     if input_shape is not None and request is not None and features and features[2] == "channels" and not _is_made(request):
         return f"another input_shape than {_shown(input_shape)}: {_takes(features)}"
-    if input_shape is not None and request is not None and not (_has_batch(input_shape) or (inner and _is_made(request))):
-        return f"another input_shape than {_shown(input_shape)}: it is one sample, without the batch dimension, {_LAYOUT}"
-    if input_shape is not None and request is not None and _has_batch(input_shape):
-        return _without_batch(input_shape)
+    if input_shape is not None and request is not None and not (inner and _is_made(request)):
+        return f"another input_shape than {_shown(input_shape)}: give the shape of one sample in the layout of the model"
     if inner is not None:
         return _misfit(inner, features, input_shape, module)
     takes = f": {_takes(features)}" if features else "; in Python, the original exception is chained"
@@ -167,9 +178,6 @@ def _another_type(input_shape: Shapes | None) -> str:
 
 def _has_floating_index(request: OpRequest) -> bool:
     return len(request.tracked) > 1 and request.tracked[1].spec.is_arithmetic
-
-
-_LAYOUT = "in the layout of the model"
 
 
 def _is_made(request: OpRequest) -> bool:
@@ -236,14 +244,27 @@ def _first_shape(input_shape: Shapes) -> list[int]:
     return list(shapes[0]) if shapes and isinstance(shapes[0], list | tuple) else list(shapes)
 
 
-def _has_batch(input_shape: Shapes) -> bool:
-    shape = _first_shape(input_shape)
-    return (len(shape) > 1 and shape[0] == 1) or len(shape) > 3
+def _sizes(input_shape: Shapes) -> Iterator[int]:
+    shapes: Any = input_shape.values() if isinstance(input_shape, Mapping) else input_shape
+    for each in shapes:
+        yield from each if isinstance(each, list | tuple) else (each,)
 
 
-def _without_batch(input_shape: Shapes) -> str:
-    shape = _first_shape(input_shape)
-    return f"input_shape has no batch dimension (batch_size= sets it): {tuple(shape[1:])} instead of {tuple(shape)}?"
+def _without_batch(input_shape: Shapes) -> Shapes | None:
+    """Return the shapes without the first dimension if that may be of a batch: it is 1 everywhere, or there are many."""
+    shapes: Any = input_shape
+    if isinstance(shapes, Mapping):
+        parts = {name: _without_first(shape) for name, shape in shapes.items()}
+        return None if None in parts.values() else {name: part or () for name, part in parts.items()}
+    if not any(isinstance(each, list | tuple) for each in shapes):
+        return _without_first(shapes)
+    several = [_without_first(shape) for shape in shapes]
+    return None if None in several else [part or () for part in several]
+
+
+def _without_first(shape: Sequence[int]) -> tuple[int, ...] | None:
+    may_be_batch = len(shape) > 3 or (len(shape) > 1 and shape[0] == 1)
+    return tuple(shape[1:]) if may_be_batch else None
 
 
 def _signature(module: nn.Module) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchscan.errors import InputError
 from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.inventory import Inventory
-from torchscan.recording.bookkeeping.tensors import meta_copy, own_copy
+from torchscan.recording.bookkeeping.tensors import has_strides, kind_of, meta_copy, own_copy, uninitialized
 from torchscan.recording.request import CHANNELS_LAST, PassRequest
 from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.undo import Undo, put_back_after
@@ -56,6 +56,8 @@ def with_channels_last(request: PassRequest) -> PassRequest:
     """The same pass of a copy of the model as ``module.to(memory_format=torch.channels_last)`` would be, and of such images."""
     copied = on_meta_copy(request)
     for parameter in copied.module.parameters():
+        if nn.parameter.is_lazy(parameter):
+            continue
         if parameter.dim() in CHANNELS_LAST and parameter.layout is torch.strided:
             parameter.data = parameter.data.contiguous(memory_format=CHANNELS_LAST[parameter.dim()])
     return replace(copied, channels_last=True)
@@ -73,11 +75,12 @@ def on_meta_copy(request: PassRequest, dtype: torch.dtype | None = None) -> Pass
 
 def _on_meta_copy(request: PassRequest, dtype: torch.dtype | None) -> PassRequest:
     inventory = Inventory(request.module)
-    copies = {id(slot.tensor): _meta_copy(slot.tensor, dtype) for slot in inventory.slots}
+    copies = {id(slot.tensor): _meta_copy(slot.tensor, dtype) for slot in inventory.all_slots}
     try:
         module = copy.deepcopy(request.module, dict(copies))
     except Exception as error:
-        raise CopyError(f"an estimate of this model needs a copy of it, which could not be made: {error}") from error
+        advice = "" if dtype is None else ": give precision=None"
+        raise CopyError(f"an estimate of this model needs a copy of it, which could not be made ({error}){advice}") from error
     args, kwargs = copy_arguments((request.args, request.kwargs), lambda tensor: _meta_copy(tensor, dtype))
     return replace(
         request,
@@ -89,8 +92,15 @@ def _on_meta_copy(request: PassRequest, dtype: torch.dtype | None) -> PassReques
 
 
 def _meta_copy(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    if nn.parameter.is_lazy(tensor):
+        return uninitialized(tensor, torch.device("meta"), dtype if tensor.is_floating_point() else None)
     if not (tensor.is_floating_point() or is_fake_type(type(tensor))):
         return own_copy(tensor, on_meta=True)
+    if not has_strides(tensor):
+        raise CopyError(
+            f"an estimate of this model needs a copy without data, and a {kind_of(tensor)} tensor has none: "
+            "give a dense tensor, or precision=None"
+        )
     copied = meta_copy(tensor, dtype if tensor.is_floating_point() else None)
     made: Any = nn.Parameter(copied) if isinstance(tensor, nn.Parameter) else copied
     return made.requires_grad_(tensor.requires_grad)  # type: ignore[no-any-return]

@@ -48,6 +48,8 @@ class PassRequest(Inputs):
     optimizer: OptimizerChoice | None = None
     #: add the gradients to those of an earlier batch
     accumulate: bool = False
+    #: keep the model's output after the loss was computed from it
+    holds_output: bool = False
     #: record composite operators in pieces, even without gradients
     in_pieces: bool = False
     #: the type in which autocast computes
@@ -76,6 +78,11 @@ class PassRequest(Inputs):
     def has_backward(self) -> bool:
         """Whether there is a backward pass; a loss may be a module that is false, having no submodules."""
         return self.backward is not False
+
+    @property
+    def drops_output(self) -> bool:
+        """True if nothing but the graph of the loss holds the model's output."""
+        return callable(self.backward) and not self.holds_output
 
     @property
     def from_shapes(self) -> bool:

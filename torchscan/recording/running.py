@@ -6,6 +6,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import GeneratorType
 from typing import Any
 
@@ -21,6 +22,7 @@ from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.constants import KnownConstants
 from torchscan.recording.execution.kernels import Kernels, functions_let_through
 from torchscan.recording.failures import explain, in_the_model
+from torchscan.recording.own_calls import own_calls_followed
 from torchscan.recording.patches import overridden, replaced
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.request import PassRequest
@@ -175,7 +177,7 @@ class _Stage:
             self._name_gradients(arguments)
             self._optimize()
             self._recorder.end()
-            del kept  # a training loop has the output and the loss of the last batch until its end
+            del kept  # a training loop has the loss of the last batch until its end
         if self._request.handover is not None:
             self._request.handover.copy()
 
@@ -197,10 +199,12 @@ class _Stage:
                 stack.enter_context(self._substitutes)
             elif is_abstract:
                 stack.enter_context(KnownConstants(self._recorder.table, self._attempt.home))
-            if in_pieces and is_abstract:
+            if in_pieces and (is_abstract or self._attempt.without_data is not None):
                 stack.enter_context(functions_let_through())
             if is_abstract:
                 stack.enter_context(autocast_of_meta_tensors(self._request.device_type, self._attempt.home))
+            modules = self._inventory.modules.values()
+            stack.enter_context(own_calls_followed(modules, self._recorder.tree))
             stack.enter_context(checkpointed([self._inventory.modules[path] for path in self._request.checkpointed]))
             stack.enter_context(self._recorder.recording())
             yield
@@ -215,13 +219,18 @@ class _Stage:
         return run
 
     def _batch(self, arguments: _Arguments) -> tuple[Any, Any]:
-        """Forward, and backward if asked for: the output and the loss."""
+        """Run forward, and backward if asked for; return the loss, and the output if it is held."""
         self._recorder.begin("forward")
         with self._autocast.on():
-            output = interruptible(self._inventory.root, *arguments.args, **arguments.kwargs)
+            root = self._inventory.root
+            call = partial(interruptible, root)
+            output = self._recorder.tree.run(root, call, arguments.args, arguments.kwargs)
             if isinstance(output, GeneratorType):  # nothing has run yet
                 self._exhaust(output)
             loss = interruptible(loss_of, output, self._request.backward) if self._request.has_backward else None
+        if self._request.drops_output:
+            _wait_for(output)
+            output = None
         if self._request.has_backward:
             differentiate(loss, self._recorder, self._substitutes)
         _wait_for((output, loss))

@@ -43,7 +43,7 @@ _WORDS: Mapping[Saying, tuple[str, ...]] = {
     Saying.ONE_SAMPLE: ("more than 1 value per channel",),
     Saying.NO_FORWARD: ('missing the required "forward" function',),
     Saying.NESTED_ATTENTION: ("does not support nestedtensor outside of its fast path",),
-    Saying.WRONG_TYPE: ("dtype", "scalar type"),
+    Saying.WRONG_TYPE: ("dtype", "scalar type", "input type (", "weight type ("),
     Saying.NOBODY_ANSWERS: ("connection closed by peer", "connection reset by peer", "timed out waiting"),
 }
 

@@ -53,7 +53,12 @@ def sharded(
     dtype: torch.dtype | None = None,
 ) -> nn.Module:
     """The model of this process; one that exists is copied, in another type if one is given."""
-    model = _without_data(build, dtype) if isinstance(build, nn.Module) else _built(build)
+    if isinstance(build, nn.Module):
+        _refuse_lazy(build)
+        model = _without_data(build, dtype)
+    else:
+        model = _built(build)
+        _refuse_lazy(model)
     before = _shapes(model)
     try:
         made = apply(model, mesh)
@@ -159,6 +164,17 @@ def _changed(tensor: Tensor, change: Callable[[Tensor], Tensor], made: dict[int,
     return made[id(tensor)]
 
 
+def _refuse_lazy(model: nn.Module) -> None:
+    """Raise if a parameter gets its shape from a first pass, which comes after the model is sharded."""
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    lazy = [name for name, tensor in tensors if nn.parameter.is_lazy(tensor)]
+    if lazy:
+        raise InputError(
+            f"{lazy[0]} is lazy, and a model is sharded before its first pass: "
+            "give a model that was called once, or layers with their sizes"
+        )
+
+
 def _without_data(module: nn.Module, dtype: torch.dtype | None) -> nn.Module:
     """A copy whose tensors pretend to be on the CPU; integers, on which the flow of a pass depends, keep their values."""
     made = WithoutData(making_fakes())
@@ -202,7 +218,8 @@ def _require_summed(model: nn.Module, mesh: DeviceMesh, *, is_as_before: bool) -
 #: what torch says of attention whose sequences are in parts
 _CONTEXT_PARALLEL = ("_scaled_dot_product", "does not have a sharding strategy")
 _WITHOUT_CONTEXT_PARALLEL = (
-    "attention over sequences in parts (context parallelism) cannot be planned, because torch has it for kernels of CUDA alone"
+    "attention over sequences in parts (context parallelism) exists for kernels of CUDA alone: "
+    "give device='NVIDIA H200', for example"
 )
 
 

@@ -32,7 +32,7 @@ def with_unpacked(trace: Trace, slots: Sequence[Slot]) -> Trace:
     packed = {
         trace.parameters[at].storages[0]: trace.parameters[at].identity
         for at, slot in enumerate(slots)
-        if not slot.is_lazy and slot.tensor.dtype in _INTEGERS and slot.tensor.numel() > 1 and trace.parameters[at].storages
+        if slot.tensor.dtype in _INTEGERS and slot.tensor.numel() > 1 and trace.parameters[at].storages
     }
     if not packed:
         return trace

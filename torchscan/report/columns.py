@@ -11,9 +11,9 @@ from typing import Any, Literal, cast, get_args
 
 from torchscan import units
 from torchscan.errors import InputError
+from torchscan.escapes import printable
 from torchscan.report.info_data import CostKey, FigureKey, Layer, ParameterKey, Shape, Shapes, Sums, summed
 from torchscan.report.table import NONE, Cell, Column, Scaling, in_unit
-from torchscan.units import printable
 
 FieldKey = Literal["rf", "s", "p"]
 PlainKey = Literal["type", "path", "input_shape", "output_shape", FieldKey]

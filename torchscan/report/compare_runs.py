@@ -108,7 +108,7 @@ class RunComparison(Result):
 def compare_runs(before: RunFacts, after: RunFacts) -> RunComparison:
     """What changed. Calls are matched by the paths of their modules, and which of the module's calls they are."""
     old, new = ({(call.path, call.invocation): call for call in run.calls} for run in (before, after))
-    steps, alike = (before.steps, after.steps), (before.steps - before.differing, after.steps - after.differing)
+    steps, alike = (before.steps, after.steps), (before.num_timed, after.num_timed)
     changes = [_call(old.get(key), new.get(key), alike) for key in dict.fromkeys([*new, *old])]
     ones, others = asdict(before.provenance), asdict(after.provenance)
     return RunComparison(

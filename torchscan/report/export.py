@@ -46,7 +46,7 @@ def info_table(
         columns=[replace(_NAME, cut=cut), *headings],
         rows=[_row(*each, is_listed=is_listed) for each in zip(shown.lines, cells, sums, strict=True)],
         totals=[totals_of(data)],
-        remarks=[*_folding(shown), *remarks_of(data, with_fields=not FIELDS.isdisjoint(names))],
+        remarks=[*_folding(shown), *remarks_of(data, fields=FIELDS.intersection(names))],
         source=source_of(data["provenance"]),
         noun="layers",
     )
@@ -85,10 +85,21 @@ def format_info(
 def check_layout(columns: Sequence[str] | None, wrap_mode: str, width: int) -> None:
     """Refuse a layout that does not exist."""
     if wrap_mode not in get_args(Cut):
-        raise InputError(f"wrap_mode is {wrap_mode!r}: choose one of {', '.join(get_args(Cut))}")
+        raise InputError(f"wrap_mode is {wrap_mode!r}: {_what_was_meant(wrap_mode)}")
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
         raise InputError(f"width is {width!r}: give a number of characters")
     check_columns(columns)
+
+
+def _what_was_meant(wrap_mode: object) -> str:
+    """Return what to give instead. The argument comes after ``input_shape``, where people give what other verbs take there."""
+    if isinstance(wrap_mode, list | tuple):
+        return "give the shapes of several inputs as one list, [(10,), (20,)]"
+    if type(wrap_mode).__name__ == "dtype":
+        return f"give the type of the inputs by name, dtype={wrap_mode}"
+    if isinstance(wrap_mode, int) and not isinstance(wrap_mode, bool):
+        return f"give the depth of the table by name, max_depth={wrap_mode}"
+    return f"choose one of {', '.join(get_args(Cut))}"
 
 
 def to_markdown(

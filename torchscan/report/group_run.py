@@ -103,7 +103,7 @@ def _remarks(group: GroupRun) -> list[str]:
 
 def _how(group: GroupRun) -> list[str]:
     run = group.runs[0]
-    medians = f"Medians of {run.steps} steps on {run.provenance.device}"
+    medians = f"Medians of {run.num_timed} steps on {run.provenance.device}"
     if not any(each.exchanges for each in group.runs):
         return [f"{medians}. Nothing is known of their collectives, so that nobody can be told to be behind."]
     if None in group.late:

@@ -8,8 +8,8 @@ from functools import cache
 from hashlib import sha256
 from importlib import resources
 
+from torchscan.escapes import printable
 from torchscan.report.table import Cell, Column, Row, Screen, Table, writes
-from torchscan.units import printable
 
 
 @writes("html")

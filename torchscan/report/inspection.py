@@ -16,7 +16,7 @@ from torchscan.runtime.run import CallRun, Inspected, Latency, RunFacts
 _LEAST_SHARE = 0.01
 _SLOW = "* "
 #: how soon text that is too narrow leaves a column out
-_HOST, _MEMORY, _RATE, _EXPECTED, _TYPE = 5, 4, 3, 2, 1
+_HOST, _EVALUATION, _MEMORY, _RATE, _EXPECTED, _TYPE = 6, 5, 4, 3, 2, 1
 #: counts of values that are not finite, and how they are called
 _COUNTS = {"forward": "", "grad_out": "grad ", "grad_in": "grad in "}
 
@@ -95,8 +95,17 @@ def _times(run: RunFacts) -> list[_Figure]:
         _time("device_backward", "Backward", is_shown=is_on_device and trains),
         _time("forward", f"Forward{host}", dispensable=_HOST if is_on_device else 0),
         _time("backward", f"Backward{host}", is_shown=trains, dispensable=_HOST if is_on_device else 0),
+        _evaluation(run),
         _Figure(share, lambda call: Cell(found := _share(call, run), units.share(found) if found else NONE)),
     ]
+
+
+def _evaluation(run: RunFacts) -> _Figure:
+    """Return the time of the same call in forward passes without a backward pass."""
+    calls = () if run.evaluation is None else run.evaluation.calls
+    times = {(call.path, call.invocation): call.device_forward or call.forward for call in calls}
+    column = Column(key="evaluation", heading="Evaluation", unit="s", is_shown=bool(times), dispensable=_EVALUATION)
+    return _Figure(column, lambda call: _duration(times.get((call.path, call.invocation))), units.scale_of_durations)
 
 
 def _time(key: str, heading: str, **options: Any) -> _Figure:
@@ -179,6 +188,9 @@ def _phases(run: RunFacts) -> Table:
     rows += [("Optimizer", run.optimizer, "optimizer")] if run.optimizer.median else []
     if run.period.median:
         rows += [("Between steps", run.between, "between"), ("Step to step", run.period, "period")]
+    if run.evaluation is not None:
+        evaluation = run.evaluation.device_forward or run.evaluation.forward
+        rows += [("Evaluation, forward only", evaluation, "evaluation")]
     cells = [[Cell(key, name), _duration(each), _range(each), *_expected(key, run.expected)] for name, each, key in rows]
     return totals_table(cells, ("", "median", "least … most", *(["expected"] if run.expected else [])))
 

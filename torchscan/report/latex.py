@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from torchscan.escapes import printable
 from torchscan.report.table import Column, Row, Screen, Table, writes
-from torchscan.units import printable
 
 _SIGNS = {
     "\\": r"\textbackslash{}",

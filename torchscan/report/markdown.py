@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from torchscan.escapes import printable
 from torchscan.report.table import Screen, Table, writes
-from torchscan.units import printable
 
 _INDENT = "&emsp;"
 #: what would be taken for markup: of the underscores those that are not inside a word, of the spaces those that would get lost

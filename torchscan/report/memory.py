@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from torchscan import units
 from torchscan.analyses.memory_estimate import LARGEST_BATCH, MemoryEstimate, Verdict
@@ -15,6 +18,9 @@ from torchscan.report.table import Cell, Column, Row, Screen, Table, in_one_unit
 from torchscan.report.text import grid, needed, paragraphs, totals_of
 
 _NARROWEST, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
+
+#: the number of a block in its list, as a part of a path
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 
 #: from the bottom up: what is always there first
 STACK: Sequence[MemoryKind] = (
@@ -31,16 +37,26 @@ STACK: Sequence[MemoryKind] = (
 
 
 def memory_table(estimate: MemoryEstimate) -> Table:
-    """The layers that keep the most; the totals are the peak by kind and, for a device, the verdict."""
-    columns, cells = zip(*_written(_largest(estimate.layers)), strict=True)
+    """Return the layers that keep the most, equal ones in one row, and the layer that peaks.
+
+    The totals are the peak by kind and, for a device, the verdict.
+    """
+    groups = _groups_of(_keeping(estimate.layers))
+    shown = _shown_groups(groups, estimate)
+    columns, cells = zip(*_written(shown), strict=True)
+    rows = [Row(cells=row, repeats=len(group.paths)) for row, group in zip(zip(*cells, strict=True), shown, strict=True)]
     return Table(
         title="Layers that keep the most",
         columns=columns,
-        rows=[Row(cells=row) for row in zip(*cells, strict=True)],
+        rows=rows,
         summary=[_peak(estimate)],
         totals=[_by_kind(estimate), *([_verdict(estimate.verdict)] if estimate.verdict is not None else [])],
         totals_first=True,
-        remarks=[*closeness(estimate.verdict), *(f"Assumed {text}." for text in estimate.assumptions)],
+        remarks=[
+            *_left_out(groups, shown),
+            *closeness(estimate.verdict),
+            *(f"Assumed {text}." for text in estimate.assumptions),
+        ],
         noun="layers",
     )
 
@@ -94,9 +110,11 @@ def _verdict(verdict: Verdict) -> Table:
         [Cell("left_bytes", name), Cell(left, units.memory(left if verdict.fits else -left))],
     ]
     if verdict.largest_batch_size is not None:
-        rows.append([Cell("largest_batch_size", "Largest batch size"), _searched(verdict.largest_batch_size)])
+        rows.append(
+            [Cell("largest_batch_size", "Largest batch size"), _searched(verdict.largest_batch_size, verdict.safe_batch_size)]
+        )
     if verdict.longest_sequence is not None:
-        rows.append([Cell("longest_sequence", "Longest sequence"), _searched(verdict.longest_sequence)])
+        rows.append([Cell("longest_sequence", "Longest sequence"), _searched(verdict.longest_sequence, verdict.safe_sequence)])
     return totals_table(rows, title=f"{verdict.device}: {_judgement(verdict)}")
 
 
@@ -122,18 +140,72 @@ def _roughly(size: int) -> str:
     return units.memory(size, 0 if size < 2**30 else 1)
 
 
-def _searched(size: int) -> Cell:
-    return Cell(size, f"{units.exact(size)}{' or more' if size == LARGEST_BATCH else ''}")
+def _searched(largest: int, safe: int | None) -> Cell:
+    """Return the size that fits within the error margin, then the one that fits only if the estimate is exact."""
+    text = f"{units.exact(largest)}{' or more' if largest == LARGEST_BATCH else ''}"
+    if safe is None or safe == largest:
+        return Cell(largest, text)
+    return Cell(largest, f"{units.exact(safe)}, or {text} if the estimate is exact")
 
 
-def _largest(layers: Sequence[LayerMemory]) -> list[LayerMemory]:
-    """Layers that contain no other one listed, largest first."""
+class _Group(NamedTuple):
+    """Layers that keep equally much, in equal blocks of the model: one row."""
+
+    #: of several layers with a star in place of the numbers that differ: "layer1.*.bn3"
+    path: str
+    type_name: str
+    #: of all of them
+    activation_bytes: int
+    #: the greatest of them
+    peak_bytes: int
+    paths: tuple[str, ...]
+
+
+def _keeping(layers: Sequence[LayerMemory]) -> list[LayerMemory]:
+    """Return the layers that keep something and contain no other such layer."""
     keeping = [layer for layer in layers if layer.activation_bytes]
     outer = {above for layer in keeping if layer.path for above in ("", *modules_around(layer.path))}
-    return sorted((layer for layer in keeping if layer.path not in outer), key=lambda layer: -layer.activation_bytes)[:_LAYERS]
+    return [layer for layer in keeping if layer.path not in outer]
 
 
-def _written(layers: Sequence[LayerMemory]) -> list[tuple[Column, list[Cell]]]:
+def _groups_of(layers: Sequence[LayerMemory]) -> list[_Group]:
+    """Return the groups of layers, those that keep the most first."""
+    alike: dict[tuple[str, str, int], list[LayerMemory]] = defaultdict(list)
+    for layer in layers:
+        alike[_INDEX.sub("*", layer.path), layer.type_name, layer.activation_bytes].append(layer)
+    groups = [_group_of(members) for members in alike.values()]
+    return sorted(groups, key=lambda group: -group.activation_bytes)
+
+
+def _group_of(layers: Sequence[LayerMemory]) -> _Group:
+    names = zip(*(layer.path.split(".") for layer in layers), strict=True)
+    path = ".".join(parts[0] if len(set(parts)) == 1 else "*" for parts in names)
+    return _Group(
+        path=path,
+        type_name=layers[0].type_name,
+        activation_bytes=sum(layer.activation_bytes for layer in layers),
+        peak_bytes=max(layer.peak_bytes for layer in layers),
+        paths=tuple(layer.path for layer in layers),
+    )
+
+
+def _shown_groups(groups: Sequence[_Group], estimate: MemoryEstimate) -> list[_Group]:
+    """Return the groups that keep the most, and the layer at the peak, which may keep nothing itself."""
+    shown = list(groups[:_LAYERS])
+    is_shown = any(estimate.peak_layer in group.paths for group in shown)
+    at_peak = [layer for layer in estimate.layers if layer.path == estimate.peak_layer and layer.path and not is_shown]
+    return [*shown, *map(_group_of, ([layer] for layer in at_peak))]
+
+
+def _left_out(groups: Sequence[_Group], shown: Sequence[_Group]) -> list[str]:
+    rest = [group for group in groups if group not in shown]
+    if not rest:
+        return []
+    number, kept = sum(len(group.paths) for group in rest), sum(group.activation_bytes for group in rest)
+    return [f"{number:,} more layers keep {units.memory(kept)}; --format json and as_dict() list all."]
+
+
+def _written(layers: Sequence[_Group]) -> list[tuple[Column, list[Cell]]]:
     path = Column(key="path", heading="Layer", is_number=False, narrowest=5)
     type_ = Column(key="type", heading="Type", is_number=False, narrowest=4, dispensable=1)
     kept = Column(key="activation_bytes", heading="Activations", unit="B", adds_up=True)

@@ -39,10 +39,18 @@ def mesh_table(search: MeshSearch) -> Table:
             *_left_out(search),
             *([] if search.spread is None else [f"Times: {search.spread.said}."]),
             *(f"Assumed {text}." for text in search.assumptions),
-            f"{search.records} passes of few layers were recorded.",
+            *_recording_remarks(search),
         ],
         noun="meshes",
     )
+
+
+def _recording_remarks(search: MeshSearch) -> list[str]:
+    replayed = [said(each.mesh) for each in search.choices if each.is_replayed]
+    if not replayed or len(replayed) == len(search.choices):
+        return [f"{search.records} passes were recorded."]
+    meshes = ", ".join(replayed)
+    return [f"{search.records} passes were recorded: of all layers for the memory of {meshes}, of few layers for the rest."]
 
 
 def _left_out(search: MeshSearch) -> list[str]:

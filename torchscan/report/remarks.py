@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
 from torchscan import units
 from torchscan.report.info_data import InfoData, Layer, Overheads, ProvenanceData
-from torchscan.report.table import Cell, Table, totals_table
+from torchscan.report.table import Cell, ColumnRemark, Table, totals_table
 
 _NOTES: Mapping[str, str] = {
     "norm-stats": "RF leaves out what the statistics of normalisations were made from (norm-stats).",
@@ -64,8 +64,11 @@ def _overhead_rows(overheads: Overheads, model_size: int) -> list[Sequence[Cell]
     ]
 
 
-def remarks_of(info: InfoData, *, with_fields: bool) -> list[str]:
-    """How the pass ran, what was assumed and what is missing, a sentence or two each."""
+def remarks_of(info: InfoData, *, fields: Collection[str]) -> list[str]:
+    """Return how the pass ran, what was assumed and what is missing, a sentence or two each.
+
+    ``fields`` are the columns of receptive fields that the table has.
+    """
     remarks = [*_selection_texts(info), _pass_text(info["provenance"]), *info.get("estimates", ())]
     if info["provenance"]["convention"] != "torchscan":
         tool = info["provenance"]["convention"]
@@ -80,8 +83,8 @@ def remarks_of(info: InfoData, *, with_fields: bool) -> list[str]:
     if info["unused_parameters"]:
         names = ", ".join(f"{path} ({units.exact(numel)})" for path, numel in info["unused_parameters"].items())
         remarks.append(f"Parameters that this pass did not use: {names}.")
-    if with_fields:
-        remarks += _field_remarks(info["layers"])
+    if fields:
+        remarks += [ColumnRemark(text, fields) for text in _field_remarks(info["layers"])]
     return remarks
 
 

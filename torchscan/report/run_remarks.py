@@ -30,6 +30,10 @@ class _InStep(Protocol):
         """Which one."""
 
     @property
+    def is_evaluation(self) -> bool:
+        """True if it is a pass of an evaluation."""
+
+    @property
     def said(self) -> str:
         """Of it."""
 
@@ -39,9 +43,13 @@ F = TypeVar("F", bound=_InStep)
 
 def _findings(run: RunFacts) -> list[str]:
     told = run.nonfinite
-    said = _said_once(told, lambda found: (found.path, found.phase), _most_telling, "findings are in run.facts.nonfinite")
+    said = _said_once(told, _of_finding, _most_telling, "findings are in run.facts.nonfinite")
     later = run.nonfinite_steps - len(told)
     return [*said, *([f"{later} later steps made values that are not finite, too."] if later > 0 else [])]
+
+
+def _of_finding(found: NonFinite) -> Hashable:
+    return found.path, found.phase, found.is_evaluation
 
 
 def _most_telling(alike: Sequence[NonFinite]) -> NonFinite:
@@ -55,7 +63,7 @@ def _alarms(run: RunFacts) -> list[str]:
 
 
 def _of_alarm(alarm: Checked) -> Hashable:
-    return alarm.check, alarm.path, alarm.kind
+    return alarm.check, alarm.path, alarm.kind, alarm.is_evaluation
 
 
 def _said_once(found: Iterable[F], kind: Callable[[F], Hashable], choose: Callable[[Sequence[F]], F], others: str) -> list[str]:
@@ -69,7 +77,13 @@ def _said_once(found: Iterable[F], kind: Callable[[F], Hashable], choose: Callab
 
 def _when(alike: Sequence[_InStep]) -> str:
     steps = {each.step for each in alike}
-    return f"Step {min(steps)}" if len(steps) == 1 else f"In {len(steps)} steps, first in step {min(steps)}"
+    if alike[0].is_evaluation:
+        one, several = "evaluation pass", "evaluation passes"
+    else:
+        one, several = "step", "steps"
+    if len(steps) == 1:
+        return f"{one.capitalize()} {min(steps)}"
+    return f"In {len(steps)} {several}, first in {one} {min(steps)}"
 
 
 def _more(number: int, what: str) -> list[str]:
@@ -116,10 +130,11 @@ def _measured(run: RunFacts) -> list[str]:
         return ["No step was measured: the model was not called."]
     before = f" after {run.warm_up} to warm up" if run.warm_up else ""
     whose = "the host" if run.device is None else "the device"
-    said = (
-        f"Medians of {_steps(run.steps)}{before}, on {run.provenance.device}; times of {whose}, shares of forward and backward."
-    )
-    return [said, *_waiting(run), *([_left_out(run)] if run.differing else [])]
+    shares = "shares of forward and backward" if run.trains else "shares of the forward pass"
+    where = f"on {run.provenance.device}; times of {whose}, {shares}"
+    medians = f"Medians of {_steps(run.num_timed)}{before}, {where}."
+    forward_only = [] if run.trains else ["Evaluation only: no step has a backward pass."]
+    return [medians, *forward_only, *_waiting(run), *_left_out(run), *_evaluation(run)]
 
 
 def _checked(run: RunFacts) -> list[str]:
@@ -148,9 +163,19 @@ def _waiting(run: RunFacts) -> list[str]:
     return [f"In {100 * run.device.waiting:.0f} % of the time the host set the pace, as the device was done by then."]
 
 
-def _left_out(run: RunFacts) -> str:
-    others = "other calls, inputs of other shapes, or no backward pass where most have one"
-    return f"Times are those of the commonest sort of step; {_steps(run.differing)} left out: {others}."
+def _left_out(run: RunFacts) -> list[str]:
+    if not run.differing:
+        return []
+    left_out = f"{_steps(run.differing)} left out: other calls or input shapes"
+    return [f"Times are of the most common kind of step. {left_out}."]
+
+
+def _evaluation(run: RunFacts) -> list[str]:
+    if run.evaluation is None:
+        return []
+    number = run.evaluation.passes
+    passes, are = ("1 forward pass", "it is") if number == 1 else (f"{number} forward passes", "they are")
+    return [f"{passes} had no backward pass, as in an evaluation: {are} in no other time of this table."]
 
 
 def _steps(number: int) -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from torchscan.errors import InputError
+from torchscan.escapes import printable
 from torchscan.results import Result, load_writers
-from torchscan.units import Scale, printable
+from torchscan.units import Scale
 
 Format = Literal["text", "markdown", "github", "latex", "csv", "json", "html"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -34,6 +35,19 @@ class Screen(NamedTuple):
     #: in characters
     width: int = 80
     has_colours: bool = False
+
+
+class ColumnRemark(str):
+    """A remark about some columns. It is left out of text that has room for none of them."""
+
+    __slots__ = ("columns",)
+    columns: frozenset[str]
+
+    def __new__(cls, text: str, columns: Iterable[str]) -> ColumnRemark:
+        """Make a remark about the columns with these keys."""
+        made = super().__new__(cls, text)
+        made.columns = frozenset(columns)
+        return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +76,8 @@ class Column:
     dispensable: int = 0
     #: or only for programs, in CSV and JSON
     is_shown: bool = True
+    #: whether the author of the table has added it: it is left out last
+    is_added: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +173,11 @@ class Table(Result):
     def only(self, columns: Sequence[Column]) -> Table:
         """With some of its columns."""
         at = [number for number, column in enumerate(self.columns) if column in columns]
-        return (
-            self if len(at) == len(self.columns) else replace(self, columns=columns, rows=[row.only(at) for row in self.rows])
-        )
+        if len(at) == len(self.columns):
+            return self
+        keys = {column.key for column in columns}
+        remarks = [each for each in self.remarks if not isinstance(each, ColumnRemark) or each.columns & keys]
+        return replace(self, columns=columns, rows=[row.only(at) for row in self.rows], remarks=remarks)
 
     def __repr__(self) -> str:
         """Short: there may be thousands of rows."""
@@ -172,7 +190,7 @@ class Table(Result):
         if unknown is not None:
             raise InputError(f"values has {unknown!r}, which is no row of the table: there are {', '.join(map(str, known))}")
         is_number = all(isinstance(value, int | float) for value in values.values())
-        column = Column(key=heading, heading=heading, is_number=is_number)
+        column = Column(key=heading, heading=heading, is_number=is_number, is_added=True)
         added = [values.get(row.full_name or row.cells[0].value) for row in self.rows]
         cells = [Cell(value, NONE if value is None else str(value)) for value in added]
         rows = [

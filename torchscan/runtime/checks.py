@@ -40,10 +40,12 @@ class Checked:
     value: float | None
     #: of the alarm
     message: str | None
+    #: True if gradients were off: then ``step`` counts such passes
+    is_evaluation: bool = False
 
     def __str__(self) -> str:
         """``step 3: norm of layers.0, output: 12.5``."""
-        return f"step {self.step}: {self.said}"
+        return f"{'evaluation pass' if self.is_evaluation else 'step'} {self.step}: {self.said}"
 
     @property
     def said(self) -> str:

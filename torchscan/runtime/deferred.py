@@ -121,6 +121,7 @@ class DeferredValues(Values):
         peaks = self._peaks.read()
         self._memory.written_to |= {peak.what.path for peak in peaks if peak.is_late}
         bad = [peak for peak in peaks if not math.isfinite(peak.value)]
+        self.is_counted = not bad
         suspects = [peak for peak in bad if not (self._memory.has_masks and _may_be_mask(peak))]
         self._memory.is_alarmed |= bool(suspects)
         if not all(map(_may_be_mask, suspects)):

@@ -37,13 +37,14 @@ class InspectedCall(CallMemory):
     grad_out_shapes: Shapes
     #: whether a checkpoint ran it again in the backward pass
     is_again: bool
-    #: values that are not finite: in its result; in the gradients of what it was given, and of its result
-    forward_nan: int
-    forward_inf: int
-    grad_in_nan: int
-    grad_in_inf: int
-    grad_out_nan: int
-    grad_out_inf: int
+    #: values that are not finite: in its result; in the gradients of what it was given, and of its result; None: none was
+    #: counted, but on a device a step had some that were not
+    forward_nan: int | None
+    forward_inf: int | None
+    grad_in_nan: int | None
+    grad_in_inf: int | None
+    grad_out_nan: int | None
+    grad_out_inf: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,8 @@ class StepFacts:
     between: int | None
     #: what is not finite, by index of a call, in the order of :data:`COUNTED`
     counts: Mapping[int, tuple[int, ...]]
+    #: False if there is something that was not counted
+    is_counted: bool
 
     def of_model(self, times: array[int]) -> int:
         """Of the times of calls, those of the model itself."""
@@ -120,6 +123,7 @@ def facts_of(
         period=times.period,
         between=times.between,
         counts=_counts(values),
+        is_counted=values.is_counted,
     )
 
 

@@ -72,6 +72,10 @@ class NonFinite:
     operator: str | None = None
     #: what made NaN of its infinities, if that is what happened
     then: str | None = None
+    #: what had written the infinities that it made NaN of, if they were intended, as in a mask
+    mask: str | None = None
+    #: True if the module ran in another thread: then the values were counted in the result of the one that started it
+    in_thread: bool = False
     line: str | None = None
     #: why the operator is not known
     unknown: str | None = None
@@ -89,6 +93,8 @@ class NonFinite:
     update: int | None = None
     #: what is known about the cause
     cause: str | None = None
+    #: True if gradients were off: then ``step`` counts such passes
+    is_evaluation: bool = False
 
     @property
     def what(self) -> str:
@@ -98,7 +104,7 @@ class NonFinite:
     def __str__(self) -> str:
         """In a sentence or two."""
         updates = "" if self.update is None else f" (optimizer step {self.update})"
-        return f"step {self.step}{updates}: {self.said}"
+        return f"{'evaluation pass' if self.is_evaluation else 'step'} {self.step}{updates}: {self.said}"
 
     @property
     def said(self) -> str:
@@ -110,6 +116,7 @@ class NonFinite:
         by = "" if self.operator is None else f", by {self.operator}"
         by += "" if self.line is None else f" at {self.line}"
         by += "" if self.then is None else f", whose Inf became NaN in {self.then}"
+        by += "" if self.mask is None else f", of infinities from {self.mask}"
         given = "" if not self.inputs else f"; given {'; '.join(map(str, self.inputs))}"
         return f"{head}{by}{self._reasons()}{given}"
 
@@ -149,7 +156,7 @@ class NonFinite:
         if self.phase == "update":
             return f"was in {name} after the step, in its {weights}"
         return {
-            "forward": f"was made in {name}, forward",
+            "forward": f"was made in {name}, forward{' in another thread' if self.in_thread else ''}",
             "backward": f"was made in {name}, backward",
             "input": f"was given to {'the model' if self.root is None else self.root}",
             "loss": self._where_in_loss(),

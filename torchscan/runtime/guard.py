@@ -274,7 +274,12 @@ class NonFiniteGuard:
     def _is_blind(self) -> bool:
         """Return whether the current call of a module is none of a training step."""
         return (
-            self._busy or is_dynamo_compiling() or is_recording() or is_looking_again() or is_transforming() or is_capturing_here()
+            self._busy
+            or is_dynamo_compiling()
+            or is_recording()
+            or is_looking_again()
+            or is_transforming()
+            or is_capturing_here()
         )
 
     def _note_lines(self, *, on: bool) -> None:

@@ -4,14 +4,17 @@ Everything is fine until something is not, and modules end before those that cal
 value made it, by an operator of its own; and where a call is given one that nobody has returned, whoever called it made it. In
 the backward pass the same holds for the nodes of the graph.
 
-Infinities are made on purpose, to mask: a call that makes nothing else is suspected, and cleared if its own operator was told
-to make them. Until then, what comes later is second.
+Infinities are made on purpose, to mask: a call that makes nothing else is suspected, and cleared if they are written rather
+than computed. Computed ones are a finding only if something comes of them: NaN of a module that takes them, a gradient, or the
+model's result if no gradient comes back. -Inf of a logarithm may be in the result: it is that of a probability of 0.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -22,15 +25,17 @@ from torchscan.recording.bookkeeping.containers import named_tensors, tensors_in
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.recording.call_tree import FAILED, Call, CallTree, Given
 from torchscan.runtime.findings import Bad, NonFinite, Phase, Range, ranges_of
-from torchscan.runtime.finiteness import FINE, Look, is_readable, look_at, version_of
+from torchscan.runtime.finiteness import FINE, Look, is_plain, is_readable, look_at, version_of
 from torchscan.runtime.replay import Operator, find_operator
 from torchscan.runtime.values import Gradients, Leaf, Listener, Memory, Source, Values, bad_in, makes_none
-from torchscan.torch_versions import current_node
+from torchscan.torch_versions import current_node, unseen
 
 _MET = "it was seen in what the next node was given, with whatever else met it there"
 _WRITTEN = "what it was given is not finite by now, and may have been written to by others"
 #: more calls than this are not repeated
 _MOST_REPLAYS = 16
+#: a module that has written infinities of these signs on purpose so often goes on to
+_MOST_MASKS = 3
 
 
 class _Input(NamedTuple):
@@ -45,13 +50,17 @@ class _Input(NamedTuple):
         return version != self.version or (version < 0 and look_at(self.tensor) != self.look)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Suspicion:
     """Something that is not finite, of which it is not certain yet what made it."""
 
     order: int
     look: Look
     numel: int
+    #: of infinities: "+", "-" or both
+    signs: str
+    #: which they are of, and which are not kept for this
+    tensors: list[weakref.ref[Tensor]]
 
 
 @dataclass(slots=True)
@@ -74,8 +83,17 @@ class ImmediateValues(Values):
         #: the place of the first in the order of all that was suspected
         self._place = 0
         self._is_told = False
-        #: infinities that may be masks, with their place
+        #: computed infinities of which nothing has come yet, with their place
         self._doubtful: tuple[int, NonFinite] | None = None
+        #: results whose infinities are intended, or logarithms of 0, by identity
+        self._excused: dict[int, weakref.ref[Tensor]] = {}
+        #: calls that were given infinities or have returned some
+        self._touched: set[int] = set()
+        #: what wrote the last mask of this step
+        self._mask: str | None = None
+        self._has_gradients = self._reaches_result = False
+        #: True if what was found takes infinities, so that what made those is the first
+        self._comes_of_infinities = False
 
     # -- the forward pass ----------------------------------------------------------------------------------------------
 
@@ -93,14 +111,19 @@ class ImmediateValues(Values):
             return
         args, kwargs = (mine.args, {}) if given is FAILED else given
         before = self._look_before(call, mine, kwargs)
+        own = [each for each in results if self._known.get(each) is None]  # others, a call inside has returned
         look = self._look_at_results(call, results, before)
-        if look is not FINE and self.first is None and _is_worse(look, before):
-            self._suspect(mine, look, results)
+        if look.inf or before.inf:
+            self._touched.add(call.index)
+        if look is not FINE and own and self.first is None and _is_worse(look, before):
+            self._suspect(mine, look, own)
         for suspicion in mine.suspicions:
             if _is_worse(suspicion.look, before):  # else it was given what is not finite
                 self._settle(call, mine, (args, kwargs), suspicion)
-        if look is not FINE and call.parent is None:
-            self._believe()
+        if look is not FINE and call.parent is None and not all(map(self._is_excused, results)):
+            self._reaches_result = True
+            if not any(each.requires_grad for each in results):  # else it depends on what the loss makes of it
+                self._believe()
         self._tell()
 
     def _look_before(self, call: Call, mine: _Open, kwargs: dict[str, Any]) -> Look:
@@ -148,25 +171,67 @@ class ImmediateValues(Values):
             self._find(self._next(), self._made(call, "input", look, tensor.numel(), Operator(), given))
 
     def _suspect(self, mine: _Open, look: Look, tensors: Sequence[Tensor]) -> None:
-        mine.suspicions.append(_Suspicion(self._next(), look, _size(tensors)))
+        signs = _signs(tensors) if look.inf and not look.nan else ""
+        mine.suspicions.append(
+            _Suspicion(
+                order=self._next(),
+                look=look,
+                numel=_size(tensors),
+                signs=signs,
+                tensors=[weakref.ref(each) for each in tensors],
+            )
+        )
+
+    def _excuse(self, suspicion: _Suspicion) -> None:
+        for each in suspicion.tensors:
+            if (tensor := each()) is not None:
+                self._excused[id(tensor)] = each
+
+    def _is_excused(self, tensor: Tensor) -> bool:
+        """Return whether it is finite, or holds infinities that are as they should be."""
+        excused = self._excused.get(id(tensor))
+        return (excused is not None and excused() is tensor) or self._known.look_at(tensor) is FINE
 
     def _settle(self, call: Call, mine: _Open, given: Given, suspicion: _Suspicion) -> None:
         """The call that is suspected is over: what its operators do can be seen in a replay."""
         look, order = suspicion.look, suspicion.order
-        if (self.first is not None and self._place < order) or (call.path, look.inf) in self._memory.masking:
+        masks = call.path, suspicion.signs
+        if self.first is not None and self._place < order:
+            return
+        if not look.nan and self._memory.masking[masks] >= _MOST_MASKS:
+            self._note_mask(call, Operator(), suspicion)
             return
         operator = self._operator(call, mine, given, nan=bool(look.nan))
-        if operator.is_on_purpose and not look.nan:
-            self._memory.masking.add((call.path, look.inf))
+        if operator.is_on_purpose:
+            self._memory.masking[masks] += 1
+            self._memory.replays -= 1
+            self._note_mask(call, operator, suspicion)
             return
+        if operator.name is None and suspicion.signs == "-":  # most likely a mask: nobody saw what wrote it
+            self._note_mask(call, operator, suspicion)
+            return
+
         inputs = ranges_of(_given(*given))
         if operator.name is None and any(each.nan for each in inputs):
             operator = replace(operator, unsure=_WRITTEN)
+        was_given_infinities = any(each.inf for each in inputs)
+        if was_given_infinities and look.nan and self._mask is not None:
+            operator = replace(operator, mask=self._mask)
         found = self._made(call, "forward", look, suspicion.numel, operator, inputs)
         if look.nan:
-            self._find(order, found)
+            is_of_infinities = was_given_infinities or operator.then is not None or operator.name is None
+            self._find(order, found, believes=is_of_infinities)
         elif operator.name is not None or all(each.look is FINE for each in mine.inputs):
+            if operator.is_log:
+                self._excuse(suspicion)
             self._doubt(order, found)
+
+    def _note_mask(self, call: Call, operator: Operator, suspicion: _Suspicion) -> None:
+        """A call has written infinities on purpose."""
+        self._excuse(suspicion)
+        where = f"{call.path or 'the model'} ({type_name_of(call.module)})"
+        by = "" if operator.name is None else f", by {operator.name}{'' if operator.line is None else f' at {operator.line}'}"
+        self._mask = f"{where}{by}"
 
     def _operator(self, call: Call, mine: _Open, given: Given, *, nan: bool) -> Operator:
         if any(each.is_written_to for each in mine.inputs):
@@ -180,11 +245,13 @@ class ImmediateValues(Values):
 
     def note_loss(self, owner: Call | None, gradients: Gradients) -> None:
         """The gradients of the model's result, which come from what was made of it."""
+        self._has_gradients = True
         look = self._look_at_all(gradients)
         if look is not FINE:
             self._count(self.gradients_out, _chain(owner), look)
             if self.first is None and owner is not None:
-                self._find(self._next(), self._made(owner.outermost, "loss", look, _size(gradients), Operator()))
+                found = self._made(owner.outermost, "loss", look, _size(gradients), Operator())
+                self._find(self._next(), found, believes=owner.outermost.index in self._touched)
                 self._tell()
 
     def note_node(
@@ -203,8 +270,14 @@ class ImmediateValues(Values):
             else:
                 name = node.name() if before is FINE else "the sum of gradients that meet"
                 inputs = ranges_of(_named("gradient", given))
-                self._find(self._next(), self._made(owner, "backward", look, _size(made), Operator(name=name), inputs))
+                found = self._made(owner, "backward", look, _size(made), Operator(name=name), inputs)
+                self._find(self._next(), found, believes=self._takes_infinities(owner))
             self._tell()
+
+    def note_moved(self, owner: Call | None, made: Gradients, given: Gradients) -> None:
+        """A node has run whose gradients are finite if what it is given is: once anything is not, they are counted, too."""
+        if self._sees_all:
+            self.note_node(owner, made, given, (), None)
 
     @property
     def _sees_all(self) -> bool:
@@ -214,8 +287,10 @@ class ImmediateValues(Values):
     def _find_source(self, source: Source, owner: Call, taker: Call, made: Gradients, look: Look) -> None:
         """What this node was given shows that the one before it made it, unless it met something else on the way."""
         operator = Operator(name=source.name, unsure=_MET)
-        self._find(self._next(), self._made(owner, "backward", look, _size(made), operator))
-        self._count_crossing(owner, taker, look)
+        found = self._made(owner, "backward", look, _size(made), operator)
+        self._find(self._next(), found, believes=self._takes_infinities(owner))
+        for before, after in pairwise([owner, *source.through, taker]):
+            self._count_crossing(before, after, look)
 
     def note_stored(self, leaf: Leaf, variable: Tensor, given: Gradients) -> None:
         """A gradient was added to that of a parameter: what a node made, or what a hook or another loss did."""
@@ -240,6 +315,10 @@ class ImmediateValues(Values):
                 ),
             )
             self._tell()
+
+    def _takes_infinities(self, owner: Call) -> bool:
+        """Return whether the call has to do with infinities of the forward pass: its own, or those of a call in it."""
+        return owner.index in self._touched or not self._touched.isdisjoint(owner.children)
 
     def _is_known(self, gradient: Tensor, given: Gradients) -> bool:
         """Whether it is what a node has made, which was looked at."""
@@ -278,6 +357,8 @@ class ImmediateValues(Values):
             self._memory.known_bad.update(names)
             if bad and self.first is None:
                 self._place, self.first = self._next(), _update(self._step, path, module, bad)
+        if self._reaches_result and not self._has_gradients:  # nothing has come of it because nothing was trained
+            self._believe()
         self._tell()
         if self._memory.is_alarmed and self.first is None:  # what alarmed was a mask, or is gone
             self._memory.is_alarmed, self._memory.has_masks = False, True
@@ -297,19 +378,25 @@ class ImmediateValues(Values):
         operator: Operator,
         inputs: tuple[Range, ...] = (),
     ) -> NonFinite:
-        weights = tuple(_bad_below(call.module)) if phase in ("forward", "backward") else ()
-        self._memory.known_bad.update(f"{call.path}.{each.name}" for each in weights)
+        path, module = call.path, call.module
+        if operator.inside is not None:
+            module = module.get_submodule(operator.inside)
+            path = f"{path}.{operator.inside}" if path else operator.inside
+        weights = tuple(_bad_below(module)) if phase in ("forward", "backward") else ()
+        self._memory.known_bad.update(f"{path}.{each.name}" for each in weights)
         return NonFinite(
             step=self._step,
             phase=phase,
-            path=call.path,
-            type_name=type_name_of(call.module),
-            invocation=call.invocation,
+            path=path,
+            type_name=type_name_of(module),
+            invocation=call.invocation if operator.inside is None else 0,
             nan=look.nan,
             inf=look.inf,
             numel=numel,
             operator=operator.name,
             then=operator.then,
+            mask=operator.mask,
+            in_thread=operator.inside is not None,
             line=operator.line,
             unknown=operator.unknown,
             unsure=operator.unsure,
@@ -317,17 +404,19 @@ class ImmediateValues(Values):
             weights=weights,
         )
 
-    def _find(self, order: int, found: NonFinite) -> None:
-        """This is the first, unless there is an earlier one that was only doubted so far."""
+    def _find(self, order: int, found: NonFinite, *, believes: bool = True) -> None:
+        """This is the first, unless it came of an earlier one that was only doubted so far."""
         if self.first is None or order < self._place:
             self._place, self.first = order, found
-        self._believe()
+        if believes:
+            self._comes_of_infinities = True
+            self._believe()
 
     def _doubt(self, order: int, found: NonFinite) -> None:
         """Infinities alone may be as they should be: they are the first if anything comes of them."""
         if self._doubtful is None or order < self._doubtful[0]:
             self._doubtful = order, found
-        if self.first is not None:
+        if self._comes_of_infinities:  # of the caller, whose end comes after that of the call that it has spoilt
             self._believe()
 
     def _believe(self) -> None:
@@ -365,6 +454,15 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[str,
 
 def _readable(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [each for each in tensors if is_readable(each)]
+
+
+def _signs(tensors: Iterable[Tensor]) -> str:
+    """Return the signs of the infinities, "+", "-" or "+-"; "" of what does not say."""
+    real = [each for each in tensors if is_plain(each) and not each.is_complex()]
+    with unseen():
+        has_plus = any(bool(torch.isposinf(each).any()) for each in real)
+        has_minus = any(bool(torch.isneginf(each).any()) for each in real)
+    return f"{'+' if has_plus else ''}{'-' if has_minus else ''}"
 
 
 def _size(tensors: Iterable[Tensor | None]) -> int:

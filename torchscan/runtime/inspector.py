@@ -28,7 +28,7 @@ from torchscan.runtime.memory import MemoryWatch, Shapes
 from torchscan.runtime.nodes import HeldLeaves, NodeWatch
 from torchscan.runtime.replay import what_is_shared
 from torchscan.runtime.run import Watched
-from torchscan.runtime.step import Step
+from torchscan.runtime.step import Step, StepCounts, StepLabel
 from torchscan.runtime.timing import StepTimes
 from torchscan.runtime.values import Listener, Memory, Values, masks_in
 from torchscan.torch_versions import compiled_from, has_compiled_parts, has_compiler, unseen
@@ -47,11 +47,11 @@ class Inspector:
         checks: Sequence[Check] = (),
         alarmed: Callable[[Checked], None] = lambda _: None,
         *,
-        at_step: Callable[[int], object] | None = None,
+        at_step: Callable[[StepCounts], object] | None = None,
         warm_up: int = 0,
         is_second_look: bool = False,
     ) -> None:
-        """``at_step`` is told when a step begins, after how many others.
+        """``at_step`` is called with the steps that are over when another one begins.
 
         In a second look, within a pass of torchscan's own, all values are checked where they are produced.
         """
@@ -77,6 +77,8 @@ class Inspector:
         #: the type that products are computed in, if it was called under autocast
         self.autocast: torch.dtype | None = None
         self.is_started = False
+        #: False if the model is known not to train: then no step is told apart as an evaluation
+        self.awaits_training = True
         self._has_compiler = self._has_compiled_parts = False
         self._optimizer_hooks: tuple[RemovableHandle, ...] = ()
         self._compilation: Compilation | None = None
@@ -129,11 +131,6 @@ class Inspector:
         return self._kept.facts
 
     @property
-    def num_steps(self) -> int:
-        """Number of steps before the current one."""
-        return self._number
-
-    @property
     def has_found(self) -> bool:
         """True if something was found in the current step."""
         return self._step.nonfinite is not None
@@ -182,13 +179,24 @@ class Inspector:
         device = device_of(self.model)
         times = StepTimes(DeviceTimes(self._pool, device) if device is not None and device.type == "cuda" else None)
         names = {id(parameter): name for name, parameter in self._parameters.items()}
-        checks = StepChecks(self._number, self._checks, names, self._alarmed, times)
-        self._step = Step(NodeWatch(self._tree, self._leaves, times, self._values(times), self._memory, checks))
+        label = StepLabel(self._number)
+        checks = StepChecks(self._number, self._checks, names, lambda found: self._alarmed(label.put_on(found)), times)
+        values = self._values(times)
+        values.tell_as(label.put_on)
+        self._step = Step(NodeWatch(self._tree, self._leaves, times, values, self._memory, checks), label)
+
+    @property
+    def counts(self) -> StepCounts:
+        """How many steps are over."""
+        counts = self._kept.counts
+        for step in self._closed:
+            counts = counts.add(step)
+        return counts
 
     @property
     def _number(self) -> int:
-        """How many steps were before."""
-        return self._kept.number + len(self._closed)
+        """What the next step is called if it trains."""
+        return self.counts.num_training
 
     def _values(self, times: StepTimes) -> Values:
         """On a device everything is looked at after the step, until something is found."""
@@ -208,14 +216,17 @@ class Inspector:
 
     def _begin_step_or_pass(self) -> None:
         """A forward pass begins. It is in the step of the one before if that one's gradients are still to come."""
-        if self._tree.calls and self._step.is_complete:
+        is_training = self.model.training
+        if self._tree.calls and self._step.is_complete(is_training=is_training):
             self._close_step(is_followed=True)
             if self._at_step is not None:
-                self._at_step(self._number)
+                self._at_step(self.counts)
             if not self.is_started:  # enough has been seen
                 return
+        if not self._tree.calls:
+            self._step.label.set(self.counts, is_evaluation=self.awaits_training and not torch.is_grad_enabled())
         self._keep_off_compiler()
-        self._step.begin_pass()
+        self._step.begin_pass(is_training=is_training)
 
     def _keep_off_compiler(self) -> None:
         """It may be loaded, or reset, at any time."""
@@ -287,4 +298,5 @@ class Inspector:
 
     def example_of(self, watched: Watched) -> Given | None:
         """What the model was called with in the steps that are told of, without data."""
-        return self._examples.get(watched.calls[0].input_shapes) if watched.calls else None
+        calls = watched.usual.calls
+        return self._examples.get(calls[0].input_shapes) if calls else None

@@ -1,8 +1,13 @@
-"""The steps that are over: all of a thousand, fewer and fewer of the earlier ones of more."""
+"""The steps that are over: all of a thousand, fewer and fewer of the earlier ones of more.
+
+Steps with a backward pass train. Forward passes without one are kept apart from them: those of a validation, for example.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
 from torchscan.measured import Key
 from torchscan.runtime.checks import Checked
@@ -11,26 +16,73 @@ from torchscan.runtime.exchanges import Group, group_here
 from torchscan.runtime.facts import StepFacts
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.memory import Shapes
-from torchscan.runtime.run import Watched
-from torchscan.runtime.step import Step
+from torchscan.runtime.run import Watched, WatchedSteps
+from torchscan.runtime.step import Step, StepCounts
 
 _MOST_STEPS = 1024
 #: sorts of steps whose calls are described
 _MOST_SORTS = 8
-#: steps are alike that have the same calls, on inputs of the same shapes, and a backward pass or none
-_Sort = tuple[tuple[Key, ...], Shapes, bool]
+#: steps are alike that have the same calls, on inputs of the same shapes
+_Sort = tuple[tuple[Key, ...], Shapes]
 
 
-class KeptSteps:
-    """What is known of steps, and which of them are the usual ones."""
+class _StepsOfKind:
+    """Steps that train, or forward passes without a backward pass, and which of them are the usual ones."""
 
     def __init__(self, warm_up: int) -> None:
         self._warm_up = warm_up
-        #: how many there were
-        self.number = 0
-        self._steps: list[StepFacts] = []
+        #: how many there were, and how many calls of the model in them
+        self.number = self._num_passes = 0
+        self.facts: list[StepFacts] = []
         #: the last of each sort
         self._described: dict[_Sort, Step] = {}
+
+    def keep(self, step: Step) -> None:
+        """Keep one more."""
+        facts = step.facts(self.number, self.facts[-1] if self.facts else None)
+        self.facts.append(facts)
+        self.number += 1
+        self._num_passes += sum(parent < 0 for parent in facts.parents)
+        self._describe(_sort_of(facts), step)
+        if len(self.facts) > _MOST_STEPS:
+            del self.facts[self._warm_up : -1 : 2]
+
+    def _describe(self, sort: _Sort, step: Step) -> None:
+        self._described.pop(sort, None)  # so that the one that comes next is the newest
+        self._described[sort] = step
+        if len(self._described) > _MOST_SORTS:
+            del self._described[next(iter(self._described))]
+
+    def usual(self, group: Group | None) -> WatchedSteps:
+        """Return those of the commonest sort, without the first ones, which warm up."""
+        warm_up = min(self._warm_up, max(self.number - 1, 0))
+        measured = [facts for facts in self.facts if facts.number >= warm_up]
+        sorts = Counter(sort for facts in reversed(measured) if (sort := _sort_of(facts)) in self._described)
+        if not sorts:
+            return WatchedSteps(number=self.number, warm_up=warm_up, num_passes=self._num_passes, differing=len(measured))
+
+        usual = sorts.most_common(1)[0][0]
+        alike = [facts for facts in measured if _sort_of(facts) == usual]
+        step = self._described[usual]
+        timeline = step.timeline()
+        return WatchedSteps(
+            number=self.number,
+            warm_up=warm_up,
+            num_passes=self._num_passes,
+            steps=alike,
+            differing=len(measured) - len(alike),
+            calls=step.calls(),
+            timeline=timeline,
+            exchanges=() if group is None else step.exchanges(alike, timeline, group),
+        )
+
+
+class KeptSteps:
+    """What is known of the steps that are over."""
+
+    def __init__(self, warm_up: int) -> None:
+        self.counts = StepCounts()
+        self._training, self._evaluation = _StepsOfKind(warm_up), _StepsOfKind(warm_up)
         self._checked: list[Checked] = []
         #: the first producers in the first steps that have any, and how many have
         self._nonfinite: list[NonFinite] = []
@@ -39,47 +91,35 @@ class KeptSteps:
         self._group: Group | None = None
 
     @property
-    def facts(self) -> list[StepFacts]:
-        """Of those that were kept."""
-        return self._steps
+    def facts(self) -> Sequence[StepFacts]:
+        """Of the steps that were kept: those that train, if any does."""
+        return (self._training if self._training.number else self._evaluation).facts
 
     def keep(self, step: Step) -> None:
         """One more."""
         self._group = self._group or group_here()
-        facts = step.facts(self.number, self._steps[-1] if self._steps else None)
-        self._steps.append(facts)
-        self.number += 1
-        self._describe(_sort_of(facts), step)
+        self.counts = self.counts.add(step)
+        (self._training if step.trains else self._evaluation).keep(step)
         self._checked += step.checked
         if step.nonfinite is not None:
             self._nonfinite_steps += 1
-            self._nonfinite += [step.nonfinite] if len(self._nonfinite) < _MOST_STEPS else []
-        if len(self._steps) > _MOST_STEPS:
-            del self._steps[self._warm_up : -1 : 2]
-
-    def _describe(self, sort: _Sort, step: Step) -> None:
-        self._described.pop(sort, None)  # so that the one that comes next is the newest
-        self._described[sort] = step
-        if len(self._described) > _MOST_SORTS:
-            del self._described[next(iter(self._described))]
+            if len(self._nonfinite) < _MOST_STEPS:
+                self._nonfinite.append(step.nonfinite)
 
     def watched(self, compilation: Compilation | None) -> Watched:
-        """The usual ones after the first ones: those of the commonest sort."""
-        left_out = min(self._warm_up, max(self.number - 1, 0))
-        measured = [facts for facts in self._steps if facts.number >= left_out]
-        sorts = Counter(sort for facts in reversed(measured) if (sort := _sort_of(facts)) in self._described)
-        usual = sorts.most_common(1)[0][0] if sorts else None
-        alike = [facts for facts in measured if _sort_of(facts) == usual]
-        step = None if usual is None else self._described[usual]
+        """Return the usual steps that train, and apart from them the usual passes that do not.
+
+        If none trains, passes are the steps, also by name.
+        """
+        trains = self._training.number > 0
+        if not trains:
+            self._nonfinite = [replace(each, is_evaluation=False) for each in self._nonfinite]
+            self._checked = [replace(each, is_evaluation=False) for each in self._checked]
+        evaluation = self._evaluation.usual(None if trains else self._group)
         return Watched(
-            number=self.number,
-            warm_up=left_out,
-            steps=alike,
-            differing=len(measured) - len(alike),
-            calls=() if step is None else step.calls(),
-            timeline=None if step is None else step.timeline(),
+            usual=self._training.usual(self._group) if trains else evaluation,
+            evaluation=evaluation if trains and evaluation.number else None,
             process=None if self._group is None else self._group.process,
-            exchanges=() if step is None or self._group is None else step.exchanges(alike, step.timeline(), self._group),
             nonfinite=self._nonfinite,
             nonfinite_steps=self._nonfinite_steps,
             checked=self._checked,
@@ -88,4 +128,4 @@ class KeptSteps:
 
 
 def _sort_of(facts: StepFacts) -> _Sort:
-    return facts.keys, facts.shapes, facts.backward_span > 0
+    return facts.keys, facts.shapes

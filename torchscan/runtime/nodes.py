@@ -23,7 +23,7 @@ from torchscan.recording.call_tree import Call, CallTree
 from torchscan.runtime.checks import StepChecks
 from torchscan.runtime.memory import Allocator, MemoryWatch
 from torchscan.runtime.timing import LEAVES, StepTimes
-from torchscan.runtime.values import Gradients, Leaf, Source, Values, moves, reveals
+from torchscan.runtime.values import Gradients, Leaf, Source, Values, makes_none_backward, moves, reveals
 from torchscan.torch_versions import NO_BACKWARD_PASS, at_end_of_backward_pass, backward_pass
 
 
@@ -32,6 +32,8 @@ class _Origin(NamedTuple):
 
     call: int
     name: str
+    #: indices of the calls that made the nodes which move the gradient on before it is seen
+    through: tuple[int, ...]
 
 
 def _index_of(owner: Call | None) -> int:
@@ -154,8 +156,8 @@ class NodeWatch:
                 continue
             owner = self._tree.maker_of(node)
             self.memory.note_made(owner, node)
-            is_moved = moves(node) and uses[node] <= 1  # else gradients are added up for it
-            looked_at = None if is_moved else (_unseen(node, uses, owner, sources), sources.get(node))
+            is_moved = makes_none_backward(node) and uses[node] <= 1  # else gradients are added up for it
+            looked_at = None if is_moved else (self._unseen(node, uses, owner, sources), sources.get(node))
             followed = _Followed(self, owner, looked_at)
             _follow(node, followed)
             alive += [weakref.ref(followed)] if node in last else []
@@ -170,6 +172,29 @@ class NodeWatch:
     def call_at(self, index: int) -> Call | None:
         """The call of this index. Hooks hold no call: it has the module."""
         return self._calls[index] if index >= 0 else None
+
+    def source_at(self, origin: _Origin) -> Source:
+        """The same of a gradient."""
+        through = tuple(self.call_at(each) for each in origin.through)
+        return Source(self.call_at(origin.call), origin.name, through)
+
+    def _unseen(
+        self, node: Node, uses: Counter[Node | None], owner: Call | None, sources: dict[Node, _Origin]
+    ) -> Collection[int]:
+        """Return which of the gradients that it makes need no look.
+
+        The only node that takes one shows in its own whether it is finite.
+        """
+        unseen = []
+        for number, (following, _) in enumerate(node.next_functions):
+            through = []
+            while following is not None and uses[following] == 1 and moves(following) and len(following.next_functions) == 1:
+                through.append(_index_of(self._tree.maker_of(following)))
+                following = following.next_functions[0][0]
+            if following is not None and uses[following] == 1 and reveals(following):
+                sources[following] = _Origin(_index_of(owner), node.name(), tuple(through))
+                unseen.append(number)
+        return unseen
 
     def _note_loss(self, index: int, gradients: Gradients) -> None:
         if not self.is_over:
@@ -260,9 +285,11 @@ class _Followed:
             owner = watch.call_at(self._index)
             if self._allocated is not None and owner is not None:
                 watch.memory.note_node(owner, self._allocated)
-            if self._looked_at is not None:
+            if self._looked_at is None:
+                watch.values.note_moved(owner, made, given)
+            else:
                 unseen, origin = self._looked_at
-                source = None if origin is None else Source(watch.call_at(origin.call), origin.name)
+                source = None if origin is None else watch.source_at(origin)
                 watch.values.note_node(owner, made, given, unseen, source)
         except TorchscanError:
             raise
@@ -287,15 +314,3 @@ def _nodes_behind(last: Sequence[Node | None], oldest: int) -> list[Node]:
             found[node] = None
             waiting.extend([following for following, _ in node.next_functions])
     return list(found)
-
-
-def _unseen(node: Node, uses: Counter[Node | None], owner: Call | None, sources: dict[Node, _Origin]) -> Collection[int]:
-    """Which of the gradients that it makes need no look: the only node that takes one shows in its own whether it is finite."""
-    unseen = []
-    for number, (following, _) in enumerate(node.next_functions):
-        while following is not None and uses[following] == 1 and moves(following) and len(following.next_functions) == 1:
-            following = following.next_functions[0][0]
-        if following is not None and uses[following] == 1 and reveals(following):
-            sources[following] = _Origin(_index_of(owner), node.name())
-            unseen.append(number)
-    return unseen

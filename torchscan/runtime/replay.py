@@ -2,6 +2,9 @@
 
 The module and its arguments are copied, and what cannot be copied is not repeated. Hooks that users put on modules are left
 off. Random numbers are put back; those that the replay draws are others.
+
+Infinities have an origin. One that is written (a constant of the code, of a buffer or of an argument, moved or added to other
+values) is intended, as in a mask. One that an operator makes of finite values is computed.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ import dataclasses
 import enum
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
@@ -49,8 +54,14 @@ class Operator:
     line: str | None = None
     #: what made NaN of the infinities that it made
     then: str | None = None
-    #: whether it was told to: a mask filled with infinities
+    #: what had written the infinities that it made NaN of, and where, if they were intended
+    mask: str | None = None
+    #: True if all infinities of the result are intended: then this is what wrote them
     is_on_purpose: bool = False
+    #: True if it is a logarithm that made -Inf alone: that of a probability of 0, for example
+    is_log: bool = False
+    #: the module that ran it in another thread, from the one whose call was repeated
+    inside: str | None = None
     #: why it is not known, or may be another
     unknown: str | None = None
     unsure: str | None = None
@@ -76,12 +87,68 @@ def _replay(module: nn.Module, given: Given, nan: bool, undo: Undo) -> Operator 
     for context in (without_modes, without_hooks_for_gradients, as_written):
         undo.enter(context, is_of_process=False)
     keep_random_state(undo)
-    own = copy_of(module)
-    args, kwargs = copy_arguments(given, _own)
+    return _operator_in(copy_of(module), copy_arguments(given, _own), nan)
+
+
+def _operator_in(own: nn.Module, given: Given, nan: bool) -> Operator | None:
+    """Run a call of a copy. None: it makes no such value."""
+    args, kwargs = given
     watch = _Watch([*own.parameters(), *(own.buffers() if nan else ())], nan=nan)  # infinities of buffers are masks
+    threads = _OtherThreads(own, nan)
+    result: object = None
     with contextlib.suppress(_Found), watch:
-        own.forward(*args, **kwargs)
-    return watch.found
+        result = own.forward(*args, **kwargs)
+    if watch.found is not None:
+        return watch.found
+
+    bad = [each for each in tensors_in(result) if is_readable(each) and _has(look_at(each), nan)]
+    if bad and threads.first is not None:
+        return threads.first.operator(nan)
+    origin = None if nan else watch.origin_of(bad)
+    if origin is None and bad:
+        return Operator(unknown="no operator of its thread made it when its call was repeated")
+    return origin
+
+
+def _has(look: Look, nan: bool) -> bool:
+    return bool(look.nan if nan else look.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class _ThreadCall:
+    """A call of a submodule in another thread, with finite arguments and a result that is not."""
+
+    path: str
+    module: nn.Module
+    given: Given
+
+    def operator(self, nan: bool) -> Operator:
+        """Return its operator, from the same call in this thread."""
+        found = _operator_in(self.module, copy_arguments(self.given, _own), nan)
+        return replace(found or Operator(unknown="it ran in another thread"), inside=self.path)
+
+
+class _OtherThreads:
+    """The calls of a copy's submodules in other threads, where no operator is seen."""
+
+    def __init__(self, own: nn.Module, nan: bool) -> None:
+        self._home, self._nan = threading.get_ident(), nan
+        #: the first that returned, so that it is inside all others that pass its result on
+        self.first: _ThreadCall | None = None
+        for path, each in own.named_modules():
+            if path:
+                each.register_forward_hook(partial(self._note, path), with_kwargs=True)
+
+    def _note(self, path: str, module: nn.Module, args: Any, kwargs: Any, result: object) -> None:
+        if self.first is not None or threading.get_ident() == self._home:
+            return
+        before, after = (_look_at_all(tensors_in(each)) for each in ((args, kwargs), result))
+        if _has(after, self._nan) and not _has(before, self._nan):
+            self.first = _ThreadCall(path, module, (args, kwargs))
+
+
+def _look_at_all(tensors: Iterable[Tensor]) -> Look:
+    return sum((look_at(each) for each in tensors if is_readable(each)), FINE)
 
 
 def _own(tensor: Tensor) -> Tensor:
@@ -93,7 +160,8 @@ def obstacle(module: nn.Module, given: Given) -> str | None:
     original = original_of(module)
     if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         return "other processes would have to repeat its call, too"
-    if sum(each.nbytes for each in [*original.parameters(), *original.buffers()]) > _LARGEST_COPY:
+    tensors = [*original.parameters(), *original.buffers()]
+    if sum(each.nbytes for each in tensors if not nn.parameter.is_lazy(each)) > _LARGEST_COPY:
         return "it is too large to be copied"
     foreign = what_is_shared([given, *(value for each in original.modules() for value in _functions_in(each))])
     return None if foreign is None else f"it has to do with a {foreign}, which cannot be copied"
@@ -155,7 +223,11 @@ class _Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._weights = {id(each): each for each in weights}
         self._nan = nan
-        self._overflow: Operator | None = None
+        #: tensors with computed infinities, and what made them
+        self._computed: dict[int, tuple[Tensor, Operator]] = {}
+        #: what made computed ones first, and what wrote intended ones last
+        self._first: Operator | None = None
+        self._mask: Operator | None = None
         self._has_drawn = False
         self.found: Operator | None = None
 
@@ -166,12 +238,20 @@ class _Watch(TorchDispatchMode):
         self._has_drawn |= torch.Tag.nondeterministic_seeded in func.tags
         given = tensors_in((args, kwargs))
         before = self._look_at(given)  # now: it may be written to
+        origin = self._origin_in(given) if before.inf else None
         result = func(*args, **kwargs)
         made = tensors_in(result)
         if given and all(id(each) in self._weights for each in given) and not self._is_made_of(given, made):
             self._weights |= {id(each): each for each in made}
         elif (look := self._look_at(made)) != FINE:
-            self._note(func, (*args, *kwargs.values()), before, look)
+            here = Operator(name=_name_of(func), line=place_of_user())
+            is_told_to = any(isinstance(each, float) and not math.isfinite(each) for each in (*args, *kwargs.values()))
+            if self._nan and look.nan and not before.nan:
+                self._end(self._source_of_nan(here, before, origin))
+            if look.inf and origin is None and (is_told_to or before.inf):
+                self._note_mask(here, is_told_to=is_told_to)
+            elif look.inf:
+                self._note_computed(origin or replace(here, is_log=_is_log(here, made)), made)
         return result
 
     def _is_made_of(self, weights: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
@@ -179,22 +259,67 @@ class _Watch(TorchDispatchMode):
         looks = [sum(map(look_at, filter(is_readable, each)), FINE) for each in (weights, made)]
         return looks[0] == FINE != looks[1]
 
-    def _note(self, func: OpOverload, values: tuple[Any, ...], before: Look, look: Look) -> None:
-        is_told_to = any(isinstance(each, float) and not math.isfinite(each) for each in values)
-        made = Operator(name=_name_of(func), line=place_of_user(), is_on_purpose=is_told_to)
-        if look.nan and not before.nan:
-            self._end(made if self._overflow is None or before.is_fine else replace(self._overflow, then=made.name))
-        if before.is_fine and not is_told_to:
-            self._overflow = self._overflow or made
-        if before.is_fine and not self._nan:
-            self._end(made)
+    def _source_of_nan(self, here: Operator, before: Look, origin: Operator | None) -> Operator:
+        """Return what made infinities of finite values, if this operator makes NaN of them; else the operator itself."""
+        if before.is_fine:
+            return here
+        if origin is not None:
+            return replace(origin, then=here.name)
+        mask = None if self._mask is None else f"{self._mask.name} at {self._mask.line}"
+        return replace(here, mask=mask)
+
+    def _note_mask(self, here: Operator, *, is_told_to: bool) -> None:
+        """Remember what writes intended infinities: rather what puts a constant into other values than what makes it."""
+        if is_told_to or self._mask is None or (_creates(self._mask) and not _creates(here)):
+            self._mask = here
+
+    def _note_computed(self, origin: Operator, made: Sequence[Tensor]) -> None:
+        self._first = self._first or origin
+        self._computed |= {id(each): (each, origin) for each in made if is_readable(each) and look_at(each).inf}
+
+    def _origin_in(self, tensors: Iterable[Tensor]) -> Operator | None:
+        """Return what made computed infinities that one of these has, if any."""
+        for each in tensors:
+            tensor, origin = self._computed.get(id(each), (None, None))
+            if tensor is not None and look_at(tensor).inf:
+                return origin
+        return None
+
+    def origin_of(self, results: Sequence[Tensor]) -> Operator | None:
+        """Return what made the infinities of these or, if they are finite, of others; None: no operator that was seen has."""
+        origin = self._origin_in(results) if results else self._first
+        if origin is None and self._mask is not None:
+            origin = replace(self._mask, is_on_purpose=True)
+        return None if origin is None else self._marked(origin)
+
+    def _marked(self, found: Operator) -> Operator:
+        return replace(found, unsure=_REDRAWN) if self._has_drawn else found
 
     def _end(self, found: Operator) -> None:
-        self.found = replace(found, unsure=_REDRAWN) if self._has_drawn else found
+        self.found = self._marked(found)
         raise _Found
 
     def _look_at(self, tensors: Iterable[Tensor]) -> Look:
         return sum((look_at(each) for each in tensors if id(each) not in self._weights and is_readable(each)), FINE)
+
+
+#: what makes tensors of constants, or hands them on
+_CREATING = ("full", "lift_fresh", "scalar_tensor", "fill", "_to_copy", "clone", "detach", "alias", "expand", "view", "triu")
+#: what returns -Inf at a probability of 0
+_LOGARITHMS = re.compile(
+    r"aten\.(log|log2|log10|log1p|logit|xlogy|special_xlogy|special_xlog1py|special_logit|special_log_ndtr"
+    r"|_log_softmax|logsumexp|special_logsumexp|logcumsumexp|_logcumsumexp|logaddexp|logaddexp2)_?(\.\w+)?"
+)
+
+
+def _creates(operator: Operator) -> bool:
+    """Return whether it only makes a constant, which another operator then puts into other values."""
+    return (operator.name or "").removeprefix("aten.").startswith(_CREATING)
+
+
+def _is_log(operator: Operator, made: Iterable[Tensor]) -> bool:
+    is_logarithm = _LOGARITHMS.fullmatch(operator.name or "") is not None
+    return is_logarithm and not any(bool(torch.isposinf(each).any()) for each in made if each.is_floating_point())
 
 
 def _name_of(func: OpOverload) -> str:

@@ -221,8 +221,16 @@ class RootCalls:
                 yield each
 
     def trained(self) -> list[ModuleSteps]:
-        """Return the roots that have trained, also those that are gone."""
-        return [each for each in self._steps.values() if each.has_parameters and each.begun]
+        """Return the roots that have trained and are part of no other, also those that are gone after several steps."""
+        alive = [module for each in self._steps.values() if (module := each.module()) is not None]
+        inside = {id(part) for module in alive for part in list(module.modules())[1:]}
+        known = [each for each in self._steps.values() if each.has_parameters and each.begun]
+        return [each for each in known if _is_root(each, inside)]
+
+
+def _is_root(steps: ModuleSteps, inside: set[int]) -> bool:
+    module = steps.module()
+    return steps.begun > 1 if module is None else id(module) not in inside
 
 
 def _kept(value: Any) -> Any:

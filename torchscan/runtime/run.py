@@ -127,12 +127,38 @@ class DeviceRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationRun:
+    """Forward passes without a backward pass, in a run that also trains: those of a validation, for example."""
+
+    #: how many passes there were, and how many of them the times are of: those with the same calls, but for those that warm up
+    #: and, of more than a thousand, some
+    passes: int
+    timed: int
+    #: of the model's call, and the same on the device, where there is one
+    forward: Latency
+    device_forward: Latency | None
+    calls: tuple[CallRun, ...]
+
+    @property
+    def time(self) -> float:
+        """Seconds of a pass, in the median: on the host or, if that takes longer, on the device."""
+        on_device = 0.0 if self.device_forward is None else self.device_forward.median
+        return max(self.forward.median, on_device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts(Result, Inspected):
     """What an inspection has found."""
 
-    #: steps that were measured (of more than a thousand, times are those of some), and those before them, which are left out
+    #: steps that were measured, and those before them, which are left out. If any step trains (has a backward pass), these are
+    #: the ones that do; else they are forward passes
     steps: int
     warm_up: int
+    #: of the measured steps, how many the times are of: the most common kind and, of more than a thousand, some; None: it was
+    #: not saved
+    timed: int | None = None
+    #: forward passes without a backward pass, which are in no other value; None: there was none, or nothing else
+    evaluation: EvaluationRun | None = None
     calls: tuple[CallRun, ...]
     #: of the model's calls
     forward: Latency
@@ -148,7 +174,7 @@ class RunFacts(Result, Inspected):
     between: Latency
     #: forward and backward on the device; None: there is none, and nothing but the host
     device: DeviceRun | None = None
-    #: steps that are not like most: with other calls, or one with and the other without a backward pass
+    #: measured steps that are not like most: with other calls, or inputs of other shapes
     differing: int
     provenance: RunProvenance
     #: of each step with values that are not finite, who made the first of them; and in how many steps there were any
@@ -191,6 +217,16 @@ class RunFacts(Result, Inspected):
         return f"<RunFacts: {self.steps} steps, {len(self.calls)} calls>"
 
     @property
+    def num_timed(self) -> int:
+        """Steps that the times are of."""
+        return self.steps - self.differing if self.timed is None else self.timed
+
+    @property
+    def trains(self) -> bool:
+        """True if the measured steps have a backward pass."""
+        return self.backward.median > 0
+
+    @property
     def attained(self) -> float | None:
         """MFU: the time that the step's products would take at the device's dense peak, of the time that the step took."""
         took = self.period.median or self.forward.median + self.backward.median
@@ -224,6 +260,8 @@ class RunFacts(Result, Inspected):
 
     def assert_step_time(self, most: float | str, *, device: str | None = None, tolerance: float | str = 0.0) -> None:
         """Raise :class:`BudgetError` if :attr:`step_time` is more than ``most``; the message names the slowest modules.
+
+        Passes of an evaluation do not count, unless nothing else was measured.
 
         Args:
             most: seconds, or a text such as ``"120 ms"``.
@@ -265,33 +303,47 @@ class RunFacts(Result, Inspected):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedSteps:
+    """The steps of one kind: those that train, or forward passes without a backward pass."""
+
+    #: of all steps, and of those before the measured ones; and how many calls of the model they have in all
+    number: int
+    warm_up: int
+    num_passes: int
+    #: those that are like most, with the same calls, and how many others there were, as far as they were kept
+    steps: Sequence[StepFacts] = ()
+    differing: int
+    #: of the last of them
+    calls: Sequence[InspectedCall] = ()
+    timeline: Timeline | None = None
+    exchanges: tuple[Exchange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
     """What was seen while a model was followed."""
 
-    #: of all steps, and of those before the measured ones
-    number: int
-    warm_up: int
-    #: those that are like most, with the same calls, and how many others there were, as far as they were kept
-    steps: Sequence[StepFacts]
-    differing: int
-    #: of the last of them
-    calls: Sequence[InspectedCall]
+    #: that train, if any does; else all there were
+    usual: WatchedSteps
+    #: forward passes without a backward pass; None: there was none, or nothing else
+    evaluation: WatchedSteps | None = None
     nonfinite: Sequence[NonFinite] = ()
     nonfinite_steps: int = 0
     checked: Sequence[Checked] = ()
-    timeline: Timeline | None = None
     process: Process | None = None
-    exchanges: tuple[Exchange, ...] = ()
     compilation: Compilation | None = None
 
 
 def _first_in_each_step(close: Sequence[NonFinite], cheap: Sequence[NonFinite]) -> tuple[NonFinite, ...]:
     """Return one finding for each step: that of the close inspection, unless it only saw what came of it."""
+    evaluated = [found for found in close if found.is_evaluation]
+    close = [found for found in close if not found.is_evaluation]
     late = {found.step: found for found in close if found.phase in ("loss", "update")}
     sure = {found.step: found for found in close if found.step not in late}
     of_others = [found for found in cheap if found.root is not None]
     own = {found.step: found for found in cheap if found.root is None}
-    return tuple(sorted([*{**late, **own, **sure}.values(), *of_others], key=lambda found: found.step))
+    every = [*{**late, **own, **sure}.values(), *of_others, *evaluated]
+    return tuple(sorted(every, key=lambda found: found.step))
 
 
 def run_of(
@@ -306,12 +358,15 @@ def run_of(
 
     Costs and the roofline are those of the module at ``inner``: they know nothing of what wraps it.
     """
-    calls, measured = watched.calls, watched.steps
+    usual = watched.usual
+    calls, measured = usual.calls, usual.steps
     paths = [_path_in(inner, call.path) for call in calls]
     expected = [None] * len(calls) if roofline is None else expected_times(roofline, paths, [call.parent for call in calls])
     return RunFacts(
-        steps=watched.number - watched.warm_up,
-        warm_up=watched.warm_up,
+        steps=usual.number - usual.warm_up,
+        warm_up=usual.warm_up,
+        timed=len(measured),
+        evaluation=None if watched.evaluation is None else _evaluation_run(watched.evaluation),
         calls=tuple(
             _call_run(call, index, measured, costs.get((paths[index], call.invocation)), expected[index])
             for index, call in enumerate(calls)
@@ -324,16 +379,16 @@ def run_of(
         period=Latency.of(step.period for step in measured if step.period is not None),
         between=Latency.of(step.between for step in measured if step.between is not None),
         device=_device_run(measured),
-        differing=watched.differing,
+        differing=usual.differing,
         nonfinite=tuple(watched.nonfinite),
         nonfinite_steps=watched.nonfinite_steps,
         expected=None if roofline is None else expected_of(roofline),
         checked=tuple(watched.checked),
         compilation=watched.compilation,
         provenance=provenance,
-        timeline=watched.timeline or Timeline(),
+        timeline=usual.timeline or Timeline(),
         process=watched.process,
-        exchanges=watched.exchanges,
+        exchanges=usual.exchanges,
     )
 
 
@@ -349,10 +404,10 @@ def _call_run(
 ) -> CallRun:
     """One call in several steps: the most that was counted in any, and how long it took in all."""
     device = [step.device for step in steps if step.device is not None]
-    counts = [max(each) for each in zip(*(step.counts.get(index, _NONE_COUNTED) for step in steps), strict=True)]
+    counts: dict[str, Any] = dict(zip(COUNTED, _most_of(steps, index), strict=True))
     return CallRun(
         **{each.name: getattr(call, each.name) for each in fields(InspectedCall) if each.name not in COUNTED},
-        **dict(zip(COUNTED, counts, strict=True)),
+        **counts,
         forward=Latency.of(step.forward[index] for step in steps),
         backward=Latency.of(step.backward[index] for step in steps),
         device_forward=Latency.of(each.forward[index] for each in device) if device else None,
@@ -361,6 +416,29 @@ def _call_run(
         flops=None if cost is None else cost.flops,
         expected_forward=None if expected is None else expected.forward,
         expected_backward=None if expected is None else expected.backward,
+    )
+
+
+def _most_of(steps: Sequence[StepFacts], index: int) -> list[int | None]:
+    """Return the counts of a call: the most of any step. Nothing is known of 0 where a step was not counted."""
+    by_step = [step.counts.get(index, _NONE_COUNTED) for step in steps]
+    most = [max(each) for each in zip(*by_step, strict=True)]
+    are_complete = all(step.is_counted for step in steps)
+    return [each if each or are_complete else None for each in most]
+
+
+def _evaluation_run(watched: WatchedSteps) -> EvaluationRun:
+    """Return the times of a pass. Nothing ends such a step but the next one, so it may have more than one pass."""
+    steps = watched.steps
+    num_passes = sum(call.parent is None for call in watched.calls)
+    device = [(step, step.device) for step in steps if step.device is not None]
+    on_device = [step.of_model(each.forward) // num_passes for step, each in device]
+    return EvaluationRun(
+        passes=watched.num_passes,
+        timed=len(steps) * num_passes,
+        forward=Latency.of(step.of_model(step.forward) // num_passes for step in steps),
+        device_forward=Latency.of(on_device) if device else None,
+        calls=tuple(_call_run(call, index, steps, None, None) for index, call in enumerate(watched.calls)),
     )
 
 
@@ -407,7 +485,7 @@ def _measured_by(facts: RunFacts) -> Measured:
         of_call = figures.setdefault(originals.get((call.path, call.invocation), (call.path, call.invocation)), {})
         for name, value in _figures_of(call):
             of_call[name] = of_call.get(name, 0) + value
-    steps = f"{units.exact(facts.steps)} step{'' if facts.steps == 1 else 's'}"
+    steps = _counted(facts.steps, "step")
     first = facts.nonfinite[0] if facts.nonfinite else None
     producer = None if first is None else originals.get((first.path, first.invocation), (first.path, first.invocation))
     return Measured(
@@ -417,6 +495,11 @@ def _measured_by(facts: RunFacts) -> Measured:
         verdicts=[*_time_of(facts, steps), *_nonfinite_of(facts, producer)],
         producers={} if first is None or producer is None else {producer: first.said},
     )
+
+
+def _counted(number: int, noun: str) -> str:
+    ending = "" if number == 1 else "es" if noun == "pass" else "s"
+    return f"{units.exact(number)} {noun}{ending}"
 
 
 def _originals(calls: Sequence[CallRun]) -> dict[Key, Key]:
@@ -435,14 +518,18 @@ def _originals(calls: Sequence[CallRun]) -> dict[Key, Key]:
 
 def _figures_of(call: CallRun) -> Iterator[tuple[Figure, float]]:
     yield "latency", call.time
-    if counted := sum(getattr(call, name) for name in COUNTED):
-        yield "nonfinite", counted
+    counted = [getattr(call, name) for name in COUNTED]
+    if any(counted):
+        yield "nonfinite", sum(each or 0 for each in counted)
 
 
 def _time_of(facts: RunFacts, steps: str) -> Iterator[Verdict]:
     passes = "forward and backward" if facts.backward.median else "forward"
     if facts.steps:
         yield "Measured", units.duration(facts.step_time), f"{passes}, the median of {steps}", None
+    if facts.evaluation is not None:
+        passes = _counted(facts.evaluation.timed, "pass")
+        yield "Evaluation", units.duration(facts.evaluation.time), f"forward only, the median of {passes}", None
 
 
 def _nonfinite_of(facts: RunFacts, producer: Key | None) -> Iterator[Verdict]:

@@ -235,8 +235,8 @@ class LargestModule:
     watched. A module trains if it is called with gradients on, and has a parameter that requires one.
     """
 
-    def __init__(self, watch: Callable[[nn.Module], Watch], guard: NonFiniteGuard) -> None:
-        """``guard`` checks the steps of all modules, to the end of the program."""
+    def __init__(self, watch: Callable[[nn.Module, bool], Watch], guard: NonFiniteGuard) -> None:
+        """``watch`` is given a module, and whether it trains. ``guard`` checks the steps of all modules to the end."""
         self._make_watch = watch
         self._guard = guard
         self._watch: Watch | None = None
@@ -341,7 +341,7 @@ class LargestModule:
                 return
             if self._watch is not None:
                 self._watch.abandon()
-            self._rank, self._watch = rank, self._make_watch(begun[0])
+            self._rank, self._watch = rank, self._make_watch(begun[0], rank[0])
             self._watched = weakref.ref(begun[0])
             self._inside = {id(each) for each in begun[0].modules()}
             self._watch.start(begun)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -21,12 +20,13 @@ from torchscan.runtime.replay import copy_of, obstacle
 from torchscan.runtime.root_calls import RootCall
 from torchscan.torch_versions import as_written, without_hooks_for_gradients, without_modes
 
-_local = threading.local()
+#: more than 0 while a call is repeated, in whichever threads it runs
+_at_work = 0
 
 
 def is_looking_again() -> bool:
-    """Return whether this thread repeats a call, which is no part of the user's program."""
-    return bool(getattr(_local, "is_at_work", False))
+    """Return whether a call is being repeated, which is no part of the user's program."""
+    return _at_work > 0
 
 
 def look_again(call: RootCall, gradients: Mapping[int, Tensor] | None = None) -> NonFinite | str | None:
@@ -34,6 +34,7 @@ def look_again(call: RootCall, gradients: Mapping[int, Tensor] | None = None) ->
 
     Return the first producer of what is not finite, the reason why the call cannot be repeated, or None if all is finite.
     """
+    global _at_work
     module, given = call.module(), call.given()
     if module is None:
         return "the module is gone"
@@ -42,13 +43,13 @@ def look_again(call: RootCall, gradients: Mapping[int, Tensor] | None = None) ->
     reason = obstacle(module, given)
     if reason is not None:
         return reason
-    _local.is_at_work = True
+    _at_work += 1
     try:
         return put_back_after(partial(_repeat, module, given, call, gradients or {}))
     except Exception as error:
         return f"its call cannot be repeated ({type(error).__name__})"
     finally:
-        _local.is_at_work = False
+        _at_work -= 1
 
 
 def _repeat(module: nn.Module, given: Given, call: RootCall, gradients: Mapping[int, Tensor], undo: Undo) -> NonFinite | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 from torch.autograd.graph import Node
@@ -25,13 +25,58 @@ from torchscan.torch_versions import next_node
 
 _Sizes = Sequence[tuple[int, ...]]
 _MEMORY = tuple(each.name for each in fields(CallMemory))
+_Found = TypeVar("_Found", NonFinite, Checked)
+
+
+class StepCounts(NamedTuple):
+    """How many steps are over, by kind."""
+
+    #: with a backward pass
+    trained: int = 0
+    #: without one, with gradients off
+    evaluated: int = 0
+    #: without one, with gradients on: steps that an exception ended, passes whose results were only read
+    unfinished: int = 0
+
+    def add(self, step: Step) -> StepCounts:
+        """Return the counts with one step more."""
+        if step.trains:
+            return self._replace(trained=self.trained + 1)
+        if step.label.is_evaluation:
+            return self._replace(evaluated=self.evaluated + 1)
+        return self._replace(unfinished=self.unfinished + 1)
+
+    @property
+    def num_training(self) -> int:
+        """Steps that train. Of a model that has not trained yet, passes with gradients on, which may have been meant to."""
+        return self.trained or self.unfinished
+
+
+@dataclass(slots=True)
+class StepLabel:
+    """What a step is called in findings."""
+
+    #: which of its kind it is, from 0
+    number: int
+    #: True if it began with gradients off
+    is_evaluation: bool = False
+
+    def set(self, before: StepCounts, *, is_evaluation: bool) -> None:
+        """The step begins, after others."""
+        self.number = before.evaluated if is_evaluation else before.num_training
+        self.is_evaluation = is_evaluation
+
+    def put_on(self, found: _Found) -> _Found:
+        """Return the finding with this label."""
+        return replace(found, step=self.number, is_evaluation=self.is_evaluation)
 
 
 class Step:
     """Watches one step, from the model's call to its next one."""
 
-    def __init__(self, nodes: NodeWatch) -> None:
+    def __init__(self, nodes: NodeWatch, label: StepLabel) -> None:
         self._nodes = nodes
+        self.label = label
         self._times, self._values, self._memory, self._checks = nodes.times, nodes.values, nodes.memory, nodes.checks
         #: of what was given and returned; of those that a gradient is computed for
         self._shapes: dict[int, tuple[_Sizes, _Sizes, _Sizes, _Sizes]] = {}
@@ -39,17 +84,30 @@ class Step:
         self._known_memory: dict[int, CallMemory] = {}
         #: the first node that a checkpoint can make when it runs a call again, by index
         self._run_again: dict[int, int] = {}
-        #: of its passes, what lives as long as the nodes of their results
-        self._graphs: list[weakref.ref[object]] = []
+        #: of each pass that has a graph, what lives as long as the nodes of its results
+        self._graphs: list[list[weakref.ref[object]]] = []
+        #: True if its last pass was in training mode
+        self._was_training = True
         #: what modules made in the pass that goes on: not everything need be in its result
         self._made: list[Node] = []
         #: the number of the first node that the forward pass can make, and when it began
         self._oldest = self._began = 0
 
     @property
-    def is_complete(self) -> bool:
-        """Whether a forward pass that begins now is of another step: gradients have come in this one, or none can come."""
-        return self._times.has_begun_backward or not any(alive() is not None for alive in self._graphs)
+    def trains(self) -> bool:
+        """True if it has a backward pass."""
+        return self._times.has_begun_backward
+
+    def is_complete(self, *, is_training: bool) -> bool:
+        """Return whether a forward pass that begins now, in training mode or not, is of another step.
+
+        It is if gradients have come in this one, or none can come. A validation may leave gradients on, and hold each result
+        until the next pass has returned: the results before that are gone, and training mode comes back before training does.
+        """
+        if self.trains or (is_training and not self._was_training):
+            return True
+        alive = [any(each() is not None for each in graph) for graph in self._graphs]
+        return not all(alive) or not alive
 
     @property
     def looking(self) -> int:
@@ -69,8 +127,9 @@ class Step:
         """Whether what runs on the device now is captured: nothing of it takes place in this step."""
         return self._times.is_captured
 
-    def begin_pass(self) -> None:
-        """A forward pass begins."""
+    def begin_pass(self, *, is_training: bool) -> None:
+        """A forward pass begins, in training mode or not."""
+        self._was_training = is_training
         self._oldest = next_node()
         self._began = self._times.begin()
 
@@ -123,8 +182,8 @@ class Step:
         oldest = self._oldest if call.parent is None else self._run_again[call.index]
         alive = self._nodes.watch(result, self._made, oldest)
         self._made.clear()
-        if call.parent is None:
-            self._graphs += alive
+        if call.parent is None and alive:
+            self._graphs.append(alive)
 
     def close(
         self,
@@ -173,12 +232,12 @@ class Step:
     @property
     def nonfinite(self) -> NonFinite | None:
         """The first producer of what is not finite, if anything is."""
-        return self._values.first
+        return None if self._values.first is None else self.label.put_on(self._values.first)
 
     @property
     def checked(self) -> Sequence[Checked]:
         """What checks of the user's said."""
-        return self._checks.said
+        return [self.label.put_on(each) for each in self._checks.said]
 
     def calls(self) -> tuple[InspectedCall, ...]:
         """Its calls, without their times."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,15 +21,17 @@ _MAKES_NONE = frozenset(
         *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
     }
 )
-#: nodes whose gradients are finite if what they are given is: they move values about, or leave them out
+#: nodes whose gradients are finite if what they are given is, and only then: they move values about
 _MOVES = frozenset(
     f"{name}Backward{number}"
     for name in (
-        *("Relu", "View", "UnsafeView", "Transpose", "T", "Permute", "ReshapeAlias", "Select", "Slice", "Split", "Unsqueeze"),
+        *("View", "UnsafeView", "Transpose", "T", "Permute", "ReshapeAlias", "Select", "Slice", "Split", "Unsqueeze"),
         *("Squeeze", "Cat", "Stack", "Clone", "Alias", "Unbind", "Neg", "Chunk"),
     )
     for number in (0, 1)
 )
+#: the same for nodes that leave values out, so that what they are given need not be finite if their gradients are
+_MASKS = frozenset({"ReluBackward0", "ReluBackward1", "ThresholdBackward0"})
 Gradients = Sequence[Tensor | None]
 #: told of the first producer of a step, when it is certain
 Listener = Callable[[NonFinite], None]
@@ -41,6 +44,8 @@ class Source(NamedTuple):
 
     owner: Call | None
     name: str
+    #: whose nodes move the gradient on before it is seen
+    through: tuple[Call | None, ...] = ()
 
 
 class Leaf(NamedTuple):
@@ -55,8 +60,8 @@ class Memory:
     """What is known from earlier steps."""
 
     def __init__(self) -> None:
-        #: modules that make infinities on purpose, and how many
-        self.masking: set[tuple[str, int]] = set()
+        #: how often modules have written infinities on purpose, by their paths and the signs of the infinities
+        self.masking: Counter[tuple[str, str]] = Counter()
         self.replays = 0
         #: parameters and buffers that have been told of
         self.known_bad: set[str] = set()
@@ -85,10 +90,17 @@ class Values(ABC):
         self._known = KnownTensors()
         #: what was found
         self.first: NonFinite | None = None
+        #: True if everything that is not finite is in the counts below
+        self.is_counted = True
         #: of results, gradients of what was given, and gradients of results, by index of a call
         self.outputs: dict[int, Look] = {}
         self.gradients_in: dict[int, Look] = {}
         self.gradients_out: dict[int, Look] = {}
+
+    def tell_as(self, label: Callable[[NonFinite], NonFinite]) -> None:
+        """Give what is found this label first: by then it is known whether the step is of an evaluation."""
+        listener = self._listener
+        self._listener = lambda found: listener(label(found))
 
     @abstractmethod
     def note_start(self, call: Call, args: tuple[Any, ...], tensors: Sequence[Tensor]) -> None:
@@ -110,6 +122,9 @@ class Values(ABC):
 
         Those numbered in ``unseen`` show in what takes them; so does what this one was given by ``source``, if by any.
         """
+
+    def note_moved(self, owner: Call | None, made: Gradients, given: Gradients) -> None:  # noqa: B027 - most look at none
+        """A node has run whose gradients are finite if what it is given is."""
 
     @abstractmethod
     def note_stored(self, leaf: Leaf, variable: Tensor, given: Gradients) -> None:
@@ -151,8 +166,13 @@ def reveals(node: Node) -> bool:
 
 
 def moves(node: Node) -> bool:
-    """Whether this node's gradients are finite if what it is given is."""
+    """Return whether this node's gradients are finite if what it is given is, and only then."""
     return node.name() in _MOVES
+
+
+def makes_none_backward(node: Node) -> bool:
+    """Return whether this node's gradients are finite if what it is given is."""
+    return moves(node) or node.name() in _MASKS
 
 
 def bad_in(module: nn.Module, *, but_parameters: bool = False) -> Iterator[Bad]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from torch import nn
 from torchscan.errors import InputError, NeedsValuesError, RecordError, TorchscanError
 from torchscan.recording.attempts import another_chance
 from torchscan.targets.built import Built
+from torchscan.targets.hub_access import offline
 from torchscan.targets.hubs import HUBS
 from torchscan.targets.importing import first_on_the_path, named
 from torchscan.targets.parsing import Target
@@ -45,7 +47,8 @@ def with_model(
     unchanged.
     """
     folder = Path.cwd() if folder is None else folder
-    with torch.random.fork_rng(devices=[]), first_on_the_path(folder):
+    access = offline() if target.kind == "hf" else contextlib.nullcontext()
+    with torch.random.fork_rng(devices=[]), first_on_the_path(folder), access:
         try:
             factory = _factory(target, folder)
             if with_data:
@@ -97,7 +100,8 @@ def _built_without_data(target: Target, factory: Factory) -> Built | None:
 
 
 def _bytes_of(module: nn.Module) -> int:
-    return sum(each.numel() * each.element_size() for each in (*module.parameters(), *module.buffers()))
+    tensors = (each for each in (*module.parameters(), *module.buffers()) if not nn.parameter.is_lazy(each))
+    return sum(each.numel() * each.element_size() for each in tensors)
 
 
 def _bytes_of_machine() -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torchscan.errors import InputError, warn_user
 from torchscan.targets.built import Built
+from torchscan.targets.hub_access import missing_part, read_config, refuse_foreign_code
 from torchscan.targets.hub_cache import cached_config
 from torchscan.targets.importing import imported, near, path_of
 from torchscan.targets.inputs import InputSpec
@@ -22,7 +23,7 @@ def _torchvision(target: Target, _: Path) -> Callable[[], Built]:
     if target.name not in models.list_models():
         raise InputError(f"{target}: torchvision has no model {target.name!r}{near(target.name, models.list_models())}")
     builder = models.get_model_builder(target.name)
-    _require_nothing_to_download(target, "weights", "weights_backbone")
+    _require_nothing_to_download(target, "weights", "weights_backbone", "pretrained", "pretrained_backbone")
     options = {"weights": None, **target.kwargs}
     if "weights_backbone" in inspect.signature(builder).parameters:
         options.setdefault("weights_backbone", None)
@@ -49,7 +50,7 @@ def _timm(target: Target, _: Path) -> Callable[[], Built]:
     if not timm.is_model(target.name):
         raise InputError(f"{target}: timm has no model {target.name!r}{near(target.name, timm.list_models())}")
 
-    _require_nothing_to_download(target, "pretrained")
+    _require_nothing_to_download(target, "pretrained", "checkpoint_path")
 
     def build() -> Built:
         model = timm.create_model(target.name, **{"pretrained": False, **target.kwargs})
@@ -62,18 +63,36 @@ def _timm(target: Target, _: Path) -> Callable[[], Built]:
 def _transformers(target: Target, folder: Path) -> Callable[[], Built]:
     """The config's architecture, in the config's type. Code that comes with a config is not run."""
     path = _config_file(target, folder)
+    written = read_config(path, target)
+    refuse_foreign_code(written, target)
     transformers = imported("transformers", target)
-    config = _config(transformers, path, target)
+    config = _config(transformers, path, target, written)
     names = getattr(config, "architectures", None) or ()
     if not names:
         warn_user(f"{target}: the config names no architectures: this is the model without a head")
-        return lambda: _with_known_inputs(transformers.AutoModel.from_config(config, trust_remote_code=False))
+        return _built_by(lambda: transformers.AutoModel.from_config(config, trust_remote_code=False), written, target)
     try:
         model_class = getattr(transformers, str(names[0]))
     except (AttributeError, ImportError, RuntimeError) as error:
         said = str(error).strip().partition("\n")[0][:200]
         raise InputError(f"{target}: transformers has no {str(names[0])[:60]!r} to build: {said}") from error
-    return lambda: _with_known_inputs(model_class._from_config(config))
+    return _built_by(lambda: model_class._from_config(config), written, target)
+
+
+def _built_by(build: Callable[[], Any], written: Mapping[str, Any], target: Target) -> Callable[[], Built]:
+    """Return a function that builds the model, or names the key of the config that asks for a download."""
+
+    def built() -> Built:
+        try:
+            model = build()
+        except Exception as error:
+            missing = missing_part(error, written, target)
+            if missing is None:
+                raise
+            raise missing from error
+        return Built(model, _known_inputs(model))
+
+    return built
 
 
 def _config_file(target: Target, folder: Path) -> Path:
@@ -87,7 +106,7 @@ def _config_file(target: Target, folder: Path) -> Path:
     return path
 
 
-def _config(transformers: Any, path: Path, target: Target) -> Any:
+def _config(transformers: Any, path: Path, target: Target, written: Mapping[str, Any]) -> Any:
     try:
         config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
         unknown = [name for name in target.kwargs if not hasattr(config, name)]
@@ -95,6 +114,9 @@ def _config(transformers: Any, path: Path, target: Target) -> Any:
             for name, value in target.kwargs.items():
                 setattr(config, name, value)
     except Exception as error:
+        missing = missing_part(error, written, target)
+        if missing is not None:
+            raise missing from error
         origin = _origin(error)
         said = str(origin).strip().partition("\n")[0][:200]
         if isinstance(error, ImportError):
@@ -110,10 +132,6 @@ def _origin(error: BaseException) -> BaseException:
     while isinstance(error, ImportError) and error.__cause__ is not None:
         error = error.__cause__
     return error
-
-
-def _with_known_inputs(model: Any) -> Built:
-    return Built(model, _known_inputs(model))
 
 
 def _known_inputs(model: Any) -> tuple[InputSpec, ...]:

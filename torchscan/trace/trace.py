@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from torchscan.escapes import printable
 from torchscan.results import Result
 from torchscan.trace.events import ModuleCall, OpCall, ParameterRecord, Provenance, StorageRecord, TensorRecord
 
@@ -39,4 +40,4 @@ class Trace(Result):
     def __repr__(self) -> str:
         """Short: a record of a large model has thousands of entries."""
         counts = f"{len(self.modules)} module calls, {len(self.ops)} operator calls"
-        return f"<Trace of {self.root.type_name}: {counts}, {self.provenance.execution} pass>"
+        return f"<Trace of {printable(self.root.type_name)}: {counts}, {self.provenance.execution} pass>"

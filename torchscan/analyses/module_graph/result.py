@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torchscan.analyses.module_graph.flow import NodeKind
+from torchscan.escapes import printable
 from torchscan.results import Result
 from torchscan.trace.events import TensorSpec
 
@@ -57,7 +58,7 @@ class ModuleGraph(Result):
 
     def __repr__(self) -> str:
         """Short: there may be thousands of nodes."""
-        return f"<ModuleGraph of {self.path or self.type_name}: {len(self.nodes)} nodes, {len(self.edges)} edges>"
+        return f"<ModuleGraph of {printable(self.path or self.type_name)}: {len(self.nodes)} nodes, {len(self.edges)} edges>"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-serialisable data."""

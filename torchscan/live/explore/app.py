@@ -15,10 +15,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from torchscan.escapes import printable
 from torchscan.live.explore.following import Followed
 from torchscan.live.explore.guard import App, Guard, Hosts
 from torchscan.report.paging.file import document, policy
-from torchscan.units import printable
 
 #: seconds from one look at the run to the next, and to the next sign of life
 _LOOKS, _BREATHES = 0.25, 15.0

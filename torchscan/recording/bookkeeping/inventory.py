@@ -132,6 +132,16 @@ class Inventory:
 
     @once
     def slots(self) -> tuple[Slot, ...]:
+        """Every parameter and buffer slot of every module whose tensor has a shape."""
+        return tuple(slot for slot in self.all_slots if not slot.is_lazy)
+
+    @once
+    def lazy_slots(self) -> tuple[Slot, ...]:
+        """The slots whose tensors wait for a first input to get their shapes."""
+        return tuple(slot for slot in self.all_slots if slot.is_lazy)
+
+    @once
+    def all_slots(self) -> tuple[Slot, ...]:
         """Every parameter and buffer slot of every module."""
         return tuple(
             Slot(path, name, f"{path}.{name}" if path else name, tensor, tensors is module._buffers)
@@ -175,12 +185,12 @@ class Inventory:
     @property
     def has_meta_tensors(self) -> bool:
         """Whether some parameter or buffer has no data."""
-        return any(slot.tensor.is_meta for slot in self.slots)
+        return any(slot.tensor.is_meta for slot in self.all_slots)
 
     @property
     def tensors(self) -> list[Tensor]:
-        """The tensors that are there already."""
-        return [slot.tensor for slot in self.slots if not slot.is_lazy]
+        """The tensors that have a shape."""
+        return [slot.tensor for slot in self.slots]
 
 
 def _attributes_of_its_own(module: nn.Module) -> list[tuple[str, Any]]:

@@ -63,6 +63,8 @@ def unseen_parameters(inventory: Inventory, took_packed: Mapping[Fingerprint | N
     shown = {each.fingerprint for each in inventory.packed}
     hidden = {path for fingerprint, path in took_packed.items() if fingerprint not in shown}
     unread = [f"what {each.path} holds, which cannot be read" for each in inventory.packed if each.sizes is None]
+    lazy = dict.fromkeys(slot.owner or "the model" for slot in inventory.lazy_slots)
+    unread += [f"{owner}, which is lazy and is not reached by the pass" for owner in lazy]
     frozen = (path or "the model" for path, each in inventory.modules.items() if is_frozen(each))
     unread += [f"the weights of {path}, which was frozen: they are constants now" for path in frozen]
     return unread + [f"the packed weights that {path or 'the model'} uses and no module shows" for path in sorted(hidden)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -348,6 +349,13 @@ def has_strides(tensor: Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
+def kind_of(tensor: Tensor) -> str:
+    """Return how its elements are stored, in a word."""
+    if tensor.is_quantized:
+        return "quantized"
+    return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+
+
 def _look_alike(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and one.stride() == other.stride()
 
@@ -417,6 +425,12 @@ def _is_arithmetic(tensor: Tensor) -> bool:
 def meta_copy(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A meta tensor like this one (or of another type), of no graph."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device="meta")
+
+
+def uninitialized(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a parameter or buffer without a shape, as this one is, on a device (or of another type)."""
+    kind: Any = nn.UninitializedParameter if isinstance(tensor, nn.Parameter) else nn.UninitializedBuffer
+    return kind(requires_grad=tensor.requires_grad, device=device, dtype=dtype or tensor.dtype)  # type: ignore[no-any-return]
 
 
 def meta_tensor(spec: TensorSpec) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from torchscan.errors import NeedsValuesError
-from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, has_strides, meta_tensor
+from torchscan.recording.bookkeeping.tensors import CONCRETE_FLOATS, CONCRETE_INTEGERS, has_strides, kind_of, meta_tensor
 from torchscan.recording.execution.calls import (
     Assumed,
     OpOutcome,
@@ -32,7 +32,7 @@ from torchscan.recording.execution.norm_rules import SAVING_STATISTICS, statisti
 from torchscan.recording.execution.reads import ONLY_SPEC_MATTERS, READ_INTEGERS, is_mask
 from torchscan.recording.execution.routing import BALANCED_INDICES, balanced_indices, picked_by
 from torchscan.recording.execution.shape_rules import SHAPE_RULES, Rule
-from torchscan.torch_versions import aten
+from torchscan.torch_versions import aten, share_memory
 from torchscan.trace.events import OpSignature, TensorKind, TensorSpec
 
 _META, _CPU = torch.device("meta"), torch.device("cpu")
@@ -77,7 +77,7 @@ class AbstractExecution:
         if tensor.is_meta:
             return False
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
-            raise NeedsValuesError(f"a {_kind_of(tensor)} tensor has no counterpart on the meta device")
+            raise NeedsValuesError(f"a {kind_of(tensor)} tensor has no counterpart on the meta device")
         unknown = spec.is_arithmetic and kind not in ("constant", "optimizer state")
         return tensor.device.type != "cpu" or unknown or not self._keeps_values(spec)
 
@@ -236,10 +236,6 @@ def _unset(tensor: Tensor) -> Tensor:
     return torch.empty((), dtype=tensor.dtype).expand(tensor.shape)
 
 
-def _kind_of(tensor: Tensor) -> str:
-    return "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-
-
 def _on_cpu(request: OpRequest) -> Any:
     with torch.inference_mode(False), torch.no_grad():  # a model may keep the result, and train with it
         return _on_cpu_itself(request)
@@ -255,11 +251,17 @@ def _on_meta(request: OpRequest) -> Any:
     """Let torch's own shape function work it out."""
     keep_integers = request.op in READ_INTEGERS
 
+    #: the operands with values, each with the meta tensor in its place
+    replaced: list[tuple[Tensor, Tensor]] = []
+
     def to_meta(tensor: Tensor) -> Tensor:
         tracked = request.table.find(tensor)
         if not tracked.is_concrete:
             return tensor if tracked.standin is None else tracked.standin
-        return tensor if keep_integers and not tracked.spec.is_arithmetic else meta_tensor(tracked.spec)
+        if keep_integers and not tracked.spec.is_arithmetic:
+            return tensor
+        replaced.append((request.operand(tensor), meta_tensor(tracked.spec)))
+        return replaced[-1][1]
 
     check(request)
     rule = SHAPE_RULES.get(request.op)
@@ -267,9 +269,27 @@ def _on_meta(request: OpRequest) -> Any:
         result = None if rule is None else _ruled(rule, request, to_meta)
         if type(result) is tuple and not result:  # an operator that returns nothing
             return None
-        return request.call(to_meta, _META) if result is None else result
+        if result is None:
+            result = request.call(to_meta, _META)
+        return _with_known_views(result, replaced) if replaced else result
     except NotImplementedError as error:
         raise NeedsValuesError(f"{request.op} cannot run on meta tensors: {error}") from error
+
+
+def _with_known_views(result: Any, replaced: Sequence[tuple[Tensor, Tensor]]) -> Any:
+    """Return what an operator returned, with views of the operands themselves where it has views of their substitutes."""
+    if type(result) in (list, tuple):
+        return type(result)(_with_known_views(each, replaced) for each in result)
+    if not isinstance(result, Tensor):
+        return result
+    for operand, substitute in replaced:
+        if result is substitute:
+            return operand
+        if share_memory(result, substitute) and result.dtype is operand.dtype:
+            offset = operand.storage_offset() + result.storage_offset()
+            with torch.inference_mode(False), torch.no_grad():
+                return operand.as_strided(result.shape, result.stride(), offset)
+    return result
 
 
 def _ruled(rule: Rule, request: OpRequest, to_meta: Callable[[Tensor], Tensor]) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from torchscan.ops.einsum import products
 from torchscan.recording.execution.calls import OpRequest
 from torchscan.torch_versions import OpOverload, aten
 
@@ -33,6 +34,19 @@ def check(request: OpRequest) -> None:
 def _one_type(request: OpRequest) -> None:
     """Contractions multiply equals with equals."""
     _require_equal(tracked.spec.dtype for tracked in request.tracked)
+
+
+def _einsum_types(request: OpRequest) -> None:
+    """Products that sum over an index take equal types; element-wise ones promote them."""
+    specs = [tracked.spec for tracked in request.tracked]
+    dtypes = [spec.dtype for spec in specs]
+    shapes = [spec.shape for spec in specs]
+    path = request.kwargs.get("path")
+    for left, right, is_summed in products(request.args[0], shapes, path):
+        pair = [dtypes.pop(position) for position in sorted((left, right), reverse=True)]
+        if is_summed:
+            _require_equal(pair)
+        dtypes.append(torch.promote_types(*pair))
 
 
 def _attention(request: OpRequest) -> None:
@@ -117,10 +131,13 @@ def _require_in_range(
 
 _CHECKS: Mapping[OpOverload, Callable[[OpRequest], None]] = {
     **dict.fromkeys((aten.linear.default, aten.matmul.default, aten.mm.default, aten.bmm.default), _one_type),
-    **dict.fromkeys((aten.addmm.default, aten.baddbmm.default, aten.einsum.default, aten.bilinear.default), _one_type),
+    **dict.fromkeys((aten.addmm.default, aten.baddbmm.default, aten.bilinear.default), _one_type),
+    **dict.fromkeys((aten.mv.default, aten.addbmm.default, aten.linalg_cross.default), _one_type),
+    **dict.fromkeys((aten.cdist.default, aten._cdist_forward.default), _one_type),
     **dict.fromkeys((aten.conv1d.default, aten.conv2d.default, aten.conv3d.default), _one_type),
     **dict.fromkeys((aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding), _one_type),
     **dict.fromkeys((aten.lstm.input, aten.gru.input), _one_type),
+    aten.einsum.default: _einsum_types,
     aten.scaled_dot_product_attention.default: _attention,
     **dict.fromkeys((aten.gather.default, aten.index_select.default), _gather_range),
     **dict.fromkeys((aten.scatter.src, aten.scatter.value, aten.scatter_.src, aten.scatter_.value), _gather_range),

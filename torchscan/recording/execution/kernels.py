@@ -1,8 +1,9 @@
 """Kernels that exist for some devices only.
 
-On meta tensors torch takes attention, dropout and recurrent layers apart into operators that no fused kernel runs, with score
-matrices and masks that it never writes. So the call goes to the kernel that the target device would choose; torch has its
-gradient too.
+On meta tensors torch takes attention, dropout and recurrent layers apart into operators that no
+fused kernel runs, with score matrices and masks that it never writes. On tensors of a simulated
+mesh, which pretend to be on a CPU, it chooses the CPU's kernels. So the call goes to the kernel
+that the target device would choose; torch has its gradient too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from torch import Tensor
 from torchscan.recording.execution.recurrent import RECURRENT, recurrent_on_cpu, recurrent_on_cuda
 from torchscan.recording.execution.shape_rules import runs_in_one_kernel
 from torchscan.recording.patches import replaced
-from torchscan.torch_versions import WRITTEN_IN_PYTHON, aten, scaled_dot_product_attention
+from torchscan.torch_versions import (
+    WRITTEN_IN_PYTHON,
+    aten,
+    has_no_data,
+    scaled_dot_product_attention,
+)
 
 _HALF = (torch.float16, torch.bfloat16)
 _DROPOUT = frozenset({torch.dropout, aten.dropout, aten.dropout.default})
@@ -45,8 +51,11 @@ class Kernels:
         """Attention, in one kernel if there is one for these arguments."""
         options = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
         fused = None
-        if query.is_meta:
-            fused = (_fused_on_cpu if self._device_type == "cpu" else self._attention_on_cuda)(query, key, value, **options)
+        if has_no_data(query):
+            fuse = _fused_on_cpu if self._device_type == "cpu" else self._attention_on_cuda
+            fused = fuse(query, key, value, **options)
+            if fused is None and self._device_type == "cuda" and not query.is_meta:
+                return _compute_in_pieces(query, key, value, **options)
         return scaled_dot_product_attention(query, key, value, *args, **kwargs) if fused is None else fused
 
     def _attention_on_cuda(self, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:
@@ -90,9 +99,26 @@ def _fused_on_cuda(
     )[0]
 
 
+def _compute_in_pieces(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
+) -> Any:
+    """Return attention made of products and a softmax.
+
+    torch itself might choose a fused kernel of the CPU.
+    """
+    mask = _added_to_scores(attn_mask, query)
+    return aten._scaled_dot_product_attention_math(query, key, value, mask, dropout_p, is_causal, **options)[0]
+
+
 def _dropout_on_cuda(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002 - torch's names
     """In one kernel, which keeps a byte per element, unless all is kept or dropped."""
-    is_fused = input.is_meta and train and 0 < p < 1 and input.numel() > 0
+    is_fused = has_no_data(input) and train and 0 < p < 1 and input.numel() > 0
     dropped: Tensor = aten.native_dropout(input, p, True)[0] if is_fused else torch.dropout(input, p, train)
     return dropped
 

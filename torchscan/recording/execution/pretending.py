@@ -11,13 +11,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
-from torchscan.recording.bookkeeping.tensors import has_strides
+from torchscan.recording.bookkeeping.tensors import has_strides, meta_tensor
 from torchscan.recording.execution.calls import OpOutcome, OpRequest, describe_outcome, tensors_of_result
 from torchscan.recording.execution.real import RealExecution
-from torchscan.torch_versions import WithoutData, is_fake_type
+from torchscan.recording.execution.shape_rules import SHAPE_RULES
+from torchscan.torch_versions import WithoutData, aten, is_fake_type
 from torchscan.trace.events import OpSignature, TensorSpec
 
+#: kernels that torch's shape functions do not know, or know in part
+_OF_CARDS = frozenset({aten._cudnn_rnn.default, aten._cudnn_rnn_backward.default})
 _WAIT = "_c10d_functional.wait_tensor.default"
 
 
@@ -78,7 +82,8 @@ class PretendingExecution(RealExecution):
             return super()._outcome(request)
 
     def _first_outcome(self, request: OpRequest) -> OpOutcome:
-        outcome = super()._outcome(request)
+        is_of_cards = request.op in _OF_CARDS
+        outcome = self._by_rule(request) if is_of_cards else super()._outcome(request)
         make = self._again(request, outcome) if request.op.namespace == "aten" else None
         if make is not None:
             self._plans[request.key] = _Plan(outcome.signature, tuple(outcome.alias_of), make)
@@ -102,6 +107,19 @@ class PretendingExecution(RealExecution):
             kind = type(outcome.result)
             return lambda _: kind([self._made(spec, device) for spec in specs])
         return None
+
+    def _by_rule(self, request: OpRequest) -> OpOutcome:
+        """Return what a kernel of cards makes, by the rule that passes on shapes alone follow."""
+        device = next(each.device for each in request.tensors if is_fake_type(type(each)))
+
+        def to_meta(tensor: Tensor) -> Tensor:
+            return meta_tensor(request.table.find(tensor).spec)
+
+        def to_device(made: Tensor) -> Tensor:
+            return self._made(request.table.spec_of(made), device)
+
+        made = request.call(to_meta, op=SHAPE_RULES[request.op])
+        return describe_outcome(request, tree_map_only(Tensor, to_device, made))
 
     def _looked_into(self, request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest], Any] | None:
         """Another look into the memory of an operand, as far from where that one looks."""

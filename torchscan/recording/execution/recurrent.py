@@ -1,6 +1,6 @@
 """Recurrent layers as the kernels of a device compute them: all steps of a layer, or all layers, in one.
 
-On meta tensors torch goes step by step, as it does with packed sequences on a CPU.
+On tensors without data torch goes step by step, as it does with packed sequences on a CPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchscan.torch_versions import aten, unseen
+from torchscan.torch_versions import aten, has_no_data, unseen
 
 #: torch's functions, with cuDNN's numbers for them
 RECURRENT: Mapping[Callable[..., Any], int] = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}
@@ -50,13 +50,13 @@ class _Call(NamedTuple):
 
 def _padded_call(source: Tensor, rest: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call | None:
     """Sequences side by side in one tensor, given as torch's own layers do; packed ones come with their batch sizes."""
-    is_ours = source.is_meta and len(rest) == 8 and not kwargs
+    is_ours = has_no_data(source) and len(rest) == 8 and not kwargs
     return _Call(source, *rest) if is_ours and not _is_packed(rest) else None
 
 
 def _packed_call(source: Tensor, rest: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call | None:
     """Sequences packed into rows, given as torch's own layers do."""
-    if not source.is_meta or len(rest) != 8 or kwargs or not _is_packed(rest):
+    if not has_no_data(source) or len(rest) != 8 or kwargs or not _is_packed(rest):
         return None
     with unseen():
         batch_sizes = rest[0].tolist()

@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from torchscan.errors import InputError, NeedsValuesError
 from torchscan.recording.bookkeeping.containers import tensors_in
-from torchscan.recording.bookkeeping.tensors import NO_FLOATS, TensorTable, is_plain, meta_copy
+from torchscan.recording.bookkeeping.tensors import NO_FLOATS, TensorTable, is_plain, kind_of, meta_copy
 from torchscan.recording.execution.assumed import AssumedValues
 from torchscan.recording.execution.constants import note_values
 from torchscan.recording.execution.kernels import Kernels
@@ -99,7 +99,7 @@ class Substitutes(TorchFunctionMode):
     def _call(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
         own_args, own_kwargs = self._swap(tuple(args)), {name: self._swap(value) for name, value in (kwargs or {}).items()}
         if not self.on_meta:
-            return func(*own_args, **own_kwargs)
+            return self._kernels.of(func)(*own_args, **own_kwargs)
         if func in COMPARING_DEVICES:
             own_args = tuple(self._without_values(each) if isinstance(each, Tensor) else each for each in own_args)
         if func is Tensor.to:
@@ -243,6 +243,8 @@ def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
     with outside_of_everything(), without_torch_function():
         foreign = [leaf for leaf in _leaves(outputs) if not substitutes.are_ours(leaf)]
         gradients = [(leaf, leaf.grad) for leaf in foreign if not stands_for_itself(leaf)]
+        for leaf, gradient in gradients:
+            _require_assignable(leaf, gradient)
         for leaf, _ in gradients:
             leaf.grad = None
         for leaf in filter(stands_for_itself, foreign):
@@ -255,6 +257,14 @@ def run_backward(outputs: Sequence[Tensor], substitutes: Substitutes) -> None:
         with without_torch_function():
             for leaf, gradient in gradients:
                 leaf.grad = gradient
+
+
+def _require_assignable(leaf: Tensor, gradient: Tensor | None) -> None:
+    """Raise if torch would not take the gradient back that it stored itself, as for sparse rows and columns."""
+    if gradient is not None and gradient.layout is not leaf.layout and leaf.layout is not torch.strided:
+        raise BackwardError(
+            f"backward: the gradient of a {kind_of(leaf)} parameter cannot be put back after the pass: call zero_grad() before"
+        )
 
 
 def _run_engine(outputs: Sequence[Tensor], ones: Sequence[Tensor]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torchscan.recording.bookkeeping.inventory import Slot
-from torchscan.recording.bookkeeping.tensors import TensorTable, meta_copy
+from torchscan.recording.bookkeeping.tensors import TensorTable, has_strides, kind_of, meta_copy
 from torchscan.recording.recorder import Recorder
 from torchscan.recording.training.gradients import (
     Substitutes,
@@ -18,7 +18,14 @@ from torchscan.recording.training.gradients import (
     require_meta_leaves,
     run_backward,
 )
-from torchscan.recording.training.optimizers import OptimizerChoice, implementations_of, optimizer_on, state_of, take_step
+from torchscan.recording.training.optimizers import (
+    OptimizerChoice,
+    OptimizerError,
+    implementations_of,
+    optimizer_on,
+    state_of,
+    take_step,
+)
 from torchscan.recording.training.repeated import repeated_step
 from torchscan.torch_versions import (
     is_placed_elsewhere,
@@ -73,6 +80,7 @@ def optimize(
         recorder.begin("optimizer")
         _bring_into_place(parameters.values(), recorder.assume)
         with outside_of_everything():
+            _refuse_sparse(parameters.values())
             updated = {identity: _updated(slot.tensor, recorder.table, substitutes) for identity, slot in parameters.items()}
             optimizer = optimizer_on(choice, updated)
             paths = {id(updated[identity]): slot.path for identity, slot in parameters.items()}
@@ -85,6 +93,15 @@ def optimize(
                 recorder.table.storages.leave_out_host()
             _enter_state(optimizer, paths, recorder.table)
         take_step(optimizer, is_recorded=True)
+
+
+def _refuse_sparse(slots: Iterable[Slot]) -> None:
+    """Raise if a parameter that has no dense counterpart is to be updated, which torch's optimizers cannot do either."""
+    for path, tensor in ((slot.path, slot.tensor) for slot in slots):
+        if tensor.requires_grad and not has_strides(tensor):
+            raise OptimizerError(
+                f"{path} is a {kind_of(tensor)} tensor, which no optimizer of torch updates: leave out optimizer=, or freeze it"
+            )
 
 
 def _bring_into_place(slots: Iterable[Slot], assume: Callable[[str], None]) -> None:
@@ -107,6 +124,8 @@ def _updated(tensor: Tensor, table: TensorTable, substitutes: Substitutes) -> Te
     Of what is spread over processes, each updates its own part.
     """
     substitute = substitutes.of(tensor)
+    if not has_strides(substitute):  # it is frozen
+        return substitute
     if substitutes.on_meta or (substitute.is_meta and not is_spread_type(type(substitute))):
         return substitute
     updated, gradient = meta_copy(local_part(substitute)).requires_grad_(substitute.requires_grad), substitute.grad

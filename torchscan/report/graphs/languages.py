@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from torchscan.analyses.module_graph import ModuleGraph
+from torchscan.escapes import printable
 from torchscan.report.graphs.words import below_name, name_of, shape_of
 from torchscan.report.table import Column, Row, Table, in_words
-from torchscan.units import printable
 
 _DOT_SHAPES = {"input": ", shape=ellipse", "output": ", shape=ellipse", "operator": ', style=""'}
 _MERMAID_SHAPES = {"input": ("([", "])"), "output": ("([", "])"), "operator": ("[/", "/]")}

@@ -6,10 +6,10 @@ import html
 from collections.abc import Sequence
 
 from torchscan.analyses.module_graph import GraphNode, ModuleGraph
+from torchscan.escapes import printable
 from torchscan.report.colours import COLOURS
 from torchscan.report.graphs.layout import Point, Size, laid_out
 from torchscan.report.graphs.words import below_name, name_of
-from torchscan.units import printable
 
 _INK, _SOFT, _LINE, _PANEL, _WRONG = "#1c1d1f", "#62666d", "#b9bcc2", "#ffffff", "#b3261e"
 #: what stands at the left of a box

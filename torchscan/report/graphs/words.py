@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torchscan.analyses.module_graph import GraphNode, ModuleGraph
+from torchscan.escapes import printable
 from torchscan.report.columns import sizes
-from torchscan.units import printable
 
 #: characters
 _LONGEST = 36

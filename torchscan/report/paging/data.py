@@ -15,13 +15,13 @@ from torchscan.analyses.memory_estimate import MemoryEstimate
 from torchscan.analyses.receptive_field import ReceptiveField
 from torchscan.analyses.receptive_field.result import plain_short
 from torchscan.analyses.roofline import Roofline
+from torchscan.escapes import printable
 from torchscan.measured import Key, Measured
 from torchscan.report.columns import field_text, sizes
 from torchscan.report.info_data import InfoDict, data_of
 from torchscan.report.paging.charts import memory_series, roofline_series
 from torchscan.report.paging.rows import Paging, Settings, cut, key_of, rounded
 from torchscan.trace.trace import Trace
-from torchscan.units import printable
 
 _DIGITS = 3
 
@@ -112,9 +112,9 @@ def _fits(shown: Shown) -> list[dict[str, Any]]:
     share = (verdict.reserved_bytes + verdict.context_bytes) / verdict.capacity_bytes
     bar = [["activations" if verdict.fits else "temporary", min(share, 1.0)]]
     if verdict.largest_batch_size is not None:
-        said.append(f"largest batch {units.exact(verdict.largest_batch_size)}")
+        said.append(f"largest batch {units.exact(verdict.safe_batch_size or verdict.largest_batch_size)}")
     if verdict.longest_sequence is not None:
-        said.append(f"longest sequence {units.exact(verdict.longest_sequence)}")
+        said.append(f"longest sequence {units.exact(verdict.safe_sequence or verdict.longest_sequence)}")
     where = f"{label} in {units.memory(verdict.capacity_bytes, 0)}"
     return [{**_verdict(where, units.memory(memory.peak_bytes), *said), "bar": bar}]
 

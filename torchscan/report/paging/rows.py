@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from torchscan.analyses.module_graph import GraphNode, ModuleGraph, ModuleGraphs
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
 from torchscan.analyses.roofline import Roofline
+from torchscan.escapes import printable
 from torchscan.report.columns import field_text, sizes
 from torchscan.report.graphs.words import shape_of
 from torchscan.report.info import tree_order
 from torchscan.report.info_data import InfoData
 from torchscan.trace.trace import Trace
-from torchscan.units import printable
 
 #: characters that a page shows of a name or a setting
 _LONGEST = 300

@@ -58,6 +58,7 @@ def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterato
     grounds = [plt.rcParams["axes.facecolor"], plt.rcParams["figure.facecolor"]] if ax is None else _grounds(ax)
     inks, around = _on(*grounds), _on(*grounds[1:])
     with plt.rc_context({**_STYLE, **_colours(inks, around), "font.size": points}):
+        is_own = ax is None
         if ax is None:
             ax = plt.subplots(figsize=(across, height or up), layout="constrained")[1]
         for label in (ax.title, ax.xaxis.label, ax.yaxis.label):
@@ -68,6 +69,10 @@ def drawing(ax: Axes | None, size: Size, height: float | None = None) -> Iterato
             ax.spines[side].set(color=inks.hair, linewidth=0.8)
         ax.tick_params(which="both", color=inks.hair, labelcolor=around.soft, width=0.8, labelsize="small")
         yield ax
+        if is_own:
+            # The first layout does not know yet how wide axes of a fixed aspect become, and would clip what is beside them.
+            figure: Any = ax.figure
+            figure.draw_without_rendering()
 
 
 def inks_of(ax: Axes) -> Inks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from torchscan.analyses.roofline.constants import (
     ATTENTION,
@@ -18,7 +19,7 @@ from torchscan.analyses.roofline.constants import (
 )
 from torchscan.analyses.roofline.kernels.registry import Kernel, rule
 from torchscan.ops import OpCost
-from torchscan.trace.events import OpSignature
+from torchscan.trace.events import OpSignature, TensorSpec
 
 
 def filled(rows: int, columns: int, sums: int, batch: int, multiprocessors: int) -> float:
@@ -48,12 +49,37 @@ def _product(signature: OpSignature, cost: OpCost, multiprocessors: int) -> Kern
     operands = [spec for spec in signature.inputs if len(spec.shape) >= 2]
     if len(operands) < 2 or not cost.macs:
         return any_product(signature, cost, multiprocessors)
-    out = signature.outputs[0].shape
-    batch = math.prod(out[:-2]) if signature.operator == "aten.bmm" or signature.operator == "aten.baddbmm" else 1
-    rows, columns = math.prod(out[:-1]) // batch, out[-1]
+    *outer, columns = signature.outputs[0].shape
+    if signature.operator in _BATCHED:
+        batch, rows, columns = _fold_batch(outer[0], outer[1], columns, operands)
+    else:
+        batch, rows = 1, math.prod(outer)
     sums = cost.macs // max(rows * columns * batch, 1)
     traffic = STREAMING if min(rows, columns) <= SKINNY else CONTRACTIONS
-    return Kernel(traffic=traffic, matrices=MATRICES * filled(rows, columns, sums, batch, multiprocessors))
+    share = filled(rows, columns, sums, batch, multiprocessors)
+    return Kernel(traffic=traffic, matrices=MATRICES * share)
+
+
+_BATCHED = ("aten.bmm", "aten.baddbmm")
+
+
+def _fold_batch(batch: int, rows: int, columns: int, operands: Sequence[TensorSpec]) -> tuple[int, int, int]:
+    """Return the products of a batch, and the rows and columns of each.
+
+    If one of the two factors is the same matrix for the whole batch, there is a single product:
+    the other factor's rows, or columns, lie side by side. Linear layers end up here, with an
+    expanded weight, where torch cannot flatten their input.
+    """
+    left, right = operands[-2:]
+    if _is_expanded(right):
+        return 1, batch * rows, columns
+    if _is_expanded(left):
+        return 1, rows, batch * columns
+    return batch, rows, columns
+
+
+def _is_expanded(factor: TensorSpec) -> bool:
+    return factor.stride[:1] == (0,)
 
 
 @rule("_grouped_mm", "_scaled_grouped_mm")

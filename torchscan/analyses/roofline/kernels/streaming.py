@@ -47,7 +47,9 @@ def _is_reordering(signature: OpSignature) -> bool:
     if not signature.outputs:
         return False
     shape = signature.outputs[0].shape
-    return len({_order(spec) for spec in (*signature.inputs, *signature.outputs) if spec.shape == shape}) > 1
+    tensors = (*signature.inputs, *signature.outputs)
+    alike = [spec for spec in tensors if spec.shape == shape and len(spec.stride) == len(shape)]
+    return len(set(map(_order, alike))) > 1
 
 
 def _order(spec: TensorSpec) -> tuple[int, ...]:

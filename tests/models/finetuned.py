@@ -1,0 +1,155 @@
+"""Published runs of full fine-tuning on A100 cards, and estimates of what they allocate."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import tests.torchvision_cpu  # noqa: F401 - transformers imports torchvision, which needs it
+import torchscan
+from torchscan.analyses.memory_estimate import MemoryEstimate
+
+FINETUNING = "finetune_fms_acceleration_a100.csv.gz"
+CARD = "NVIDIA A100-SXM4-80GB"
+_ALLOCATED = "mem_peak_torch_mem_alloc_in_bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinetuningRun:
+    """A published run of full fine-tuning."""
+
+    name: str
+    cards: int
+    #: sequences of one card
+    batch: int
+    tokens: int
+    #: ``max_memory_allocated`` of the first card
+    allocated_bytes: int
+
+
+def full_finetuning(table: Path) -> Iterator[FinetuningRun]:
+    """Yield the runs of plain full fine-tuning whose memory was measured."""
+    with gzip.open(table, "rt", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if _is_plain(row):
+                yield FinetuningRun(
+                    name=row["model_name_or_path"],
+                    cards=int(row["num_gpus"]),
+                    batch=int(row["per_device_train_batch_size"]),
+                    tokens=round(float(row["seq_len"])),
+                    allocated_bytes=round(float(row[_ALLOCATED])),
+                )
+
+
+def _is_plain(row: Mapping[str, str]) -> bool:
+    has_model = row["model_name_or_path"] in MODELS
+    is_full = row["framework_config"] == "none" and not row["peft_method"]
+    return has_model and is_full and bool(row[_ALLOCATED])
+
+
+def _santacoder() -> nn.Module:
+    """Multi-query attention: one head of keys and values."""
+    import transformers
+
+    return transformers.GPTBigCodeForCausalLM(
+        transformers.GPTBigCodeConfig(
+            vocab_size=49280,
+            n_positions=2048,
+            n_embd=2048,
+            n_layer=24,
+            n_head=16,
+            n_inner=8192,
+            activation_function="gelu_pytorch_tanh",
+            multi_query=True,
+        )
+    )
+
+
+def _powerlm() -> nn.Module:
+    import transformers
+
+    return transformers.GraniteForCausalLM(
+        transformers.GraniteConfig(
+            vocab_size=49152,
+            hidden_size=2304,
+            intermediate_size=9216,
+            num_hidden_layers=40,
+            num_attention_heads=36,
+            num_key_value_heads=36,
+            max_position_embeddings=4096,
+            embedding_multiplier=12.0,
+            logits_scaling=9.0,
+            residual_multiplier=0.22,
+            attention_multiplier=0.015625,
+            tie_word_embeddings=True,
+        )
+    )
+
+
+class _Model(NamedTuple):
+    #: makes the model from the sizes of its published config
+    build: Callable[[], nn.Module]
+    #: the path of its layers
+    layers: str
+    #: whether the loss is computed in 32 bits: transformers 4.48, which was measured, computed
+    #: that of GPTBigCode in the type of the logits
+    upcasts: bool
+
+
+MODELS: Mapping[str, _Model] = {
+    "bigcode/gpt_bigcode-santacoder": _Model(_santacoder, "transformer.h", upcasts=False),
+    "ibm/PowerLM-3b": _Model(_powerlm, "model.layers", upcasts=True),
+}
+
+
+def _loss_in_half(labels: Tensor, output: Any) -> Tensor:
+    scores = output.logits[..., :-1, :].contiguous()
+    targets = labels[..., 1:].contiguous()
+    return F.cross_entropy(scores.view(-1, scores.size(-1)), targets.view(-1))
+
+
+def allocated_by(run: FinetuningRun, *, holds_output: bool) -> int:
+    """Return the estimate of ``max_memory_allocated``: bf16, AdamW, gradient checkpointing."""
+    known = MODELS[run.name]
+    with torch.device("meta"):
+        model: Any = known.build().bfloat16().train()
+    model.gradient_checkpointing_enable()
+    tokens = torch.zeros(run.batch, run.tokens, dtype=torch.long)
+    labels = {"labels": tokens} if known.upcasts else {}
+    step: dict[str, Any] = {
+        "kwargs": {"input_ids": tokens, "use_cache": False, **labels},
+        "training": True,
+        "loss": _loss_of if known.upcasts else partial(_loss_in_half, tokens),
+        "optimizer": "AdamW",
+        "holds_output": holds_output,
+        "device": CARD,
+        "progress": False,
+    }
+    estimate: MemoryEstimate
+    if run.cards == 1:
+        estimate = torchscan.estimate_memory(model, **step)
+    else:
+        shard = partial(_shard, known.layers)
+        estimate = torchscan.plan(model, mesh={"dp": run.cards}, apply=shard, **step).memory
+    assert estimate.verdict is not None
+    return estimate.verdict.allocated_bytes
+
+
+def _loss_of(output: Any) -> Any:
+    return output.loss
+
+
+def _shard(path: str, model: Any, mesh: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    for part in (*model.get_submodule(path).children(), model):
+        fully_shard(part, mesh=mesh["dp"])

@@ -1,0 +1,65 @@
+"""Modules whose class computes in a ``__call__`` of its own, where torch's hooks do not see it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial, wraps
+from typing import Any
+
+from torch import nn
+
+from torchscan.recording.call_tree import CallTree
+from torchscan.recording.undo import at_the_latest, interruptible, is_recording
+
+
+@contextlib.contextmanager
+def own_calls_followed(modules: Iterable[nn.Module], tree: CallTree) -> Iterator[None]:
+    """Let the tree follow what these modules compute before, after or in place of ``nn.Module.__call__``.
+
+    Their classes get another ``__call__`` for as long as this takes.
+    """
+    kinds = dict.fromkeys(type(module) for module in modules if _has_own_call(module))
+    with contextlib.ExitStack() as stack:
+        for kind in kinds:
+            restore = partial(_restore_call, kind, *_defined_in(kind))
+            at_the_latest(restore)
+            stack.callback(restore)
+            type.__setattr__(kind, "__call__", _followed(kind, tree))
+        yield
+
+
+def _has_own_call(module: nn.Module) -> bool:
+    kind = type(module)
+    is_usual = _call_of(kind) is _call_of(nn.Module) and kind._call_impl is nn.Module._call_impl
+    return not is_usual or "_call_impl" in vars(module)
+
+
+def _followed(kind: type[nn.Module], tree: CallTree) -> Callable[..., Any]:
+    own = _call_of(kind)
+    bind = getattr(type(own), "__get__", None)
+
+    def call(module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        bound = own if bind is None else bind(own, module, type(module))
+        if not is_recording():  # a call in another thread
+            return bound(*args, **kwargs)
+        return tree.run(module, partial(interruptible, bound), args, kwargs)
+
+    return wraps(own)(call) if callable(own) else call
+
+
+def _call_of(kind: type) -> Any:
+    """Return what the class or its nearest base defines as ``__call__``, not bound to anything."""
+    return next(call for base in kind.__mro__ for call in _defined_in(base))
+
+
+def _defined_in(kind: type) -> tuple[Any, ...]:
+    """Return the ``__call__`` that the class itself defines, if it does."""
+    return (vars(kind)["__call__"],) if "__call__" in vars(kind) else ()
+
+
+def _restore_call(kind: type, *own: Any) -> None:
+    for call in own:
+        type.__setattr__(kind, "__call__", call)
+    if not own and "__call__" in vars(kind):
+        type.__delattr__(kind, "__call__")

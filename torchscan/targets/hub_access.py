@@ -1,0 +1,108 @@
+"""Configs that would make transformers or timm download something, or run code from the hub, and how they are refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torchscan.errors import InputError
+from torchscan.targets.parsing import Target
+
+#: the implementations of attention and experts that are part of torch and transformers; all others are packages or
+#: repositories, which transformers fetches if the package "kernels" is installed
+_BUILT_IN = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm")
+_IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
+#: the keys by which timm loads weights, which may be pickled code
+_WEIGHTS = ("checkpoint_path", "pretrained")
+_MAX_BYTES = 16 * 2**20
+
+
+def read_config(path: Path, target: Target) -> dict[str, Any]:
+    """Return the config as it stands in the file, with the arguments of the target; {} if it is not a JSON object."""
+    if path.stat().st_size > _MAX_BYTES:
+        raise InputError(f"{target}: {path} is larger than 16 MiB, so it is not a config: give a config.json")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}  # transformers says what is wrong with it
+    return {**found, **target.kwargs} if isinstance(found, dict) else {}
+
+
+def refuse_foreign_code(config: Mapping[str, Any], target: Target) -> None:
+    """Raise an InputError that names the key if the config asks for weights, or for kernels of a repository."""
+    for key, value in _entries(config):
+        name = key.rpartition(".")[2]
+        if any(each in key for each in _IMPLEMENTATIONS):
+            kind = value.removeprefix("paged|") if isinstance(value, str) else value
+            if isinstance(value, str) and kind not in _BUILT_IN:
+                raise InputError(
+                    f"{target}: {key} is {value!r}, whose kernels are not part of torch, and nothing is downloaded: "
+                    "remove it from the config, or give 'sdpa' or 'eager'"
+                )
+        if name in _WEIGHTS and value:
+            raise InputError(
+                f"{target}: {key} is {value!r}, and no weights are loaded, which do not change what is counted: "
+                "remove it from the config"
+            )
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Keep huggingface_hub, and with it transformers and timm, from asking the network; its cache can still be read."""
+    try:
+        from huggingface_hub import constants
+    except ImportError:
+        yield
+        return
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def missing_part(error: BaseException, config: Mapping[str, Any], target: Target) -> InputError | None:
+    """Return the error that names the key of a repository that is not in the cache, or None if that is not what failed."""
+    if not _is_of_hub(error):
+        return None
+    said = " ".join(str(each) for each in _chain(error))
+    # timm's names of repositories begin with a scheme, as in hf-hub:owner/name.
+    repositories = {key: value.rpartition(":")[2] for key, value in _entries(config) if isinstance(value, str)}
+    named = [(key, value) for key, value in repositories.items() if value and value in said]
+    # A config may leave out the key that asks for a repository, and transformers has a default.
+    key, value = max(named, key=lambda each: len(each[1]), default=("", ""))
+    what = f"{key} is {value!r}, which is" if key else "it refers to a repository that is"
+    return InputError(
+        f"{target}: {what} not in the hub's cache, and nothing is downloaded: remove it, or run hf download first"
+    )
+
+
+def _entries(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value that is neither an object nor a list, by its key, dotted."""
+    children: Any = ()
+    if isinstance(value, Mapping):
+        children = value.items()
+    elif isinstance(value, list):
+        children = enumerate(value)
+    else:
+        yield key, value
+    for name, child in children:
+        yield from _entries(child, f"{key}.{name}" if key else str(name))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_of_hub(error: BaseException) -> bool:
+    errors = sys.modules.get("huggingface_hub.errors")
+    names = ("OfflineModeIsEnabled", "LocalEntryNotFoundError")
+    kinds = tuple(getattr(errors, name) for name in names if hasattr(errors, name))
+    return any(isinstance(each, kinds) for each in _chain(error))
