@@ -47,7 +47,6 @@ from torchscan.runtime.values import Listener
 from torchscan.torch_versions import (
     FORMATS_STACK,
     RUNS_BACKWARD,
-    compile_callbacks,
     forget_hooks,
     is_transforming,
     norms_of,
@@ -103,6 +102,10 @@ class NonFiniteGuard:
         self._before: Callable[..., None] = self._note_start
         self._after: Callable[..., None] = self._note_end
         self.is_started = False
+        #: True once something was compiled: then torch tries to compile whatever is called in it
+        self._has_compiled = False
+        #: by optimizer: the number of its parameters, and whether it trains the model that is checked
+        self._ours_by_optimizer: weakref.WeakKeyDictionary[Optimizer, tuple[int, bool]] = weakref.WeakKeyDictionary()
         #: a context for what the guard does, which is no part of a step's times
         self.ours: Callable[[], AbstractContextManager[object]] = nullcontext
         #: tells whether an inspection of this module has found something in its current step
@@ -132,7 +135,7 @@ class NonFiniteGuard:
         if self.is_started:
             return
         self.is_started = True
-        self._compiler = CompileWatch(self._pause, self._go_on)
+        self._compiler = CompileWatch(self._begin_compilation, self._go_on)
         self._go_on()
         self._handles = (
             register_optimizer_step_pre_hook(self._before_update),
@@ -189,11 +192,15 @@ class NonFiniteGuard:
     def _go_on(self) -> None:
         if not self.is_started:
             return
-        compiles = bool(compile_callbacks())
-        self._before = not_compiled(self._note_start) if compiles else self._note_start
-        self._after = not_compiled(self._note_end) if compiles else self._note_end
+        self._before = not_compiled(self._note_start) if self._has_compiled else self._note_start
+        self._after = not_compiled(self._note_end) if self._has_compiled else self._note_end
         register_module_forward_pre_hook(self._before)
         register_module_forward_hook(self._after, with_kwargs=True, always_call=True)
+
+    def _begin_compilation(self) -> None:
+        """Keep the hooks out of what is compiled, and from being compiled themselves from then on."""
+        self._pause()
+        self._has_compiled = True
 
     def _pause(self) -> None:
         self._note_lines(on=False)
@@ -255,6 +262,7 @@ class NonFiniteGuard:
 
     def _begin_root(self, call: RootCall, module: nn.Module) -> None:
         self._note_lines(on=False)
+        self._compiler.listen()  # the compiler may have been loaded since
         if call.steps.is_new:
             call.steps.is_new = False
             with self.ours():  # infinities that are there from the start are masks
@@ -763,8 +771,13 @@ class NonFiniteGuard:
         only = None if self._only is None else self._only()
         if only is None:
             return True
-        own = {id(each) for each in only.parameters()}
-        return any(id(each) in own for each in _parameters_of(optimizer))
+        parameters = _parameters_of(optimizer)
+        number, is_ours = self._ours_by_optimizer.get(optimizer, (-1, False))
+        if number != len(parameters):
+            own = {id(each) for each in only.parameters()}
+            is_ours = any(id(each) in own for each in parameters)
+            self._ours_by_optimizer[optimizer] = len(parameters), is_ours
+        return is_ours
 
     def _owner_of(self, tensor: Tensor) -> tuple[nn.Module | None, str, str, str]:
         """Return the root that has it, the path and type of the module in it, and the tensor's name there."""

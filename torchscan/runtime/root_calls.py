@@ -225,12 +225,8 @@ class RootCalls:
         alive = [module for each in self._steps.values() if (module := each.module()) is not None]
         inside = {id(part) for module in alive for part in list(module.modules())[1:]}
         known = [each for each in self._steps.values() if each.has_parameters and each.begun]
-        return [each for each in known if _is_root(each, inside)]
-
-
-def _is_root(steps: ModuleSteps, inside: set[int]) -> bool:
-    module = steps.module()
-    return steps.begun > 1 if module is None else id(module) not in inside
+        several = [each for each in known if each.begun > 1 and id(each.module()) not in inside]
+        return several or known[:1]
 
 
 def _kept(value: Any) -> Any:
