@@ -325,11 +325,13 @@ class NonFiniteGuard:
         opened = [call.module() for call, _ in self._calls._open.values()]
         return [each for each in opened if each is not None]
 
-    def _check_loss(self, tensors: Sequence[Tensor]) -> LossGraph:
-        """Check what a backward pass starts at; return the graph between that and the models."""
+    def _check_loss(self, tensors: Sequence[Tensor]) -> LossGraph | None:
+        """Check what a backward pass starts at; return the graph between that and the models, or None if it is not ours."""
         self._read(waits=False)
+        self._gradients_fine = self._scale = None
+        if self._only is not None and not self._awaits_gradient():
+            return None
         graph = LossGraph(tensors, self._is_inside)
-        self._gradients_fine = None
         self._backward_line = place_of_user()
         losses, self._scale = self._unscaled(tensors)
         if any(each.is_cuda for each in losses):
@@ -342,6 +344,11 @@ class NonFiniteGuard:
                 return graph
         graph.follow()
         return graph
+
+    def _awaits_gradient(self) -> bool:
+        """Return whether a call of the only model that is checked, or of one around it, has not got its gradient yet."""
+        modules = [module for call in self._calls.recent if call.awaits_gradient and (module := call.module()) is not None]
+        return any(map(self._is_wanted, modules))
 
     def _is_inside(self, number: int) -> bool:
         """Return whether the node with this number was made in a call of a module with parameters."""
