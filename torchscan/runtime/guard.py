@@ -89,6 +89,8 @@ class NonFiniteGuard:
         #: of the backward pass before an optimizer's step: whether its gradients were finite, and which version they had
         self._gradients_fine: bool | None = None
         self._versions: dict[int, tuple[int, int]] = {}
+        #: gradients that were not finite after an earlier backward pass
+        self._spoilt: dict[int, weakref.ref[Tensor]] = {}
         self._backward_line: str | None = None
         self._stepping: list[Optimizer] = []
         self._scaling: Optimizer | None = None
@@ -368,21 +370,37 @@ class NonFiniteGuard:
 
     def _check_gradients(self, graph: LossGraph) -> None:
         """Check the gradients that a backward pass has stored."""
-        if self._gradients_fine is False:  # the loss was not finite
-            return
         gradients = [(each, each.grad) for each in self._parameters() if each.grad is not None]
+        if self._gradients_fine is False:  # the loss was not finite
+            self._note_spoilt(gradients)
+            return
         self._versions = {id(each): (id(gradient), gradient._version) for each, gradient in gradients}
         if any(gradient.is_cuda for _, gradient in gradients):
             self._send("backward", gradients)
             return
-        bad = [(each, gradient) for each, gradient in gradients if not self._is_known(each)]
-        self._gradients_fine = _are_finite([gradient for _, gradient in bad])
+        checked = [
+            (each, gradient)
+            for each, gradient in gradients
+            if not self._is_known(each) and not self._is_spoilt_by_others(gradient)
+        ]
+        self._gradients_fine = _are_finite([gradient for _, gradient in checked])
         if self._gradients_fine:
             return
+        self._note_spoilt(checked)
         if self._scale is None:
             self._explain_gradients(graph, 1.0)
         else:
             self._explain_scaled(graph)
+
+    def _note_spoilt(self, gradients: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Remember gradients that stay as they are while others are added to them."""
+        bad = [gradient for _, gradient in gradients if not look_at(gradient).is_fine]
+        self._spoilt = {id(each): weakref.ref(each) for each in bad}
+
+    def _is_spoilt_by_others(self, gradient: Tensor) -> bool:
+        """Return whether a gradient was not finite before this backward pass, which has added to it."""
+        known = self._spoilt.get(id(gradient))
+        return known is not None and known() is gradient and not look_at(gradient).is_fine
 
     # -- optimizers ----------------------------------------------------------------------------------------------------
 
