@@ -300,7 +300,7 @@ for i in range(30):
     schedule.step()
 """,
         step=21,
-        says=("parameter 0.weight became", "SGD.step()", "its lr is inf"),
+        says=("parameter 0.weight", "became", "SGD.step()", "its lr is inf"),
     ),
     "an embedding that the program writes to": Planted(
         code="""\
@@ -330,7 +330,7 @@ for i in range(30):
     optimizer.step()  # here
 """,
         step=24,
-        says=("the gradient of 2.weight was not finite", "before SGD.step()", "written to in between"),
+        says=("the gradient of 2.weight", "was not finite before SGD.step()", "written to in between"),
     ),
     "a gradient written through data": Planted(
         code="""\
@@ -344,7 +344,7 @@ for i in range(30):
     optimizer.step()  # here
 """,
         step=24,
-        says=("the gradient of 2.weight was not finite", "before SGD.step()", "written to in between"),
+        says=("the gradient of 2.weight", "was not finite before SGD.step()", "written to in between"),
     ),
     "an optimizer without epsilon": Planted(
         code="""\
@@ -358,7 +358,7 @@ for i in range(30):
     optimizer.step()  # here
 """,
         step=20,
-        says=("parameter 0.weight became NaN", "RMSprop.step()", "its gradient is finite"),
+        says=("parameter 0.weight", "became NaN in RMSprop.step()", "its gradient is finite"),
     ),
     "two optimizers": Planted(
         code="""\

@@ -131,15 +131,17 @@ class NonFinite:
         name = ".".join(filter(None, (self.path, first.name)))
         of_root = "" if self.root is None else f" of {self.root}"
         counted = f" ({' and '.join(_counted(first.nan, first.inf))} of {first.numel:,})"
-        more = f", as {self.others} others were" if self.others else ""
+        number = len(self.weights) - 1 + self.others
+        more = f" and of {number} more" if self.phase == "gradient" else f" and {number} more"
+        more = more if number > 0 else ""
         step = f"{self.operator or 'the optimizer'}{'' if self.line is None else f' at {self.line}'}"
         if self.phase == "gradient":
             since = "" if self.then is None else f" at {self.then}"
             return (
-                f"the gradient of {name}{of_root} was not finite{counted}{more} before {step}, though backward(){since} "
+                f"the gradient of {name}{of_root}{counted}{more} was not finite before {step}, though backward(){since} "
                 "produced finite ones: it was written to in between"
             )
-        return f"parameter {name}{of_root} became {self.what}{counted}{more} in {step}, though its gradient is finite"
+        return f"parameter {name}{of_root}{counted}{more} became {self.what} in {step}, though its gradient is finite"
 
     def _name(self) -> str:
         call = f", call {self.invocation + 1}" if self.invocation else ""

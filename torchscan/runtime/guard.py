@@ -482,7 +482,7 @@ class NonFiniteGuard:
     def _explain_loss(self, graph: LossGraph, look: Look, losses: Sequence[Tensor]) -> None:
         """The loss is not finite: report the call, or the operator between models and loss, that made it so."""
         calls = [call for call in self._calls.recent if call.has_graph or not call.has_grad or call.outputs]
-        steps = self._steps_now(graph)
+        steps = self._steps_now()
         if not self._begin_finding(steps):
             return
         for call in calls:
@@ -586,7 +586,7 @@ class NonFiniteGuard:
 
     def _explain_gradients(self, graph: LossGraph | None, scale: float) -> None:
         """Gradients are not finite though the loss is: report what made the first, on the way back from the loss."""
-        steps = self._steps_now(graph)
+        steps = self._steps_now()
         is_scaled = scale != 1.0
         if not is_scaled and not self._begin_finding(steps):
             return
@@ -618,7 +618,7 @@ class NonFiniteGuard:
         """Scaled gradients overflow, to Inf: report what makes NaN of finite ones in the loss."""
         source = graph.gradient_source()
         if source is not None and source[1].nan:
-            steps = self._steps_now(graph)
+            steps = self._steps_now()
             if self._begin_finding(steps, is_scaled=True):
                 self._report(self._on_the_way_back(graph, *source), None, steps)
 
@@ -674,10 +674,15 @@ class NonFiniteGuard:
 
     def _of_parameters(self, phase: Any, bad: Sequence[tuple[Tensor, Tensor]], **more: Any) -> NonFinite:
         """Return a finding about the first of these parameters, by the module that has it."""
-        look = sum((look_at(each) for _, each in bad), FINE)
-        root, path, type_name, name = self._owner_of(bad[0][0]) if bad else (None, "", "", "")
-        first = look_at(bad[0][1]) if bad else FINE
-        weights = (Bad(name, first.nan, first.inf, bad[0][1].numel()),) if bad else ()
+        looks = [look_at(each) for _, each in bad]
+        look = sum(looks, FINE)
+        owners = [self._owner_of(parameter) for parameter, _ in bad]
+        root, path, type_name, _ = owners[0] if owners else (None, "", "", "")
+        weights = tuple(
+            Bad(name, own.nan, own.inf, value.numel())
+            for (_, value), own, (owner, place, _, name) in zip(bad, looks, owners, strict=True)
+            if owner is root and place == path
+        )
         return NonFinite(
             step=0,
             phase=phase,
@@ -688,7 +693,7 @@ class NonFiniteGuard:
             inf=look.inf,
             numel=sum(each.numel() for _, each in bad),
             weights=weights,
-            others=len(bad) - 1,
+            others=len(bad) - len(weights),
             root=self._root_name(root),
             **more,
         )
@@ -750,7 +755,7 @@ class NonFiniteGuard:
                 return self._updates[id(optimizer)]
         return None
 
-    def _steps_now(self, graph: LossGraph | None) -> ModuleSteps | None:  # noqa: ARG002
+    def _steps_now(self) -> ModuleSteps | None:
         calls = [call for call in self._calls.recent if call.steps.has_parameters and call.has_graph]
         inspected = self.inspected()
         mine = next((call.steps for call in calls if call.module() is inspected), None)
@@ -842,9 +847,17 @@ class NonFiniteGuard:
             arrived.copy_(sent, non_blocking=True)
         event = torch.cuda.Event()
         event.record()
-        steps = self._steps_now(None)
-        parameters = [None if each is None else weakref.ref(each) for each, value in pairs if is_plain(value)]
-        self._late.append(_Late(kind, arrived, event, steps, parameters, place_of_user(), self._scale is not None))
+        self._late.append(
+            _Late(
+                kind=kind,
+                values=arrived,
+                event=event,
+                steps=self._steps_now(),
+                parameters=[None if each is None else weakref.ref(each) for each, value in pairs if is_plain(value)],
+                line=place_of_user(),
+                is_scaled=self._scale is not None,
+            )
+        )
 
     def _read(self, *, waits: bool) -> None:
         """Report what has arrived of earlier checks on a device."""
@@ -884,7 +897,7 @@ class NonFiniteGuard:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Late:
     """A check on a device that has not been read."""
 
