@@ -139,7 +139,7 @@ def _measured(run: RunFacts) -> list[str]:
 
 def _checked(run: RunFacts) -> list[str]:
     """Return how many steps were checked for NaN and Inf."""
-    if run.checked_steps is None:
+    if run.checked_steps is None or not run.steps:
         return []
     if not run.checked_steps:
         return ["No step trained: only the measured steps were checked for NaN and Inf."]

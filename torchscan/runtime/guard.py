@@ -825,13 +825,15 @@ class NonFiniteGuard:
         """Return the name of a root other than the one that is inspected."""
         if module is None or module is self.inspected():
             return None
-        variable = _variable_of(module)
-        return type_name_of(module) if variable is None else f"{variable} ({type_name_of(module)})"
+        steps = self._calls.steps_of(module)
+        steps.variable = steps.variable or _variable_of(module, _active_names())
+        return self._name_of(steps)
 
     def _name_of(self, steps: ModuleSteps) -> str:
         module = steps.module()
-        variable = None if module is None else _variable_of(module)
-        return steps.type_name if variable is None else f"{variable} ({steps.type_name})"
+        if module is not None and steps.variable is None:
+            steps.variable = _variable_of(module, [vars(sys.modules["__main__"])])
+        return steps.type_name if steps.variable is None else f"{steps.variable} ({steps.type_name})"
 
     # -- on a device ---------------------------------------------------------------------------------------------------
 
@@ -950,14 +952,19 @@ def _cause_in(optimizer: Optimizer) -> str | None:
     return None
 
 
-def _variable_of(module: nn.Module) -> str | None:
-    """Return the name that the user's code has for a module, in the frames that are active now or in the main module."""
+def _active_names() -> Iterator[Mapping[str, Any]]:
+    """Yield the variables of the user's active functions.
+
+    Asked for these, Python up to 3.12 keeps their values until the function returns, so it is done for a finding only.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_of_user(frame):
-            for name, value in [*frame.f_locals.items(), *frame.f_globals.items()]:
-                if value is module:
-                    return name
+            yield frame.f_locals
+            yield frame.f_globals
         frame = frame.f_back
-    main = vars(sys.modules["__main__"])
-    return next((name for name, value in list(main.items()) if value is module), None)
+
+
+def _variable_of(module: nn.Module, names: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return the name that the user's code has for a module."""
+    return next((name for each in names for name, value in list(each.items()) if value is module), None)

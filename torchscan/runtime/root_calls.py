@@ -45,6 +45,8 @@ class ModuleSteps:
         self.module = weakref.ref(module)
         self.type_name = type(module).__name__
         self.has_parameters = any(True for _ in module.parameters())
+        #: the name that the user's code has for it, if it is known
+        self.variable: str | None = None
         #: True until its first call is noted
         self.is_new = True
         #: steps that have begun
