@@ -920,11 +920,13 @@ def _short_stack() -> list[str]:
 
 def _are_finite(tensors: Sequence[Tensor]) -> bool:
     """Return whether all values are finite."""
-    plain = [each.detach() for each in tensors if is_plain(each) and each.numel()]
-    others = [each for each in tensors if not is_plain(each) and is_readable(each)]
+    plain = [each for each in tensors if is_plain(each)]
+    others = [each for each in tensors if not is_plain(each) and is_readable(each)] if len(plain) < len(tensors) else []
     if plain:
+        types = {each.dtype for each in plain}
         with unseen():
-            total = torch.stack([norm.float() for norm in norms_of(plain, 2.0)]).sum().item()
+            norms = list(norms_of(plain, 2.0))
+            total = torch.stack(norms if len(types) == 1 else [norm.double() for norm in norms]).sum().item()
         if not math.isfinite(total) and any(not look_at(each).is_fine for each in plain):
             return False
     return all(look_at(each).is_fine for each in others)
