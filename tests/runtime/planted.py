@@ -332,6 +332,35 @@ for i in range(30):
         step=24,
         says=("the gradient of 2.weight", "was not finite before SGD.step()", "written to in between"),
     ),
+    "a hook on a tensor": Planted(
+        code="""\
+model = nn.Sequential(nn.Linear(8, 16), nn.Sigmoid(), nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+model[0].weight.register_hook(lambda gradient: gradient * math.nan if i == 12 else gradient)
+for i in range(20):
+    optimizer.zero_grad()
+    F.cross_entropy(model(torch.randn(16, 8)), torch.randint(4, (16,))).backward()
+    optimizer.step()
+""",
+        step=12,
+        says=("0 (Linear), backward", "a hook on the gradient of weight"),
+    ),
+    "a model whose forward is called by name": Planted(
+        code="""\
+model = nn.Sequential(nn.Linear(8, 16), nn.Sigmoid(), nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for i in range(20):
+    result = model.forward(torch.randn(16, 8))
+    loss = result.square().mean()
+    if i == 13:
+        loss = loss + torch.sqrt(-result.abs()).mean()  # here
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+        step=13,
+        says=("between the model's result and the loss", "aten.sqrt"),
+    ),
     "a gradient written through data": Planted(
         code="""\
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))

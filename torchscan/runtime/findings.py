@@ -153,8 +153,6 @@ class NonFinite:
         name, weights = self._name(), " and its ".join(map(str, self.weights)) or "parameters or buffers"
         if self.phase == "forward" and self.weights:
             return f"came from {name}, forward, through its {weights}"
-        if self.phase == "backward" and self.others:
-            return f"was in the gradients of {name}, backward, of its {weights} and {self.others} more"
         if self.phase == "update":
             return f"was in {name} after the step, in its {weights}"
         return {

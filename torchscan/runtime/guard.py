@@ -321,6 +321,7 @@ class NonFiniteGuard:
                 if kwargs.get("accumulate_grad", True):
                     self._check_gradients(graph)
                 graph.close()
+        self._note_lines(on=self.is_started)
         return made
 
     def _open_modules(self) -> list[nn.Module]:
@@ -623,8 +624,18 @@ class NonFiniteGuard:
                 self._report(self._on_the_way_back(graph, *source), None, steps)
 
     def _report_gradients(self, call: RootCall | None, why: object) -> None:
-        bad = [(each, each.grad) for each in self._parameters() if each.grad is not None and not look_at(each.grad).is_fine]
-        self._report(self._of_parameters("backward", bad, unknown=why if isinstance(why, str) else _REPEATED), call)
+        bad = [
+            (each, each.grad)
+            for each in self._parameters()
+            if each.grad is not None and not self._is_known(each) and not look_at(each.grad).is_fine
+        ]
+        found = self._of_parameters("backward", bad)
+        if isinstance(why, str):
+            found = replace(found, unknown=why, weights=())
+        else:
+            name = found.weights[0].name if found.weights else "a parameter"
+            found = replace(found, operator=f"a hook on the gradient of {name}, or its sum", weights=())
+        self._report(found, call)
 
     def _on_the_way_back(self, graph: LossGraph, index: int, look: Look) -> NonFinite:
         module = self._module_at(graph, index)
