@@ -7,6 +7,7 @@ other than those below, those of a folder.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile

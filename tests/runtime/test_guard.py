@@ -14,6 +14,7 @@ from torch.nn.modules import module as torchs
 
 from torchscan import NonFiniteError
 from torchscan.inspection import inspect
+from torchscan.torch_versions import RUNS_BACKWARD
 
 
 def net() -> nn.Module:
@@ -32,7 +33,7 @@ def places() -> list[object]:
     """What is replaced or added while steps are checked."""
     scaler = vars(torch.amp.GradScaler)
     hooks = [len(torchs._global_forward_hooks), len(torchs._global_forward_pre_hooks)]
-    return [*hooks, torch.autograd._engine_run_backward, scaler["scale"], scaler["step"], torch.is_anomaly_enabled()]
+    return [*hooks, RUNS_BACKWARD[0][RUNS_BACKWARD[1]], scaler["scale"], scaler["step"], torch.is_anomaly_enabled()]
 
 
 def test_it_is_raised_in_the_step_that_makes_it_and_everything_is_put_back() -> None:

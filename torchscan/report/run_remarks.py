@@ -81,9 +81,12 @@ def _when(alike: Sequence[_InStep]) -> str:
         one, several = "evaluation pass", "evaluation passes"
     else:
         one, several = "step", "steps"
+    first = min(alike, key=lambda each: each.step)
+    updates = getattr(first, "update", None)
+    number = f"{first.step}" if updates is None else f"{first.step} (optimizer step {updates})"
     if len(steps) == 1:
-        return f"{one.capitalize()} {min(steps)}"
-    return f"In {len(steps)} {several}, first in {one} {min(steps)}"
+        return f"{one.capitalize()} {number}"
+    return f"In {len(steps)} {several}, first in {one} {number}"
 
 
 def _more(number: int, what: str) -> list[str]:
