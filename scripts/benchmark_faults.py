@@ -83,12 +83,8 @@ def _outcome(program: Path, step: int | None, says: tuple[str, ...]) -> Outcome:
 def _said(text: str) -> str:
     """Return the remark with the finding, in one line."""
     words = " ".join(text.split())
-    starts = [
-        words.find(each) for each in ("the first NaN", "the first Inf", "the gradient of ", "parameter ") if each in words
-    ]
-    if not starts:
-        return ""
-    return words[min(starts) :].partition(" Medians of ")[0]
+    start = re.search(r"(Step \d+( \(optimizer step \d+\))?:|In \d+ steps, first in step)", words)
+    return "" if start is None else words[start.start() :].partition(" Medians of ")[0]
 
 
 def _print(name: str, outcome: Outcome) -> None:
