@@ -47,6 +47,7 @@ from torchscan.runtime.values import Listener
 from torchscan.torch_versions import (
     FORMATS_STACK,
     RUNS_BACKWARD,
+    compile_callbacks,
     forget_hooks,
     is_transforming,
     norms_of,
@@ -104,8 +105,8 @@ class NonFiniteGuard:
         self._before: Callable[..., None] = self._note_start
         self._after: Callable[..., None] = self._note_end
         self.is_started = False
-        #: True once something was compiled: then torch tries to compile whatever is called in it
-        self._has_compiled = False
+        #: True once the compiler is loaded, which may try to compile whatever is called in what it compiles
+        self._has_compiler = False
         #: by optimizer: the number of its parameters, and whether it trains the model that is checked
         self._ours_by_optimizer: weakref.WeakKeyDictionary[Optimizer, tuple[int, bool]] = weakref.WeakKeyDictionary()
         #: a context for what the guard does, which is no part of a step's times
@@ -137,7 +138,7 @@ class NonFiniteGuard:
         if self.is_started:
             return
         self.is_started = True
-        self._compiler = CompileWatch(self._begin_compilation, self._go_on)
+        self._compiler = CompileWatch(self._pause, self._go_on)
         self._go_on()
         self._handles = (
             register_optimizer_step_pre_hook(self._before_update),
@@ -194,15 +195,11 @@ class NonFiniteGuard:
     def _go_on(self) -> None:
         if not self.is_started:
             return
-        self._before = not_compiled(self._note_start) if self._has_compiled else self._note_start
-        self._after = not_compiled(self._note_end) if self._has_compiled else self._note_end
+        self._has_compiler = bool(compile_callbacks())
+        self._before = not_compiled(self._note_start) if self._has_compiler else self._note_start
+        self._after = not_compiled(self._note_end) if self._has_compiler else self._note_end
         register_module_forward_pre_hook(self._before)
         register_module_forward_hook(self._after, with_kwargs=True, always_call=True)
-
-    def _begin_compilation(self) -> None:
-        """Keep the hooks out of what is compiled, and from being compiled themselves from then on."""
-        self._pause()
-        self._has_compiled = True
 
     def _pause(self) -> None:
         self._note_lines(on=False)
@@ -264,7 +261,10 @@ class NonFiniteGuard:
 
     def _begin_root(self, call: RootCall, module: nn.Module) -> None:
         self._note_lines(on=False)
-        self._compiler.listen()  # the compiler may have been loaded since
+        self._compiler.listen()
+        if not self._has_compiler and compile_callbacks():  # it has been loaded since
+            self._pause()
+            self._go_on()
         if call.steps.is_new:
             call.steps.is_new = False
             with self.ours():  # infinities that are there from the start are masks
