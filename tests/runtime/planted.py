@@ -577,6 +577,26 @@ for i in range(40):
 """,
         step=None,
     ),
+    "a mask that is made anew": Planted(
+        code="""\
+class Causal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.zeros(0, 0))
+    def forward(self, x):
+        if self.mask.shape[0] < x.shape[1]:
+            self.mask = torch.full((x.shape[1], x.shape[1]), -math.inf).triu(1)
+        return (x @ x.transpose(-1, -2) + self.mask[: x.shape[1], : x.shape[1]]).softmax(-1) @ x
+model = nn.Sequential(nn.Embedding(20, 16), Causal(), nn.Linear(16, 20))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for i in range(20):
+    length = 6 if i < 12 else 9
+    optimizer.zero_grad()
+    model(torch.randint(20, (4, length))).square().mean().backward()
+    optimizer.step()
+""",
+        step=None,
+    ),
     "a loss that the program skips": Planted(
         code="""\
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))

@@ -443,8 +443,8 @@ class NonFiniteGuard:
     def _check_parameters(self, optimizer: Optimizer, parameters: list[Tensor], buffers: list[Tensor]) -> None:
         if not _are_finite(parameters):
             self._explain_update(optimizer, [each for each in parameters if not look_at(each).is_fine])
-        if not _are_finite(buffers):
-            self._explain_buffers([each for each in buffers if not look_at(each).is_fine])
+        if not _are_finite(buffers):  # infinities may be a mask that was made anew
+            self._explain_buffers([each for each in buffers if look_at(each).nan])
         self._was_fine = True
 
     # -- GradScaler ----------------------------------------------------------------------------------------------------
@@ -677,6 +677,8 @@ class NonFiniteGuard:
         self._report(replace(found, unsure=None, cause=_cause_in(optimizer)), None, steps)
 
     def _explain_buffers(self, bad: Sequence[Tensor]) -> None:
+        if not bad:
+            return
         steps = self._main_of(bad)
         is_news = self._gradients_fine is not False and self._begin_finding(steps)
         self._know(bad)
