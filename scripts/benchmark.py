@@ -42,7 +42,11 @@ def main() -> None:
     parser.add_argument("--watch", action="store_true", help="what watching training costs")
     parser.add_argument("--watch-others", action="store_true", help="what it costs beside other tools, which log every step")
     parser.add_argument("--watch-long", action="store_true", help="what a step costs after 10,000, in time, memory and disk")
-    parser.add_argument("--watch-killed", action="store_true", help="what is left of a run whose trainer is killed 20 times")
+    parser.add_argument(
+        "--watch-killed",
+        action="store_true",
+        help="Kill 100 watched runs at random moments, and count the steps that are lost and reported.",
+    )
     parser.add_argument("--growth", action="store_true", help="time chains of 100 to 30,000 operators")
     parser.add_argument("--picture", type=Path, help="with --growth: where to draw it, as SVG")
     parser.add_argument("--only", default="", help="models whose name contains this")
@@ -123,9 +127,9 @@ def main() -> None:
         measure_over_time()
         return
     if options.watch_killed:
-        from benchmark_watching_long import kill_trainers
+        from benchmark_kills import measure_kills
 
-        kill_trainers()
+        measure_kills()
         return
     if options.growth:
         from benchmark_growth import measure_growth

@@ -1,14 +1,9 @@
-"""Watching for long: what a step costs after many, in time, memory and disk; and what is left when trainers are killed."""
+"""Watching for long: the cost of a step after many, in time, memory and disk."""
 
 from __future__ import annotations
 
-import itertools
 import os
-import random
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,29 +14,11 @@ import torch
 from benchmark_watching import STARTS, seconds_of_step
 from torch import Tensor, nn
 
-from torchscan.live.history import ranks_in
-from torchscan.live.store import KEPT, Reader
 from torchscan.live.watcher import Watcher, watch
 
 _STEPS, _EARLY, _AROUND = 10_000, 100, 100
 #: the worker is given this long after each step, so that it keeps up and nothing is dropped
 _PAUSE = 0.004
-#: seconds of life at most, in turn: while the worker starts, and while it works
-_KILLS, _LIVES, _SEED = 20, (1.5, 6.0), 0
-_MEMORY = Path("/dev/shm")  # noqa: S108 - it is only looked at
-_SCRIPT = """
-    import sys, time, torch, torchscan
-    from torch import nn
-    torch.set_num_threads(1)
-    model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
-    watcher = torchscan.watch(model, sys.argv[1], every=1)
-    print(watcher._process.number, flush=True)
-    last = int(sys.argv[2])
-    while last < 0 or watcher.state_dict()["step"] <= last:
-        model(torch.rand(8, 4)).square().mean().backward()
-        time.sleep(0.01)
-    watcher.close()
-"""
 
 
 # -- over time -----------------------------------------------------------------------------------------------------------
@@ -124,93 +101,3 @@ def _slope(sizes: Sequence[tuple[int, float]]) -> float:
 
 def _said(seconds: float) -> str:
     return f"{1e6 * seconds:,.0f} µs"
-
-
-# -- trainers that are killed --------------------------------------------------------------------------------------------
-
-
-class Left(NamedTuple):
-    """What a trainer that was killed has left."""
-
-    after: float
-    worker_stayed: float
-    steps: tuple[int, ...]
-    files: int = 0
-
-    @property
-    def doubles(self) -> int:
-        """How many steps are there more than once."""
-        return len(self.steps) - len(set(self.steps))
-
-    @property
-    def gaps(self) -> int:
-        """How many are not followed by the next one, among those of which none is thinned out."""
-        recent = self.steps[-KEPT:]
-        return sum(two != one + 1 for one, two in itertools.pairwise(recent))
-
-
-def kill_trainers() -> None:
-    """Twenty trainers of one run, each going on where the one before was killed; then one that may end."""
-    moments = random.Random(_SEED)  # noqa: S311 - nothing is secret
-    found: list[Left] = []
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "train.py"
-        script.write_text("\n".join(line.removeprefix("    ") for line in _SCRIPT.splitlines()))
-        print(f"{'killed after':>13}{'worker stayed':>15}{'steps in all':>14}{'doubles':>9}{'gaps':>6}{'files left':>12}")
-        for number in range(_KILLS):
-            left = _killed(script, Path(folder) / "run", moments.uniform(0, _LIVES[number % len(_LIVES)]))
-            found.append(left)
-            last = left.steps[-1] + 1 if left.steps else 0
-            counts = f"{last:14}{left.doubles:9}{left.gaps:6}{left.files:12}"
-            print(f"{left.after:11.2f} s{left.worker_stayed:13.2f} s{counts}", flush=True)
-        end = last + 50
-        subprocess.run([sys.executable, script, Path(folder) / "run", str(end)], check=True, stdout=subprocess.DEVNULL)
-        whole = Left(0.0, 0.0, _steps_of(Path(folder) / "run"))
-    print(f"\na worker stayed {max(each.worker_stayed for each in found):.2f} s at most")
-    print(f"then one that may end: {whole.steps[-1] + 1} steps for {end + 1}, {whole.doubles} doubles, {whole.gaps} gaps")
-
-
-def _killed(script: Path, run: Path, after: float) -> Left:
-    before = _forgotten()
-    with subprocess.Popen([sys.executable, script, run, "-1"], stdout=subprocess.PIPE, text=True) as trainer:
-        assert trainer.stdout is not None  # noqa: S101 - it is piped
-        worker = int(trainer.stdout.readline())
-        time.sleep(after)
-        trainer.send_signal(signal.SIGKILL)
-        start = time.perf_counter()
-    while _is_alive(worker):
-        time.sleep(0.01)
-    return Left(after, time.perf_counter() - start, _steps_of(run), len(_forgotten() - before))
-
-
-def _forgotten() -> set[str]:
-    """Files in memory that no process has."""
-    names = {file.name for file in _MEMORY.glob("torchscan-*")}
-    maps = [_maps_of(each) for each in Path("/proc").glob("[0-9]*")] if names else []
-    return {name for name in names if not any(name in each for each in maps)}
-
-
-def _maps_of(process: Path) -> str:
-    try:
-        return (process / "maps").read_text()
-    except OSError:
-        return ""
-
-
-def _steps_of(run: Path) -> tuple[int, ...]:
-    """As they stand in the file, in the order in which they were written."""
-    files = ranks_in(run)
-    if not files:
-        return ()
-    reader = Reader(files[0])
-    steps = tuple(step for step, _ in reader.times("train"))
-    reader.close()
-    return steps
-
-
-def _is_alive(process: int) -> bool:
-    """Whether it is at work: one that has ended, and whose parent did not ask how, is not."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

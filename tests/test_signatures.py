@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 import typing
 from collections.abc import Callable
@@ -10,9 +11,11 @@ from dataclasses import fields
 from typing import Any, TypedDict, Unpack
 
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 import torchscan
+from torchscan import InputError
 from torchscan.question import Question
 from torchscan.recording.arguments import ScanArguments
 from torchscan.scan import Scan
@@ -145,3 +148,32 @@ backend flops_units param_units output_precision backend_specific_config
 def test_every_argument_of_other_tools_is_answered(verb: Callable[..., Any], name: str) -> None:
     with pytest.raises(TypeError, match=f"has no argument '{name}'(: give |, and needs none: )"):
         verb(nn.Linear(4, 4), (4,), **{name: None})
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "says"),
+    [
+        ("crawl_module", {"kwargs": 3}, "kwargs is 3: give a dict or None"),
+        ("crawl_module", {"mode": torch.zeros(2)}, "mode is a Tensor: give one of 'eval', 'train', 'same' or None"),
+        ("estimate_memory", {"largest_batch": torch.zeros(2)}, "largest_batch is a Tensor: give True or False"),
+        ("summary", {"columns": 3}, "columns is 3: give a list or None"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_named_with_what_to_give(function: str, arguments: Any, says: str) -> None:
+    with pytest.raises(InputError, match=re.escape(says)) as caught:
+        getattr(torchscan, function)(nn.Linear(2, 2), (2,), **arguments)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+def test_errors_of_functions_that_are_given_stay_as_they_are() -> None:
+    def fails(_: Any) -> Tensor:
+        raise KeyError("mine")
+
+    with pytest.raises(Exception, match="mine") as caught:
+        torchscan.estimate_memory(nn.Linear(2, 2), (2,), training=True, loss=fails)
+    assert "give" not in str(caught.value).partition("try:")[0]
+
+
+def test_public_functions_can_be_sent_to_other_processes() -> None:
+    assert pickle.loads(pickle.dumps(torchscan.crawl_module)) is torchscan.crawl_module  # noqa: S301

@@ -9,13 +9,41 @@ from pathlib import Path
 
 from torchscan.errors import InputError
 
+#: bytes of a file that is read as text; devices such as /dev/zero never end
+_MAX_BYTES = 2**29
+_MAX_SHOWN = 100
+
+
+def path_of(given: str | os.PathLike[str]) -> Path:
+    """Return the path, or raise an InputError if nothing can have that name."""
+    try:
+        path = Path(given)
+        path.exists()
+        if "\0" in str(path):
+            raise ValueError("a path has no NUL")
+    except (TypeError, ValueError, OSError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{shortened(given)} is not a path: {why}") from error
+    return path
+
+
+def shortened(given: object) -> str:
+    """Return a value as it is shown in an error."""
+    text = repr(os.fspath(given) if isinstance(given, os.PathLike) else given)
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+
 
 def read_text(path: Path, what: str) -> str:
-    """The text of a file. ``what`` names it in the error."""
+    """Return the text of a file. ``what`` names it in the error."""
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MAX_BYTES)
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{what} {str(path)!r} cannot be read: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{what} {shortened(str(path))} cannot be read: {why}") from error
+    if len(text) == _MAX_BYTES:
+        raise InputError(f"{what} {shortened(str(path))} is larger than 512 MiB: give another file")
+    return text
 
 
 def write_text(path: Path, text: str) -> None:
@@ -28,7 +56,8 @@ def write_text(path: Path, text: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         _replace(target, text)
     except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"{str(path)!r} cannot be written: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{shortened(str(path))} cannot be written: {why}") from error
 
 
 def _replace(target: Path, text: str) -> None:

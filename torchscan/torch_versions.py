@@ -339,6 +339,10 @@ is_functorch_wrapped: Callable[[Tensor], bool] = _C._functorch.is_functorch_wrap
 #: whether two tensors look into the same memory block
 share_memory: Callable[[Tensor, Tensor], bool] = _C._is_alias_of
 scaled_dot_product_attention: Callable[..., Any] = _C._nn.scaled_dot_product_attention
+#: a context in which operators are not differentiated, and arrive as they are called
+below_autograd: Any = _C._AutoDispatchBelowAutograd
+#: whether an RMS norm is one kernel on cards, with a gradient
+HAS_FUSED_RMS_NORM = hasattr(torch.ops.aten, "_fused_rms_norm_backward")
 one_hot: Callable[..., Any] = _C._nn.one_hot
 
 #: whether attention on the CPU takes grouped queries in its fused kernel

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tests.recording.test_record import Calls
 from tests.versions import needs
-from torchscan import analyze_roofline, register_device
+from torchscan import Scan, analyze_roofline, register_device
 from torchscan.hardware import devices
 
 ARITHMETIC, MEMORY = "a card with endless bandwidth", "a card with endless arithmetic"
@@ -232,6 +232,40 @@ def test_lists_of_tensors_take_a_kernel_for_each_64() -> None:
         tensors = [meta(1000) for _ in range(count)]
         time = seconds(MEMORY, lambda *each: torch._foreach_add(each, 1.0), *tensors, kernels=kernels)
         assert time == exactly(2 * 4 * 1000 * count / 0.9 / 100e9)
+
+
+@needs("ops.aten._fused_rms_norm_backward")
+def test_an_rms_norm_is_one_kernel() -> None:
+    """It reads and writes 2 bytes for each element; mixed types are computed in pieces."""
+    x, weight = meta(4096, 1024, dtype=torch.bfloat16), meta(1024, dtype=torch.bfloat16)
+
+    def operators(*given: Tensor, **options: Any) -> list[str]:
+        model = Calls(lambda _, x, w: F.rms_norm(x, (1024,), w))
+        steps = Scan(model, args=given, device=MEMORY, progress=False, **options).steps
+        return [op.signature.operator for op in steps.ops if "rms" in op.signature.operator]
+
+    moved = 2 * (2 * x.numel() + weight.numel())
+    roofline = analyze_roofline(Calls(lambda _, x, w: F.rms_norm(x, (1024,), w)), args=(x, weight), device=MEMORY)
+    assert roofline.time_bound == exactly(moved / 100e9)
+    assert operators(x, weight) == ["aten._fused_rms_norm"]
+    assert operators(x, weight.float()) == []
+    needed = x.clone().requires_grad_(), weight.clone().requires_grad_()
+    both = ["aten._fused_rms_norm", "aten._fused_rms_norm_backward"]
+    assert operators(*needed, training=True) == both
+
+
+def test_a_gradient_of_an_rms_norm_that_is_differentiated_is_computed_in_pieces() -> None:
+    """As on a card: the kernel of the gradient has no gradient itself."""
+
+    def penalty(_: nn.Module, given: Tensor) -> Tensor:
+        x = given.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(F.rms_norm(x, (8,)).sum(), x, create_graph=True)
+        return gradient.square().mean() + given.mean()
+
+    x = torch.ones(4, 8, requires_grad=True)
+    steps = Scan(Calls(penalty), args=(x,), device=MEMORY, training=True, progress=False).steps
+    assert steps.provenance.execution == "abstract"
+    assert not any(op.signature.operator.endswith("rms_norm_backward") for op in steps.ops)
 
 
 def test_a_dropout_streams_with_a_mask_of_bytes() -> None:

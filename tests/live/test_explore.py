@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
+import select
 import shutil
 import socket
 import subprocess
@@ -167,6 +169,112 @@ def test_two_hundred_slow_clients_keep_nobody_out(server: Server, ask: Ask) -> N
         assert ask("figures")[0] == 200
     finally:
         for each in slow:
+            each.close()
+
+
+def test_of_two_hundred_who_listen_at_once_as_many_are_let_in_as_may_be(server: Server) -> None:
+    """All of them ask before the first is answered."""
+    url = urlsplit(server.url)
+    asked = f"GET {url.path}events HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode()
+    listeners = [socket.create_connection((url.hostname, url.port), timeout=20) for _ in range(100)]
+    try:
+        for each in listeners:
+            each.sendall(asked)
+        status = [each.recv(12) for each in listeners]
+    finally:
+        for each in listeners:
+            each.close()
+    assert status.count(b"HTTP/1.1 200") <= 64
+    assert status.count(b"HTTP/1.1 503") >= 36
+
+
+REFUSED = "GET / HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (f"{REFUSED}\r\n", "G"),
+        (f"{REFUSED}Content-Length: 1000\r\n\r\n", "a"),
+        (f"{REFUSED}Transfer-Encoding: chunked\r\n\r\n", "zz\r\n"),
+        (f"{REFUSED}Expect: 100-continue\r\nContent-Length: 9\r\n\r\n", ""),
+        (f"{REFUSED}\r\n" * 20, "G"),
+        ("GET / HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n\r\n", "G"),
+        ("\x00\r\n\r\n", ""),
+        ("", ""),
+    ],
+    ids=["byte", "body", "chunks", "continue", "pipelined", "1.0", "garbage", "silent"],
+)
+def test_a_client_without_the_token_holds_no_connection(server: Server, first: str, then: str) -> None:
+    """It sends a byte of its next request, or of a body, and nothing more."""
+    url = urlsplit(server.url)
+    with socket.create_connection((url.hostname, url.port), timeout=20) as held:
+        held.sendall(first.encode())
+        held.settimeout(0.2)
+        with contextlib.suppress(OSError):
+            held.recv(65536)
+        held.settimeout(20)
+        with contextlib.suppress(OSError):
+            held.sendall(then.encode())
+        assert is_ended(held)
+
+
+def is_ended(client: socket.socket) -> bool:
+    """Read to the end of a connection; a timeout is none."""
+    try:
+        while client.recv(65536):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def test_a_client_that_sends_a_byte_now_and_then_after_an_answer_is_not_waited_for(
+    server: Server,
+) -> None:
+    url = urlsplit(server.url)
+    asked = f"GET {url.path}figures HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode()
+    with socket.create_connection((url.hostname, url.port), timeout=20) as slow:
+        slow.sendall(asked)
+        assert slow.recv(65536).startswith(b"HTTP/1.1 200")
+        slow.settimeout(1)
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            try:
+                slow.sendall(b"G")
+                if not slow.recv(65536):
+                    return
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+        pytest.fail("it is waited for")
+
+
+def test_a_client_that_does_not_read_is_not_waited_for(server: Server) -> None:
+    url = urlsplit(server.url)
+    asked = f"GET {url.path} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode()
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        slow.connect((url.hostname, url.port))
+        slow.sendall(asked * 60)  # more than the kernel keeps of answers
+        slow.settimeout(30)
+        gone = select.poll()
+        gone.register(slow, 0)  # errors and hang-ups only
+        assert gone.poll(120_000)
+
+
+def test_idle_connections_of_one_address_are_few(server: Server, ask: Ask) -> None:
+    url = urlsplit(server.url)
+    idle = [socket.create_connection((url.hostname, url.port), timeout=5) for _ in range(600)]
+    try:
+        assert ask("figures")[0] == 200
+        idle[0].settimeout(5)
+        assert is_ended(idle[0])  # the oldest goes first
+    finally:
+        for each in idle:
             each.close()
 
 

@@ -399,7 +399,7 @@ def test_warnings_that_are_errors_do_not_end_training(run: Path, capfd: pytest.C
         with watch(model, run, every=1, modules=[wrong]):
             wrong.__dict__["is_late"] = True
             model(X).sum().backward()
-    assert "nothing is watched any more" in capfd.readouterr().err
+    assert "stopped watching" in capfd.readouterr().err
 
 
 class _Leaves(Sink):
@@ -426,10 +426,10 @@ def test_nobody_s_sink_or_statistic_ends_the_worker(run: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"modules": "fc"}, "modules is a text: give a list"),
-        ({"modules": ["fc"]}, "modules has 'fc', which chooses none of the model's: there are '0', '1', '2'"),
-        ({"sample_n": 0}, "sample_n is 0: it has to be more than 0"),
-        ({"overhead_budget": 0.0}, "overhead_budget is 0.0: it has to be more than 0"),
+        ({"modules": "fc"}, "modules is a single text: give a list"),
+        ({"modules": ["fc"]}, "modules has 'fc', which matches no module of the model: choose from '0', '1', '2'"),
+        ({"sample_n": 0}, "sample_n is 0: give a number of values"),
+        ({"overhead_budget": 0.0}, "overhead_budget is 0.0: give a share"),
     ],
 )
 def test_arguments_that_say_nothing(given: dict[str, Any], said: str, run: Path) -> None:

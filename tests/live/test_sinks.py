@@ -92,10 +92,10 @@ def killed(folder: Path, sink: str, is_there: Callable[[], object], before: str 
         assert trainer.stdout is not None
         worker = int(trainer.stdout.readline())
         try:
-            until(is_there, 30)
+            until(is_there, 60)
         finally:
             trainer.send_signal(signal.SIGKILL)
-    return worker, until(lambda: not is_alive(worker))
+    return worker, until(lambda: not is_alive(worker), 120)  # it writes what was trained before
 
 
 # -- what all have in common ---------------------------------------------------------------------------------------------
@@ -510,7 +510,7 @@ def lightness(scale: Tensor) -> Tensor:
 
 def test_wrong_arguments_of_a_video() -> None:
     pytest.importorskip("av")
-    with pytest.raises(InputError, match=r"size is \(641, 480\): two even numbers of pixels, from 128 on"):
+    with pytest.raises(InputError, match=r"size is \(641, 480\): give two even numbers of pixels \(128 to 8192\)"):
         Video("run.mp4", "*", size=(641, 480))
 
 
@@ -634,9 +634,9 @@ def test_a_sink_that_asks_for_all_values(tmp_path: Path) -> None:
 
 
 def test_sinks_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"sinks has <class .*Writes'>: each is a torchscan\.Sink"):
+    with pytest.raises(InputError, match=r"sinks has <class .*Writes'>: give a list of torchscan\.Sinks"):
         watch(net(), tmp_path / "run", sinks=[Writes])  # type: ignore[list-item]
-    with pytest.raises(InputError, match=r"whole is a text: give a list, whole=\['0.weight'\]"):
+    with pytest.raises(InputError, match=r"whole is a single text: give a list, whole=\['0.weight'\]"):
         watch(net(), tmp_path / "run", whole="0.weight")
 
 

@@ -27,7 +27,6 @@ import torchscan
 from tests.recording.test_record import Calls
 from tests.torchvision_cpu import torchvision
 from torchscan import InputError, WatchedRun, watch
-from torchscan.live import starting
 
 pytestmark = pytest.mark.slow  # each has a process of its own, which imports torch
 
@@ -226,7 +225,7 @@ class Attaches(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.inner(x) * 3
-        assert torchscan.attach(hidden, self, "after_skip") is hidden
+        assert torch.equal(torchscan.attach(hidden, self, "after_skip"), hidden)
         return hidden.relu()
 
 
@@ -495,36 +494,6 @@ def test_processes_that_are_forked_watch_nothing(tmp_path: Path) -> None:
     assert (run.steps(), run.steps("eval")) == ([0, 1], [])
 
 
-def test_a_worker_that_is_killed(tmp_path: Path) -> None:
-    model = net()
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        with watch(model, tmp_path / "run", every=1) as watcher:
-            train(model, 2)
-            os.kill(watcher._process.number, signal.SIGKILL)
-            watcher._process._wait(20)
-            train(model, 5)
-    told = [str(each.message) for each in said if "the process that writes the run has ended" in str(each.message)]
-    assert len(told) == 1
-
-
-def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker may write no file that is larger; training goes on, and what was written stays."""
-    limit = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)); "
-    monkeypatch.setattr(starting, "_PROGRAM", limit + starting._PROGRAM)
-    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(20)))
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        with watch(model, tmp_path / "run", every=1):
-            train(model, 60, torch.rand(8, 16))
-    told = [str(each.message) for each in said if "the run is not written" in str(each.message)]
-    assert len(told) >= 1
-    run = torchscan.open_run(tmp_path / "run")
-    assert 0 < len(run.steps()) < 60, "steps that fit are whole, the others are not there"
-    assert len(run.frame()) == len(run.steps()) * len(run.series)
-
-
 def test_a_file_that_is_another_s(tmp_path: Path) -> None:
     (tmp_path / "rank0.sqlite").write_text("not a database, by any means " * 100)
     with pytest.raises(InputError, match="the run cannot go on"):
@@ -543,9 +512,9 @@ def test_a_clock_that_goes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_wrong_arguments(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="log has 'weights': there are inputs"):
+    with pytest.raises(InputError, match="log has 'weights': choose from inputs"):
         watch(net(), tmp_path / "run", log=("weights",))
-    with pytest.raises(InputError, match=r"log is a text: give a list, log=\['outputs'\]"):
+    with pytest.raises(InputError, match=r"log is a single text: give a list, log=\['outputs'\]"):
         watch(net(), tmp_path / "run", log="outputs")
     with pytest.raises(InputError, match="every is 0"):
         watch(net(), tmp_path / "run", every=0)

@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 import torchscan
 from tests.recording.test_record import Calls, op_names, output_shapes
 from tests.versions import before
+from torchscan.ops import price
 from torchscan.trace.events import TensorSpec
 
 
@@ -443,3 +444,75 @@ def test_subclasses_are_recorded_as_what_they_are_made_of() -> None:
     model = Calls(lambda _, x: (TwoTensor(x, x + 1) * 2).a)  # type: ignore[attr-defined]
     names = [op.signature.operator for op in torchscan.record(model, (4,), execute="abstract").ops]
     assert names.count("aten.mul") == 2
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_buffer_that_is_handed_on_costs_nothing(backward: bool) -> None:
+    class HandsOn(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(4, 4)
+            self.register_buffer("zero", torch.tensor(0.0))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            return super().forward(x), self.get_buffer("zero")
+
+    abstract, real = both(nn.Sequential(HandsOn()), (4,), backward=backward)
+    assert described(abstract) == described(real)
+    if not backward:
+        assert op_names(abstract) == ["linear"]
+
+
+EMPTY = [(0, 3), (3, 0), (0,), (2, 0, 3)]
+
+
+@pytest.mark.parametrize("shape", EMPTY)
+@pytest.mark.parametrize("dim", [0, -1])
+def test_empty_tensors_are_broadcast_as_on_data(shape: tuple[int, ...], dim: int) -> None:
+    def forward(_: Calls, x: Tensor) -> Tensor:
+        y = torch.ones((), device=x.device) * x
+        return F.cosine_similarity(y, y + 1, dim=dim) + (y - y.sum(dim, keepdim=True)).sum(dim)
+
+    traces = [Costs(Unknown(forward), torch.rand(shape)).of(each) for each in ("abstract", "real")]
+    assert traces[0] == traces[1]
+
+
+class Unknown(nn.Module):
+    """Calls a function with what a parameter makes of the input, so that no values are known."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, x * self.scale)
+
+
+class Costs:
+    """The costs of each operator of a pass."""
+
+    def __init__(self, model: nn.Module, x: Tensor) -> None:
+        self.model = model
+        self.x = x
+
+    def of(self, execute: Any) -> list[Any]:
+        trace = torchscan.record(self.model, args=(self.x,), execute=execute)
+        costs = [price(op.signature) for op in trace.ops]
+        return [*zip(described(trace), costs, strict=True)]
+
+
+def test_writing_to_what_is_expanded_and_empty_is_allowed() -> None:
+    def forward(_: Any, x: Tensor) -> Tensor:
+        expanded = x[:1].expand(5, -1)
+        return torch.empty_like(expanded).copy_(expanded)
+
+    costs = Costs(Unknown(forward), torch.rand(3, 0))
+    assert costs.of("abstract") == costs.of("real")
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_weight_norm_keeps_norms_in_the_types_of_its_kernels(dtype: torch.dtype) -> None:
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)).to(dtype)
+    costs = Costs(layer, torch.rand(2, 3, dtype=dtype))
+    assert costs.of("abstract") == costs.of("real")

@@ -46,7 +46,6 @@ SHAPING: dict[str, Shaping] = {
     "slice": lambda x, y: x[..., : y.shape[-1] // 2] + y[..., :2],
     "unfold": lambda x, y: x.unfold(1, 2, 2) + y.unfold(1, 2, 2),
     "split_with_sizes": lambda x, y: [a + b for a, b in zip(x.split([2, 6], 1), y.split([2, 6], 1), strict=True)],
-    "align_as": lambda x, y: x.rename("n", "h", "w").align_as(y.rename("n", "h", "w")).rename(None),
 }
 
 
@@ -70,7 +69,6 @@ def moved(trace: torchscan.Trace) -> list[Any]:
     return [costs, views]
 
 
-@pytest.mark.filterwarnings("ignore:Named tensors")
 @pytest.mark.parametrize("shaping", SHAPING.values(), ids=SHAPING.keys())
 @pytest.mark.parametrize("known", [None, torch.ones(1, 8, 4), torch.ones(1, 8, 4, dtype=torch.long)])
 def test_bytes_are_those_of_a_real_pass(shaping: Shaping, known: Tensor | None) -> None:

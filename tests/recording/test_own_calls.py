@@ -14,12 +14,12 @@ import torchscan
 
 class Before(nn.Linear):
     def __call__(self, x: Tensor) -> Tensor:
-        return super().__call__(x @ self.weight.mT)  # type: ignore[no-any-return]
+        return super().__call__(x @ self.weight.mT)
 
 
 class After(nn.Linear):
     def __call__(self, x: Tensor) -> Tensor:
-        return super().__call__(x) @ self.weight  # type: ignore[no-any-return]
+        return super().__call__(x) @ self.weight
 
 
 class Inherited(After):
@@ -43,16 +43,16 @@ class Alias(nn.Linear):
 
 class InCallImpl(nn.Linear):
     def _call_impl(self, x: Tensor) -> Tensor:
-        return super()._call_impl(x) @ self.weight  # type: ignore[no-any-return]
+        return super()._call_impl(x) @ self.weight
 
 
 class OnInstance(nn.Linear):
     """Its instances replace ``_call_impl``."""
 
-    def __init__(self, *sizes: int) -> None:
-        super().__init__(*sizes)
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
         inner = self._call_impl
-        self._call_impl = lambda x: inner(x) @ self.weight  # type: ignore[method-assign]
+        vars(self)["_call_impl"] = lambda x: inner(x) @ self.weight
 
 
 class Static(nn.Linear):
@@ -119,7 +119,7 @@ def test_a_module_that_calls_others_there_is_their_parent() -> None:
 def test_a_module_that_calls_itself_has_a_call_for_each_time() -> None:
     class Recursive(nn.Linear):
         def __call__(self, x: Tensor, times: int = 2) -> Tensor:
-            return super().__call__(x * 2, times)  # type: ignore[no-any-return]
+            return super().__call__(x * 2, times)
 
         def forward(self, x: Tensor, times: int) -> Tensor:  # type: ignore[override]
             y = super().forward(x)
@@ -131,7 +131,7 @@ def test_a_module_that_calls_itself_has_a_call_for_each_time() -> None:
 def test_what_fails_there_is_named() -> None:
     class Failing(nn.Linear):
         def __call__(self, x: Tensor) -> Tensor:
-            return super().__call__(x @ torch.ones(5, 5))  # type: ignore[no-any-return]
+            return super().__call__(x @ torch.ones(5, 5))
 
     model = nn.Sequential(nn.Linear(4, 4), Failing(4, 4))
     with pytest.raises(torchscan.RecordError, match=r"^1 \(Failing\) failed in aten\.matmul"):
@@ -144,7 +144,8 @@ def test_hooks_of_the_user_that_compute_before_the_model_are_counted() -> None:
         return (args[0] @ torch.eye(4),)
 
     layer = nn.Linear(4, 4)
-    handle = nn.modules.module.register_module_forward_pre_hook(double)
+    hook: Any = double
+    handle = nn.modules.module.register_module_forward_pre_hook(hook)
     try:
         info = torchscan.crawl_module(layer, args=(X,))
     finally:

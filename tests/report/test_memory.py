@@ -30,9 +30,11 @@ def figures() -> Iterator[None]:
     plt.close("all")
 
 
-def a_step(**options: object) -> MemoryEstimate:
+def a_step(**options: Any) -> MemoryEstimate:
     model = nn.Sequential(nn.Linear(100, 200, bias=False), nn.ReLU(), nn.Linear(200, 10, bias=False))
-    return estimate_memory(model, (100,), batch_size=64, training=True, loss=torch.sum, optimizer="SGD", **options)  # type: ignore[arg-type]
+    return estimate_memory(
+        model, (100,), batch_size=64, training=True, loss=torch.sum, optimizer="SGD", holds_output=True, **options
+    )
 
 
 EXPECTED = """\

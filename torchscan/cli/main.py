@@ -36,7 +36,10 @@ from torchscan.cli import (
 )
 from torchscan.cli.saying import FINE, WRONG_USE, in_options, report_mistake, say, write_no_more
 from torchscan.errors import TorchscanError
+from torchscan.files import shortened
 
+#: what is wrong with a path that was given
+_OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ENOENT, errno.EINVAL)
 INTERRUPTED, UNREAD = 130, 141  # as shells report these signals
 
 _COMMANDS = (
@@ -124,6 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
+        if error.filename is not None and error.errno in _OF_PATHS:
+            say(f"{shortened(error.filename)} cannot be used: {error.strerror}")
+            return WRONG_USE
         if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
             return report_mistake(error)
         say(f"the answer cannot be written: {error.strerror}")

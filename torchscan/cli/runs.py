@@ -41,6 +41,17 @@ def _run(options: argparse.Namespace) -> None:
 def _table(runs: list[WatchedRun], folder: Path) -> Table:
     from torchscan.report.table import Column, Table
 
+    rows: list[Row] = []
+    remarks: list[str] = []
+    for run in runs:
+        try:
+            row, missing = _row(run, folder), run.missing
+        except InputError as error:  # the others are listed all the same
+            remarks.append(f"{_name(run, folder)} is left out: {error}.")
+        else:
+            rows.append(row)
+            remarks += [f"{_name(run, folder)}: {each}." for each in missing]
+
     return Table(
         title="Runs",
         columns=[
@@ -52,8 +63,8 @@ def _table(runs: list[WatchedRun], folder: Path) -> Table:
             Column(key="ranks", heading="Processes", dispensable=3),
             Column(key="written", heading="Written", is_number=False, dispensable=1),
         ],
-        rows=[_row(run, folder) for run in runs],
-        remarks=[f"{_name(run, folder)}: {each}." for run in runs for each in run.missing],
+        rows=rows,
+        remarks=remarks,
         noun="runs",
     )
 

@@ -23,11 +23,12 @@ Written = tuple[Mapping[int, Series], Watched | None]
 
 
 def measured_in(path: Path, ranks: Sequence[Written]) -> Measured:
-    """Of all ranks that have written the last step, together."""
-    last = max((watched.step for _, watched in ranks if watched is not None), default=None)
+    """Return what all ranks that have written the last step measured in it, together."""
+    newest = [watched for _, watched in ranks if watched is not None]
+    last = max((place_of(each) for each in newest), default=None)
     found: dict[Series, list[Distribution]] = defaultdict(list)
     for series, watched in ranks:
-        if watched is not None and watched.step == last:
+        if watched is not None and place_of(watched) == last:
             for number, distribution in watched.distributions.items():
                 if number in series:
                     found[series[number]].append(distribution)
@@ -36,11 +37,17 @@ def measured_in(path: Path, ranks: Sequence[Written]) -> Measured:
         of_call = figures[each.path, each.invocation]
         for name, value in _figures(each, together(distributions)):
             of_call[name] = _JOINED[name](of_call.get(name, 0.0), value)
+    noun = "evaluation pass" if "eval" in {each.phase for each in newest} else "step"
     return Measured(
-        source=f"{path.name}: {'no step' if last is None else f'step {last}'}",
+        source=f"{path.name}: {f'no {noun}' if last is None else f'{noun} {last}'}",
         figures=figures,
         types={each.path: each.type_name for each in found},
     )
+
+
+def place_of(watched: Watched) -> int:
+    """Return where a pass stands in time: the number of a training step, or of a pass among the evaluations."""
+    return watched.step if watched.phase == "train" else watched.number
 
 
 def _figures(series: Series, found: Distribution) -> Iterator[tuple[Figure, float]]:

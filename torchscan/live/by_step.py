@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from torchscan.live.heat import Column, heat_of
-from torchscan.live.schema import Distribution, Series
+from torchscan.live.schema import Distribution, Phase, Series
 
 #: columns, at most
 _MOST = 160
@@ -18,7 +18,8 @@ _MOST = 160
 class OverSteps:
     """Steps whose numbers lie close together share a column, and those are ever wider: memory does not grow with the run."""
 
-    def __init__(self) -> None:
+    def __init__(self, phase: Phase = "train") -> None:
+        self._phase = phase
         self._width = 1
         self._found: dict[Series, dict[int, Column]] = defaultdict(dict)
         #: the first and the last step of each column, by its number
@@ -51,12 +52,16 @@ class OverSteps:
         places = sorted(columns)
         spans = [(*self._steps[place], until[place]) for place in places]
         steps = {name: [span[at] for span in spans] for at, name in enumerate(("first", "last", "until"))}
-        return {**steps, **heat_of([columns[place] for place in places])}
+        return {"phase": self._phase, **steps, **heat_of([columns[place] for place in places])}
 
     def _until(self) -> dict[int, int]:
-        """To the next column that was recorded, of whichever series; the last one is as wide as columns are."""
+        """Return where each column ends: where the next recorded one begins. The last one is as wide as the others."""
+        if not self._steps:
+            return {}
+
         places = sorted(self._steps)
         firsts = [self._steps[place][0] for place in places]
         widths = [after - before for before, after in pairwise(firsts)] or [1]
-        end = max(self._steps[places[-1]][1] + 1, firsts[-1] + statistics.median_low(widths)) if places else 0
+        _, last = self._steps[places[-1]]
+        end = max(last + 1, firsts[-1] + statistics.median_low(widths))
         return dict(zip(places, [*firsts[1:], end], strict=True))

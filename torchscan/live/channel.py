@@ -1,6 +1,7 @@
-"""Between the training process and its worker: memory that both see, and a socket over which they say what is in it.
+"""Memory shared by the training process and its worker, and a socket that wakes the other side.
 
-Nobody waits: where there is no room, a step is dropped and counted. The socket closes when either process ends.
+All that training says lies in the memory, so that nothing is lost when training is killed: what was put
+is still there for the worker. Training never waits; a step without room is dropped and counted.
 """
 
 from __future__ import annotations
@@ -12,36 +13,119 @@ import socket
 import tempfile
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchscan.live.sampled import Sampled
+from torchscan.live.descriptors import above_standard
 
-#: bytes of memory, at least, and how many steps there must be room for. It takes none of the machine's until it is used
-_LEAST, _STEPS = 2**26, 8
+if TYPE_CHECKING:
+    from torchscan.live.sampled import Sampled
+
+#: min bytes for records, and the number of steps that fit. Memory is taken only when it is used
+_MIN_SIZE, _NUM_STEPS = 2**26, 8
+#: records that may lie in the memory at once: its first part lists them
+_NUM_RECORDS = 2**15
+#: bytes of the counters, and of these with the list of records
+_COUNTERS_SIZE = 4096
+CONTROL_SIZE = _COUNTERS_SIZE + 16 * _NUM_RECORDS
 _CHUNK = 2**16
+_ALIGNMENT = 8
 
 Message = dict[str, Any]
 
 
+class Counters:
+    """Whole numbers in shared memory. Each is written by one of the two processes only."""
+
+    _PUT, _BEGUN, _BEGUN_STEP, _BEGUN_PHASE, _TAKEN, _BEAT, _FAILED = range(7)
+
+    def __init__(self, file: int) -> None:
+        self._memory = mmap.mmap(file, CONTROL_SIZE)
+        self._numbers = memoryview(self._memory).cast("Q")
+
+    @property
+    def put(self) -> int:
+        """Records put into the memory since the run began."""
+        return self._numbers[self._PUT]
+
+    @property
+    def taken(self) -> int:
+        """Records that the worker has finished with."""
+        return self._numbers[self._TAKEN]
+
+    @taken.setter
+    def taken(self, number: int) -> None:
+        self._numbers[self._TAKEN] = number
+
+    @property
+    def beat(self) -> int:
+        """Signs of life of the worker."""
+        return self._numbers[self._BEAT]
+
+    def note_beat(self) -> None:
+        """Add a sign of life."""
+        self._numbers[self._BEAT] += 1
+
+    @property
+    def failed(self) -> int:
+        """Steps that the worker has taken and could not write."""
+        return self._numbers[self._FAILED]
+
+    def note_failed(self) -> None:
+        """Count a step that could not be written."""
+        self._numbers[self._FAILED] += 1
+
+    @property
+    def num_begun(self) -> int:
+        """Steps of which sampling has begun."""
+        return self._numbers[self._BEGUN]
+
+    @property
+    def last_begun(self) -> tuple[bool, int]:
+        """Whether the last of these is an evaluation, and its training step."""
+        return bool(self._numbers[self._BEGUN_PHASE]), self._numbers[self._BEGUN_STEP]
+
+    def note_begun(self, number: int, *, is_evaluation: bool, step: int) -> None:
+        """Set how many steps were begun, and which is the last of them."""
+        self._numbers[self._BEGUN_STEP] = step
+        self._numbers[self._BEGUN_PHASE] = int(is_evaluation)
+        self._numbers[self._BEGUN] = number
+
+    def place_of(self, record: int) -> tuple[int, int]:
+        """Return where a record begins, and the bytes of its message."""
+        index = self._index_of(record)
+        return self._numbers[index], self._numbers[index + 1]
+
+    def add(self, at: int, size: int) -> None:
+        """List one more record; its bytes are there already."""
+        put = self.put
+        index = self._index_of(put)
+        self._numbers[index] = at
+        self._numbers[index + 1] = size
+        self._numbers[self._PUT] = put + 1
+
+    def _index_of(self, record: int) -> int:
+        return (_COUNTERS_SIZE // 8) + 2 * (record % _NUM_RECORDS)
+
+
 def shared_memory() -> int:
-    """A new file in memory, where the machine has such a place. It has no name, so it goes when nobody has it any more."""
+    """Return a new file in memory, if the system has such files. It ends with its last process."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("torchscan", os.MFD_CLOEXEC)
+        return above_standard(os.memfd_create("torchscan", os.MFD_CLOEXEC))
     number, name = tempfile.mkstemp(prefix="torchscan-")
     os.unlink(name)
-    return number
+    return above_standard(number)
 
 
-def take_memory(end: socket.socket) -> int:
-    """What an outlet has sent over a new line before all else."""
-    _, numbers, _, _ = socket.recv_fds(end, 1, 1)
-    if not numbers:
-        raise EOFError("whoever trains has gone")
-    return numbers[0]
+def take_files(end: socket.socket) -> tuple[int, int]:
+    """Return the files that an outlet sends before all else: the memory and the worker's lock."""
+    _, numbers, _, _ = socket.recv_fds(end, 1, 2)
+    if len(numbers) != 2:
+        raise EOFError("the training process has ended")
+    return numbers[0], numbers[1]
 
 
 class Line:
-    """A socket that never waits: what it cannot send at once, it sends later."""
+    """A socket that never waits: bytes without room are sent later."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
@@ -51,9 +135,17 @@ class Line:
         self.is_open = True
 
     def say(self, message: Message) -> None:
-        """Send it as soon as there is room."""
+        """Send a message as soon as there is room."""
         self._waiting += json.dumps(message).encode() + b"\n"
         self.flush()
+
+    def wake(self) -> None:
+        """Wake the other side. If there is no room, earlier calls have not been noticed yet."""
+        if not self._waiting:
+            try:
+                self.socket.send(b"\n")
+            except OSError:  # full, or closed
+                return
 
     def flush(self) -> None:
         """Send what waits, as far as there is room."""
@@ -63,16 +155,16 @@ class Line:
                 del self._waiting[:sent]
         except BlockingIOError:
             pass
-        except OSError:  # nobody listens, but what was said before is still to be heard
+        except OSError:  # the other side has closed; what it sent before can still be read
             self._waiting.clear()
 
     @property
     def has_said_all(self) -> bool:
-        """Whether nothing waits."""
+        """True if nothing waits."""
         return not self._waiting
 
     def heard(self) -> Iterator[Message]:
-        """What has come since."""
+        """Yield the messages that have come since the last call."""
         try:
             while self.is_open:
                 data = self.socket.recv(_CHUNK)
@@ -84,69 +176,136 @@ class Line:
             self.is_open = False
         *lines, self._received = self._received.split(b"\n")
         for line in lines:
-            yield json.loads(line)
+            if line:
+                yield json.loads(line)
 
     def close(self) -> None:
-        """Say and hear no more."""
+        """Send and receive no more."""
         self.is_open = False
         self.socket.close()
 
 
+class _Placed(NamedTuple):
+    """The bytes of a record."""
+
+    at: int
+    size: int
+    is_step: bool
+
+
 class Outlet:
-    """The end of the training process. Steps lie in the memory one behind the other, around and around."""
+    """The training process's end. Records lie one behind the other, around and around."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self) -> None:
         self._file = shared_memory()
-        socket.send_fds(end, [b"m"], [self._file])
-        self.line = Line(end)
+        os.ftruncate(self._file, CONTROL_SIZE)
+        self.counters = Counters(self._file)
         self._memory: mmap.mmap | None = None
+        #: bytes for records, which begin behind the control part
         self._size = 0
-        #: where the next step goes, and the sizes of those that were not read yet
-        self._at = 0
-        self._unread: deque[tuple[int, int]] = deque()
+        #: where the next record goes, and those that the worker has not finished with
+        self._at = CONTROL_SIZE
+        self._unread: deque[_Placed] = deque()
+        self._num_freed = 0
+        #: messages for which there was no room yet
+        self._waiting: deque[Message] = deque()
 
-    def make_room(self, size: int) -> None:
-        """For steps of this size. What lies in the memory stays where it is."""
-        if size > self._size:
-            self._size = max(_LEAST, _STEPS * size)
-            os.ftruncate(self._file, self._size)
-            self._memory = mmap.mmap(self._file, self._size)
-            self.line.say({"is": "memory", "size": self._size})
+    def send_files(self, end: socket.socket, lock: int) -> None:
+        """Send a worker its files over a new socket."""
+        socket.send_fds(end, [b"m"], [self._file, lock])
+
+    def say(self, message: Message) -> None:
+        """Put a message, as soon as there is room."""
+        self._waiting.append(message)
+        self.flush()
+
+    def flush(self) -> bool:
+        """Return whether all messages are in the memory."""
+        while self._waiting and self._put(self._waiting[0], None):
+            self._waiting.popleft()
+        return not self._waiting
 
     def put(self, sampled: Sampled) -> bool:
-        """Whether there was room for it."""
-        self.make_room(sampled.nbytes)
-        at = self._place(sampled.nbytes)
-        if at is None or self._memory is None:
-            return False
-        sampled.write(self._memory, at)
-        self._unread.append((at, sampled.nbytes))
-        self._at = at + sampled.nbytes
-        self.line.say({"is": "step", "at": at, **sampled.header})
-        return True
-
-    def note_read(self) -> None:
-        """The oldest was read: there is room again."""
-        if self._unread:
-            self._unread.popleft()
+        """Return whether there was room for a step."""
+        return self.flush() and self._put({"is": "step", **sampled.header}, sampled)
 
     @property
-    def is_empty(self) -> bool:
-        """Whether all was read."""
-        return not self._unread
+    def num_steps_left(self) -> int:
+        """Steps that the worker has not finished with."""
+        self._free_taken()
+        return sum(each.is_step for each in self._unread)
 
     def close(self) -> None:
-        """Nothing is put any more."""
-        self.line.close()
+        """Put nothing any more."""
         os.close(self._file)
 
+    def _put(self, message: Message, sampled: Sampled | None) -> bool:
+        data = json.dumps(message).encode()
+        head = aligned(len(data))
+        size = head + (0 if sampled is None else sampled.nbytes)
+        self._free_taken()
+        self._make_room(size)
+        at = self._place(size)
+        if at is None or self._memory is None or len(self._unread) >= _NUM_RECORDS:
+            return False
+        self._memory[at : at + len(data)] = data
+        if sampled is not None:
+            sampled.write(self._memory, at + head)
+        self._unread.append(_Placed(at, size, sampled is not None))
+        self._at = at + size
+        self.counters.add(at, len(data))
+        return True
+
+    def _free_taken(self) -> None:
+        taken = self.counters.taken
+        while self._num_freed < taken and self._unread:
+            self._unread.popleft()
+            self._num_freed += 1
+
+    def _make_room(self, size: int) -> None:
+        """Grow for steps of this size. Records in the memory stay where they are."""
+        if size > self._size:
+            self._size = max(_MIN_SIZE, _NUM_STEPS * size)
+            os.ftruncate(self._file, CONTROL_SIZE + self._size)
+            self._memory = mmap.mmap(self._file, CONTROL_SIZE + self._size)
+
     def _place(self, size: int) -> int | None:
-        """From where on so much is free."""
+        """Return where so many bytes are free, or None."""
+        end = CONTROL_SIZE + self._size
         if not self._unread:
-            return 0 if size <= self._size else None
-        oldest = self._unread[0][0]
+            return CONTROL_SIZE if size <= self._size else None
+        oldest = self._unread[0].at
         if self._at > oldest:
-            if self._at + size <= self._size:
+            if self._at + size <= end:
                 return self._at
-            return 0 if size < oldest else None
+            return CONTROL_SIZE if CONTROL_SIZE + size < oldest else None
         return self._at if self._at + size < oldest else None
+
+
+class Inlet:
+    """The worker's end of the memory."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self.counters = Counters(file)
+        self.memory = mmap.mmap(file, CONTROL_SIZE)
+
+    def next(self) -> tuple[Message, int] | None:
+        """Return the oldest record, its message and where its step lies, or None."""
+        taken = self.counters.taken
+        if taken == self.counters.put:
+            return None
+        size = os.fstat(self._file).st_size
+        if size > len(self.memory):
+            self.memory = mmap.mmap(self._file, size)
+        at, length = self.counters.place_of(taken)
+        return json.loads(self.memory[at : at + length]), at + aligned(length)
+
+    def free(self) -> None:
+        """Say that the oldest record is done with."""
+        self.counters.taken += 1
+
+
+def aligned(size: int) -> int:
+    """Return the next multiple of the alignment of numbers."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT

@@ -71,4 +71,4 @@ class Frequency:
         """What looking at the last one took. Powers of two: processes that train together look at the same steps."""
         if self._is_auto and self._periods:
             share = _BESIDES * nanoseconds * 1e-9 / statistics.median(self._periods)
-            self.every = 2 ** min(_MOST, max(1, math.ceil(math.log2(share / self._budget))))
+            self.every = 2 ** max(1, math.ceil(min(_MOST, math.log2(max(share / self._budget, 1.0)))))

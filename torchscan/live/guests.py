@@ -8,26 +8,45 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from torchscan.live.sinks.sink import Seen, Sink
+    from torchscan.live.sinks.sink import Seen, Sink
+    from torchscan.live.task import Statistic
 
-Statistic = Callable[[Tensor], float]
 #: seconds that a statistic may take
 _PATIENCE = 10.0
+#: seconds that a sink may take to close after a trainer that was killed
+_LAST = 5.0
 
 
 class Guests:
     """``tell`` takes what the user is to know, once for each that has failed."""
 
     def __init__(self, sinks: Sequence[Sink], custom: Mapping[str, Statistic], tell: Callable[[str], None]) -> None:
-        #: and when each was last shown a step
-        self._sinks = dict.fromkeys(sinks, -math.inf)
+        #: with when each was last shown a step, by their identities: a sink of the user's may have no hash
+        self._sinks = {id(sink): (sink, -math.inf) for sink in sinks}
         self._custom = dict(custom)
         self._tell = tell
         self._failed: set[str] = set()
+        #: until when the user's code that runs now may take, on the clock of time.monotonic()
+        self._until: float | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        """The time until which the user's code that runs now may take; None: none is running."""
+        return self._until
+
+    @contextlib.contextmanager
+    def _limited(self, seconds: float) -> Iterator[None]:
+        self._until = time.monotonic() + seconds
+        try:
+            with _limited(seconds):
+                yield
+        finally:
+            self._until = None
 
     @property
     def has_statistics(self) -> bool:
@@ -45,36 +64,36 @@ class Guests:
 
     def open(self, run: Path) -> None:
         """The run begins, in this folder."""
-        for sink in list(self._sinks):
+        for sink, _ in list(self._sinks.values()):
             self._call(sink, sink.on_open, run)
 
     def show(self, seen: Seen) -> None:
         """To each sink for which it is time."""
         now = time.monotonic()
-        for sink, last in list(self._sinks.items()):
+        for sink, last in list(self._sinks.values()):
             if not sink.frequency or now >= last + 1 / sink.frequency:
-                self._sinks[sink] = now
+                self._sinks[id(sink)] = sink, now
                 self._call(sink, sink.on_data, seen)
 
-    def close(self) -> None:
-        """The run is over."""
-        for sink in list(self._sinks):
-            self._call(sink, sink.on_close)
+    def close(self, *, is_orphan: bool = False) -> None:
+        """End the run. Where training has ended without a word (``is_orphan``), sinks have little time for it."""
+        for sink, _ in list(self._sinks.values()):
+            self._call(sink, sink.on_close, limit=_LAST if is_orphan else math.inf)
         self._sinks = {}
 
-    def _call(self, sink: Sink, method: Callable[..., None], *args: Any) -> None:
+    def _call(self, sink: Sink, method: Callable[..., None], *args: Any, limit: float = math.inf) -> None:
         try:
-            with _limited(sink.timeout):
+            with self._limited(min(sink.timeout, limit)):
                 method(*args)
         except (Exception, SystemExit) as error:
-            del self._sinks[sink]
+            del self._sinks[id(sink)]
             self._tell(f"{type(sink).__name__} is shown nothing any more: {method.__name__} raised {_said(error)}")
 
     def _figure(self, name: str, statistic: Statistic, values: Tensor) -> float:
         if name in self._failed:
             return math.nan
         try:
-            with _limited(_PATIENCE):
+            with self._limited(_PATIENCE):
                 return float(statistic(values))
         except (Exception, SystemExit) as error:
             self._failed.add(name)
@@ -87,8 +106,10 @@ def _limited(seconds: float) -> Iterator[None]:
     """Interrupt what takes longer."""
 
     def interrupt(*_: object) -> None:
-        raise TimeoutError(f"it took longer than {seconds:g} s")
+        is_over = time.monotonic() >= begun + seconds
+        raise TimeoutError(f"it took longer than {seconds:g} s" if is_over else "training had ended before it did")
 
+    begun = time.monotonic()
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:

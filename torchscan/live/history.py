@@ -8,6 +8,7 @@ import fnmatch
 import heapq
 import math
 import os
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,17 +18,23 @@ from typing import Any, TypeVar
 
 from torchscan.errors import InputError
 from torchscan.escapes import printable
+from torchscan.files import path_of
 from torchscan.live.bins import quantiles
-from torchscan.live.by_call import measured_in
+from torchscan.live.by_call import measured_in, place_of
 from torchscan.live.by_step import OverSteps
+from torchscan.live.losses import Lost, describe_lost
 from torchscan.live.missing import missing_in
 from torchscan.live.schema import FIGURES, KINDS, Distribution, Kind, Phase, Series
+from torchscan.live.settling import lost_in, settled_about
 from torchscan.live.sinks.sink import Seen, Sink
 from torchscan.live.store import Reader
 from torchscan.live.uniting import together
+from torchscan.live.validation import is_plain_file
 from torchscan.measured import Measured
 
 T = TypeVar("T")
+#: what the file of a rank is called
+_RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.sqlite")
 #: series whose columns are in memory at once, when a page is made: the run is read once for each so many
 _AT_ONCE = 256
 
@@ -80,7 +87,7 @@ class WatchedRun:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """``path``: the folder of a run, or the file of one of its processes."""
-        self.path = Path(path)
+        self.path = path_of(path)
         if not self._files:
             raise InputError(f"there is no recorded run in {str(self.path)!r}: {_advice(self.path)}")
 
@@ -96,7 +103,7 @@ class WatchedRun:
     @property
     def about(self) -> dict[str, Any]:
         """The model and what wrote the run."""
-        return next(self._read(lambda reader: reader.about()))
+        return next(self._read(lambda reader: settled_about(reader.path, reader.about())))
 
     @property
     def graph(self) -> dict[str, Any] | None:
@@ -110,10 +117,17 @@ class WatchedRun:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Which processes have recorded nothing, or were gone before the run was closed, in sentences."""
+        """Sentences: which ranks recorded nothing or left the run open, and which sampled steps were lost."""
         if self.path.is_file():
-            return tuple(self.about.get("missing", ()))
+            said = describe_lost(self.lost)
+            return tuple(self.about.get("missing", [said] if said else ()))
         return tuple(missing_in(self._files))
+
+    @property
+    def lost(self) -> tuple[Lost, ...]:
+        """Steps that were sampled and are not in the run: which, how many and why."""
+        found = self._read(lambda reader: lost_in(settled_about(reader.path, reader.about())))
+        return tuple(each for lost in found for each in lost)
 
     @property
     def series(self) -> tuple[Series, ...]:
@@ -158,9 +172,15 @@ class WatchedRun:
                     numbers[number][watched.step, watched.number].append(watched.distributions[number])
         return [_history(each, phase, steps) for each, steps in found.items()]
 
+    @property
+    def shown_phase(self) -> Phase:
+        """The phase that a page shows: evaluations only if the run has no training step."""
+        return shown_phase(self._readers())
+
     def last(self) -> Measured:
-        """What the last training step has measured, by call."""
-        return measured_in(self.path, [(reader.series(), reader.newest("train")) for reader in self._readers()])
+        """Return what the last training step measured, by call; without training, the last evaluation pass."""
+        phase = self.shown_phase
+        return measured_in(self.path, [(reader.series(), reader.newest(phase)) for reader in self._readers()])
 
     def measured(self) -> Measured:
         """The same, and the distributions over the steps, for the page of a model: ``to_page(scan, run=run)``."""
@@ -169,11 +189,13 @@ class WatchedRun:
         return replace(self.last(), histories=[_drawn(*each) for part in parts for each in self._over_steps(part).drawn()])
 
     def _over_steps(self, series: Collection[Series]) -> OverSteps:
-        over = OverSteps()
+        phase = self.shown_phase
+        over = OverSteps(phase)
         for reader in self._readers():
             numbers = {number: each for number, each in reader.series().items() if each in series}
-            for step in reader.steps("train"):
-                over.add(step.step, {numbers[at]: step.distributions[at] for at in step.distributions if at in numbers})
+            for watched in reader.steps(phase):
+                found = watched.distributions
+                over.add(place_of(watched), {numbers[at]: found[at] for at in found if at in numbers})
         return over
 
     def frame(self, phase: Phase = "train") -> Any:
@@ -237,6 +259,12 @@ def _drawn(series: Series, picture: Mapping[str, Any]) -> dict[str, Any]:
     return {"call": [series.path, series.invocation], "kind": series.kind, "name": series.what, **picture}
 
 
+def shown_phase(readers: Iterable[Reader]) -> Phase:
+    """Return the phase that a page shows: evaluations only if no rank has written a training step."""
+    found = [reader.has_steps("train") for reader in readers]  # to the end, so that each reader is closed
+    return "train" if any(found) else "eval"
+
+
 def readers_of(files: Iterable[Path]) -> Iterator[Reader]:
     """Each open until the next is asked for."""
     for file in files:
@@ -279,12 +307,16 @@ def _advice(path: Path) -> str:
 
 
 def ranks_in(path: Path) -> list[Path]:
-    """The files of a run's processes, in their order."""
-    if path.is_file():
+    """Return the files of a run's ranks, in their order; other files in its folder, such as copies, are left out."""
+    if is_plain_file(path):
         return [path]
-    return sorted(path.glob("rank*.sqlite"), key=lambda file: (len(file.name), file.name))
+    return sorted(_rank_files(path.glob("rank*.sqlite")), key=lambda file: (len(file.name), file.name))
 
 
 def runs_in(folder: Path) -> list[WatchedRun]:
     """All runs in a folder and in those in it."""
-    return [WatchedRun(each) for each in sorted({file.parent for file in folder.rglob("rank*.sqlite")})]
+    return [WatchedRun(each) for each in sorted({file.parent for file in _rank_files(folder.rglob("rank*.sqlite"))})]
+
+
+def _rank_files(paths: Iterable[Path]) -> Iterator[Path]:
+    return (path for path in paths if _RANK_FILE.fullmatch(path.name) and is_plain_file(path))

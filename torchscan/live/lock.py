@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 from torchscan.errors import InputError
+from torchscan.live.descriptors import above_standard
+from torchscan.live.validation import is_plain_file
 
 #: files that this process has locked: the system lets it lock them again
 _held: set[Path] = set()
@@ -19,7 +21,7 @@ class Lock:
         self._path = path.resolve()
         if self._path in _held:
             raise InputError(f"{str(path.parent)!r}: this process is writing this run already: close() its watcher first")
-        self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._number = above_standard(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
         try:
             fcntl.lockf(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -39,6 +41,8 @@ def is_locked(path: Path) -> bool:
     """Whether a process is writing."""
     if path.resolve() in _held:  # closing any file of it would let go of the lock
         return True
+    if not is_plain_file(path):  # a pipe would be waited for
+        return False
     try:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

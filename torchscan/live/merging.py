@@ -7,6 +7,7 @@ import heapq
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from torchscan.errors import InputError
 from torchscan.live.history import ranks_in
 from torchscan.live.missing import missing_in
 from torchscan.live.schema import Distribution, Phase, Series, Watched
+from torchscan.live.settling import lost_in, settled_about
 from torchscan.live.store import Reader, Store, StoreError
 from torchscan.live.uniting import together
 
@@ -43,7 +45,10 @@ def merge(run: Path, output: Path) -> None:
 
 
 def _write(readers: list[Reader], path: Path, missing: list[str]) -> None:
-    store = Store(path, {**readers[0].about(), "ranks": len(readers), "missing": missing})
+    abouts = [settled_about(reader.path, reader.about()) for reader in readers]
+    lost = [asdict(each) for about in abouts for each in lost_in(about)]
+    first = {name: value for name, value in abouts[0].items() if name != "session"}
+    store = Store(path, {**first, "ranks": len(readers), "missing": missing, "lost": lost})
     if (graph := next((each.graph() for each in readers), None)) is not None:
         store.keep_graph(graph)
     try:
@@ -78,7 +83,8 @@ def _one(parts: list[_Part], store: Store) -> Watched:
     found: dict[Series, list[Distribution]] = defaultdict(list)
     for watched, series in parts:
         for number, distribution in watched.distributions.items():
-            found[series[number]].append(distribution)
+            if number in series:
+                found[series[number]].append(distribution)
     first = parts[0].watched
     distributions = {store.number_of(series): together(each) for series, each in found.items()}
     return Watched(step=first.step, phase=first.phase, number=first.number, time=first.time, distributions=distributions)

@@ -6,10 +6,17 @@ import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
+from torchscan.live.ledger import has_worker, ledger_of
 from torchscan.live.lock import is_locked
+from torchscan.live.losses import Lost, describe_lost
+from torchscan.live.settling import lost_in, num_left, settled_about
 from torchscan.live.store import Reader
+
+#: processes that have recorded nothing and are named one by one
+_MAX_NAMED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +34,9 @@ class _Part:
     raised: str | None
     #: True if the exception is what a rank raises because another one is gone
     has_lost_peer: bool
+    lost: Sequence[Lost]
+    #: steps that a worker has still to write, as the process that trains has ended
+    num_left: int
 
     @property
     def where(self) -> str:
@@ -35,7 +45,7 @@ class _Part:
 
 
 def missing_in(files: Sequence[Path]) -> list[str]:
-    """Return in sentences which ranks recorded nothing, and which were gone without closing the run.
+    """Return sentences: which ranks have recorded nothing, which left the run open, and which lost steps.
 
     The cause comes first. When a rank is gone, the others lose their connection to it at once, or are ended by their launcher.
     They may record their error before the worker of the rank that was killed has noticed anything, so a lost connection is
@@ -44,27 +54,56 @@ def missing_in(files: Sequence[Path]) -> list[str]:
     parts = [_part(each) for each in files]
     number = max((part.processes for part in parts), default=1)
     there = {part.rank for part in parts}
-    absent = [f"process {rank} of {number} has recorded nothing" for rank in range(number) if rank not in there]
+    absent = list(islice((rank for rank in range(number) if rank not in there), _MAX_NAMED))
+    said = [f"process {rank} of {number} has recorded nothing" for rank in absent]
+    num_others = number - len(there) - len(absent)
+    if num_others > 0:
+        said.append(f"{num_others} other processes of {number} have recorded nothing")
     gone = [part for part in parts if part.gone is not None]
     gone.sort(key=lambda part: (part.has_lost_peer, part.gone or 0.0))
-    return absent + ([_said(gone, number)] if gone else [])
+    ended = [_said(gone, number)] if gone else []
+    return [*said, *ended, *(lost for part in parts if (lost := _lost_by(part, number)))]
+
+
+def _lost_by(part: _Part, number: int) -> str:
+    whose = f"process {part.rank} of {number}: " if number > 1 else ""
+    if part.num_left:
+        noun = "step is" if part.num_left == 1 else "steps are"
+        return f"{whose}{part.num_left} sampled {noun} still to be written by a process that goes on"
+    said = describe_lost(part.lost)
+    return f"{whose}{said}" if said else ""
 
 
 def _part(file: Path) -> _Part:
     with contextlib.closing(Reader(file)) as reader:
-        about, last = reader.about(), reader.last("train")
-        latest = max((when for _, when in reader.times("train")), default=None)
-    gone = about.get("ended")
-    if gone is None and not about.get("closed", True) and not is_locked(file.with_suffix(".lock")):
-        gone = latest or 0.0  # its worker was gone with it
+        about, last = settled_about(file, reader.about()), reader.last("train")
+        times = [*reader.times("train"), *reader.times("eval")]
+    latest = max((when for _, when in times), default=None)
+    gone, is_trained = about.get("ended"), is_locked(file.with_suffix(".lock"))
+    if gone is None and not about.get("closed", True) and not is_trained:
+        gone = latest or _touched(file)  # its worker was gone with it, or has not noticed yet
     return _Part(
-        rank=int(file.stem.removeprefix("rank")),
+        rank=_rank_of(file),
         processes=int(about.get("processes", 1)),
         last=None if last is None else last[0],
         gone=gone,
         raised=about.get("raised"),
         has_lost_peer=bool(about.get("lost_peer")),
+        lost=lost_in(about),
+        num_left=num_left(file, about) if not is_trained and has_worker(file) else 0,
     )
+
+
+def _touched(file: Path) -> float:
+    """Return when the last step began, as far as it is known; or else when the file was written."""
+    begun = ledger_of(file)
+    return (begun if begun.exists() else file).stat().st_mtime
+
+
+def _rank_of(file: Path) -> int:
+    """Return the rank in a file's name; of a file under another name, 0."""
+    digits = file.stem.removeprefix("rank")
+    return int(digits) if digits.isdecimal() else 0
 
 
 def _said(gone: Sequence[_Part], number: int) -> str:

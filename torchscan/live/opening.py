@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 from torchscan.errors import InputError
+from torchscan.files import path_of
 from torchscan.live.history import WatchedRun
+from torchscan.live.validation import is_plain_file
 from torchscan.report import run_data
 from torchscan.runtime.group_run import GroupRun, group_run_of
 from torchscan.runtime.run import RunFacts
 
+#: what the file of a rank is called; copies of it are called otherwise
+_RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.json")
 _DATABASE = b"SQLite format 3\x00"
 
 
@@ -25,7 +30,9 @@ def open_run(path: str | os.PathLike[str]) -> Any:
         ``watch(model, path)`` writes, or of one file in it, a :class:`GroupRun` of the folder that several processes have
         saved what they inspected to. Anything else is refused: a report, a newer schema, a broken file.
     """
-    place = Path(path)
+    place = path_of(path)
+    if place.exists() and not place.is_dir() and not is_plain_file(place):  # reading it may never end
+        raise InputError(f"{str(place)!r} is not a file or a folder: give a run")
     if place.is_dir() and (saved := saved_in(place)):
         return group_run_of([run_data.open_run(each) for each in saved])
     return WatchedRun(place) if place.is_dir() or _is_database(place) else run_data.open_run(place)
@@ -44,7 +51,8 @@ def await_group(folder: Path, own: RunFacts, seconds: float) -> GroupRun:
 
 def saved_in(folder: Path) -> list[Path]:
     """What processes that train together have saved of what they inspected."""
-    return sorted(folder.glob("rank*.json"))
+    found = folder.glob("rank*.json")
+    return sorted(each for each in found if _RANK_FILE.fullmatch(each.name) and is_plain_file(each))
 
 
 def _is_database(path: Path) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import operator
 import struct
 import sys
 import zlib
@@ -13,12 +15,16 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
+from torchscan.live.bins import BINS
 from torchscan.live.schema import Distribution
+from torchscan.live.validation import MAX_HEADER, MAX_INTEGER, MAX_STEP, BrokenRunError
 
 #: figures that are whole numbers and those that are not, of each row
 WHOLE = ("numel", "sampled", "nan", "inf", "zero")
 REAL = ("mean", "std", "least", "most", "update", "dead", "sample_norm")
 _NAN = float("nan")
+#: what a figure may be besides infinite: the greatest float32 is 3.4e38, and shares of small numbers are larger
+_MAX_REAL = 1e100
 #: how much time is spent on making it small
 _LEVEL = 1
 
@@ -121,37 +127,115 @@ def packed(distributions: Mapping[int, Distribution]) -> bytes:
     return zlib.compress(b"".join([struct.pack("<I", len(header)), header, *parts]), _LEVEL)
 
 
-def unpacked(data: bytes) -> Distributions:
-    """The same again."""
-    reader = _Reader(zlib.decompress(data))
-    series, rows, bins = (reader.header[name] for name in ("series", "rows", "bins"))
-    numbers, places, can_die = reader.take("Q", series), reader.take("I", series), reader.take("B", series)
-    saturated = reader.take("d", series)
-    custom = {name: reader.take("d", series) for name in reader.header["custom"]}
-    figures = {name: reader.take("Q", rows) for name in WHOLE} | {name: reader.take("d", rows) for name in REAL}
-    columns = Columns(
-        figures=figures,
-        is_exact=reader.take("B", rows),
-        sizes=reader.take("H", rows),
-        bins=reader.take("H", bins),
-        counts=reader.take("I", bins),
+def unpacked(data: object) -> Distributions:
+    """Return the distributions again, if the bytes hold what their header says and no more."""
+    if not isinstance(data, bytes):
+        raise BrokenRunError(f"has a step of type {type(data).__name__}")
+    try:
+        reader = _Reader(data)
+        found = reader.distributions()
+    except (zlib.error, struct.error, ValueError, RecursionError) as error:
+        raise BrokenRunError(f"has a step that cannot be read ({str(error)[:80]})") from error
+    _require_consistent(found)
+    return found
+
+
+def _require_consistent(found: Distributions) -> None:
+    """Refuse numbers that no tensor has."""
+    columns = found.columns
+    numel, sampled, *parts = (columns.figures[name] for name in WHOLE)
+    is_right = (
+        max(found.rows, default=-1) < len(columns.sizes)
+        and sum(columns.sizes) == len(columns.bins)
+        and max(columns.bins, default=0) < BINS
+        and min(columns.counts, default=1) > 0
+        and max(numel, default=0) <= MAX_INTEGER
+        and not any(map(operator.gt, sampled, numel))
+        and not any(size and not number for size, number in zip(columns.sizes, sampled, strict=True))
+        and not any(map(operator.gt, map(_sum, *parts), sampled))
+        and all(_greatest(columns.figures[name]) <= _MAX_REAL for name in REAL)
     )
-    return Distributions(columns=columns, numbers=numbers, rows=places, saturated=saturated, can_die=can_die, custom=custom)
+    if not is_right:
+        raise BrokenRunError("has a step with numbers that no tensor has")
+
+
+def _sum(*values: int) -> int:
+    return sum(values)
+
+
+def _greatest(column: Column) -> float:
+    """Return the greatest of the finite values, without their signs."""
+    return max(map(abs, filter(math.isfinite, column)), default=0.0)
 
 
 class _Reader:
-    def __init__(self, data: bytes) -> None:
-        (size,) = struct.unpack_from("<I", data)
-        self.header = json.loads(data[4 : 4 + size])
-        self._data = memoryview(data)[4 + size :]
+    """Reads compressed columns. It makes no more of them than their header announces, whatever they would expand to."""
 
-    def take(self, kind: str, count: int) -> array[Any]:
+    def __init__(self, data: bytes) -> None:
+        inflater = zlib.decompressobj()
+        self._start = inflater.decompress(data, 4 + MAX_HEADER)
+        (size,) = struct.unpack_from("<I", self._start)
+        if size > len(self._start) - 4:
+            raise ValueError("its header is not whole")
+        self._header = _header_of(self._start[4 : 4 + size])
+        length = self._length()
+        if length > MAX_STEP:
+            raise ValueError("it is too long")
+        end = 4 + size + length
+        if len(self._start) <= end:  # one byte more than announced shows that there are more
+            self._start += inflater.decompress(inflater.unconsumed_tail, end - len(self._start) + 1)
+        if len(self._start) != end:
+            raise ValueError("it is not as long as it says")
+        self._data = memoryview(self._start)[4 + size :]
+
+    def _length(self) -> int:
+        """Return the bytes of all columns, by the header."""
+        series, rows, bins = self._sizes
+        of_series = 8 + 4 + 1 + 8 * (1 + len(self._header["custom"]))
+        of_row = 8 * len(WHOLE + REAL) + 1 + 2
+        return series * of_series + rows * of_row + bins * (2 + 4)
+
+    @property
+    def _sizes(self) -> tuple[int, int, int]:
+        header = self._header
+        return header["series"], header["rows"], header["bins"]
+
+    def distributions(self) -> Distributions:
+        """Return what the columns hold."""
+        series, rows, bins = self._sizes
+        numbers, places, can_die = self._take("Q", series), self._take("I", series), self._take("B", series)
+        saturated = self._take("d", series)
+        custom = {name: self._take("d", series) for name in self._header["custom"]}
+        whole = {name: self._take("Q", rows) for name in WHOLE}
+        real = {name: self._take("d", rows) for name in REAL}
+        columns = Columns(
+            figures=whole | real,
+            is_exact=self._take("B", rows),
+            sizes=self._take("H", rows),
+            bins=self._take("H", bins),
+            counts=self._take("I", bins),
+        )
+        return Distributions(columns=columns, numbers=numbers, rows=places, saturated=saturated, can_die=can_die, custom=custom)
+
+    def _take(self, kind: str, count: int) -> array[Any]:
         """The next numbers."""
         column = array(kind)
         size = count * column.itemsize
         column.frombytes(self._data[:size])
         self._data = self._data[size:]
         return _in_this_order(column)
+
+
+def _header_of(data: bytes) -> dict[str, Any]:
+    header: Any = json.loads(data)
+    names = header.get("custom") if isinstance(header, dict) else None
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise ValueError("its header is not one")
+    sizes = [header.get(name) for name in ("series", "rows", "bins")]
+    if not all(type(each) is int and 0 <= each <= MAX_STEP for each in sizes) or len(set(names)) < len(names):
+        raise ValueError("its header is not one")
+    checked: dict[str, Any] = header
+    return checked
 
 
 def _bytes(kind: str, column: Column) -> bytes:

@@ -13,6 +13,7 @@ from typing import Concatenate, NamedTuple, ParamSpec
 import torch
 from torch import Tensor, nn
 
+from torchscan.live.contributions import Contribution, Entry, Source, edges_of_call, source_of
 from torchscan.live.layers import Units, bounds_of, can_die
 from torchscan.live.rows import Rows
 from torchscan.live.sampled import Sampled, Whole
@@ -28,6 +29,7 @@ from torchscan.torch_versions import (
     count_function_modes,
     is_tracing,
     is_transforming,
+    next_node,
     without_dispatch,
     without_torch_function,
 )
@@ -120,6 +122,13 @@ def _versions(parameters: Iterable[Parameter]) -> list[tuple[int, int]]:
     return [(id(each.tensor), -1 if each.tensor.is_inference() else each.tensor._version) for each in parameters]
 
 
+class _Use:
+    """A hook that does nothing: it is there as long as the node that it was put on."""
+
+    def note(self, *_: object) -> None:
+        """Be called."""
+
+
 def is_transformed() -> bool:
     """Whether what runs now is a program's making, not a pass: it is traced, or a function's transform is at work."""
     return is_tracing() or is_transforming()
@@ -182,6 +191,8 @@ class Probe:
         self._known: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
         #: rows of gradients of such tensors, by the row of the tensor
         self._gradients: dict[int, list[int]] = {}
+        #: calls that go on, by their ids, and what they were given
+        self._entries: dict[int, Entry] = {}
         self._before: list[int | None] = [*range(len(kept))]
         if "param" in kinds and not kept:
             self._before = self._look_at_parameters(lambda _: False)
@@ -200,7 +211,10 @@ class Probe:
     def note_start(self, call: Call, args: tuple[object, ...]) -> None:
         """A call starts: what it is given may be written to in it."""
         if self._looks_at(call) and self._wants("input"):
-            self._note_all(call, "input", tensors_in(args))
+            inputs = tensors_in(args)
+            self._note_all(call, "input", inputs)
+            if "input_grad" in self._kinds:
+                self._entries[id(call)] = Entry(next_node(), self._sources_of(call, inputs))
 
     @_guarded
     def note_end(self, call: Call, given: Given, result: object) -> None:
@@ -209,8 +223,14 @@ class Probe:
         if call.parent is None:
             self.is_aside = False
         outputs = tensors_in(result)
+        entry = self._entries.pop(id(call), None)
         if is_looked_at and given[1] and self._wants("input"):
-            self._note_all(call, "input", tensors_in(given[1]), first=len(tensors_in(given[0])))
+            first = len(tensors_in(given[0]))
+            self._note_all(call, "input", tensors_in(given[1]), first=first)
+            if entry is not None:
+                entry.sources.update(self._sources_of(call, tensors_in(given[1]), first))
+        if is_looked_at and entry is not None:
+            self._await_contributions(entry, outputs)
         if is_looked_at and self._wants("output"):
             self._note_all(call, "output", outputs)
         if call.parent is None:
@@ -222,10 +242,13 @@ class Probe:
         return self._follows(call.path) and not self.is_aside and not is_in_backward_pass() and len(self._rows) < _MOST_ROWS
 
     @_guarded
-    def note_attached(self, path: str, name: str, invocation: int, module: nn.Module, tensor: Tensor) -> None:
-        """A tensor that the user has named."""
+    def note_attached(self, path: str, name: str, invocation: int, module: nn.Module, tensor: Tensor, alias: Tensor) -> None:
+        """A tensor that the user has named, and the one that was returned for it: over that its gradient comes."""
         if self._follows(path) and not self.is_aside and not is_in_backward_pass():
-            self._note(path, "attached", name, invocation, module, tensor)
+            self._note(path, "attached", name, invocation, module, alias)
+            if tensor.grad_fn is not None and alias.grad_fn is not None and alias is not tensor:
+                number = self._numbers.of(path, "attached_grad", name, invocation, module)
+                self._await_whole_gradient(number, tensor, alias)
 
     def _note_all(self, call: Call, kind: Kind, tensors: Sequence[Tensor], first: int = 0) -> None:
         unit_dim = self._units.dim_of(call.module, tensors) if kind == "output" else None
@@ -255,7 +278,7 @@ class Probe:
         if kind in self._kinds:
             self._keep(self._numbers.of(path, kind, name, invocation, module), row, tensor)
         gradient = _GRADIENT_OF[kind]
-        if gradient in self._kinds and tensor.grad_fn is not None:
+        if kind != "input" and gradient in self._kinds and tensor.grad_fn is not None:
             self._await_gradient(row, self._numbers.of(path, gradient, name, invocation, module), tensor)
 
     def _known_row(self, tensor: Tensor) -> int | None:
@@ -295,6 +318,64 @@ class Probe:
             self._rows.note_sample_norm(found, gradient)
         for series in self._gradients[row]:
             self._keep(series, found, gradient)
+
+    def _sources_of(self, call: Call, inputs: Sequence[Tensor], first: int = 0) -> dict[int, Source]:
+        """Return where the gradients of a call's inputs go, by the numbers of their series."""
+        found: dict[int, Source] = {}
+        for place, tensor in enumerate(inputs, first):
+            source = source_of(tensor)
+            if source is not None:
+                found[self._numbers.of(call.path, "input_grad", str(place), call.invocation, call.module)] = source
+        return found
+
+    def _await_contributions(self, entry: Entry, outputs: Sequence[Tensor]) -> None:
+        edges = edges_of_call(entry, outputs)
+        for number, found in (edges or {}).items():
+            contribution = Contribution(len(found))
+            for node, index in found:
+                node.register_hook(partial(self._note_contribution, contribution, number, index))
+
+    @_guarded
+    def _note_contribution(
+        self, into: Contribution, number: int, index: int, gradients: tuple[Tensor | None, ...], _: object
+    ) -> None:
+        """An operator of a call has computed the gradient of what it has read."""
+        self._await_end()
+        gradient = gradients[index] if index < len(gradients) else None
+        if gradient is None:
+            return
+        if into.row is not None and into.backward_pass == backward_pass():
+            self._rows.add_to(into.row, number, gradient)
+            return
+        is_one = into.num_edges == 1
+        into.backward_pass = backward_pass()
+        into.row = self._look(gradient) if is_one else self._rows.add(gradient, is_exact=False)
+        if into.row is None:
+            return
+        if self._sample_norms and is_one:
+            self._rows.note_sample_norm(into.row, gradient)
+        self._keep(number, into.row, gradient)
+
+    def _await_whole_gradient(self, number: int, tensor: Tensor, alias: Tensor) -> None:
+        """Where nobody uses what was returned for a tensor, the gradient is that of the tensor itself.
+
+        A hook lives as long as its node, and the node as long as something uses its result.
+        """
+        use = _Use()
+        assert alias.grad_fn is not None  # noqa: S101 - asked before
+        assert tensor.grad_fn is not None  # noqa: S101 - asked before
+        alias.grad_fn.register_prehook(use.note)
+        tensor.grad_fn.register_prehook(partial(self._note_whole, weakref.ref(use), number, tensor.output_nr))
+
+    @_guarded
+    def _note_whole(self, use: weakref.ref[_Use], number: int, index: int, gradients: tuple[Tensor | None, ...]) -> None:
+        gradient = gradients[index] if index < len(gradients) else None
+        if use() is not None or number in self._found or gradient is None:
+            return
+        self._await_end()
+        row = self._look(gradient)
+        if row is not None:
+            self._keep(number, row, gradient)
 
     @_guarded
     def _note_backward(self) -> None:
@@ -355,11 +436,12 @@ class Probe:
                 sizes=_whole_numbers(self._rows.sizes),
                 exact=self._rows.exact(),
                 pairs=_whole_numbers(pairs).view(-1, 2),
-                samples=self._rows.samples(),
+                samples=self._rows.samples()[:, : max(self._rows.sizes, default=0)],
                 wholes=tuple(Whole(number, values) for number, values in self._rows.wholes.items()),
             )
         self._known.clear()
         self._gradients.clear()
+        self._entries.clear()
         self.took += time.perf_counter_ns() - start
         return sampled
 

@@ -4,30 +4,44 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchscan.errors import InputError
-from torchscan.live.channel import Message, Outlet
-from torchscan.live.guests import Statistic
+from torchscan.live.channel import Line, Message, Outlet
+from torchscan.live.descriptors import socket_pair
 from torchscan.live.launched import processes_here, rank_here
+from torchscan.live.ledger import Entry, Ledger, lock_for_worker, read_ledger
 from torchscan.live.lock import Lock
+from torchscan.live.losses import BEHIND, NO_WORKER, REMOVED, Losses, Lost, describe_lost, lost_from, lost_step
 from torchscan.live.lost_peers import is_of_lost_peer
 from torchscan.live.probe import Numbers
 from torchscan.live.sampled import Sampled
-from torchscan.live.schema import Phase
+from torchscan.live.schema import Announced, Phase
+from torchscan.live.settling import is_settled, settled_about, settled_by
 from torchscan.live.sinks.sink import Sink
 from torchscan.live.starting import StartMethod, start_worker
-from torchscan.live.store import Reader, StoreError
+from torchscan.live.store import Reader, Store, StoreError, is_remote
+from torchscan.live.task import Guest, Task
 from torchscan.live.telling import tell
-from torchscan.live.worker import Task
 
-#: seconds to wait for the worker when everything is over
+if TYPE_CHECKING:
+    from torchscan.live.task import Statistic
+
+#: seconds to wait for a worker that makes no progress
 _PATIENCE = 20.0
+#: seconds after which a wait is mentioned first, and then again
+_FIRST_WORD, _NEXT_WORD = 10.0, 30.0
+#: seconds between two looks; a longer pause is not the worker's
+_LOOK, _LONGEST_LOOK = 0.01, 0.5
+#: series in a message
+_NUM_SERIES = 2000
 
 
 class Process:
@@ -47,98 +61,363 @@ class Process:
         self.folder = folder
         #: of what this process writes
         self.path = folder / f"rank{rank_here()}.sqlite"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = Lock(self.path.with_suffix(".lock"))
-        except OSError as error:
-            raise InputError(f"the run {str(folder)!r} cannot be written: {error}") from error
         #: of the processes that train together
         self.is_first = rank_here() == 0
         #: the training step that would have come next when the run was closed
         self.reached = 0
-        #: of each phase the last step that is there, and its number
-        self.last = self._last(about, step)
-        self.dropped = 0
-        ours, theirs = socket.socketpair()
-        self._outlet = Outlet(ours)
-        about = {**about, "processes": processes_here(), "closed": False, "ended": None, "raised": None, "lost_peer": False}
-        task = Task(path=self.path, about=about, parent=os.getpid(), sinks=sinks, custom=custom)
-        try:
-            with theirs:
-                self.number, self._wait = start_worker(start, ours, theirs, task)
-        except BaseException:
-            self._outlet.close()
-            self._lock.release()
-            raise
-        self._is_gone = self._is_closed = False
+        self._start, self._guest = start, Guest(sinks=sinks, custom=custom)
+        self._session = os.urandom(8).hex()
+        self._announced: list[Announced] = []
+        #: steps whose sampling has begun; those that had no room, in all and not yet told to the worker
+        self._num_begun = self._num_dropped = 0
+        self._untold = Losses()
+        #: steps that are not written when close() ends
+        self._num_left = 0
+        self._lost: list[Lost] | None = None
+        self._is_gone = self._is_closed = self._has_ended = False
+        self._num_restarts, self._taken_at_start = 0, 0
+        #: whether writing to the folder may wait for another machine, which training must not
+        self._is_remote = is_remote(self.path)
+        with contextlib.ExitStack() as undo:
+            with _refused(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                self._lock = Lock(self.path.with_suffix(".lock"))
+                undo.callback(self._lock.release)
+                lock = self._awaited_lock()
+                undo.callback(_close_quietly, lock)
+            #: of each phase the last step that is there, and its number
+            self.last = self._last(about, step)
+            with _refused(folder):
+                self._ledger = self._open_store(about)
+            undo.callback(self._ledger.close)
+            self._outlet = Outlet()
+            undo.callback(self._outlet.close)
+            self._start_worker(lock)
+            undo.pop_all()
+
+    # -- the beginning -------------------------------------------------------------------------------
+
+    def _awaited_lock(self) -> int:
+        """Return the worker's lock, as soon as the worker of an earlier process has written all it has."""
+        idle, seen = 0.0, self._written_at()
+        word = _Word(f"an earlier process's steps are still being written to {str(self.folder)!r}")
+        while (lock := lock_for_worker(self.path)) is None:
+            word.say()
+            time.sleep(_LOOK)
+            now = self._written_at()
+            idle = idle + _LOOK if now == seen else 0.0
+            seen = now
+            if idle > _PATIENCE:
+                raise InputError(
+                    f"the run {str(self.folder)!r} is still written by {self._earlier_worker()}, which makes no "
+                    "progress: end that process, or give another folder"
+                )
+        return lock
+
+    def _written_at(self) -> tuple[int, ...]:
+        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        return tuple(each.stat().st_mtime_ns for each in files if each.exists())
+
+    def _earlier_worker(self) -> str:
+        with contextlib.suppress(StoreError), contextlib.closing(Reader(self.path)) as reader:
+            session = reader.about().get("session")
+            if isinstance(session, dict) and "worker" in session:
+                return f"process {session['worker']}"
+        return "a worker of an earlier process"
 
     def _last(self, about: Mapping[str, Any], step: int | None) -> dict[Phase, tuple[int, int]]:
         if not self.path.exists():
             return {}
         try:
-            reader = Reader(self.path)
-            phases: tuple[Phase, ...] = ("train", "eval")
-            found = {phase: reader.last(phase, step) for phase in phases}
-            of = reader.about()
+            with contextlib.closing(Reader(self.path)) as reader:
+                phases: tuple[Phase, ...] = ("train", "eval")
+                found = {phase: reader.last(phase, step) for phase in phases}
+                of = settled_about(self.path, reader.about())
             self.reached = int(of.get("reached", 0))
-            reader.close()
         except StoreError as error:
-            self._lock.release()
             raise InputError(f"the run cannot go on: {error}") from error
         if None not in (of.get("fingerprint"), about["fingerprint"]) and of["fingerprint"] != about["fingerprint"]:
-            self._lock.release()
             said = f"{str(self.path.parent)!r} is the run of a {of['model']} with other parameters"
             raise InputError(f"{said}: give this model a folder of its own")
         return {phase: last for phase, last in found.items() if last is not None}
 
+    def _open_store(self, about: Mapping[str, Any]) -> Ledger:
+        """Write the run's beginning here, so that it is there whatever happens to the worker."""
+        session = {"id": self._session, "handled": 0, "written": 0, "lost": 0, "last": None}
+        earlier = self._lost_earlier()
+        begun = {
+            "processes": processes_here(),
+            "closed": False,
+            "ended": None,
+            "raised": None,
+            "lost_peer": False,
+            "session": session,
+        }
+        is_new = not self.path.exists()
+        try:
+            Store(self.path, {**about, **begun, "lost": earlier}).close()
+            ledger = Ledger(self.path)
+            ledger.begin(self._session)
+        except (OSError, StoreError):
+            if is_new:  # and would be no run
+                for each in self.path.parent.glob(f"{self.path.stem}.*"):
+                    each.unlink(missing_ok=True)
+            raise
+        return ledger
+
+    def _lost_earlier(self) -> list[dict[str, Any]]:
+        """Return what earlier sessions have lost, of which the last may not have written it down."""
+        if not self.path.exists():
+            return []
+        with contextlib.closing(Reader(self.path)) as reader:
+            about = reader.about()
+        # this process has the worker's lock by now, so that none is at work
+        entry = None if is_settled(about) else read_ledger(self.path)
+        settled = about if entry is None else settled_by(entry, about)
+        return Losses(lost_from(settled.get("lost"))).to_data()
+
+    def _start_worker(self, lock: int) -> None:
+        ours, theirs = socket_pair()
+        try:
+            self._outlet.send_files(ours, lock)
+            self.line = Line(ours)
+            task = Task(path=self.path.absolute(), parent=os.getpid(), session=self._session, announced=tuple(self._announced))
+            with theirs:
+                self.number, self._wait, self._leave = start_worker(self._start, ours, theirs, task, self._guest)
+        except BaseException:
+            ours.close()
+            raise
+        os.close(lock)  # the worker's own copy holds it from now on
+        self._taken_at_start = self._outlet.counters.taken
+
+    # -- while training goes on ----------------------------------------------------------------------
+
+    @property
+    def dropped(self) -> int:
+        """Steps that were sampled and are not in the run."""
+        lost = self._num_dropped + self._outlet.counters.failed
+        if self._lost is not None:
+            lost = max(lost, sum(each.count for each in self._lost))
+        return lost + self._num_left
+
     def say(self, message: Message) -> None:
         """Tell the worker."""
-        self._outlet.line.say(message)
+        self._outlet.say(message)
+        self.line.wake()
+
+    def begin(self, phase: Phase, step: int) -> None:
+        """Note that sampling of a step begins: if the process is killed in it, the step counts as lost."""
+        self._num_begun += 1
+        self._note_begun(phase, step)
+
+    def _note_begun(self, phase: Phase, step: int) -> None:
+        is_evaluation = phase == "eval"
+        self._outlet.counters.note_begun(self._num_begun, is_evaluation=is_evaluation, step=step)
+        if not self._is_remote:
+            self._ledger.note_begun(self._session, self._num_begun, is_evaluation=is_evaluation, step=step)
 
     def put(self, sampled: Sampled, numbers: Numbers) -> None:
-        """Hand over a step, or count it as dropped. Nobody waits."""
+        """Hand over a step, or count it as dropped. Training never waits."""
         self._hear()
-        if self._is_gone or not len(sampled.samples):
+        if not len(sampled.samples):  # nothing was chosen in it
+            self._num_begun -= 1
+            self._note_begun(sampled.phase, sampled.step)
             return
-        if numbers.new:
-            self.say({"is": "series", "series": [(asdict(each.series), *each[1:]) for each in numbers.new]})
-            numbers.new.clear()
-        self.dropped += not self._outlet.put(sampled)
+        if self._is_gone:
+            self._drop(sampled.phase, sampled.step, NO_WORKER)
+            return
+        self._announce(numbers)
+        if not self._outlet.put(sampled):
+            self._drop(sampled.phase, sampled.step, BEHIND)
+        elif self._untold.ranges:
+            self._say_lost()
+        self.line.wake()
+
+    def lose(self, phase: Phase, step: int, why: str) -> None:
+        """Count a step that was begun and is not handed over."""
+        self._drop(phase, step, why)
+
+    def _announce(self, numbers: Numbers) -> None:
+        for start in range(0, len(numbers.new), _NUM_SERIES):
+            new = numbers.new[start : start + _NUM_SERIES]
+            series = [(asdict(each.series), *each[1:]) for each in new]
+            self._outlet.say({"is": "series", "first": len(self._announced), "series": series})
+            self._announced += new
+        numbers.new.clear()
+
+    def _drop(self, phase: Phase, step: int, why: str) -> None:
+        self._num_dropped += 1
+        self._untold.add(lost_step(phase, step, why))
+
+    def _say_lost(self) -> None:
+        if self._untold.ranges:
+            self._outlet.say({"is": "lost", "lost": self._untold.to_data()})
+            self._untold = Losses()
 
     def _hear(self) -> None:
         self._take_messages()
-        self._outlet.line.flush()
-        if not self._outlet.line.is_open and not self._is_gone:
-            self._is_gone = True
-            tell("nothing is watched any more: the process that writes the run has ended. Training goes on")
+        if not self.line.is_open and not (self._is_gone or self._has_ended):
+            self._note_end_of_worker()
 
     def _take_messages(self) -> None:
-        for message in self._outlet.line.heard():
-            if message["is"] == "read":
-                self._outlet.note_read()
-            elif message["is"] == "failed":
-                tell(f"the run is not written: {message['why']}. Training goes on")
+        for message in self.line.heard():
+            if message["is"] == "failed":
+                self._is_gone |= bool(message.get("is_final"))
+                tell(f"writing the run has stopped: {message['why']}; training is not affected")
             elif message["is"] == "told":
                 tell(message["what"])
+            elif message["is"] == "end":
+                self._has_ended, self._lost = True, lost_from(message["lost"])
+
+    def _note_end_of_worker(self) -> None:
+        """Start another one, which goes on with what lies in the memory; unless that fails in the same place."""
+        status = self._wait(0.1)
+        how = f" by {_signal_name(-status)}" if status is not None and status < 0 else ""
+        has_got_on = self._outlet.counters.taken > self._taken_at_start
+        self._is_gone = True
+        if has_got_on or not self._num_restarts:
+            lock = self._lock_again()
+            if lock is not None:
+                self._restart(lock)
+        if self._is_gone:
+            tell(f"the process that writes the run has ended{how}: no more steps are recorded; training is not affected")
+        else:
+            tell(f"the process that writes the run has ended{how}: another one goes on where it was")
+
+    def _lock_again(self) -> int | None:
+        try:
+            return lock_for_worker(self.path) if self.path.exists() else None
+        except OSError:
+            return None
+
+    def _restart(self, lock: int) -> None:
+        self._num_restarts += 1
+        self.line.close()
+        try:
+            self._start_worker(lock)
+            self._is_gone = False
+        except (OSError, InputError):
+            _close_quietly(lock)
+
+    # -- the end -------------------------------------------------------------------------------------
 
     def close(self, step: int, error: BaseException | None = None) -> None:
-        """Wait until everything is written, but not for ever. ``step`` would come next; ``error``: why it does not."""
+        """Wait until everything is written, as long as there is progress.
+
+        ``step`` would come next; ``error``: why it does not.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         if error is not None:
             said = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
-            self.say({"is": "raised", "what": said, "when": time.time(), "lost_peer": is_of_lost_peer(error)})
+            is_lost = is_of_lost_peer(error)
+            self._outlet.say({"is": "raised", "what": said, "when": time.time(), "lost_peer": is_lost})
+        self._say_lost()
         self.say({"is": "reached", "step": step})
-        if self.dropped:
-            self.say({"is": "note", "what": f"{self.dropped} steps were dropped"})
-        until = time.monotonic() + _PATIENCE
-        while not self._is_gone and time.monotonic() < until and not (self._outlet.is_empty and self._outlet.line.has_said_all):
-            self._hear()
-            time.sleep(0.005)
-        with contextlib.suppress(OSError):
-            self._outlet.line.socket.shutdown(socket.SHUT_WR)
-        self._wait(max(0.1, until - time.monotonic()))
-        self._take_messages()
+        why = ""
+        try:
+            why = self._await_end()
+        except KeyboardInterrupt:
+            why = "close() was interrupted"
+        if why:
+            self._tell_of_left(why)
+        elif not self._has_ended:
+            self._settle(step)
+        self._tell_of_lost()
+        self.line.close()
         self._outlet.close()
+        self._ledger.close()
         self._lock.release()
+
+    def _await_end(self) -> str:
+        """Return why the wait ended before the worker did, or an empty text."""
+        word = _Word(f"the run {str(self.folder)!r} is still being written; Ctrl-C ends the wait")
+        idle, life, last, shut = 0.0, self._life(), time.monotonic(), None
+        while not self._is_gone and idle < _PATIENCE:
+            if self._outlet.flush() and shut is not self.line:
+                shut = self.line
+                with contextlib.suppress(OSError):
+                    shut.socket.shutdown(socket.SHUT_WR)
+            status = self._wait(_LOOK)
+            self._hear()
+            if status is not None and self._has_ended:
+                return ""
+            now, alive = time.monotonic(), self._life()
+            idle = idle + min(now - last, _LONGEST_LOOK) if alive == life else 0.0
+            last, life = now, alive
+            word.say()
+        return "" if self._is_gone else f"its process has made no progress for {_PATIENCE:.0f} s"
+
+    def _life(self) -> tuple[int, int]:
+        counters = self._outlet.counters
+        return counters.taken, counters.beat
+
+    def _tell_of_left(self, why: str) -> None:
+        """Leave the worker, which goes on by itself."""
+        self._leave()
+        self._num_left = self._outlet.num_steps_left
+        if self._num_left:
+            noun = "sampled step is" if self._num_left == 1 else "sampled steps are"
+            what = f"{self._num_left} {noun} not written to {str(self.folder)!r} yet"
+        else:
+            what = f"the run {str(self.folder)!r} is not finished yet"
+        tell(f"{what}, as {why}: process {self.number} writes the rest when it can; do not end it")
+
+    def _settle(self, step: int) -> None:
+        """Count what the worker has lost, as it cannot any more."""
+        is_evaluation, last = self._outlet.counters.last_begun
+        phase: Phase = "eval" if is_evaluation else "train"
+        entry = Entry(session=self._session, num_begun=self._num_begun, phase=phase, step=last)
+        about: dict[str, Any] = {"session": {"id": self._session}}
+        why = NO_WORKER if self.path.exists() else REMOVED
+        with contextlib.suppress(StoreError), contextlib.closing(Reader(self.path)) as reader:
+            about = reader.about()
+        settled = {**settled_by(entry, about, why), "closed": True, "reached": step}
+        before = lost_from(about.get("lost"))
+        self._lost = [each for each in lost_from(settled.get("lost")) if each not in before]
+        if why != REMOVED:
+            with contextlib.suppress(StoreError):
+                Store(self.path, {name: settled[name] for name in ("session", "lost", "closed", "reached")}).close()
+
+    def _tell_of_lost(self) -> None:
+        lost = self._untold.ranges if self._lost is None else self._lost
+        said = describe_lost(lost)
+        if said:
+            tell(f"{said}; training is not affected")
+
+
+class _Word:
+    """Says on standard error what a wait is for, if it is long."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._next = time.monotonic() + _FIRST_WORD
+
+    def say(self) -> None:
+        """Say it if it is time."""
+        if time.monotonic() > self._next:
+            self._next = time.monotonic() + _NEXT_WORD
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                sys.stderr.write(f"torchscan: {self._what}\n")
+                sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _refused(folder: Path) -> Any:
+    try:
+        yield
+    except (OSError, StoreError) as error:
+        raise InputError(f"the run {str(folder)!r} cannot be written: {error}") from error
+
+
+def _close_quietly(number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(number)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

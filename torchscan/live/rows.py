@@ -15,6 +15,7 @@ from torchscan.live.sampling import places_in, values_of
 from torchscan.torch_versions import count_dispatch_modes, count_function_modes, without_dispatch, without_torch_function
 
 _FIRST = 256
+_FIRST_WIDTH = 512
 #: the least above the greatest
 _NOT_LOOKED_FOR = (math.inf, -math.inf, math.nan, math.nan)
 _BARE = frozenset({Tensor, torch.nn.Parameter})
@@ -23,8 +24,10 @@ _BARE = frozenset({Tensor, torch.nn.Parameter})
 class Rows:
     """One for each tensor that was looked at. They are used again in the next step."""
 
-    def __init__(self, width: int, device: torch.device) -> None:
-        self.width = width
+    def __init__(self, max_width: int, device: torch.device) -> None:
+        """``max_width``: values that are sampled of a tensor. Rows are as wide as tensors have needed so far."""
+        self._max_width = max_width
+        self.width = min(max_width, _FIRST_WIDTH)
         self._device = device
         self._lock = threading.Lock()
         self._blocks: list[Tensor] = []
@@ -82,6 +85,7 @@ class Rows:
     def _placed(self, values: Tensor, numel: int) -> int:
         with self._lock:  # autograd has a thread for each device
             row = len(self.numels)
+            self._widen(numel)
             size = self._sample(values, numel, self._slot(row))
             self.numels.append(numel)
             self.sizes.append(size)
@@ -123,6 +127,32 @@ class Rows:
             values = values_of(tensor)
             if values is not None:
                 self.wholes[number] = values.to("cpu", torch.float32, copy=True).contiguous()
+
+    def add_to(self, row: int, number: int, tensor: Tensor) -> None:
+        """Add the values of another tensor of the same size to a row, and to all values of its series."""
+        with without_dispatch(), without_torch_function(), torch.no_grad():
+            values = values_of(tensor)
+            if values is None or values.numel() != self.numels[row]:
+                return
+            with torch.inference_mode(False):
+                sample = torch.zeros(self.width, dtype=torch.float32, device=self._device)
+            size = self._sample(values, self.numels[row], sample)
+            self._slot(row)[:size] += sample[:size]
+            if number in self.wholes:
+                self.wholes[number] += values.to("cpu", torch.float32)
+
+    def _widen(self, numel: int) -> None:
+        """Make rows wide enough for so many values, or for as many as are sampled."""
+        if numel <= self.width or self.width == self._max_width:
+            return
+        width = min(self._max_width, 1 << (numel - 1).bit_length())
+        try:
+            with torch.inference_mode(False):
+                blocks = [torch.nn.functional.pad(each, (0, width - self.width)) for each in self._blocks]
+        except RuntimeError as error:
+            raise MemoryError(f"there is not enough memory for sample_n={self._max_width}") from error
+        self.width, self._blocks = width, blocks
+        self._slots = [slot for block in blocks for slot in block.unbind()]
 
     def _slot(self, row: int) -> Tensor:
         if row >= len(self._slots):

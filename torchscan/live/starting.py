@@ -6,68 +6,108 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.context import BaseContext
-from typing import Any, Literal, cast, get_args
+from typing import Literal, NamedTuple, get_args
 
 from torchscan.errors import InputError
+from torchscan.live.channel import shared_memory
 from torchscan.live.parent import Parent
-from torchscan.live.worker import Task, serve
+from torchscan.live.signals import IGNORED
+from torchscan.live.task import Guest, Task
+from torchscan.live.worker import serve
 
 StartMethod = Literal["spawn", "fork", "forkserver"]
 START_METHODS: tuple[str, ...] = get_args(StartMethod)
-#: waits so many seconds for the worker to end
-Wait = Callable[[float], object]
+
+
+class Started(NamedTuple):
+    """A worker that was started."""
+
+    number: int
+    #: waits at most so many seconds, and returns the exit status, or None: it has not ended
+    wait: Callable[[float], int | None]
+    #: leaves it alone, as it outlives this process
+    leave: Callable[[], None]
+
+
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from torchscan.live.program import main; main()"
 
 
-def start_worker(method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task) -> tuple[int, Wait]:
-    """Its number, and how to wait for it. ``theirs`` is its end of the line."""
-    return _program(theirs, task) if method == "spawn" else _process(method, ours, theirs, task)
+def start_worker(method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task, guest: Guest) -> Started:
+    """Start a worker. ``theirs`` is its end of the line."""
+    with _signals_held():
+        if method == "spawn":
+            return _program(theirs, task, guest)
+        return _process(method, ours, theirs, task, guest)
 
 
-def _program(theirs: socket.socket, task: Task) -> tuple[int, Wait]:
-    """A new interpreter. Unlike Python's own way to spawn, the user's program needs no ``if __name__ == "__main__"`` for it."""
-    packed = _pickled(task)
-    told = pickle.dumps((theirs.fileno(), task.parent, _path_of_main(packed), sys.argv)) + packed
-    call = [sys.executable, "-c", _PROGRAM.format(path=[each for each in sys.path if type(each) is str])]
-    worker = subprocess.Popen(call, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE)  # noqa: S603
-    with contextlib.suppress(BrokenPipeError), cast("Any", worker.stdin) as stdin:
-        stdin.write(told)
+@contextlib.contextmanager
+def _signals_held() -> Iterator[None]:
+    """Hold back signals for the whole group until the worker ignores them: it inherits what is held."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
-    def wait(seconds: float) -> None:
+
+def _program(theirs: socket.socket, task: Task, guest: Guest) -> Started:
+    """Start a new interpreter. It does not need ``if __name__ == "__main__"`` in the user's program."""
+    packed = _pickled(guest)
+    told = pickle.dumps((theirs.fileno(), _path_of_main(packed), sys.argv, task, packed))
+    path = [each for each in sys.path if type(each) is str]
+    call = [sys.executable, "-c", _PROGRAM.format(path=path)]
+    with open(shared_memory(), "w+b") as given:  # a pipe could be full, and training would wait
+        given.write(told)
+        given.seek(0)
+        worker = subprocess.Popen(call, pass_fds=[theirs.fileno()], stdin=given)  # noqa: S603
+
+    def wait(seconds: float) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            worker.wait(seconds)
+            return worker.wait(seconds)
+        return None
 
-    return worker.pid, wait
+    def leave() -> None:
+        worker.returncode = 0  # otherwise Python warns that it is still running
+
+    return Started(worker.pid, wait, leave)
 
 
-def _process(method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task) -> tuple[int, Wait]:
+def _process(method: StartMethod, ours: socket.socket, theirs: socket.socket, task: Task, guest: Guest) -> Started:
     context: BaseContext = multiprocessing.get_context(method)
     others = (ours,) if method == "fork" else ()
-    worker = context.Process(target=_serve, args=(theirs, task, *others), daemon=True)  # type: ignore[attr-defined]
+    worker = context.Process(  # type: ignore[attr-defined]
+        target=_serve, args=(theirs, task, guest, *others), daemon=True
+    )
     try:
         worker.start()
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise _not_handed_over(error) from error
-    return int(worker.pid), worker.join
+    # at its end Python would wait for it for ever, which may be stopped
+    getattr(multiprocessing.process, "_children", set()).discard(worker)
+
+    def wait(seconds: float) -> int | None:
+        worker.join(seconds)
+        return None if worker.exitcode is None else int(worker.exitcode)
+
+    return Started(int(worker.pid), wait, lambda: None)
 
 
-def _serve(end: socket.socket, task: Task, *others: socket.socket) -> None:
+def _serve(end: socket.socket, task: Task, guest: Guest, *others: socket.socket) -> None:
     """``others`` are ends that it has from its parent and that are none of its business."""
     for other in others:
         other.close()
-    parent = Parent(task.parent)
-    parent.end_with_it()
-    serve(end, task, parent)
+    serve(end, task, Parent(task.parent), lambda: guest)
 
 
-def _pickled(task: Task) -> bytes:
+def _pickled(guest: Guest) -> bytes:
     try:
-        return pickle.dumps(task)
+        return pickle.dumps(guest)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise _not_handed_over(error) from error
 
@@ -78,7 +118,7 @@ def _not_handed_over(error: Exception) -> InputError:
 
 
 def _path_of_main(packed: bytes) -> str | None:
-    """The user's program, if what is handed over is defined there. It is run again then, under another name."""
+    """Return the user's program, if a sink or a statistic is defined there. It is run again under another name."""
     if b"__main__" not in packed:
         return None
     path = getattr(sys.modules["__main__"], "__file__", None)

@@ -6,13 +6,29 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torchscan.errors import InputError
+from torchscan.escapes import printable
 from torchscan.live.packing import packed, unpacked
 from torchscan.live.schema import Phase, Series, Watched
+from torchscan.live.validation import (
+    MAX_INSTRUCTIONS,
+    MAX_ROWS,
+    MAX_VALUE,
+    BrokenRunError,
+    about_of_run,
+    event_of,
+    graph_of_run,
+    integer_of,
+    json_of,
+    require_file,
+    require_tables,
+    series_of_row,
+    time_of,
+)
 
 #: of the tables; it grows where a reader of the one before would misread them
 VERSION = 2
@@ -22,6 +38,12 @@ _REMOTE = ("nfs", "cifs", "smb", "9p", "fuse.", "lustre", "gpfs", "beegfs", "cep
 KEPT = 1024
 #: under which name what is said of the run has the data of the model's page, which is long
 _GRAPH = "graph"
+#: between two looks at how long a question takes, in steps of SQLite's virtual machine
+_GLANCE = 1_000_000
+#: entries of a database's list of tables, and columns of a table
+_MAX_TABLES = 64
+_SELECT_SERIES = "SELECT number, path, type_name, kind, name, invocation FROM series"
+_SELECT_STEP = "SELECT step, number, time, data FROM steps"
 #: the greatest whole number in a table
 _MOST = 2**63 - 1
 
@@ -62,9 +84,11 @@ class Store:
     def tell(self, about: Mapping[str, Any]) -> None:
         """Of the run as a whole."""
         with _told(self._path), self._database:
-            self._database.executemany(
-                "INSERT OR REPLACE INTO about VALUES (?, ?)", [(name, json.dumps(each)) for name, each in about.items()]
-            )
+            self._tell(about)
+
+    def _tell(self, about: Mapping[str, Any]) -> None:
+        rows = [(name, json.dumps(each)) for name, each in about.items()]
+        self._database.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", rows)
 
     def keep_graph(self, graph: Mapping[str, Any]) -> None:
         """The data of the model's page."""
@@ -82,11 +106,12 @@ class Store:
             self._numbers[series] = int(found[0])
         return self._numbers[series]
 
-    def write(self, watched: Watched, *, thins_out: bool = True) -> None:
-        """One step; old ones are thinned out."""
+    def write(self, watched: Watched, *, thins_out: bool = True, about: Mapping[str, Any] | None = None) -> None:
+        """Write one step, with what is to be told of the run in the same transaction; old steps are thinned out."""
         try:
             with _told(self._path), self._database:
                 written = self._write(watched)
+                self._tell(about or {})
                 if thins_out:
                     self._thin_out(watched.phase, written)
         except StoreError:
@@ -134,34 +159,46 @@ class Store:
 
 
 class Reader:
-    """Reads a run, also while it is written."""
+    """Reads a run, also while it is written. Everything that it returns was checked: nothing in a file is trusted."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if not path.is_file():
-            raise StoreError(f"{str(path)!r} is not there")
+        with _told(path):
+            require_file(path)
         self._database = _connected(path, mode="ro")
         with _closed_if_refused(self._database, path):
+            self._database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
+            self._database.execute("PRAGMA trusted_schema = OFF")
+            self._database.set_progress_handler(self._note_progress, _GLANCE)
+            self._instructions = 0
             _require_version(self._database, path)
+            self._is_checked = False
 
     def about(self) -> dict[str, Any]:
         """What was said of the run when it began."""
         found = self._all("SELECT name, value FROM about WHERE name != ?", _GRAPH)
-        return {name: json.loads(value) for name, value in found}
+        with _told(self.path):
+            return about_of_run({str(name): json_of(value) for name, value in found})
 
     def graph(self) -> dict[str, Any] | None:
         """The data of the model's page; None: it is not there, or not yet."""
         found = self._all("SELECT value FROM about WHERE name = ?", _GRAPH)
-        return json.loads(found[0][0]) if found else None
+        with _told(self.path):
+            return graph_of_run(json_of(found[0][0])) if found else None
 
     def has_graph(self) -> bool:
         """Whether it is there."""
         return bool(self._all("SELECT 1 FROM about WHERE name = ?", _GRAPH))
 
+    def has_steps(self, phase: Phase) -> bool:
+        """Return whether a step of this phase was written."""
+        return bool(self._all("SELECT 1 FROM steps WHERE phase = ? LIMIT 1", phase))
+
     def series(self) -> dict[int, Series]:
         """By their numbers."""
+        found = self._all(_SELECT_SERIES)
         with _told(self.path):
-            return _series(self._database)
+            return dict(series_of_row(row) for row in found)
 
     def steps(self, phase: Phase) -> Iterator[Watched]:
         """Those that are kept, in the order in which they were written, one at a time."""
@@ -171,44 +208,81 @@ class Reader:
 
     def newest(self, phase: Phase) -> Watched | None:
         """The last step that was written; None: there is none."""
-        rows = self._all("SELECT step, number, time, data FROM steps WHERE phase = ? ORDER BY written DESC LIMIT 1", phase)
-        for step, number, when, data in rows:
-            return Watched(step=step, phase=phase, number=number, time=when, distributions=unpacked(data))
-        return None
+        rows = self._all(f"{_SELECT_STEP} WHERE phase = ? ORDER BY written DESC LIMIT 1", phase)
+        return next((self._watched(phase, row) for row in rows), None)
 
     def written(self, phase: Phase) -> dict[int, float]:
         """When the steps were written that are kept, by their numbers in the file."""
-        return dict(self._all("SELECT written, time FROM steps WHERE phase = ?", phase))
+        rows = self._all("SELECT written, time FROM steps WHERE phase = ?", phase)
+        with _told(self.path):
+            return {integer_of(number, "step number"): time_of(when) for number, when in rows}
 
     def step(self, phase: Phase, written: int) -> Watched | None:
         """One of them; None: it is not there any more."""
-        rows = self._all("SELECT step, number, time, data FROM steps WHERE phase = ? AND written = ?", phase, written)
-        for step, number, when, data in rows:
-            return Watched(step=step, phase=phase, number=number, time=when, distributions=unpacked(data))
-        return None
+        rows = self._all(f"{_SELECT_STEP} WHERE phase = ? AND written = ?", phase, written)
+        return next((self._watched(phase, row) for row in rows), None)
 
     def times(self, phase: Phase) -> list[tuple[int, float]]:
         """The steps that are kept, and when each was written, without what is in them."""
         rows = self._all("SELECT step, time FROM steps WHERE phase = ? ORDER BY written", phase)
-        return [(int(step), float(when)) for step, when in rows]
+        with _told(self.path):
+            return [(integer_of(step, "step"), time_of(when)) for step, when in rows]
 
     def last(self, phase: Phase, up_to: int | None = None) -> tuple[int, int] | None:
         """The last step that was written, of those up to this one, and which of its phase it was; None: there is none."""
         statement = "SELECT step, number FROM steps WHERE phase = ? AND step <= ? ORDER BY written DESC LIMIT 1"
         rows = self._all(statement, phase, _MOST if up_to is None else up_to)
-        return (int(rows[0][0]), int(rows[0][1])) if rows else None
+        with _told(self.path):
+            return next(((integer_of(step, "step"), integer_of(number, "step number")) for step, number in rows), None)
 
     def events(self) -> list[tuple[float, str]]:
         """What happened to the run, and when."""
-        return [(float(when), str(what)) for when, what in self._all("SELECT time, what FROM events ORDER BY rowid")]
+        found = self._all("SELECT time, what FROM events ORDER BY rowid")
+        with _told(self.path):
+            return [event_of(row) for row in found]
 
     def close(self) -> None:
         """Read no more."""
         self._database.close()
 
-    def _all(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+    def _watched(self, phase: Phase, row: Sequence[Any]) -> Watched:
+        step, number, when, data = row
         with _told(self.path):
-            return self._database.execute(statement, values).fetchall()
+            return Watched(
+                step=integer_of(step, "step"),
+                phase=phase,
+                number=integer_of(number, "step number"),
+                time=time_of(when),
+                distributions=unpacked(data),
+            )
+
+    def _all(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return all rows of an answer, of which there may not be too many."""
+        with _told(self.path):
+            self._require_tables()
+            self._instructions = 0
+            rows = self._database.execute(statement, values).fetchmany(MAX_ROWS + 1)
+            if len(rows) > MAX_ROWS:
+                raise BrokenRunError(f"has more than {MAX_ROWS:,} rows in a table")
+            return rows
+
+    def _require_tables(self) -> None:
+        """Check the tables once, when something is read: a run that has just begun has none for a moment."""
+        if self._is_checked:
+            return
+        rows = self._database.execute("SELECT name, type, rootpage FROM sqlite_master").fetchmany(_MAX_TABLES)
+        if rows:
+            require_tables({str(name): (str(kind), page or 0) for name, kind, page in rows}, self._columns_of)
+            self._is_checked = True
+
+    def _columns_of(self, table: str) -> list[tuple[str, int]]:
+        found = self._database.execute("SELECT name, hidden FROM pragma_table_xinfo(?)", (table,))
+        return [(name, hidden) for name, hidden in found.fetchmany(_MAX_TABLES)]
+
+    def _note_progress(self) -> bool:
+        """Return whether a question is to be given up."""
+        self._instructions += _GLANCE
+        return self._instructions > MAX_INSTRUCTIONS
 
 
 def thinned_out(written: int) -> Iterator[int]:
@@ -237,11 +311,7 @@ def is_remote(path: Path) -> bool:
 
 
 def _series(database: sqlite3.Connection) -> dict[int, Series]:
-    rows = database.execute("SELECT number, path, type_name, kind, name, invocation FROM series").fetchall()
-    return {
-        number: Series(path=path, type_name=type_name, kind=kind, name=name, invocation=invocation)
-        for number, path, type_name, kind, name, invocation in rows
-    }
+    return dict(series_of_row(row) for row in database.execute(_SELECT_SERIES))
 
 
 def _connected(path: Path, mode: str = "rwc") -> sqlite3.Connection:
@@ -257,7 +327,7 @@ def _require_version(database: sqlite3.Connection, path: Path) -> None:
         raise StoreError(f"{str(path)!r} follows schema {version}, {known}: a newer one wrote it")
     if 0 < version < VERSION:
         raise StoreError(f"{str(path)!r} follows schema {version}, which only earlier versions of torchscan read")
-    if version == 0 and tables:
+    if version < 0 or (version == 0 and tables):
         raise StoreError(f"{str(path)!r} is a database, but not a run that was watched")
 
 
@@ -265,8 +335,10 @@ def _require_version(database: sqlite3.Connection, path: Path) -> None:
 def _told(path: Path) -> Iterator[None]:
     try:
         yield
-    except sqlite3.Error as error:
-        raise StoreError(f"{str(path)!r}: {error}") from error
+    except BrokenRunError as error:
+        raise StoreError(f"{str(path)!r} {error}: give a run that watch() has written") from error
+    except (sqlite3.Error, OSError, UnicodeError) as error:  # also in a message of SQLite's
+        raise StoreError(f"{str(path)!r}: {printable(str(error))}") from error
 
 
 @contextlib.contextmanager

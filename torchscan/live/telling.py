@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 from torchscan.errors import warn_user
@@ -10,7 +11,9 @@ from torchscan.escapes import printable_text
 
 def tell(what: str) -> None:
     """As a warning; where warnings are errors, as a line."""
-    try:
-        warn_user(what)
-    except Warning:
-        print(f"torchscan: {printable_text(what)}", file=sys.stderr)  # noqa: T201
+    with contextlib.suppress(OSError, ValueError):  # standard error is closed, or nobody reads it
+        try:
+            warn_user(what)
+        except Warning:
+            if sys.stderr is not None:
+                print(f"torchscan: {printable_text(what)}", file=sys.stderr)  # noqa: T201

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import nn
 
 from torchscan.errors import InputError
+from torchscan.live.accepting import (
+    MAX_STEP,
+    flag,
+    list_of,
+    number_above_zero,
+    shown,
+    texts,
+    whole_number,
+)
 from torchscan.live.probe import LOGGED
-from torchscan.live.schema import Kind
+from torchscan.live.schema import FIGURES, Kind
 from torchscan.live.sinks.sink import Sink
-from torchscan.live.starting import START_METHODS
 from torchscan.recording.bookkeeping.inventory import modules_of
 
+#: values of a tensor that are sampled at most
+_MAX_SAMPLED = 2**24
+_MAX_TIMEOUT = 1e6
+_SHARE = "a share of the training time above 0, such as 0.01"
+_CHOOSERS = "patterns, modules, or functions of a path and a module"
 Chosen = str | nn.Module | Callable[[str, nn.Module], bool]
 
 
@@ -36,49 +50,119 @@ class Wanted:
     graph: bool
 
 
-def require_known(log: Sequence[str], every: int | str, start: str) -> None:
-    """Raise if one of these says what nobody knows."""
-    require_list("log", log)
-    unknown = [name for name in log if name not in LOGGED]
-    if unknown:
-        raise InputError(f"log has {unknown[0]!r}: there are {', '.join(LOGGED)}")
-    if every != "auto" and (not isinstance(every, int) or every < 1):
-        raise InputError(f"every is {every!r}: a number of steps from 1 on, or 'auto'")
-    if start not in START_METHODS:
-        raise InputError(f"start is {start!r}: there are {', '.join(START_METHODS)}")
+def wanted_of(
+    model: nn.Module,
+    *,
+    every: object,
+    log: Sequence[str],
+    modules: object,
+    sample_n: object,
+    sample_norms: object,
+    whole: object,
+    sinks: Sequence[Sink],
+    overhead_budget: object,
+    graph: object,
+) -> Wanted:
+    """Return what is asked for, or raise an error that names the argument."""
+    patterns = [] if whole is None else texts("whole", whole, "patterns such as 'fc.weight'")
+    of_sinks = [(each, sink.max_elements) for sink in sinks for each in sink.whole]
+    what = "a number of values of each tensor"
+    return Wanted(
+        every="auto" if _is_auto(every) else _every(every),
+        overhead_budget=number_above_zero("overhead_budget", overhead_budget, _SHARE, sys.float_info.max),
+        kinds=frozenset(LOGGED[name] for name in log),
+        modules=None if modules is None else chosen_by(modules, model),
+        whole=[*((each, sys.maxsize) for each in patterns), *of_sinks],
+        sample_n=whole_number("sample_n", sample_n, 1, _MAX_SAMPLED, what),
+        sample_norms=flag("sample_norms", sample_norms),
+        graph=flag("graph", graph),
+    )
 
 
-def require_list(name: str, given: object) -> None:
-    """Raise if a text was given for a list of texts."""
-    if isinstance(given, str):
-        raise InputError(f"{name} is a text: give a list, {name}=[{given!r}]")
+def log_of(log: object) -> list[str]:
+    """Return the names of what is looked at."""
+    names = texts("log", log, f"names from {', '.join(LOGGED)}")
+    for name in names:
+        if name not in LOGGED:
+            raise InputError(f"log has {name!r}: choose from {', '.join(LOGGED)}")
+    return names
 
 
-def sinks_of(given: Iterable[Sink]) -> list[Sink]:
-    """One, or several."""
-    sinks: list[Any] = [given] if isinstance(given, Sink) else list(given)
-    wrong = next((each for each in sinks if not isinstance(each, Sink)), None)
-    if wrong is not None:
-        raise InputError(f'sinks has {wrong!r}: each is a torchscan.Sink, such as TensorBoard("runs/board")')
+def _is_auto(every: object) -> bool:
+    return isinstance(every, str) and every == "auto"
+
+
+def _every(every: object) -> int:
+    try:
+        return whole_number("every", every, 1, MAX_STEP)
+    except InputError as error:
+        raise InputError(f"every is {shown(every)}: give a number of steps (1 or more) or 'auto'") from error
+
+
+def step_of(step: object) -> int:
+    """Return the number of a training step."""
+    return whole_number("step", step, 0, MAX_STEP)
+
+
+def sinks_of(given: object) -> list[Sink]:
+    """Return a list of sinks, from one or several."""
+    if given is None:
+        return []
+    if isinstance(given, Sink):
+        given = [given]
+    what = 'torchscan.Sinks, such as TensorBoard("runs/board")'
+    sinks: list[Sink] = list_of("sinks", given, what, is_one=_is_sink)
+    for sink in sinks:
+        _require_sane(sink)
     return sinks
 
 
-def require_positive(**given: float) -> None:
-    """Raise if one of these is not."""
-    wrong = next((name for name, value in given.items() if not value > 0), None)
-    if wrong is not None:
-        raise InputError(f"{wrong} is {given[wrong]!r}: it has to be more than 0")
+def _is_sink(value: object) -> bool:
+    return isinstance(value, Sink)
 
 
-def chosen_by(modules: Iterable[Chosen], model: nn.Module) -> list[Chosen]:
-    """What chooses modules, each of which chooses one at least: now, or when a lazy model has more of them."""
-    require_list("modules", modules)
-    chosen = list(modules)
+def _require_sane(sink: Sink) -> None:
+    """Raise if an attribute of a sink, which may be the user's own, has no meaning."""
+    name = type(sink).__name__
+    number_above_zero(f"{name}.timeout", sink.timeout, "seconds, such as 10.0", _MAX_TIMEOUT)
+    if sink.frequency is not None:
+        number_above_zero(f"{name}.frequency", sink.frequency, "times a second, or None", sys.float_info.max)
+    whole_number(f"{name}.max_elements", sink.max_elements, 0, sys.maxsize)
+    texts(f"{name}.whole", sink.whole, "patterns such as 'fc.weight'")
+
+
+def statistics_of(custom: object) -> dict[str, Any]:
+    """Return statistics by their names."""
+    if custom is None:
+        return {}
+    if not isinstance(custom, Mapping):
+        raise InputError(f"custom is {shown(custom)}: give a dict such as {{'kurtosis': function}}")
+    for name, statistic in custom.items():
+        if not isinstance(name, str) or not name:
+            raise InputError(f"custom has the name {shown(name)}: give a text")
+        if name in FIGURES:
+            raise InputError(f"custom has {name!r}, which is a statistic already: give yours another name")
+        if not callable(statistic):
+            raise InputError(f"custom[{name!r}] is {shown(statistic)}: give a function of a tensor")
+    return dict(custom)
+
+
+def chosen_by(modules: object, model: nn.Module) -> list[Chosen]:
+    """Return what chooses modules, each of which chooses at least one: now, or when a lazy model has more of them."""
+    chosen = list_of("modules", modules, _CHOOSERS, is_one=_chooses)
+    if not chosen:
+        raise InputError("modules is an empty list: name at least one module, or give None for all")
     for each in chosen:
         if not any(_matches(each, path, module) for path, module in modules_of(model)):
             some = ", ".join(repr(path) for path, _ in modules_of(model) if path)
-            raise InputError(f"modules has {each!r}, which chooses none of the model's: there are {some[:200] or 'no parts'}")
+            raise InputError(
+                f"modules has {shown(each)}, which matches no module of the model: choose from {some[:200] or 'no parts'}"
+            )
     return chosen
+
+
+def _chooses(value: object) -> bool:
+    return isinstance(value, str) or callable(value)
 
 
 def is_chosen(modules: Sequence[Chosen] | None, path: str, module: nn.Module) -> bool:
@@ -92,4 +176,12 @@ def _matches(chosen: Chosen, path: str, module: nn.Module) -> bool:
     if isinstance(chosen, type):
         name = chosen.__name__
         raise InputError(f"modules has the class {name}: give lambda path, module: isinstance(module, {name})")
-    return chosen is module if isinstance(chosen, nn.Module) else bool(chosen(path, module))
+    if isinstance(chosen, nn.Module):
+        return chosen is module
+    try:
+        return bool(chosen(path, module))
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise InputError(
+            f"modules has {shown(chosen)}, which raised {said} for {path!r}: give a function of path and module"
+        ) from error

@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,38 +17,30 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from torchscan.errors import InputError
 from torchscan.live.about import about_of
+from torchscan.live.accepting import choice, flag, path
 from torchscan.live.frequency import Frequency
 from torchscan.live.gate import Gate
 from torchscan.live.graphing import await_end, draw_apart
-from torchscan.live.guests import Statistic
-from torchscan.live.probe import LOGGED, Before, Numbers, Probe, is_transformed, parameters_of
+from torchscan.live.probe import Before, Numbers, Probe, is_transformed, parameters_of
 from torchscan.live.process import Process
 from torchscan.live.rows import Rows
-from torchscan.live.schema import FIGURES, Phase
+from torchscan.live.schema import Phase
 from torchscan.live.sinks.sink import Sink
-from torchscan.live.starting import StartMethod
+from torchscan.live.starting import START_METHODS, StartMethod
 from torchscan.live.steps import Pass, Steps
 from torchscan.live.telling import tell
-from torchscan.live.wanted import (
-    Chosen,
-    Wanted,
-    chosen_by,
-    is_chosen,
-    require_known,
-    require_list,
-    require_positive,
-    sinks_of,
-)
+from torchscan.live.wanted import Chosen, Wanted, is_chosen, log_of, sinks_of, statistics_of, step_of, wanted_of
 from torchscan.recording.bookkeeping.inventory import modules_of, tensors_of
 from torchscan.recording.call_tree import Call, CallTree, Given, is_in_backward_pass, is_open, is_running, with_autograd_threads
+from torchscan.recording.request import require_module
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
 from torchscan.torch_versions import has_compiler, without_torch_function
 
 if TYPE_CHECKING:
     from torchscan.live.explore.serving import Server
+    from torchscan.live.task import Statistic
 
 #: the watchers at work, for attach() and for processes that are forked
 _watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
@@ -204,6 +195,7 @@ class Watcher:
             self._tree.keep_compiler_out()
         self._is_following = True
         self._probe.took += time.perf_counter_ns() - start
+        self._process.begin(phase, self._steps.current.step)
         self._tree.join(module, args)
 
     def _note_start(self, call: Call, args: tuple[Any, ...]) -> None:
@@ -244,6 +236,7 @@ class Watcher:
 
     def step(self, number: int | None = None) -> None:
         """A training step is over: from now on you say so, and nobody looks for it. ``number`` is that of the next one."""
+        number = None if number is None else step_of(number)
         if self._is_closed or not self._is_here:
             return
         with self._guarded():
@@ -274,10 +267,12 @@ class Watcher:
     def _give_up(self, error: Exception) -> None:
         if self._is_closed:
             return
-        self._probe = None
+        probe, self._probe = self._probe, None
         self._unfollow()
         said = f"{type(error).__name__}: {error}"[:300]
-        tell(f"nothing is watched any more, by a mistake of torchscan's that does not touch the run: {said}")
+        if probe is not None:
+            self._process.lose(self._steps.current.phase, self._steps.current.step, "an internal error of torchscan")
+        tell(f"torchscan hit an internal error and stopped watching; training is not affected: {said}")
 
     def forget(self) -> None:
         """In a process that was forked: the run is the other's."""
@@ -288,18 +283,18 @@ class Watcher:
 
     # -- the user's ----------------------------------------------------------------------------------------------------
 
-    def attach(self, tensor: Tensor, module: nn.Module, name: str) -> None:
-        """See :func:`attach`."""
+    def attach(self, tensor: Tensor, alias: Tensor, module: nn.Module, name: str) -> None:
+        """See :func:`attach`. ``alias`` is what it returns for the tensor."""
         path = self._paths.get(id(module))
         if self._probe is None or path is None or not self._is_here or not isinstance(tensor, Tensor):
             return
         call = self._tree.current
         invocation = call.invocation if call is not None and call.module is module else 0
-        self._probe.note_attached(path, name, invocation, module, tensor)
+        self._probe.note_attached(path, name, invocation, module, tensor, alias)
 
     @property
     def dropped(self) -> int:
-        """Steps that were looked at and not kept, because the worker was behind."""
+        """Steps that were sampled and are not in the run: without room, not written, or not yet when close() ended."""
         return self._process.dropped
 
     def state_dict(self) -> dict[str, int]:
@@ -381,7 +376,7 @@ def watch(
             that eight are looked at in each doubling of their number.
         log: what is looked at: "inputs", "outputs", "input_grads", "output_grads", "params", "param_grads".
         modules: which modules: patterns of paths such as ``"layer*.conv?"``, modules, or functions of a path and a module.
-        sample_n: values that are taken of a tensor in a step.
+        sample_n: values that are taken of a tensor in a step; of a tensor with fewer values, all.
         sample_norms: of gradients of inputs and outputs, also the mean over the batch of an element's L2 norm.
         whole: series of which all values go to ``custom`` and ``sinks``, as patterns of what :attr:`Series.said` says.
         custom: statistics of yours, by their names: functions of a series' values, which run in the worker.
@@ -394,31 +389,30 @@ def watch(
         serve: whether to show the run in the browser, at the address that is printed, until this program ends.
         start: how the worker is started: "spawn", as a program of its own; or "fork", "forkserver", as Python does.
     """
-    require_known(log, every, start)
-    require_positive(sample_n=sample_n, overhead_budget=overhead_budget)
-    if step is not None and step < 0:
-        raise InputError(f"step is {step}: steps are numbered from 0 on")
-    taken = next((name for name in custom or {} if name in FIGURES), None)
-    if taken is not None:
-        raise InputError(f"custom has {taken!r}, which is a figure already: give yours another name")
-    require_list("whole", whole)
-    sinks = sinks_of(sinks)
-    modules = None if modules is None else chosen_by(modules, model)
-    wanted = Wanted(
+    require_module(model)
+    folder = path("run", run, "a folder such as 'runs/first'")
+    choice("start", start, START_METHODS)
+    serve = flag("serve", serve)
+    step = None if step is None else step_of(step)
+    sinks, log = sinks_of(sinks), log_of(log)
+    statistics = statistics_of(custom)
+    wanted = wanted_of(
+        model,
         every=every,
-        overhead_budget=overhead_budget,
-        kinds=frozenset(LOGGED[name] for name in log),
+        log=log,
         modules=modules,
-        whole=[*((each, sys.maxsize) for each in whole), *((each, sink.max_elements) for sink in sinks for each in sink.whole)],
         sample_n=sample_n,
         sample_norms=sample_norms,
+        whole=whole,
+        sinks=sinks,
+        overhead_budget=overhead_budget,
         graph=graph,
     )
     if serve:
         from torchscan.live.explore.serving import require_server
 
         require_server()
-    process = Process(Path(run), about_of(model, log), sinks=sinks, custom=dict(custom or {}), start=start, step=step)
+    process = Process(folder, about_of(model, log), sinks=sinks, custom=statistics, start=start, step=step)
     watcher = Watcher(model, process, wanted, step)
     if serve and process.is_first:
         from torchscan.live.explore.serving import serve as served
@@ -433,10 +427,30 @@ def watch(
 
 
 def attach(tensor: Tensor, module: nn.Module, name: str) -> Tensor:
-    """Watch any tensor inside a module's ``forward``: ``x = torchscan.attach(x, self, "after_skip")``. You get it back."""
+    """Watch any tensor inside a module's ``forward``: ``x = torchscan.attach(x, self, "after_skip")``.
+
+    Returns:
+        The same values. Of a tensor that has gradients it is a view of all of them, so that the gradient which flows through
+        it can be told from that of other uses of the tensor. It is one whether anything is watched or not, so that watching
+        changes no sum of gradients. Where what is returned is not used, the gradient is that of the tensor itself.
+    """
+    if torch.compiler.is_compiling():  # a compiled program has no tensors to look at
+        return tensor
+    alias = _alias_of(tensor)
     for watcher in _watchers:
-        watcher.attach(tensor, module, name)
-    return tensor
+        watcher.attach(tensor, alias, module, name)
+    return alias
+
+
+def _alias_of(tensor: Tensor) -> Tensor:
+    """Return another tensor with the same values and a node of its own; the same one if it has no gradients."""
+    if not isinstance(tensor, Tensor) or not tensor.requires_grad or not torch.is_grad_enabled():
+        return tensor
+    try:
+        alias: Tensor = torch.ops.aten.alias.default(tensor)
+    except (RuntimeError, NotImplementedError):  # of a layout that has no views
+        return tensor
+    return alias
 
 
 def _forget_in_child() -> None:

@@ -1,154 +1,224 @@
-"""The process that works out distributions and writes them down, so that training need not."""
+"""The process that computes distributions and writes them down, so that training need not.
+
+It starts without torch, which takes seconds to import, and ends when it has written all that was put
+into the memory, whether its trainer is still there or not.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import math
-import mmap
+import errno
 import os
-import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from torchscan.live.channel import Line, Message, take_memory
-from torchscan.live.distributions import columns_of, saturated
-from torchscan.live.guests import Guests, Statistic
+from torchscan.live.channel import Inlet, Line, Message, take_files
+from torchscan.live.descriptors import open_standard_files
+from torchscan.live.guests import Guests
+from torchscan.live.ledger import Ledger
+from torchscan.live.losses import REMOVED, UNDER_WAY, Losses, Lost, lost_from, lost_step, missing_at_end
 from torchscan.live.packing import Distributions
 from torchscan.live.parent import Parent
-from torchscan.live.sampled import Sampled, SampledValues
-from torchscan.live.schema import Announced, Series, Watched
-from torchscan.live.sinks.sink import Seen, Sink
-from torchscan.live.store import Store, StoreError
+from torchscan.live.pulse import Pulse
+from torchscan.live.schema import Announced, Phase, Series, Watched
+from torchscan.live.signals import ignore_signals
+from torchscan.live.store import Reader, Store, StoreError
+from torchscan.live.task import Guest, Task
 from torchscan.live.waiting import is_ready
 
-#: seconds after which it looks whether its parent is still there, and for how long it goes on if it is not
-_LOOKS, _AFTERWARDS = 0.25, 0.75
+if TYPE_CHECKING:
+    from torchscan.live.digest import Digest
+
+#: seconds after which it looks for the end of its parent, and without a step until torch is imported
+_LOOKS, _PATIENCE = 0.25, 1.0
 #: how much less important than training it is to the machine
 _NICE = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What a worker is to do."""
-
-    path: Path
-    about: Mapping[str, Any]
-    #: who trains
-    parent: int
-    sinks: Sequence[Sink]
-    custom: Mapping[str, Statistic]
+#: what is wrong with a folder, by the number of the system's error
+_REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "writing to the folder is not permitted",
+    errno.EPERM: "writing to the folder is not permitted",
+    errno.EFBIG: "the file has the greatest size that is permitted",
+    errno.ENOENT: REMOVED,
+}
+#: what is written to find out, longer than what SQLite adds in most steps
+_PROBE = b"\1" * 2**18
 
 
 class Worker:
-    """Does what it is told over the line, until the line is closed."""
+    """Does what lies in the memory, until nothing more can come."""
 
-    def __init__(self, line: Line, file: int, store: Store, parent: Parent, task: Task) -> None:
-        """``file``: of the memory in which the steps lie."""
-        self._line, self._file = line, file
-        self._store = store
-        self._memory: mmap.mmap | None = None
+    def __init__(self, line: Line, inlet: Inlet, store: Store, ledger: Ledger, parent: Parent, task: Task) -> None:
+        self._line, self._inlet = line, inlet
+        self._store, self._ledger = store, ledger
+        self._parent, self._folder = parent, task.path.parent
+        self._path, self._place = task.path, Place(task)
         #: by their numbers on the line
-        self._announced: list[Announced] = []
+        self._announced: dict[int, Announced] = dict(enumerate(task.announced))
         #: their numbers in the file
         self._known: dict[int, int] = {}
         self._has_failed = self._has_nan = self._is_over = False
-        self._guests = Guests(task.sinks, task.custom, self._tell)
-        self._parent, self._folder = parent, task.path.parent
+        self._digest: Digest | None = None
+        self._losses, self._session = _session_of(task)
+        #: those of this worker
+        self._own_losses = Losses()
+        #: what the store has not taken yet
+        self._untold: dict[str, Any] = {}
+        self.guests = Guests((), {}, self._tell)
         self._answers: dict[str, Callable[[Message], None]] = {
-            "memory": self._take_memory,
             "series": self._take_series,
-            "step": self._take_step,
-            "from": lambda message: self._store.forget_from(message["step"]),
+            "from": self._forget_from,
             "reached": self._note_end,
             "raised": self._note_error,
+            "lost": self._note_lost,
             "note": lambda message: self._store.note(message["what"]),
         }
 
-    def work(self) -> None:
-        """Until nobody is there any more. What was said before is done, as far as there is time."""
-        self._guests.open(self._folder)
-        while self._line.is_open and not self._parent.was_gone(_AFTERWARDS):
+    def work(self, guest: Guest) -> None:
+        """Work until everything is written and nothing more can come."""
+        self.guests = Guests(guest.sinks, guest.custom, self._tell)
+        self.guests.open(self._folder)
+        begun, is_over = time.monotonic(), False
+        while not is_over:
+            # asked first: what was put before the end is in the memory by then
+            is_over = not self._line.is_open or self._parent.was_gone(0.0)
+            self._take_all()
+            if is_over:
+                break
+            if self._digest is None and time.monotonic() > begun + _PATIENCE:
+                self._load_digest()
             is_ready(self._line.socket, _LOOKS, EVENT_READ if self._line.has_said_all else EVENT_READ | EVENT_WRITE)
             self._line.flush()
-            for message in self._line.heard():
-                if not self._parent.was_gone(_AFTERWARDS):
-                    self._answer(message)
-        if not self._is_over:
-            with contextlib.suppress(StoreError):
-                self._store.tell({"ended": self._parent.ended_at or time.time()})
-                self._store.note("the process that trains was gone without closing the run")
-        self._guests.close()
-        self._store.close()
-        self._line.flush()
+            for _ in self._line.heard():  # which only wakes
+                continue
+        self._finish()
+
+    def _take_all(self) -> None:
+        self._skip_handled()
+        while (found := self._inlet.next()) is not None:
+            message, at = found
+            self._session["handled"] = self._inlet.counters.taken + 1
+            if message["is"] == "step":
+                self._take_step(message, at)
+            else:
+                self._answer(message)
+            self._inlet.free()
+
+    def _skip_handled(self) -> None:
+        """An earlier worker of this session may have written a step and been killed before it said so."""
+        counters = self._inlet.counters
+        counters.taken = max(counters.taken, min(self._session["handled"], counters.put))
 
     def _answer(self, message: Message) -> None:
         try:
             self._answers[message["is"]](message)
-            self._has_failed = False
-        except Exception as error:  # the disk may be full now, and not later; or it is a mistake of ours, with this step
-            if not self._has_failed:
-                said = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
-                self._line.say({"is": "failed", "why": said[:300]})
-            self._has_failed = True
-        finally:
-            if message["is"] == "step":
-                self._line.say({"is": "read"})
+        except Exception as error:
+            self._tell_failure(error)
+
+    def _tell_failure(self, error: Exception) -> str:
+        """Tell the trainer once, until something succeeds."""
+        why = reason_of(self._path, error)
+        if not self._has_failed:
+            self._line.say({"is": "failed", "why": why})
+        self._has_failed = True
+        return why
+
+    # -- messages ------------------------------------------------------------------------------------
+
+    def _take_series(self, message: Message) -> None:
+        for number, (series, *rest) in enumerate(message["series"], message["first"]):
+            self._announced[number] = Announced(Series(**series), *rest)
+
+    def _forget_from(self, message: Message) -> None:
+        self._losses.forget_from(message["step"])
+        self._keep({"lost": self._losses.to_data()})
+        self._store.forget_from(message["step"])
 
     def _note_error(self, message: Message) -> None:
         what, when, lost_peer = message["what"], message["when"], message["lost_peer"]
-        self._store.tell({"raised": what, "ended": when, "lost_peer": lost_peer})
+        self._keep({"raised": what, "ended": when, "lost_peer": lost_peer})
 
     def _note_end(self, message: Message) -> None:
         self._is_over = True
-        self._store.tell({"reached": message["step"], "closed": True})
+        self._keep({"reached": message["step"], "closed": True})
+
+    def _note_lost(self, message: Message) -> None:
+        for lost in lost_from(message["lost"]):
+            self._count_lost(lost)
+        self._keep(self._accounts())
+
+    def _count_lost(self, lost: Lost) -> None:
+        self._losses.add(lost)
+        self._own_losses.add(lost)
+        self._session["lost"] += lost.count
 
     def _tell(self, what: str) -> None:
         self._line.say({"is": "told", "what": what})
         with contextlib.suppress(StoreError):
             self._store.note(what)
 
-    def _take_memory(self, message: Message) -> None:
-        self._memory = mmap.mmap(self._file, message["size"])
-
-    def _take_series(self, message: Message) -> None:
-        self._announced += [Announced(Series(**series), *rest) for series, *rest in message["series"]]
-
-    def _take_step(self, message: Message) -> None:
-        assert self._memory is not None  # noqa: S101 - it came before
-        sampled = Sampled.read(self._memory, message["at"], message)
-        numbers, rows = (column.tolist() for column in sampled.series.unbind(1))
-        announced = [self._announced[number] for number in numbers]
-        series = [each.series for each in announced]
-        values = SampledValues(sampled, series)
-        found = Distributions(
-            columns=columns_of(sampled),
-            numbers=range(len(series)),
-            rows=rows,
-            saturated=[math.nan if each.bounds is None else saturated(values[each.series], *each.bounds) for each in announced],
-            can_die=[each.can_die for each in announced],
-            custom=self._guests.figures([values[each] for each in series]) if self._guests.has_statistics else {},
-        )
-        times: Any = {name: message[name] for name in ("step", "phase", "number", "time")}
+    def _keep(self, about: Mapping[str, Any]) -> None:
+        """Tell the store something of the run; or else the ledger, whose room on the disk is reserved."""
+        self._untold |= about
         try:
-            self._store.write(Watched(**times, distributions=replace(found, numbers=self._stored(numbers))))
+            self._place.require()
+            self._store.tell(self._untold)
+            self._untold = {}
+        except StoreError as error:
+            self._tell_failure(error)
+            brief = {"lost": self._losses.to_brief_data()}
+            self._ledger.tell({**self._untold, **self._accounts(), **brief})
+
+    def _accounts(self) -> dict[str, Any]:
+        return {"session": dict(self._session), "lost": self._losses.to_data()}
+
+    # -- steps ---------------------------------------------------------------------------------------
+
+    def _load_digest(self) -> Digest:
+        if self._digest is None:
+            from torchscan.live.digest import Digest  # torch, for the first time
+
+            self._digest = Digest(self.guests)
+        return self._digest
+
+    def _take_step(self, message: Message, at: int) -> None:
+        try:
+            self._write_step(message, at)
+            self._has_failed = False
+        except Exception as error:  # the disk may be full now and not later; or an internal error
+            why = self._tell_failure(error)
+            self._inlet.counters.note_failed()
+            self._count_lost(lost_step(message["phase"], message["step"], why))
+            self._keep(self._accounts())
+
+    def _write_step(self, message: Message, at: int) -> None:
+        digested = self._load_digest().read(self._inlet.memory, at, message, self._announced)
+        times: Any = {name: message[name] for name in ("step", "phase", "number", "time")}
+        before = dict(self._session)
+        try:
+            self._place.require()
+            numbers = self._stored(digested.numbers)
+            self._session |= {"written": before["written"] + 1, "last": [message["phase"], message["step"]]}
+            step = Watched(**times, distributions=digested.numbered(numbers))
+            self._store.write(step, about={**self._untold, "session": self._session})
+            self._untold = {}
         except StoreError:
+            self._session = before
             self._known.clear()  # what was new may not be there
             raise
         finally:
-            self._look_for_nan(message["step"], found, series)
-            if self._guests.has_sinks:
-                named = {each: found[place] for place, each in enumerate(series)}
-                self._guests.show(Seen(**times, distributions=named, values=values))
+            self._look_for_nan(message["step"], digested.found, digested.series)
+            if self.guests.has_sinks:
+                self.guests.show(digested.seen(times))
 
-    def _look_for_nan(self, step: int, found: Distributions, series: Sequence[Series]) -> None:
-        """The first is told, once."""
+    def _look_for_nan(self, step: int, found: Distributions, series: list[Series]) -> None:
+        """Tell of the first, once."""
         if self._has_nan or not any(found.columns.figures["nan"]):
             return
         self._has_nan = True
@@ -156,29 +226,113 @@ class Worker:
         more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         self._tell(f"step {step}: NaN in {wrong[0]}{more}. torchscan.inspect(model) names the operator that makes the first")
 
-    def _stored(self, numbers: Sequence[int]) -> list[int]:
-        """The numbers that series have in the file."""
+    def _stored(self, numbers: list[int]) -> list[int]:
+        """Return the numbers that series have in the file."""
         for number in numbers:
             if number not in self._known:
                 self._known[number] = self._store.number_of(self._announced[number].series)
         return [self._known[number] for number in numbers]
 
+    # -- the end -------------------------------------------------------------------------------------
 
-def serve(end: socket.socket, task: Task, parent: Parent) -> None:
+    def _finish(self) -> None:
+        self._count_unput()
+        self._session["is_settled"] = True
+        ended: dict[str, Any] = {}
+        if not self._is_over:
+            ended = {"ended": self._parent.ended_at or time.time()}
+            with contextlib.suppress(StoreError):
+                self._store.note("the process that trains was gone without closing the run")
+        self._keep({**ended, **self._accounts()})
+        self._line.say({"is": "end", "lost": self._own_losses.to_data()})
+        self.guests.close(is_orphan=not self._is_over)
+        self._store.close()
+        self._ledger.close()
+        self._line.flush()
+
+    def _count_unput(self) -> None:
+        """Count steps that were begun and that the trainer could not hand over."""
+        counters, session = self._inlet.counters, self._session
+        count = counters.num_begun - session["written"] - session["lost"]
+        if count > 0:
+            is_evaluation, step = counters.last_begun
+            phase: Phase = "eval" if is_evaluation else "train"
+            self._count_lost(missing_at_end(session, phase, step, count, UNDER_WAY))
+
+
+def _session_of(task: Task) -> tuple[Losses, dict[str, Any]]:
+    """Return what the store knows of the losses and of this session, of which it may be a later worker."""
+    with contextlib.closing(Reader(task.path)) as reader:
+        about = reader.about()
+    session = {"id": task.session, "handled": 0, "written": 0, "lost": 0, "last": None}
+    known = about.get("session")
+    if isinstance(known, dict) and known.get("id") == task.session:
+        session |= known
+    session["worker"] = os.getpid()
+    return Losses(lost_from(about.get("lost"))), session
+
+
+class Place:
+    """The file that is written, which may be removed meanwhile."""
+
+    def __init__(self, task: Task) -> None:
+        #: open for as long as the process lives: closing it would take locks of SQLite's away
+        self._file = os.open(task.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def require(self) -> None:
+        """Raise if the file was removed: SQLite would go on writing to what nobody can open any more."""
+        if os.fstat(self._file).st_nlink == 0:
+            raise StoreError(REMOVED)
+
+
+def reason_of(path: Path, error: Exception) -> str:
+    """Return what is wrong, in the words of the system where SQLite has only its own."""
+    if not isinstance(error, StoreError | OSError):
+        return f"{type(error).__name__}: {error}"[:300]
+    if not path.exists() or str(error) == REMOVED:
+        return REMOVED
+    said = str(error).removeprefix(f"{str(path)!r}: ")[:300]
+    number = _tried(path)
+    return said if number is None else _REASONS.get(number, f"{said} ({os.strerror(number)})")
+
+
+def _tried(path: Path) -> int | None:
+    """Return the number of the error with which nothing can be written to the folder, or None: it can."""
+    probe = path.with_name(f".torchscan-{os.getpid()}")
+    try:
+        with probe.open("wb", buffering=0) as file:
+            written = file.write(_PROBE)
+            file.write(_PROBE[written:])  # where a part was written, now the error comes
+        return None
+    except OSError as error:
+        return error.errno
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
+def serve(end: socket.socket, task: Task, parent: Parent, load_guest: Callable[[], Guest]) -> None:
     """Work, as a process of its own, with this end of the line."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # whoever trains decides when it is over, and may have a checkpoint to write
-        signal.signal(number, signal.SIG_IGN)
+    ignore_signals()
+    open_standard_files()
     with contextlib.suppress(OSError):
         os.nice(_NICE)
-    torch.set_num_threads(1)
     try:
-        file = take_memory(end)
+        file, lock = take_files(end)
     except (EOFError, OSError):
         return
-    line = Line(end)
+    line, inlet = Line(end), Inlet(file)
     try:
-        store = Store(task.path, task.about)
-    except StoreError as error:
-        line.say({"is": "failed", "why": str(error)})
+        store, ledger = Store(task.path, {}), Ledger(task.path)
+        worker = Worker(line, inlet, store, ledger, parent, task)
+    except (StoreError, OSError) as error:
+        line.say({"is": "failed", "why": reason_of(task.path, error), "is_final": True})
         return
-    Worker(line, file, store, parent, task).work()
+    Pulse(inlet.counters, parent, lambda: worker.guests.deadline)
+    try:
+        guest = load_guest()
+    except Exception as error:
+        line.say({"is": "failed", "why": f"{type(error).__name__}: {error}"[:500], "is_final": True})
+        return
+    worker.work(guest)
+    os.close(lock)

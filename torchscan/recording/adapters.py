@@ -45,7 +45,7 @@ class Adapted(nn.Module):
         """Return both together, in the type of the layer's own result."""
         result: Tensor = self.base(given)
         widened = given.to(self.into.weight.dtype)
-        adapted = result + self.out_of(self.into(self.dropout(widened))) * _SCALE
+        adapted: Tensor = result + self.out_of(self.into(self.dropout(widened))) * _SCALE
         return adapted.to(result.dtype)
 
 

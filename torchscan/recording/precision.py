@@ -55,9 +55,7 @@ def type_of(precision: Precision) -> torch.dtype:
 def with_channels_last(request: PassRequest) -> PassRequest:
     """The same pass of a copy of the model as ``module.to(memory_format=torch.channels_last)`` would be, and of such images."""
     copied = on_meta_copy(request)
-    for parameter in copied.module.parameters():
-        if nn.parameter.is_lazy(parameter):
-            continue
+    for parameter in (slot.tensor for slot in Inventory(copied.module).slots if not slot.is_buffer):
         if parameter.dim() in CHANNELS_LAST and parameter.layout is torch.strided:
             parameter.data = parameter.data.contiguous(memory_format=CHANNELS_LAST[parameter.dim()])
     return replace(copied, channels_last=True)

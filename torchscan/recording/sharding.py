@@ -218,8 +218,8 @@ def _require_summed(model: nn.Module, mesh: DeviceMesh, *, is_as_before: bool) -
 #: what torch says of attention whose sequences are in parts
 _CONTEXT_PARALLEL = ("_scaled_dot_product", "does not have a sharding strategy")
 _WITHOUT_CONTEXT_PARALLEL = (
-    "attention over sequences in parts (context parallelism) exists for kernels of CUDA alone: "
-    "give device='NVIDIA H200', for example"
+    "attention over heads or sequences in parts (context parallelism) cannot be planned without a card, "
+    "because torch has it for kernels of CUDA alone: give device='NVIDIA H200', for example"
 )
 
 

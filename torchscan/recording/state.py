@@ -29,6 +29,7 @@ from torchscan.recording.bookkeeping.containers import (
 from torchscan.recording.bookkeeping.inventory import Inventory, is_pretended
 from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable, has_strides
 from torchscan.recording.kept_gradients import KeptGradients
+from torchscan.recording.plain_state import has_plain_state, objects_in, steps_for
 from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo, is_recording, put_back_after
@@ -164,6 +165,14 @@ class Snapshot:
         self._empty: list[dict[Any, Any]] = []
         self._tensors: list[_TensorState] = []
         self._generators: list[tuple[torch.Generator, Tensor]] = []
+        #: modules and objects that could get another class, each with its own
+        self._types: list[tuple[Any, type]] = []
+        #: what puts back numbers and bytes in rows, random generators and iterators
+        self._steps: list[Callable[[], object]] = []
+        #: bytes of the arrays among them
+        self._copied = 0
+        #: objects with attributes in slots, each with the values of those that are set
+        self._slotted: list[tuple[Any, dict[str, Any]]] = []
         modules = list(modules)
         classes = {each for kind in set(map(type, modules)) for each in kind.__mro__ if _is_users(each)}
         self._classes = [(each, dict(vars(each))) for each in classes]
@@ -171,6 +180,7 @@ class Snapshot:
         self._waiting: deque[Any] = deque([*arguments, getattr(parametrize, "_cache", None)])
         self._seen.update(map(id, modules))
         for module in modules:
+            self._types.append((module, type(module)))
             self._keep(vars(module), dict(vars(module)))
         for _, attributes in self._classes:
             self._wait_for(attributes.values())
@@ -188,11 +198,18 @@ class Snapshot:
     def restore(self, table: TensorTable) -> None:
         """Put back what is not as it was. One that cannot be does not keep the others from it."""
         failures: list[BaseException] = []
+        for value, kind in self._types:
+            if type(value) is not kind:
+                _try(failures, object.__setattr__, value, "__class__", kind)
         for filled in filter(None, self._empty):
             _try(failures, _refill, filled, ())
         for container, items in self._containers:
             if not _same_items(container if type(container) in TABLES else _readable(container), items):
                 _try(failures, _refill, container, items)
+        for value, attributes in self._slotted:
+            _try(failures, _restore_slots, value, attributes)
+        for restore in self._steps:
+            _try(failures, restore)
         for kind, attributes in self._classes:
             _try(failures, _restore_class, kind, attributes)
         for tensor in self._tensors:
@@ -226,10 +243,25 @@ class Snapshot:
                 self._wait_for(plain_items(value))
         elif issubclass(kind, torch.Generator):
             self._generators.append((value, value.get_state()))
+        elif has_plain_state(kind):
+            self._copied += getattr(value, "nbytes", 0)
+            if self._copied <= _MOST_COPIED:
+                self._steps.extend(steps_for(value))
+            self._wait_for(objects_in(value))
         elif not (issubclass(kind, _NO_STATE) or _is_live(kind)):
-            attributes = _attributes_of(value)
-            if attributes is not None:
-                self._take_container(attributes)
+            self._take_object(value)
+
+    def _take_object(self, value: Any) -> None:
+        kind = type(value)
+        attributes = _attributes_of(value)
+        if attributes is not None:
+            if kind.__flags__ & _IS_HEAP_TYPE:
+                self._types.append((value, kind))
+            self._take_container(attributes)
+        slots = _slots_of(value)
+        if slots:
+            self._slotted.append((value, slots))
+            self._wait_for(slots.values())
 
     def _take_container(self, container: Any) -> None:
         size = len(container) if type(container) in TABLES else plain_len(container)
@@ -255,6 +287,42 @@ def _try(failures: list[BaseException], step: Callable[..., object], *arguments:
         step(*arguments)
     except BaseException as error:
         failures.append(error)
+
+
+#: arrays beyond so many bytes in all are not copied, and what a pass writes to them stays
+_MOST_COPIED = 2**28
+#: of a class that Python code has made: only its objects can get another class
+_IS_HEAP_TYPE = 1 << 9
+
+
+def _slots_of(value: Any) -> dict[str, Any]:
+    """Return the attributes in slots that are set, by name."""
+    members = {
+        name: member
+        for base in type(value).__mro__
+        for name, member in vars(base).items()
+        if type(member) is types.MemberDescriptorType and base.__flags__ & _IS_HEAP_TYPE
+    }
+    slots = {}
+    for name, member in members.items():
+        try:
+            slots[name] = member.__get__(value)
+        except AttributeError:
+            continue
+    return slots
+
+
+def _restore_slots(value: Any, attributes: dict[str, Any]) -> None:
+    now = _slots_of(value)
+    for name in now.keys() - attributes.keys():
+        _member_of(value, name).__delete__(value)
+    for name, before in attributes.items():
+        if name not in now or now[name] is not before:
+            _member_of(value, name).__set__(value, before)
+
+
+def _member_of(value: Any, name: str) -> Any:
+    return next(vars(base)[name] for base in type(value).__mro__ if name in vars(base))
 
 
 def _is_live(kind: type) -> bool:

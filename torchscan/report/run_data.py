@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.errors import InputError
+from torchscan.files import path_of
 from torchscan.plain import made
 from torchscan.report.data import info_of
 from torchscan.report.info import Info
@@ -18,7 +19,7 @@ from torchscan.runtime.run import RunFacts
 
 def open_run(path: str | os.PathLike[str]) -> RunFacts:
     """The run that ``run.save(path)`` wrote. Anything else is refused: a report, a newer schema, a broken file."""
-    return read_saved(Path(path), RUN.noun, _run_of)
+    return read_saved(path_of(path), RUN.noun, _run_of)
 
 
 def run_schema() -> dict[str, Any]:

@@ -20,6 +20,7 @@ HOW = (
 _NAMED = re.compile(r"(?P<place>.+?):(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?P<call>\(.*\))?", re.DOTALL)
 _HUB = re.compile(r"(?P<kind>torchvision|timm):(?P<name>[\w.\-]+)(?P<call>\(.*\))?", re.DOTALL)
 _CONFIG = re.compile(r"hf:(?P<place>.+?)(?P<call>\([^/()]*\))?", re.DOTALL)
+_MAX_SHOWN = 200
 _FILES = (".pt", ".pth", ".onnx", ".ipynb", ".safetensors", ".bin", ".yaml")
 _MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
@@ -38,7 +39,8 @@ class Target:
     is_call: bool = False
 
     def __str__(self) -> str:
-        return self.text
+        """Return the name as it was given, shortened where it is longer than any that is meant."""
+        return self.text if len(self.text) <= _MAX_SHOWN else f"{self.text[:_MAX_SHOWN]}…"
 
 
 def parse_target(text: str) -> Target:

@@ -17,13 +17,14 @@ from starlette.routing import Route
 
 from torchscan.escapes import printable
 from torchscan.live.explore.following import Followed
-from torchscan.live.explore.guard import App, Guard, Hosts
+from torchscan.live.explore.guard import App, Guard, Hosts, Receive, Scope, Send
 from torchscan.report.paging.file import document, policy
 
 #: seconds from one look at the run to the next, and to the next sign of life
 _LOOKS, _BREATHES = 0.25, 15.0
 #: pages that are told of what is new, at most
 _LISTENERS = 64
+_EVENTS = "text/event-stream"
 #: that are kept
 _ANSWERS = 128
 
@@ -104,24 +105,40 @@ class _Server:
                 self._answers.pop(next(iter(self._answers)))
         return text
 
-    async def events(self, _: Request) -> Response:
+    async def events(self, request: Request) -> Response:
+        if request.method == "HEAD":  # an answer without a body would never end
+            return Response(media_type=_EVENTS)
         if self._listeners >= _LISTENERS:
             return PlainTextResponse("too many pages are open\n", 503)  # which asks again later
-        return StreamingResponse(self._told(), media_type="text/event-stream")
+        self._listeners += 1  # here, not when the first event is sent: many may have asked by then
+        return _Events(self._told(), self._note_end)
+
+    def _note_end(self) -> None:
+        self._listeners -= 1
 
     async def _told(self) -> AsyncIterator[str]:
-        """The newest version alone: who is slow misses those between."""
-        self._listeners += 1
+        """Yield the newest version only: a slow client misses those between."""
+        told, quiet = -1, 0.0
+        while True:
+            if told != self._version:
+                told, quiet = self._version, 0.0
+                yield f"data: {told}\n\n"
+            elif quiet >= _BREATHES:
+                quiet = 0.0
+                yield ":\n\n"
+            await asyncio.sleep(_LOOKS)
+            quiet += _LOOKS
+
+
+class _Events(StreamingResponse):
+    """Events, and a call when they have ended, also if none was sent."""
+
+    def __init__(self, events: AsyncIterator[str], note_end: Callable[[], None]) -> None:
+        super().__init__(events, media_type=_EVENTS)
+        self._note_end = note_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            told, quiet = -1, 0.0
-            while True:
-                if told != self._version:
-                    told, quiet = self._version, 0.0
-                    yield f"data: {told}\n\n"
-                elif quiet >= _BREATHES:
-                    quiet = 0.0
-                    yield ":\n\n"
-                await asyncio.sleep(_LOOKS)
-                quiet += _LOOKS
+            await super().__call__(scope, receive, send)
         finally:
-            self._listeners -= 1
+            self._note_end()

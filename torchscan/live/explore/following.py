@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from torchscan.live.by_call import place_of
 from torchscan.live.by_step import OverSteps
 from torchscan.live.explore.shown import data_of_run, measured_by_key, wrong_in
 from torchscan.live.history import WatchedRun, ranks_in, readers_of
-from torchscan.live.schema import Series
+from torchscan.live.schema import Phase, Series
 from torchscan.live.store import Reader
 from torchscan.report.paging.rows import key_of
 
@@ -52,7 +53,8 @@ class Followed:
 
     def newest(self) -> tuple[object, ...]:
         """How much is written; another answer: there is something new."""
-        return tuple((reader.last("train"), len(reader.events()), reader.has_graph()) for reader in self._readers())
+        phase = self._run.shown_phase
+        return tuple((reader.last(phase), len(reader.events()), reader.has_graph()) for reader in self._readers())
 
     def heat(self, key: str) -> dict[str, Any]:
         """The distributions of a call, by its key: first of some steps, and when asked again of all."""
@@ -77,17 +79,20 @@ class _Call:
         self.lock = threading.Lock()
         self._forget()
 
-    def _forget(self) -> None:
-        self.over = OverSteps()
+    def _forget(self, phase: Phase = "train") -> None:
+        self._phase = phase
+        self.over = OverSteps(phase)
         #: of each process, when each step was written that has been read, by its number in the file
         self._read: dict[Path, dict[int, float]] = {}
         self.is_whole = False
 
     def read(self, run: WatchedRun) -> None:
         """What has been written since."""
-        known = {reader.path: reader.written("train") for reader in readers_of(ranks_in(run.path))}
-        if any(self._has_changed(path, written) for path, written in known.items()):
-            self._forget()
+        phase = run.shown_phase
+        known = {reader.path: reader.written(phase) for reader in readers_of(ranks_in(run.path))}
+        has_changed = any(self._has_changed(path, written) for path, written in known.items())
+        if has_changed or phase != self._phase:
+            self._forget(phase)
         new = [self._read_new(reader, known[reader.path]) for reader in readers_of(ranks_in(run.path)) if reader.path in known]
         self.is_whole = all(new)
 
@@ -103,9 +108,9 @@ class _Call:
         wanted = new if read else new[:: max(1, len(new) // _AT_FIRST)]
         series = {number: each for number, each in reader.series().items() if key_of(each.path, each.invocation) == self._key}
         for number in wanted:
-            if (watched := reader.step("train", number)) is not None:
+            if (watched := reader.step(self._phase, number)) is not None:
                 found = {each: watched.distributions[at] for at, each in series.items() if at in watched.distributions}
-                self.over.add(watched.step, found)
+                self.over.add(place_of(watched), found)
             read[number] = written[number]
         for number in read.keys() - written.keys():  # which is there no more, but in the picture
             del read[number]

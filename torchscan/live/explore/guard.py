@@ -23,6 +23,7 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
+_ENCODED = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
 
 
 #: addresses that mean: all of this machine's
@@ -94,6 +95,8 @@ class Guard:
             return 403, "another page may not ask"
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "there is nothing to write to"
+        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            return 413, "a question has no body"
         if len(scope["raw_path"]) + len(scope["query_string"]) > _LONGEST:
             return 414, "that is too long"
         token = scope["path"].removeprefix("/").partition("/")[0]
@@ -103,16 +106,16 @@ class Guard:
 
 
 async def _refuse(status: int, said: str, send: Send) -> None:
-    headers = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-    start = {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain"), *headers]}
-    await send(start)
+    """Say why, and end the connection: a client that was refused has nothing more to ask over it."""
+    headers = [(b"content-type", b"text/plain"), (b"connection", b"close"), *_ENCODED]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": f"{said}\n".encode()})
 
 
 def _with_headers(send: Send) -> Send:
     async def sent(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in _HEADERS.items())]
+            message["headers"] = [*message["headers"], *_ENCODED]
         await send(message)
 
     return sent

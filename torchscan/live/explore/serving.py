@@ -14,9 +14,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchscan.errors import InputError
+from torchscan.files import path_of
 from torchscan.live.telling import tell
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 
 #: where it listens unless another port is asked for
 PORT = 6116
-#: connections, at most, and seconds in which one has to ask for something
-_CONNECTIONS, _PATIENCE = 512, 10.0
+_MAX_PORT = 65_535
+#: connections, at most, and those that wait to be accepted
+_CONNECTIONS, _BACKLOG = 512, 128
 #: seconds to wait for the first word of a run that has just begun
 _START = 30.0
 #: how much less important than training it is to the machine
@@ -75,7 +77,7 @@ def serve(run: RunPath, *others: RunPath, host: str = "127.0.0.1", port: int = P
         host: the address to listen at. The default can be reached from this machine alone.
         port: to listen on; if it is taken, another one that is free, which is said.
     """
-    runs = _checked([run, *others])
+    runs = _checked([run, *others], port)
     call = [sys.executable, "-c", _PROGRAM.format(path=[each for each in sys.path if type(each) is str])]
     process = subprocess.Popen(  # noqa: S603
         [*call, str(os.getpid()), host, str(port), *map(str, runs)],
@@ -93,7 +95,7 @@ def serve(run: RunPath, *others: RunPath, host: str = "127.0.0.1", port: int = P
 
 def explore(runs: Sequence[RunPath], host: str, port: int, say: Callable[[str], object]) -> None:
     """The same here, until one interrupts it."""
-    _serve(_checked(runs), host, port, say)
+    _serve(_checked(runs, port), host, port, say)
 
 
 def require_server() -> None:
@@ -105,16 +107,22 @@ def require_server() -> None:
         raise InputError("the server needs starlette and uvicorn: pip install torchscan[explore]") from error
 
 
-def _checked(runs: Sequence[RunPath]) -> list[Path]:
+def _checked(runs: Sequence[RunPath], port: int) -> list[Path]:
     require_server()
-    return [_begun(Path(each)).resolve() for each in runs]
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _MAX_PORT:
+        raise InputError(f"port is {port!r}: give a number from 0 (any that is free) to {_MAX_PORT}")
+    return [_begun(path_of(each)).resolve() for each in runs]
 
 
 def _begun(run: Path) -> Path:
-    """A run that is there, or that somebody is about to write."""
+    """Return the path of a run that can be read, or that is about to be written."""
     from torchscan.live.history import WatchedRun
 
-    return run if any(run.glob("rank*.lock")) else WatchedRun(run).path
+    if any(run.glob("rank*.lock")):
+        return run
+    watched = WatchedRun(run)
+    watched.steps()  # raises if its files are not those of a run
+    return watched.path
 
 
 def _followed(run: Path, name: str) -> Followed:
@@ -163,7 +171,8 @@ def _serve(runs: Sequence[Path], host: str, port: int, say: Callable[[str], obje
             token,
             Hosts(shown, is_anywhere=is_anywhere),
         ),
-        http=_patient(),
+        http=_protocol(),
+        backlog=_BACKLOG,  # more are not accepted at once: a process has few file descriptors
         ws="none",
         log_level="error",
         limit_concurrency=_CONNECTIONS,
@@ -187,27 +196,17 @@ def _listening(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         try:
-            return socket.create_server((host, port), family=family, backlog=128)
+            return socket.create_server((host, port), family=family, backlog=_BACKLOG)
         except OSError:
-            listening = socket.create_server((host, 0), family=family, backlog=128)
+            listening = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
             tell(f"port {port} is taken; {listening.getsockname()[1]} is used instead")
             return listening
     except OSError as error:
         raise InputError(f"nobody can listen at {host!r}: {error}") from error
 
 
-def _patient() -> type[asyncio.Protocol]:
-    """A protocol that closes connections over which nobody asks for anything."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+def _protocol() -> type[asyncio.Protocol]:
+    from torchscan.live.explore.connections import PatientProtocol
 
-    class Patient(H11Protocol):
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self.loop.call_later(_PATIENCE, self._close_if_silent)
-
-        def _close_if_silent(self) -> None:
-            cycle: object = self.cycle  # there is none before the first question
-            if cycle is None:
-                self.transport.close()
-
-    return Patient
+    PatientProtocol.max_connections = _CONNECTIONS
+    return PatientProtocol

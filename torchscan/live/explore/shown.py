@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchscan._version import __version__
+from torchscan.files import path_of
 from torchscan.live.history import WatchedRun
 from torchscan.live.schema import Series
 from torchscan.measured import Measured
@@ -52,7 +53,7 @@ def page_of_run(run: str | os.PathLike[str], *others: str | os.PathLike[str]) ->
         run: its folder.
         others: runs whose distributions are shown beside.
     """
-    runs = [WatchedRun(Path(each).resolve()) for each in (run, *others)]
+    runs = [WatchedRun(path_of(each).resolve()) for each in (run, *others)]
     measured = [each.measured() for each in runs]
     names = names_of([each.path for each in runs])
     histories = [{**each, "run": name} for name, found in zip(names, measured, strict=True) for each in found.histories]

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlparse
 
+from torchscan.errors import InputError
+from torchscan.live.accepting import flag, shown
 from torchscan.live.bins import quantiles
 from torchscan.live.schema import Distribution
 from torchscan.live.sinks.figures import figures_of, histogram, number_of_finite, require
@@ -44,8 +46,11 @@ class MLflow(Sink):
         histograms: bool = True,
     ) -> None:
         require("mlflow", "MLflow", "mlflow")
-        self.tracking_uri, self.experiment, self.run_id = tracking_uri, experiment, run_id
-        self.tags, self.histograms = dict(tags or {}), histograms
+        self.tracking_uri = _name_of("tracking_uri", tracking_uri)
+        self.experiment = _name_of("experiment", experiment)
+        self.run_id = None if run_id is None else _name_of("run_id", run_id)
+        self.tags = _tags_of(tags)
+        self.histograms = flag("histograms", histograms)
         self._is_ours = run_id is None
         self._client: Any = None
 
@@ -76,6 +81,21 @@ class MLflow(Sink):
                 experiment = client.create_experiment(self.experiment) if there is None else there.experiment_id
                 self.run_id = client.create_run(experiment, tags=self.tags).info.run_id
         self._client = client
+
+
+def _name_of(name: str, value: object) -> str:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str) or not text:
+        raise InputError(f"{name} is {shown(value)}: give a text")
+    return text
+
+
+def _tags_of(tags: object) -> dict[str, str]:
+    if tags is None:
+        return {}
+    if not isinstance(tags, Mapping) or not all(isinstance(name, str) for name in tags):
+        raise InputError(f"tags is {shown(tags)}: give a dict of texts")
+    return {name: str(value) for name, value in tags.items()}
 
 
 @contextlib.contextmanager

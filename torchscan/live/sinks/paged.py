@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 #: seconds until the first, and of the last one at most
-_FIRST, _PATIENCE = 30.0, 10.0
+_FIRST, PATIENCE = 30.0, 60.0
 #: of a processor's time a page takes one part in so many
 _SHARE = 10
 _PROGRAM = """import sys; sys.path[:] = {path!r}
@@ -43,7 +43,7 @@ class Paged:
         self._end()
         process = self._begin()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_PATIENCE)
+            process.wait(PATIENCE)
         page = self.newest()
         self._end()
         self._folder.cleanup()

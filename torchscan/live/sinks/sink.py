@@ -6,10 +6,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from torchscan.live.schema import Distribution, Phase, Series
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

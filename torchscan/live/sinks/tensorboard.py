@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from torchscan.live.accepting import path
 from torchscan.live.schema import Distribution
 from torchscan.live.sinks.figures import figures_of, histogram, number_of_finite, require
 from torchscan.live.sinks.sink import Seen, Sink
@@ -20,7 +21,7 @@ class TensorBoard(Sink):
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         require("tensorboard", "TensorBoard", "tensorboard")
-        self.folder = os.path.abspath(folder)
+        self.folder = os.path.abspath(path("folder", folder, "a folder such as 'runs/board'"))
         self._writer: Any = None
 
     def on_data(self, seen: Seen) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torchscan.errors import InputError
+from torchscan.live import accepting
+from torchscan.live.accepting import choice, shown, texts, whole_number
 from torchscan.live.schema import Phase
 from torchscan.live.sinks.figures import require
 from torchscan.live.sinks.frames import Frames, Shown
@@ -17,6 +20,7 @@ from torchscan.live.sinks.sink import Seen, Sink
 
 #: series that there is room for
 _MOST = 16
+_MIN_SIDE, _MAX_SIDE, _MAX_FPS = 128, 8192, 1000
 #: seconds from one picture that stands alone to the next: players jump to these
 _APART = 5
 _FRAGMENTED = {"movflags": "frag_every_frame+empty_moov+default_base_moof"}
@@ -54,12 +58,15 @@ class Video(Sink):
     ) -> None:
         require("av", "Video", "video")
         require("PIL", "Video", "video")
-        if any(side < 128 or side % 2 for side in size):
-            raise InputError(f"size is {size}: two even numbers of pixels, from 128 on")
-        self.path = Path(path).absolute()
-        self.whole = [series] if isinstance(series, str) else list(series)
-        self.size, self.fps, self.codec, self.max_elements, self.phase = size, fps, codec, max_elements, phase
-        self._frames = Frames(size)
+        self.path = accepting.path("path", path, "a file such as 'first.mp4'").absolute()
+        self.whole = [series] if isinstance(series, str) else texts("series", series, "patterns such as 'conv1.weight'")
+        self.size = _size_of(size)
+        self.fps = whole_number("fps", fps, 1, _MAX_FPS)
+        self.codec = _codec_of(codec)
+        self.max_elements = whole_number("max_elements", max_elements, 0, sys.maxsize)
+        choice("phase", phase, get_args(Phase))
+        self.phase: Phase = phase
+        self._frames = Frames(self.size)
         self._file: Any = None
         self._stream: Any = None
 
@@ -105,6 +112,29 @@ class Video(Sink):
         stream = self._stream = self._file.add_stream(name, rate=self.fps, options=_OPTIONS.get(name, {}))
         stream.width, stream.height = self.size
         stream.pix_fmt, stream.gop_size, stream.thread_count = "yuv420p", _APART * self.fps, 1
+
+
+def _size_of(size: object) -> tuple[int, int]:
+    """Return width and height."""
+    given = list(size) if isinstance(size, list | tuple) else []
+    sides = [side for side in given if type(side) is int and _MIN_SIDE <= side <= _MAX_SIDE and side % 2 == 0]
+    if len(given) != 2 or len(sides) != 2:
+        limits = f"{_MIN_SIDE} to {_MAX_SIDE}"
+        raise InputError(f"size is {shown(size)}: give two even numbers of pixels ({limits})")
+    return sides[0], sides[1]
+
+
+def _codec_of(codec: object) -> str:
+    """Return the name of a codec that FFmpeg can encode with here."""
+    import av
+
+    if not isinstance(codec, str):
+        raise InputError(f"codec is {shown(codec)}: give a name such as 'h264'")
+    try:
+        av.Codec(_ENCODERS.get(codec, codec), "w")
+    except (ValueError, OSError) as error:
+        raise InputError(f"codec {shown(codec)} cannot be encoded with here: choose from {', '.join(_ENCODERS)}") from error
+    return codec
 
 
 def _free(path: Path) -> Path:

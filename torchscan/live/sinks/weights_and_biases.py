@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.errors import InputError
+from torchscan.live.accepting import number_above_zero, shown
 from torchscan.live.schema import Distribution
 from torchscan.live.sinks.figures import figures_of, histogram, regrouped, require
-from torchscan.live.sinks.paged import Paged
+from torchscan.live.sinks.paged import PATIENCE, Paged
 from torchscan.live.sinks.sink import Seen, Sink
 
 #: bars that a histogram there may have
@@ -25,13 +26,14 @@ class WandB(Sink):
         init: what else ``wandb.init`` takes: ``group="first"``, ``mode="offline"``, ``dir="runs"``.
     """
 
-    timeout = 60.0
+    timeout = 2 * PATIENCE
 
     def __init__(self, project: str | None = None, *, page_every: float | None = 600.0, **init: Any) -> None:
         require("wandb", "WandB", "wandb")
-        if page_every is not None and not page_every > 0:
-            raise InputError(f"page_every is {page_every!r}: seconds, or None for no page")
-        self.page_every = page_every
+        if project is not None and not isinstance(project, str):
+            raise InputError(f"project is {shown(project)}: give a name, or None")
+        what = "seconds, or None for no page"
+        self.page_every = None if page_every is None else number_above_zero("page_every", page_every, what)
         self._pages: Paged | None = None
         self.init = {"project": project, "settings": {"console": "off", "quiet": True}, **init}
         self._run: Any = None
@@ -52,10 +54,15 @@ class WandB(Sink):
 
     def on_close(self) -> None:
         """Finish the run."""
-        if self._run is not None:
-            self._run.log(_panel(self._pages.last() if self._pages else None))
-            self._run.finish()
+        run, pages = self._run, self._pages
         self._run = self._pages = None
+        if run is None:
+            return
+        last = None if pages is None else pages.last()
+        run.log(_panel(last))
+        run.finish()
+        if pages is not None and last is None:
+            raise TimeoutError(f"the panel 'page' is not of the run's end: the page failed, or took more than {PATIENCE:.0f} s")
 
 
 def _panel(page: str | None) -> dict[str, Any]:

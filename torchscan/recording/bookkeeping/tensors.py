@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from torchscan.recording.bookkeeping.storages import Storages, sparsity_of
 from torchscan.recording.undo import at_the_latest
-from torchscan.torch_versions import WithoutData, is_fake_type, making_ordinary_tensors, without_torch_function
+from torchscan.torch_versions import WithoutData, is_fake_type, making_ordinary_tensors, unseen, without_torch_function
 from torchscan.trace.events import TensorKind, TensorRecord, TensorSpec
 
 #: integers and booleans up to this many elements keep their values in a pass on shapes alone
@@ -167,7 +167,8 @@ class TensorTable:
         tracked = self._tracked.get(id(tensor))
         if tracked is not None and tracked.reference() is tensor:
             return tracked
-        return self._adopt(tensor)
+        with unseen():  # hooks of modules ask where operators are recorded
+            return self._adopt(tensor)
 
     def name_of_buffer(self, tracked: Tracked) -> str | None:
         """The path of a buffer without values that could have some."""

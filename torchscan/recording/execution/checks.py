@@ -22,7 +22,7 @@ def check(request: OpRequest) -> None:
     is_write = request.traits.written and torch.Tag.inplace_view not in request.op.tags
     for tensor in request.written_tensors() if is_write else ():
         spec = request.table.find(tensor).spec
-        if any(step == 0 and size > 1 for size, step in zip(spec.shape, spec.stride, strict=False)):
+        if spec.numel and any(step == 0 and size > 1 for size, step in zip(spec.shape, spec.stride, strict=False)):
             raise RuntimeError(
                 f"an expanded tensor {list(spec.shape)} is written to: some of its elements are one and the same"
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,13 +20,19 @@ from torchscan.recording.execution.recurrent import RECURRENT, recurrent_on_cpu,
 from torchscan.recording.execution.shape_rules import runs_in_one_kernel
 from torchscan.recording.patches import replaced
 from torchscan.torch_versions import (
+    HAS_FUSED_RMS_NORM,
     WRITTEN_IN_PYTHON,
     aten,
+    below_autograd,
     has_no_data,
+    is_fake_type,
+    is_functorch_wrapped,
     scaled_dot_product_attention,
+    without_torch_function,
 )
 
 _HALF = (torch.float16, torch.bfloat16)
+_RMS_NORM = frozenset({torch.rms_norm, aten.rms_norm, aten.rms_norm.default})
 _DROPOUT = frozenset({torch.dropout, aten.dropout, aten.dropout.default})
 
 
@@ -43,6 +49,8 @@ class Kernels:
             return self.attention
         if function in _DROPOUT and self._device_type == "cuda":
             return _dropout_on_cuda
+        if function in _RMS_NORM and self._device_type == "cuda" and HAS_FUSED_RMS_NORM:
+            return _rms_norm_on_cuda
         if function in RECURRENT:
             return (recurrent_on_cpu if self._device_type == "cpu" else recurrent_on_cuda)(function)
         return function
@@ -121,6 +129,47 @@ def _dropout_on_cuda(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A
     is_fused = has_no_data(input) and train and 0 < p < 1 and input.numel() > 0
     dropped: Tensor = aten.native_dropout(input, p, True)[0] if is_fused else torch.dropout(input, p, train)
     return dropped
+
+
+def _rms_norm_on_cuda(
+    input: Tensor,  # noqa: A002 - torch's names
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """Return the norm of one kernel, where torch has pieces for tensors that are on no card."""
+    is_followed = (input.is_meta or is_fake_type(type(input))) and not is_functorch_wrapped(input)
+    takes = not input.is_complex() and (weight is None or weight.dtype is input.dtype)
+    if not is_followed or not takes:
+        return torch.rms_norm(input, normalized_shape, weight, eps)
+    apply: Callable[..., Tensor] = _FusedRMSNorm.apply
+    return apply(input, list(normalized_shape), weight, eps)
+
+
+class _FusedRMSNorm(torch.autograd.Function):
+    """The kernel of cards, and that of its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, source: Tensor, shape: list[int], weight: Tensor | None, eps: float | None) -> Any:
+        with below_autograd():
+            normalized, scales = aten._fused_rms_norm(source, shape, weight, eps)
+        ctx.save_for_backward(source, weight, scales)
+        ctx.shape, ctx.eps = shape, eps
+        return normalized
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        source, weight, scales = ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[2]]
+        if torch.is_grad_enabled():  # the gradient has one itself, which the kernel has not
+            with without_torch_function():  # or it would come back here
+                again = torch.rms_norm(source, ctx.shape, weight, ctx.eps)
+            inputs = [each for each, is_wanted in zip((source, weight), wanted, strict=True) if is_wanted]
+            found = iter(torch.autograd.grad(again, inputs, gradient, create_graph=True))
+            of_source, of_weight = (next(found) if is_wanted else None for is_wanted in wanted)
+            return of_source, None, of_weight, None
+        of_source, of_weight = aten._fused_rms_norm_backward(gradient, source, ctx.shape, scales, weight, wanted)
+        return of_source, None, of_weight, None
 
 
 def _added_to_scores(mask: Tensor | None, query: Tensor) -> Tensor | None:

@@ -93,6 +93,8 @@ def broadcast(left: Tensor, right: Tensor) -> Tensor | None:
 
 def _common_shape(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...] | None:
     wide, narrow = (one, other) if len(one) >= len(other) else (other, one)
+    if 0 in wide or 0 in narrow:  # a size of 1 is not stretched to 0, but shrunk: torch's own function knows how
+        return None
     missing = len(wide) - len(narrow)
     pairs = list(zip(wide[missing:], narrow, strict=True))
     if any(first != second and 1 not in (first, second) for first, second in pairs):

@@ -104,6 +104,14 @@ def _batch_norm_backward(_grad: Tensor, source: Tensor, weight: Tensor | None, *
     return gradient, *(like(weight) if asked else None for asked in of_affine)
 
 
+def _weight_norm(direction: Tensor, magnitude: Tensor, *_dim: int) -> tuple[Tensor, ...] | None:
+    """And the norms, which kernels keep in 32 bits beside float16."""
+    if magnitude.dtype is not torch.float16 or not direction.is_contiguous():
+        return None
+    norms = torch.empty_strided(magnitude.shape, magnitude.stride(), dtype=torch.float32, device="meta")
+    return new(direction.shape, direction), norms
+
+
 NORM_RULES: Mapping[OpOverload, Callable[..., Any]] = {
     aten.batch_norm.default: _batch_norm,
     aten.native_batch_norm.default: _native_batch_norm,
@@ -111,6 +119,7 @@ NORM_RULES: Mapping[OpOverload, Callable[..., Any]] = {
     aten.layer_norm.default: _layer_norm,
     aten.native_layer_norm.default: _native_layer_norm,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten._weight_norm_interface.default: _weight_norm,
     aten.native_group_norm.default: _group_norm,
     aten.native_group_norm_backward.default: _group_norm_backward,
 }

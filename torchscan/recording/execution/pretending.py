@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
+from torchscan.recording.bookkeeping.containers import copy_arguments
 from torchscan.recording.bookkeeping.tensors import has_strides, meta_tensor
 from torchscan.recording.execution.calls import OpOutcome, OpRequest, describe_outcome, tensors_of_result
 from torchscan.recording.execution.real import RealExecution
@@ -119,7 +119,7 @@ class PretendingExecution(RealExecution):
             return self._made(request.table.spec_of(made), device)
 
         made = request.call(to_meta, op=SHAPE_RULES[request.op])
-        return describe_outcome(request, tree_map_only(Tensor, to_device, made))
+        return describe_outcome(request, copy_arguments(made, to_device))
 
     def _looked_into(self, request: OpRequest, outcome: OpOutcome) -> Callable[[OpRequest], Any] | None:
         """Another look into the memory of an operand, as far from where that one looks."""

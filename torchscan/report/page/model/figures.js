@@ -7,8 +7,13 @@ import { middleOf, seenBy, sightOf } from "./sees.js";
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{key: string, label: string, value: (row: Row) => number, text: (value: number, row: Row) => string, colour: (row: Row) => string, adds: boolean}} Figure */
 
-/** @param {number} value */
-function norm(value) { return value ? (value >= 1e4 || value < 1e-3 ? value.toExponential(2) : value.toPrecision(3)) : "–"; }
+/** What a run has measured may be exactly zero; a dash stands for what it has not. @param {string} key */
+function measured(key) {
+  return (/** @type {number} */ value, /** @type {Row} */ row) => {
+    if (row[key] === undefined) return "–";
+    return value === 0 ? "0" : value >= 1e4 || value < 1e-3 ? value.toExponential(2) : value.toPrecision(3);
+  };
+}
 
 /** The largest side; what sees everything comes last. @param {Row} row */
 export function fieldOf(row) { return row.rf.startsWith("global") ? Infinity : most((row.rf.match(/\d+/g) ?? []).map(Number), 0); }
@@ -16,12 +21,15 @@ export function fieldOf(row) { return row.rf.startsWith("global") ? Infinity : m
 const of = (/** @type {string} */ key) => (/** @type {Row} */ row) => row[key] ?? 0;
 const always = (/** @type {string} */ name) => () => name;
 
+/** Figures that are shown where they are zero, too. */
+const MEASURED = new Set(["gradient", "update"]);
+
 /** @type {Figure[]} */
 const ALL = [
   { key: "nonfinite", label: "NaN and Inf", value: of("nonfinite"), text: count, colour: always("wrong"), adds: false },
   { key: "latency", label: "measured time", value: of("latency"), text: duration, colour: always("compute"), adds: true },
-  { key: "gradient", label: "gradient norm", value: of("gradient"), text: norm, colour: always("memory"), adds: false },
-  { key: "update", label: "update ÷ weight", value: of("update"), text: norm, colour: always("parameters"), adds: false },
+  { key: "gradient", label: "gradient norm", value: of("gradient"), text: measured("gradient"), colour: always("memory"), adds: false },
+  { key: "update", label: "update ÷ weight", value: of("update"), text: measured("update"), colour: always("parameters"), adds: false },
   { key: "time", label: "time", value: of("time"), text: duration, colour: (row) => row.limiter || "launch", adds: true },
   { key: "macs", label: "MACs", value: of("macs"), text: count, colour: always("compute"), adds: true },
   { key: "flops", label: "FLOPs", value: of("flops"), text: count, colour: always("compute"), adds: true },
@@ -33,8 +41,11 @@ const ALL = [
   { key: "rf", label: "receptive field", value: fieldOf, text: (_, row) => row.rf || "–", colour: always("compute"), adds: false },
 ];
 
-/** Those that the page has. @param {Row[]} rows */
-export function figuresOf(rows) { return ALL.filter((figure) => rows.some((row) => figure.value(row))); }
+/** Those that the page has; one without a value for any row, if there are none: a page is coloured by something. @param {Row[]} rows */
+export function figuresOf(rows) {
+  const found = ALL.filter((figure) => rows.some((row) => figure.value(row) || (MEASURED.has(figure.key) && row[figure.key] !== undefined)));
+  return found.length ? found : ALL.filter((figure) => figure.key === "params");
+}
 
 /** What a unit in the middle sees of the input, drawn. @param {Row | undefined} row */
 export function sightIn(row) {

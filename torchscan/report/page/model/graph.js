@@ -2,12 +2,15 @@
 
 import { make } from "./elements.js";
 import { most } from "./format.js";
-import { laidOut } from "./layout.js";
+import { arranged } from "./layout.js";
 
 /** @typedef {import("./figures.js").Figure} Figure */
 /** @typedef {import("./layout.js").Size} Size */
 
 const PADDING = 12, BAR = 40, HEAD = 34, NARROWEST = 84, TALL = 40, SMALL = 24, LONGEST = 34;
+
+/** how small a graph may be drawn to show all of it, and how large one is that is not shown whole */
+const SMALLEST = 0.1, READABLE = 0.62;
 
 /** @param {string} text */
 function short(text) { return text.length <= LONGEST ? text : `${text.slice(0, LONGEST / 2)}…${text.slice(-LONGEST / 2)}`; }
@@ -49,7 +52,7 @@ export class GraphView {
     this.rowBefore = row;
     const drawn = this.level(this.data.rows[row].level, String(row));
     this.inner.replaceChildren(drawn.element);
-    this.size = drawn.size;
+    this.size = drawn.size; this.first = drawn.first;
     if (isElsewhere) this.fit();
     else this.move();
     if (isElsewhere && this.keepsFocus) /** @type {any} */ (this.inner.querySelector(`.node[data-row="${left}"]`) ?? this.inner.querySelector(".node"))?.focus({ preventScroll: true });
@@ -65,7 +68,7 @@ export class GraphView {
     for (const each of this.inner.querySelectorAll(`.node[data-row="${this.selected}"]`)) { each.classList.add("selected"); if (this.brings) this.bring(each); }
   }
 
-  /** All boxes and lines of a level. @param {number} number @param {string} where @returns {{element: any, size: Size}} */
+  /** All boxes and lines of a level. @param {number} number @param {string} where @returns {{element: any, size: Size, first: [number, number] | undefined}} */
   level(number, where) {
     const level = this.data.levels[number];
     const insides = level.nodes.map((/** @type {any} */ node, /** @type {number} */ at) => {
@@ -73,12 +76,12 @@ export class GraphView {
       return row && row.level !== undefined && this.opened.has(node.row) ? this.level(row.level, `${where}.${at}`) : null;
     });
     const sizes = level.nodes.map((/** @type {any} */ node, /** @type {number} */ at) => this.sizeOf(node, insides[at]));
-    const layout = laidOut(sizes, level.edges.map((/** @type {any} */ edge) => [edge[0], edge[1]]));
+    const layout = arranged(sizes, level.edges.map((/** @type {any} */ edge) => [edge[0], edge[1]]));
     const most = this.largest(level);
     const lines = layout.ways.map((way, at) => line(way, level.edges[at][2]));
     const boxes = level.nodes.map((/** @type {any} */ node, /** @type {number} */ at) =>
       this.box(node, layout.places[at], sizes[at], insides[at], `${where}.${at}`, most, level, at));
-    return { element: make("g", {}, ...lines, ...boxes), size: layout.size };
+    return { element: make("g", {}, ...lines, ...boxes), size: layout.size, first: layout.places[0] };
   }
 
   /** @param {any} level */
@@ -258,14 +261,18 @@ export class GraphView {
     this.move();
   }
 
-  /** All of it, as large as it can be read and not larger. */
+  /** All of it, as large as it can be read and not larger; where that is too small to be seen, the first box and what is around it. */
   fit() {
     const { wide, tall } = this.size ?? { wide: 1, tall: 1 }, room = 24, most = this.data.measured ? Math.min(0.46 * innerHeight, 440) : Math.min(0.66 * innerHeight, 620); // distributions are seen below it
     this.isMoved = false;
-    this.host.style.height = `${Math.min(most, Math.max(120, Math.min(1, (this.svg.clientWidth - room) / wide) * tall + room)).toFixed(0)}px`;
-    const across = (this.svg.clientWidth - room) / wide, down = (this.svg.clientHeight - room) / tall;
-    const zoom = Math.min(1, Math.max(Math.min(across, down), Math.min(0.62, across)));
-    this.view = { zoom, x: (this.svg.clientWidth - zoom * wide) / 2, y: room / 2 };
+    const across = (this.svg.clientWidth - room) / wide, isSeen = across >= SMALLEST, scale = isSeen ? Math.min(1, across) : READABLE;
+    this.host.style.height = `${Math.min(most, Math.max(120, scale * tall + room)).toFixed(0)}px`;
+    const down = (this.svg.clientHeight - room) / tall;
+    const zoom = isSeen ? Math.min(1, Math.max(Math.min(across, down), Math.min(READABLE, across))) : READABLE;
+    const [firstX, firstY] = this.first ?? [0, 0];
+    this.view = isSeen
+      ? { zoom, x: (this.svg.clientWidth - zoom * wide) / 2, y: room / 2 }
+      : { zoom, x: this.svg.clientWidth / 2 - zoom * firstX, y: room / 2 - Math.max(0, zoom * firstY - this.svg.clientHeight / 2) };
     this.move();
   }
 

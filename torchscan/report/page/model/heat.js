@@ -60,6 +60,12 @@ function powerTicks(top, bottom, nearest) {
   return [0, ...powers(top), ...powers(-bottom).map((each) => -each)];
 }
 
+/** What is counted along a picture, in the singular. @param {History | undefined} history */
+function nounOf(history) { return history?.phase === "eval" ? "evaluation pass" : "step"; }
+
+/** @param {History} history */
+function nounsOf(history) { return history.phase === "eval" ? "evaluation passes" : "steps"; }
+
 /** The column of a step; -1: nothing was recorded there. @param {History} history @param {number} step */
 function columnOf(history, step) {
   const after = history.first.findIndex((/** @type {number} */ first) => first > step), at = (after < 0 ? history.first.length : after) - 1;
@@ -154,7 +160,7 @@ export class HeatView {
       const figures = (/** @type {History[]} */ all) => this.drawn.filter((each) => all.includes(each.history)).map((each) => each.figure);
       if (isOfSeveral) this.host.replaceChildren(...series.map((all) => make("div", { class: "beside" }, ...figures(all))));
       else if (histories.length) this.host.replaceChildren(...figures(histories));
-      else this.say("Nothing was recorded for this layer in training steps.");
+      else this.say("Nothing was recorded for this layer.");
     }
     this.redraw();
   }
@@ -174,12 +180,12 @@ export class HeatView {
   /** What a picture shows, in words. @param {History} history */
   nameOf(history) {
     const last = history.last.length - 1;
-    return `${history.name}, steps ${history.first[0]} to ${history.last[last]}; at last from ${written(history.least[last])} to ${written(history.most[last])}, mean ${written(history.mean[last])}`;
+    return `${history.name}, ${nounsOf(history)} ${history.first[0]} to ${history.last[last]}; at last from ${written(history.least[last])} to ${written(history.most[last])}, mean ${written(history.mean[last])}`;
   }
 
   /** @param {History} history @param {number} at */
   saidOf(history, at) {
-    const steps = history.first[at] === history.last[at] ? `step ${history.first[at]}` : `steps ${history.first[at]}–${history.last[at]}`;
+    const steps = history.first[at] === history.last[at] ? `${nounOf(history)} ${history.first[at]}` : `${nounsOf(history)} ${history.first[at]}–${history.last[at]}`;
     const wrong = [[history.nan[at], "NaN"], [history.inf[at], "Inf"]].filter(([count]) => count).map(([count, name]) => `, ${count} ${name}`).join("");
     const values = history.least[at] === null ? "nothing finite" : `${written(history.least[at])} … ${written(history.most[at])}, median ≈ ${written(history.quantiles[at][1])}`;
     return `${steps}: ${values}${wrong}`;
@@ -191,11 +197,11 @@ export class HeatView {
     for (const { canvas, history, said, ticks, steps } of this.drawn) {
       const at = step === null ? history.first.length - 1 : columnOf(history, step);
       canvas.setAttribute("aria-label", this.nameOf(history));
-      said.textContent = at < 0 ? `step ${step}: nothing was recorded` : this.saidOf(history, at);
+      said.textContent = at < 0 ? `${nounOf(history)} ${step}: nothing was recorded` : this.saidOf(history, at);
       const scale = this.scaleOf(history);
       this.draw(canvas, history, scale);
       ticks.replaceChildren(...scale.ticks.map(([value, y]) => { const made = make("span", {}, rounded(value)); made.style.top = `${100 * y / TALL}%`; return made; }));
-      steps.replaceChildren(...[this.span[0], this.span[1] - 1].map((each, place) => make("span", {}, `${place ? "" : "step "}${each.toLocaleString("en")}`)));
+      steps.replaceChildren(...[this.span[0], this.span[1] - 1].map((each, place) => make("span", {}, `${place ? "" : `${nounOf(history)} `}${each.toLocaleString("en")}`)));
       const context = canvas.getContext("2d");
       if (step === null || !context) continue;
       context.fillStyle = getComputedStyle(canvas).color;

@@ -1,6 +1,8 @@
 // Where the boxes of a graph stand: in layers, each below all that it reads. The same as in Python, since boxes open in place.
 
 const GAP = 22, LINE_GAP = 14, LAYER_GAP = 28, SWEEPS = 12;
+/** pixels of a row of boxes without lines, at most */
+const WIDEST = 900;
 
 import { least, most } from "./format.js";
 
@@ -35,6 +37,30 @@ export function laidOut(sizes, edges) {
     places: sizes.map((_, node) => /** @type {Point} */ ([moved[node], at(node)])),
     ways, ranks, size: { wide: right, tall: Math.max(0, down - LAYER_GAP) },
   };
+}
+
+/**
+ * The same, but boxes without lines stand in rows below the others once they are too many for one row.
+ * @param {Size[]} sizes @param {[number, number][]} edges from earlier boxes to later ones
+ * @returns {{places: Point[], ways: Point[][], size: Size}}
+ */
+export function arranged(sizes, edges) {
+  const linked = new Set(edges.flat()), all = sizes.map((_, node) => node);
+  const alone = all.filter((node) => !linked.has(node)), others = all.filter((node) => linked.has(node));
+  if (alone.reduce((sum, node) => sum + sizes[node].wide + GAP, 0) <= WIDEST) return laidOut(sizes, edges);
+  const numbers = new Map(others.map((node, at) => [node, at]));
+  const numberOf = (/** @type {number} */ node) => numbers.get(node) ?? 0;
+  const above = laidOut(others.map((node) => sizes[node]), edges.map(([source, target]) => [numberOf(source), numberOf(target)]));
+  const room = Math.max(WIDEST, above.size.wide), places = /** @type {Point[]} */ (Array(sizes.length));
+  others.forEach((node, at) => { places[node] = above.places[at]; });
+  let right = 0, x = 0, y = others.length ? above.size.tall + LAYER_GAP : 0, tall = 0;
+  for (const node of alone) {
+    const size = sizes[node];
+    if (x && x + size.wide > room) { x = 0; y += tall + GAP; tall = 0; }
+    places[node] = [x + size.wide / 2, y + size.tall / 2];
+    x += size.wide + GAP; tall = Math.max(tall, size.tall); right = Math.max(right, x - GAP);
+  }
+  return { places, ways: above.ways, size: { wide: Math.max(right, above.size.wide), tall: y + tall } };
 }
 
 /**

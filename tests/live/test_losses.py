@@ -1,0 +1,79 @@
+"""Which steps of a run are lost: what is counted, and how it is said."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from torchscan.live.ledger import Ledger, has_worker, lock_for_worker, read_ledger
+from torchscan.live.losses import Losses, Lost, describe_lost, lost_from, lost_step
+from torchscan.live.settling import settled_about
+
+
+def lost_steps(*steps: int, why: str = "why") -> Losses:
+    losses = Losses()
+    for step in steps:
+        losses.add(lost_step("train", step, why))
+    return losses
+
+
+def test_neighbors_are_one_range_and_counts_are_kept_however_many_there_are() -> None:
+    assert lost_steps(3, 4, 5, 9).ranges == [
+        Lost(phase="train", first=3, last=5, count=3, why="why"),
+        Lost(phase="train", first=9, last=9, count=1, why="why"),
+    ]
+    many = lost_steps(*range(0, 1000, 2))
+    assert len(many.ranges) == 32
+    assert (many.count, many.ranges[0].first, many.ranges[-1].last) == (500, 0, 998)
+    assert Losses(lost_from(many.to_data())).ranges == many.ranges
+
+
+def test_steps_that_are_trained_again_are_no_longer_lost() -> None:
+    losses = lost_steps(3, 4, 5, 9)
+    losses.forget_from(5)
+    assert losses.ranges == [Lost(phase="train", first=3, last=4, count=2, why="why")]
+
+
+def test_losses_are_said_in_a_sentence() -> None:
+    assert describe_lost([]) == ""
+    assert describe_lost(lost_steps(7).ranges) == "1 sampled step is not in the run: step 7 (why)"
+    said = describe_lost(lost_steps(3, 4, 9).ranges)
+    assert said == "3 sampled steps are not in the run: 2 steps, 3 to 4 (why); step 9 (why)"
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, 3, "lost", [3], [{}], [{"phase": "train", "first": -1, "last": 2, "count": 1, "why": "x"}]]
+)
+def test_malformed_losses_are_none(wrong: object) -> None:
+    assert lost_from(wrong) == []
+
+
+def test_what_no_process_could_write_down_is_the_difference_of_begun_and_written(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.sqlite"
+    ledger = Ledger(path)
+    ledger.begin("session")
+    ledger.note_begun("session", 10, is_evaluation=False, step=9)
+    about = {"session": {"id": "session", "written": 6, "lost": 1, "last": ["train", 6]}, "lost": []}
+    assert lost_from(settled_about(path, about)["lost"]) == [
+        Lost(phase="train", first=7, last=9, count=3, why="the process that writes the run had ended")
+    ]
+    ledger.tell({"closed": True, "session": {**about["session"], "lost": 4, "is_settled": True}})  # type: ignore[dict-item]
+    assert settled_about(path, about)["closed"] is True
+    other = {"session": {"id": "another", "written": 6, "lost": 1, "last": None}}
+    assert settled_about(path, other) == other, "it is of another run, that was copied here"
+    (tmp_path / "rank0.ledger").write_bytes(b"no ledger")
+    assert read_ledger(path) is None
+    ledger.close()
+
+
+def test_a_worker_holds_its_lock_until_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.sqlite"
+    assert not has_worker(path)
+    lock = lock_for_worker(path)
+    assert lock is not None
+    assert has_worker(path)
+    assert lock_for_worker(path) is None
+    os.close(lock)
+    assert not has_worker(path)

@@ -1,0 +1,114 @@
+"""Arguments of ``watch`` and its sinks: what is accepted, and in which form it is used."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchscan.errors import InputError
+
+_LONGEST = 80
+#: of a whole number in the file of a run, with room for the steps that follow
+MAX_STEP = 2**62
+
+
+def whole_number(name: str, value: object, least: int, most: int, what: str = "a whole number") -> int:
+    """Return an integer, which may be one of numpy's or a tensor's."""
+    found = None if _is_boolean(value) else _index_of(value)
+    if found is None or not least <= found <= most:
+        limits = f"{least} or more" if most >= MAX_STEP else f"{least} to {most}"
+        raise InputError(f"{name} is {shown(value)}: give {what} ({limits})")
+    return found
+
+
+def number_above_zero(name: str, value: object, what: str, most: float = math.inf) -> float:
+    """Return a float above 0, which may be one of numpy's or a tensor's."""
+    found = None if _is_boolean(value) else _float_of(value)
+    if found is None or not 0 < found <= most:
+        raise InputError(f"{name} is {shown(value)}: give {what}")
+    return found
+
+
+def flag(name: str, value: object) -> bool:
+    """Return a boolean."""
+    if _is_boolean(value) or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    raise InputError(f"{name} is {shown(value)}: give True or False")
+
+
+def list_of(name: str, value: object, what: str, *, is_one: Callable[[Any], bool]) -> list[Any]:
+    """Return a list of what is wanted, from anything that can be iterated over."""
+    if isinstance(value, str) or is_one(value):
+        raise InputError(f"{name} is a single {_type_of(value)}: give a list, {name}=[{shown(value)}]")
+    try:
+        found: list[Any] = list(value)  # type: ignore[call-overload]
+    except TypeError as error:
+        raise InputError(f"{name} is {shown(value)}: give a list of {what}") from error
+    wrong = [each for each in found if not is_one(each)]
+    if wrong:
+        raise InputError(f"{name} has {shown(wrong[0])}: give a list of {what}")
+    return found
+
+
+def texts(name: str, value: object, what: str) -> list[str]:
+    """Return a list of texts."""
+    return list_of(name, value, what, is_one=_is_text)
+
+
+def path(name: str, value: object, what: str) -> Path:
+    """Return a path, which can be opened as far as its text goes."""
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InputError(f"{name} is {shown(value)}: give {what}")
+    return Path(text)
+
+
+def choice(name: str, value: object, known: Sequence[str]) -> str:
+    """Return one of several texts."""
+    if not isinstance(value, str) or value not in known:
+        raise InputError(f"{name} is {shown(value)}: choose from {', '.join(known)}")
+    return value
+
+
+def shown(value: object) -> str:
+    """Return a value as it is named in a message, in one line."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # of an object of the user's
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_boolean(value: object) -> bool:
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
+
+
+def _index_of(value: object) -> int | None:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def _float_of(value: object) -> float | None:
+    is_number = isinstance(value, numbers.Real) or hasattr(value, "dtype")
+    if not is_number:
+        return None
+    try:
+        found = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+    return found
+
+
+def _type_of(value: object) -> str:
+    return "text" if isinstance(value, str) else type(value).__name__

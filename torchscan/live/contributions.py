@@ -1,0 +1,80 @@
+"""The operators of a call that read its inputs: over their edges the gradient comes that the call contributes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from torchscan.torch_versions import next_node
+
+#: where the gradient of a tensor goes: the node that made it, and which of that node's results it is
+Source = tuple[Any, int]
+
+
+class Entry(NamedTuple):
+    """A call that has begun."""
+
+    #: the number of the first node that autograd may make in it
+    first_node: int
+    #: of each input that has one, by the number of its series
+    sources: dict[int, Source]
+
+
+class Edge(NamedTuple):
+    """An operator of a call that reads an input."""
+
+    node: Any
+    #: which of its gradients is that of the input
+    place: int
+
+
+class Contribution:
+    """The gradient that one call contributes to one input, as a row: the sum over the edges."""
+
+    def __init__(self, num_edges: int) -> None:
+        self.num_edges = num_edges
+        #: None before the first edge of a backward pass
+        self.row: int | None = None
+        #: the backward pass that the row is of
+        self.backward_pass: object = None
+
+
+def source_of(tensor: Tensor) -> Source | None:
+    """Return where the gradient of a tensor goes, or None if it is a leaf or has none."""
+    node = tensor.grad_fn
+    return None if node is None else (node, tensor.output_nr)
+
+
+def edges_of_call(entry: Entry, outputs: Iterable[Tensor]) -> Mapping[int, Sequence[Edge]] | None:
+    """Return the edges of a call's operators to its inputs, or None if not all of its operators are known.
+
+    An input that the call returns as it is has none: what reads the result cannot be told from what reads the input.
+
+    Autograd numbers the nodes of a thread. Those with numbers of the call are its own; if fewer are found from its outputs
+    than were made, one of the others may read an input, too, and lead to the loss by another way.
+    """
+    end = next_node()
+    ends = [source for tensor in outputs if (source := source_of(tensor)) is not None]
+    numbers = defaultdict[Source, list[int]](list)
+    for number, source in entry.sources.items():
+        if source not in ends:  # what is returned as it is has no edge of the call's, whoever reads it then
+            numbers[source].append(number)
+    if not numbers or end == entry.first_node:
+        return {}
+
+    found = defaultdict[int, list[Edge]](list)
+    seen: set[Any] = set()  # holds the nodes: torch makes another object of one that nobody holds
+    waiting = [node for node, _ in ends]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen or not entry.first_node <= node._sequence_nr() < end:
+            continue
+        seen.add(node)
+        for index, source in enumerate(node.next_functions):
+            for number in numbers.get(source, ()):
+                found[number].append(Edge(node, index))
+            waiting.append(source[0])
+    return found if len(seen) == end - entry.first_node else None

@@ -1,0 +1,71 @@
+"""A step as it lies in the memory, made into distributions."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchscan.live.channel import Message
+from torchscan.live.distributions import columns_of, saturated
+from torchscan.live.guests import Guests
+from torchscan.live.packing import Distributions
+from torchscan.live.sampled import Sampled, SampledValues
+from torchscan.live.schema import Announced, Series
+from torchscan.live.sinks.sink import Seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digested:
+    """What is known of a step."""
+
+    #: of its series, on the line
+    numbers: list[int]
+    series: list[Series]
+    found: Distributions
+    values: SampledValues
+
+    def numbered(self, numbers: Sequence[int]) -> Distributions:
+        """Return the distributions under the numbers that their series have in the file."""
+        return replace(self.found, numbers=numbers)
+
+    def seen(self, times: Mapping[str, Any]) -> Seen:
+        """Return the step as sinks are shown it."""
+        named = {each: self.found[place] for place, each in enumerate(self.series)}
+        return Seen(**times, distributions=named, values=self.values)
+
+
+class Digest:
+    """Reads steps. The process uses one thread from now on."""
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+        torch.set_num_threads(1)
+
+    def read(self, memory: mmap.mmap, at: int, message: Message, announced: Mapping[int, Announced]) -> Digested:
+        """Return what is known of the step that lies there."""
+        sampled = Sampled.read(memory, at, message)
+        numbers, rows = (column.tolist() for column in sampled.series.unbind(1))
+        known = [announced[number] for number in numbers]
+        series = [each.series for each in known]
+        values = SampledValues(sampled, series)
+        custom = self._guests.figures([values[each] for each in series]) if self._guests.has_statistics else {}
+        found = Distributions(
+            columns=columns_of(sampled),
+            numbers=range(len(series)),
+            rows=rows,
+            saturated=[_saturated_of(values, each) for each in known],
+            can_die=[each.can_die for each in known],
+            custom=custom,
+        )
+        return Digested(numbers=numbers, series=series, found=found, values=values)
+
+
+def _saturated_of(values: SampledValues, announced: Announced) -> float:
+    if announced.bounds is None:
+        return math.nan
+    return saturated(values[announced.series], *announced.bounds)

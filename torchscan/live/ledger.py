@@ -1,0 +1,135 @@
+"""A small file beside a run that outlives both of its processes: how many steps were sampled.
+
+The store says how many of them were written; the difference is lost. The file has its size from the
+beginning, so that it can be written where the disk is full, and the reason of that stands in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchscan.live.descriptors import above_standard
+from torchscan.live.schema import Phase
+
+_SIZE = 4096
+_MAGIC = b"torchscan ledger"
+#: the session, steps begun, the last of them, whether that is an evaluation
+_HEAD = struct.Struct("<16s16sQQQ")
+#: where the worker's text begins
+_TEXT = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What a ledger says of the last session of a run."""
+
+    session: str
+    #: steps of which sampling has begun
+    num_begun: int
+    #: the last of them
+    phase: Phase
+    step: int
+    #: what the worker has found out, as far as it could not write it to the store
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Ledger:
+    """An open ledger, in the training process or in its worker."""
+
+    def __init__(self, store: Path) -> None:
+        """``store``: the file of the run that it stands beside."""
+        self._file = _opened(store)
+
+    def begin(self, session: str) -> None:
+        """Begin a new session. The disk has room for the whole file from now on."""
+        head = _HEAD.pack(_MAGIC, session.encode(), 0, 0, 0)
+        os.pwrite(self._file, head.ljust(_SIZE, b"\0"), 0)
+
+    def note_begun(self, session: str, number: int, *, is_evaluation: bool, step: int) -> None:
+        """Note how many steps have begun, and the last of them."""
+        head = _HEAD.pack(_MAGIC, session.encode(), number, step, int(is_evaluation))
+        with contextlib.suppress(OSError):
+            os.pwrite(self._file, head, 0)
+
+    def tell(self, about: Mapping[str, Any]) -> None:
+        """Write down what the store cannot take. The longest that fits is kept."""
+        text = json.dumps(about).encode()
+        if len(text) < _SIZE - _TEXT:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._file, text.ljust(_SIZE - _TEXT, b"\0"), _TEXT)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def ledger_of(store: Path) -> Path:
+    """Return the file's name."""
+    return store.with_suffix(".ledger")
+
+
+def read_ledger(store: Path) -> Entry | None:
+    """Return what the ledger beside a store says, or None if there is none that can be read."""
+    try:
+        with ledger_of(store).open("rb") as file:
+            data = file.read(_SIZE)
+    except OSError:
+        return None
+    if len(data) < _SIZE or not data.startswith(_MAGIC):
+        return None
+    _, session, number, step, is_evaluation = _HEAD.unpack_from(data)
+    about: Any = None
+    with contextlib.suppress(ValueError):
+        about = json.loads(data[_TEXT:].rstrip(b"\0") or b"{}")
+    return Entry(
+        session=session.rstrip(b"\0").decode(errors="replace"),
+        num_begun=number,
+        phase="eval" if is_evaluation else "train",
+        step=step,
+        about=about if isinstance(about, dict) else {},
+    )
+
+
+def lock_for_worker(store: Path) -> int | None:
+    """Return a file that is locked until its last copy is closed, or None if a worker has it.
+
+    Unlike the trainer's own lock it is handed over: a worker keeps it after its trainer has ended.
+    """
+    number = _opened(store)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(number)
+        return None
+    except OSError:  # a file system without such locks
+        return number
+    return number
+
+
+def _opened(store: Path) -> int:
+    return above_standard(os.open(ledger_of(store), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
+
+def has_worker(store: Path) -> bool:
+    """Return whether a worker is writing, or has still to."""
+    try:
+        number = os.open(ledger_of(store), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(number)
+    return False

@@ -1,0 +1,258 @@
+"""Limits and types of what a run's file holds. A file may be broken, or made by someone who means harm."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from torchscan.live.schema import KINDS, Series
+
+#: bytes of one value: the data of the model's page are the longest
+MAX_VALUE = 2**28
+#: rows of a table
+MAX_ROWS = 200_000
+#: steps of SQLite's virtual machine that one question may take: a row takes some ten
+MAX_INSTRUCTIONS = 200_000_000
+#: bytes of a step when it is not compressed, and of the header of these
+MAX_STEP, MAX_HEADER = 2**27, 2**20
+#: a whole number that JavaScript still tells from the next one
+MAX_INTEGER = 2**53
+#: seconds since 1970: the end of the year 9999
+_MAX_TIME = 253_402_300_799
+#: ranks that train together
+_MAX_RANKS = 2**20
+#: characters of a name, and of a sentence about the run
+_MAX_NAME, _MAX_TEXT = 4096, 4096
+
+_HEADER = b"SQLite format 3\x00"
+#: beside a file of SQLite's
+_SIDECARS = ("-wal", "-shm", "-journal")
+#: the columns of each table
+_COLUMNS = {
+    "about": ("name", "value"),
+    "series": ("number", "path", "type_name", "kind", "name", "invocation"),
+    "steps": ("phase", "written", "step", "number", "time", "data"),
+    "events": ("time", "what"),
+}
+
+
+class BrokenRunError(Exception):
+    """Something in a run's file that is not as torchscan writes it. The text says what."""
+
+
+def require_file(path: Path) -> None:
+    """Refuse what is not a database in a plain file: reading a pipe or a device may never end."""
+    if not is_plain_file(path):
+        raise BrokenRunError("is not a file" if os.path.lexists(path) else "is not there")
+    with path.open("rb") as file:
+        start = file.read(len(_HEADER))
+    if start and start != _HEADER:
+        raise BrokenRunError("is not a database")
+    for each in _SIDECARS:
+        beside = path.with_name(path.name + each)
+        if os.path.lexists(beside) and not is_plain_file(beside):
+            raise BrokenRunError(f"has {beside.name!r} beside it, which is not a file")
+
+
+def is_plain_file(path: Path) -> bool:
+    """Return whether a path leads to a regular file, which can be opened without waiting."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):  # not there, or a name that no file has
+        return False
+
+
+def require_tables(kinds: Mapping[str, tuple[str, int]], columns_of: Callable[[str], list[tuple[str, int]]]) -> None:
+    """Refuse what computes its rows: views, virtual tables, generated columns, triggers.
+
+    ``kinds`` has the kind of everything in the database and the page where it begins, which is 0 for what has no rows of
+    its own; ``columns_of`` the columns of a table, and whether each is hidden.
+    """
+    odd = next((name for name, (kind, _) in kinds.items() if kind not in ("table", "index")), None)
+    if odd is not None:
+        raise BrokenRunError(f"has a {kinds[odd][0]} {odd!r}, which torchscan does not write")
+    for name, columns in _COLUMNS.items():
+        kind, page = kinds.get(name, ("", 0))
+        if kind != "table" or not page:
+            raise BrokenRunError(f"has no table {name!r}")
+        found = columns_of(name)
+        if [each for each, _ in found] != list(columns) or any(hidden for _, hidden in found):
+            raise BrokenRunError(f"has other columns in its table {name!r}")
+
+
+def json_of(text: object) -> Any:
+    """Return what JSON holds, with finite numbers and texts that can be printed."""
+    if not isinstance(text, str):
+        raise BrokenRunError(f"has a value {_named(text)} where JSON belongs")
+    try:
+        return _printable(json.loads(text, parse_constant=_refuse_constant, parse_float=_finite))
+    except (ValueError, RecursionError) as error:
+        raise BrokenRunError(f"has JSON that cannot be read ({str(error)[:80]})") from error
+
+
+def about_of_run(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run says of itself, checked; names that this version does not know stay."""
+    for name, is_right in _ABOUT.items():
+        if name in content and not is_right(content[name]):
+            raise BrokenRunError(f"says {str(content[name])[:40]!r} of its {name!r}")
+    return dict(content)
+
+
+def graph_of_run(graph: Any) -> dict[str, Any]:
+    """Return the data of the model's page, checked as far as a page counts on it."""
+    if not isinstance(graph, dict) or not _is_graph(graph):
+        raise BrokenRunError("has a graph of the model that cannot be drawn")
+    return graph
+
+
+def series_of_row(row: Sequence[Any]) -> tuple[int, Series]:
+    """Return a series and its number."""
+    number, path, type_name, kind, name, invocation = row
+    texts_are_right = all(_is_text(each, _MAX_NAME) for each in (path, type_name, name))
+    if not (_is_count(number) and texts_are_right and kind in KINDS and _is_count(invocation)):
+        raise BrokenRunError(f"has a series that is not one: {str(row)[:80]}")
+    series = Series(path=path, type_name=type_name, kind=kind, name=name, invocation=invocation)
+    return number, series
+
+
+def integer_of(value: object, what: str) -> int:
+    """Return a whole number from 0 to what JavaScript can count."""
+    if not _is_count(value):
+        raise BrokenRunError(f"has a {what} {_named(value)}")
+    return value
+
+
+def time_of(value: object) -> float:
+    """Return seconds since 1970, if it is a time that a calendar has."""
+    if not _is_time(value):
+        raise BrokenRunError(f"has a time {_named(value)}")
+    return float(value)
+
+
+def event_of(row: Sequence[Any]) -> tuple[float, str]:
+    """Return when something happened, and what; texts that are too long are cut."""
+    when, what = row
+    if not isinstance(what, str):
+        raise BrokenRunError(f"has an event {_named(what)}")
+    return time_of(when), what if len(what) <= _MAX_TEXT else f"{what[:_MAX_TEXT]} …"
+
+
+def _is_count(value: object, most: int = MAX_INTEGER) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value <= _MAX_TIME  # also not NaN
+
+
+def _is_text(value: object, most: int = _MAX_TEXT) -> bool:
+    return isinstance(value, str) and len(value) <= most
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _named(value: object) -> str:
+    return f"of type {type(value).__name__}" if isinstance(value, bytes) else f"{str(value)[:40]!r}"
+
+
+def _optional(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_right(value)
+
+
+#: what a run may say of itself, by its name
+_ABOUT: Mapping[str, Callable[[Any], bool]] = {
+    "model": _is_text,
+    "parameters": lambda value: _is_count(value, 2**63),
+    "fingerprint": _optional(_is_text),
+    "log": _are_texts,
+    "torchscan": _is_text,
+    "torch": _is_text,
+    "processes": lambda value: _is_count(value, _MAX_RANKS) and value > 0,
+    "ranks": lambda value: _is_count(value, _MAX_RANKS) and value > 0,
+    "missing": _are_texts,
+    "closed": lambda value: isinstance(value, bool),
+    "ended": _optional(_is_time),
+    "raised": _optional(_is_text),
+    "reached": _is_count,
+}
+
+
+def _is_graph(graph: Mapping[str, Any]) -> bool:
+    rows, levels = graph.get("rows"), graph.get("levels")
+    texts = all(isinstance(graph.get(name), str) for name in ("title", "error", "version"))
+    lists = all(_are_texts(graph.get(name)) for name in ("question", "remarks"))
+    parts = all(isinstance(graph.get(name), dict | None) for name in ("memory", "roofline"))
+    return (
+        texts
+        and lists
+        and parts
+        and _are_dicts(graph.get("verdicts"))
+        and _are_dicts(rows)
+        and _are_dicts(levels)
+        and all(_is_row(each, number, len(levels)) for number, each in enumerate(rows))
+        and all(_is_level(each, len(rows)) for each in levels)
+    )
+
+
+def _is_row(row: Mapping[str, Any], number: int, num_levels: int) -> bool:
+    """Return whether a row of the page is in an earlier one, the first in none."""
+    texts = all(isinstance(row.get(name), str) for name in ("name", "path", "key", "type", "rf"))
+    lists = all(_are_texts(row.get(name)) for name in ("input", "output"))
+    above = row.get("in")
+    is_placed = above is None if number == 0 else _is_count(above, number - 1)
+    has_level = "level" not in row or _is_count(row["level"], num_levels - 1)
+    return texts and lists and is_placed and has_level and _are_texts(row.get("calls", []))
+
+
+def _is_level(level: Mapping[str, Any], num_rows: int) -> bool:
+    nodes, edges = level.get("nodes"), level.get("edges")
+    if not _are_dicts(nodes) or not isinstance(edges, list):
+        return False
+    are_nodes = all(_is_node(each, num_rows) for each in nodes)
+    return are_nodes and all(_is_edge(each, len(nodes)) for each in edges)
+
+
+def _is_node(node: Mapping[str, Any], num_rows: int) -> bool:
+    texts = all(isinstance(node.get(name), str) for name in ("kind", "name", "shape"))
+    return texts and ("row" not in node or _is_count(node["row"], num_rows - 1))
+
+
+def _is_edge(edge: object, num_nodes: int) -> bool:
+    if not isinstance(edge, list) or len(edge) < 2:
+        return False
+    return all(_is_count(each, num_nodes - 1) for each in edge[:2])
+
+
+def _are_dicts(value: object) -> TypeGuard[list[dict[str, Any]]]:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
+
+
+def _printable(value: Any) -> Any:
+    """Return the same with a question mark for each half of a character, which no terminal takes."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, list):
+        return [_printable(each) for each in value]
+    if isinstance(value, dict):
+        return {_printable(name): _printable(each) for name, each in value.items()}
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is not finite")
+    return value

@@ -1,0 +1,104 @@
+"""State of objects that have neither items nor attributes: bytes, numbers in rows, random generators, iterators."""
+
+from __future__ import annotations
+
+import array
+import itertools
+import random
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+Step = Callable[[], object]
+
+#: larger arrays are not copied, so that what they hold is not put back (bytes)
+_LARGEST = 2**24
+
+_ROWS = (bytearray, array.array)
+_SEQUENCES: tuple[Any, ...] = ([], (), range(0), "", b"", bytearray())
+_ITERATORS = tuple(type(iter(each)) for each in _SEQUENCES)
+_OTHERS = (memoryview, random.Random, itertools.count)
+
+
+def has_plain_state(kind: type) -> bool:
+    """Return whether objects of this class are known here."""
+    return issubclass(kind, (*_ROWS, *_ITERATORS, *_OTHERS)) or _is_from_numpy(kind)
+
+
+def steps_for(value: Any) -> list[Step]:
+    """Return what puts the object back into its present state, if anything has to and can."""
+    kind = type(value)
+    for row in _ROWS:
+        if issubclass(kind, row):
+            copied = row.__getitem__(value, slice(None))
+            return [partial(_restore_row, row, value, copied)] if _is_small(copied) else []
+    if issubclass(kind, memoryview):
+        is_kept = not value.readonly and value.c_contiguous and value.nbytes <= _LARGEST
+        return [partial(_restore_view, value, value.tobytes())] if is_kept else []
+    if issubclass(kind, random.Random):
+        return [] if kind is random.SystemRandom else [partial(value.setstate, value.getstate())]
+    if issubclass(kind, itertools.count):
+        return [partial(_require_same_count, value, repr(value))]
+    if issubclass(kind, _ITERATORS):
+        return [partial(_restore_iterator, value, value.__reduce__())]
+    return _steps_for_numpy(value)
+
+
+def objects_in(value: Any) -> Iterable[Any]:
+    """Return the elements of a NumPy array of objects."""
+    dtype = getattr(value, "dtype", None) if _is_from_numpy(type(value)) else None
+    return value.ravel().tolist() if getattr(dtype, "hasobject", False) else ()
+
+
+def _is_small(row: Any) -> bool:
+    return memoryview(row).nbytes <= _LARGEST
+
+
+def _is_from_numpy(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "numpy"
+
+
+def _steps_for_numpy(value: Any) -> list[Step]:
+    numpy = sys.modules["numpy"]
+    if type(value) is numpy.ndarray:
+        is_kept = value.flags.writeable and value.nbytes <= _LARGEST
+        return [partial(_restore_array, value, value.copy())] if is_kept else []
+    if isinstance(value, numpy.random.Generator | numpy.random.BitGenerator):
+        bits = getattr(value, "bit_generator", value)
+        return [partial(setattr, bits, "state", bits.state)]
+    if isinstance(value, numpy.random.RandomState):
+        return [partial(value.set_state, value.get_state())]
+    return []
+
+
+def _restore_row(row: Any, value: Any, copied: Any) -> None:
+    if row.__ne__(value, copied):
+        row.__setitem__(value, slice(None), copied)
+
+
+def _restore_view(view: memoryview, copied: bytes) -> None:
+    if view.tobytes() != copied:
+        view.cast("B")[:] = copied
+
+
+def _restore_array(value: Any, before: Any) -> None:
+    if value.shape != before.shape:
+        value.shape = before.shape
+    if value.dtype.hasobject or value.tobytes() != before.tobytes():
+        value[...] = before
+
+
+def _restore_iterator(iterator: Any, before: tuple[Any, ...]) -> None:
+    _, _, *position = before
+    now = iterator.__reduce__()
+    if now[1:] == before[1:]:
+        return
+    if len(now) < len(before):  # it has let go of what it goes through
+        raise TypeError(f"a {type(iterator).__name__} was used up")
+    iterator.__setstate__(*position)
+
+
+def _require_same_count(count: itertools.count[Any], before: str) -> None:
+    if repr(count) != before:
+        raise TypeError(f"{before} went on to {count!r}")

@@ -1,0 +1,152 @@
+"""Errors for arguments of the wrong kind, found after a call of a public function has failed.
+
+Functions check what they can explain best. Where an argument of another type than the annotated one makes a call fail with an
+error of Python's or torch's instead, the annotation says what to give. Nothing is checked while calls succeed.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import numbers
+import os
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from torchscan.errors import InputError, TorchscanError
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+#: what Python and torch raise for values of the wrong kind
+_RAW = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, ArithmeticError, OSError)
+#: elements of a list or dict that are checked
+_MAX_CHECKED = 100
+_MAX_SHOWN = 60
+
+
+def explained(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Make errors for arguments of the wrong type InputErrors that name the argument."""
+
+    @functools.wraps(function)
+    def called(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        __tracebackhide__ = True  # pytest shows the line that asked
+        try:
+            return function(*args, **kwargs)
+        except TorchscanError:
+            raise
+        except _RAW as error:
+            message = _misfit(function, args, kwargs)
+            if message is None:
+                raise
+            raise InputError(message) from error
+
+    return called
+
+
+def _misfit(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the first argument that does not fit its annotation, or None if all fit."""
+    signature = inspect.signature(function)
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError:  # an argument is missing, or there are too many: Python says so
+        return None
+    for name, value in given.items():
+        parameter = signature.parameters[name]
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            continue
+        hint = _hint_of(parameter, function)
+        if not _fits(value, hint):
+            return f"{name} is {_shown(value)}: give {_words_for(hint)}"
+    return None
+
+
+def _hint_of(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
+    """Return the annotated type, or Any if its names are only known to type checkers."""
+    annotated = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    namespace = getattr(inspect.unwrap(function), "__globals__", {})
+    try:
+        return get_type_hints(annotated, namespace).get(parameter.name, Any)
+    except (NameError, TypeError, AttributeError):
+        return Any
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value is of an annotated type; True for annotations that are not understood."""
+    if hint in (Any, inspect.Parameter.empty):
+        return True
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is Literal:
+        return any(value is part or (type(value) is type(part) and value == part) for part in parts)
+    if hint is None or hint is type(None):
+        return value is None
+    if hint in _NUMBERS:
+        return isinstance(value, _NUMBERS[hint]) and not isinstance(value, bool)
+    if origin is collections.abc.Callable:
+        return callable(value)
+    if origin is not None:
+        return _fits_container(value, origin, parts)
+    try:
+        return isinstance(value, hint) if isinstance(hint, type) else True
+    except TypeError:  # protocols and typed dicts cannot be asked
+        return True
+
+
+_NUMBERS: Mapping[Any, type] = {int: numbers.Integral, float: numbers.Real}
+
+
+def _fits_container(value: Any, origin: Any, parts: Sequence[Any]) -> bool:
+    if not isinstance(origin, type) or not issubclass(origin, collections.abc.Iterable):
+        return not isinstance(origin, type) or isinstance(value, origin)
+    if not isinstance(value, origin) or isinstance(value, str | bytes):
+        return False
+    if isinstance(value, Mapping) and len(parts) == 2:
+        return _all_fit(value.keys(), parts[0]) and _all_fit(value.values(), parts[1])
+    if origin is not tuple and len(parts) == 1 and isinstance(value, collections.abc.Collection):
+        return _all_fit(value, parts[0])
+    return True
+
+
+def _all_fit(values: Iterable[Any], hint: Any) -> bool:
+    return all(_fits(value, hint) for value, _ in zip(values, range(_MAX_CHECKED), strict=False))
+
+
+_WORDS: Mapping[Any, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    type(None): "None",
+    os.PathLike: "a path",
+    collections.abc.Callable: "a function",
+}
+
+
+def _words_for(hint: Any) -> str:
+    """Return an annotation in words: ``int | None -> "a whole number or None"``."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        *before, last = dict.fromkeys(_words_for(part) for part in parts)
+        return f"{', '.join(before)} or {last}" if before else last
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, parts))}"
+    if hint in _WORDS or origin in _WORDS:
+        return _WORDS.get(hint) or _WORDS[origin]
+    kind = origin or hint
+    if isinstance(kind, type) and issubclass(kind, Mapping):
+        return "a dict"
+    if isinstance(kind, type) and issubclass(kind, collections.abc.Iterable) and origin is not None:
+        return "a list"
+    name = getattr(kind, "__name__", str(kind))
+    return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str | bytes | int | float | list | tuple | dict | type(None)):
+        text = repr(value)
+        return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+    return f"a {type(value).__name__}"
