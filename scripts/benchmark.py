@@ -106,8 +106,9 @@ def main() -> None:
         compare_joined()
         return
     if options.inspect:
-        from benchmark_inspection import measure_inspection
+        from benchmark_inspection import measure_checks, measure_inspection
 
+        measure_checks(options.only)
         measure_inspection(options.only)
         return
     if options.watch:

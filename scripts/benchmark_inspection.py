@@ -30,6 +30,17 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "transformer": (_transformer, (16, 128, 256)),
     "Inception-v3": (lambda: torchvision.models.inception_v3(init_weights=False, aux_logits=False), (2, 3, 299, 299)),
 }
+SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "tiny MLP": (lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), (16, 8)),
+    "MLP": (lambda: nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10)), (64, 784)),
+    "small CNN": (
+        lambda: nn.Sequential(
+            *(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 64, 3, 2), nn.BatchNorm2d(64), nn.ReLU()),
+            *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)),
+        ),
+        (16, 3, 32, 32),
+    ),
+}
 _ON_CUDA = torch.cuda.is_available()
 if _ON_CUDA:  # where these leave the device idle
     MODELS |= {
@@ -73,6 +84,28 @@ def _measured(model: nn.Module, x: Tensor) -> tuple[float, float, RunFacts]:
     assert facts is not None  # noqa: S101 - there was a round
     usual = statistics.median(plain)
     return statistics.median(watched) / usual, statistics.median(looking) / usual, facts
+
+
+def measure_checks(only: str) -> None:
+    """Print what a step costs after the timed ones, in which only loss, gradients and parameters are checked."""
+    chosen = {name: each for name, each in {**SMALL, **MODELS}.items() if only.lower() in name.lower()}
+    print(f"{'model':14}{'plain':>10}{'checked ÷ plain':>17}")
+    for name, (build, shape) in chosen.items():
+        plain, checked = _plain_and_checked(*_placed(build().train(), shape))
+        print(f"{name:14}{1e3 * plain:7.2f} ms{checked / plain:17.3f}", flush=True)
+
+
+def _plain_and_checked(model: nn.Module, x: Tensor) -> tuple[float, float]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    rounds = 100 if _seconds(model, x, optimizer) < 0.02 else _ROUNDS
+    plain, checked = [], []
+    for _ in range(rounds):
+        plain += _block(model, x, optimizer)
+        with inspect(model, warm_up=0, steps=1, device=None):
+            for _ in range(3):
+                _seconds(model, x, optimizer)
+            checked += _block(model, x, optimizer)
+    return statistics.median(plain), statistics.median(checked)
 
 
 def _block(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer, note: Note = _nothing) -> list[float]:

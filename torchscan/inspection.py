@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, get_args
@@ -16,6 +19,7 @@ from torchscan.recording.call_tree import Begun
 from torchscan.recording.request import require_module
 from torchscan.runtime.checks import Check, Checked
 from torchscan.runtime.findings import NonFinite
+from torchscan.runtime.guard import NonFiniteGuard
 from torchscan.runtime.inspector import Inspector
 from torchscan.runtime.provenance import provenance_of
 from torchscan.runtime.run import Inspected, RunFacts, Watched, run_of
@@ -36,12 +40,23 @@ class Run(Inspected):
         on_nonfinite: Reaction,
         checks: Sequence[Check],
         device: str | None,
+        guard: NonFiniteGuard | None = None,
     ) -> None:
-        listeners = _listener(on_nonfinite), _alarm_listener(on_nonfinite)
-        #: none once it is over: it holds the model
+        """``guard`` checks the steps of all models of a script; None: only those of this model are checked."""
+        self._listener = _listener(on_nonfinite)
+        #: None once enough steps are measured: it holds the model
         self._inspector: Inspector | None = Inspector(
-            model, listeners[0], tuple(checks), listeners[1], at_step=self._finish_after, warm_up=warm_up
+            model,
+            self._hear,
+            tuple(checks),
+            _alarm_listener(on_nonfinite),
+            at_step=self._finish_after,
+            warm_up=warm_up,
         )
+        self._own_guard = NonFiniteGuard(self._listener, model) if guard is None else None
+        self._guard = guard or self._own_guard
+        #: what the inspection found, as the guard knows it better; None: it is as it should be
+        self._refined: dict[tuple[int, str, str], NonFinite | None] = {}
         self._warm_up = warm_up
         self._steps = steps
         self._awaits_training = True
@@ -58,40 +73,83 @@ class Run(Inspected):
         """Follow the model from now on; where a hook of its call does this, with the call that is ``under_way``."""
         if self._inspector is None:
             raise InputError("this inspection is over: make another")
+        if self._guard is not None:
+            self._join(self._guard, self._inspector)
         self._inspector.start(under_way)
         return self
+
+    def _join(self, guard: NonFiniteGuard, inspector: Inspector) -> None:
+        """Have the guard know what is inspected closely."""
+        guard.inspected = weakref.ref(inspector.model)
+        followed = weakref.ref(inspector)
+
+        def has_found() -> bool:
+            current = followed()
+            return current is not None and current.is_started and current.has_found
+
+        def ours() -> AbstractContextManager[object]:
+            current = followed()
+            return nullcontext() if current is None or not current.is_started else current.ours()
+
+        guard.has_found, guard.ours = has_found, ours
+        if guard is self._own_guard:
+            guard.start()
+
+    def _hear(self, found: NonFinite) -> None:
+        """Tell of what the inspection has found, unless a GradScaler is looking for it, or the guard tells of it."""
+        guard = self._guard
+        if guard is None or not guard.is_started:
+            self._listener(found)
+            return
+        if guard.is_scaled and found.phase in ("backward", "loss"):
+            self._refined[_key(found)] = None
+            return
+        better = guard.refined(found)
+        self._refined[_key(found)] = better
+        if better is not None and found.phase != "loss":
+            self._listener(better)
 
     def finish(self) -> RunFacts:
         """Follow it no longer; what was found."""
         if self._inspector is not None and not self._inspector.is_started:
             raise InputError("this inspection has not been started: enter its context, or call start()")
+        try:
+            self._finish_measuring()
+        finally:
+            if self._own_guard is not None:
+                self._own_guard.finish()
+        return self.facts
+
+    def _finish_measuring(self) -> None:
+        """Measure no longer; the guard goes on."""
         inspector, self._inspector = self._inspector, None
         if inspector is not None:
             try:
                 inspector.finish()
             finally:  # it raises what it was told to
                 self._facts = self._facts_of(inspector)
-        return self.facts
 
     def abandon(self) -> None:
         """Follow it no longer, and find nothing."""
+        if self._own_guard is not None:
+            self._own_guard.finish()
         inspector, self._inspector = self._inspector, None
         if inspector is not None:
             inspector.finish()
 
     @property
     def is_finished(self) -> bool:
-        """Whether there are facts: it may have finished by itself."""
+        """True once enough steps are measured. Values are checked until :meth:`finish`."""
         return self._facts is not None
 
     def _finish_after(self, over: StepCounts) -> None:
         """An evaluation may come first, so its passes end nothing, unless it is known that none trains."""
         taken = over.trained if self._awaits_training else sum(over)
         if self._steps is not None and taken >= self._warm_up + self._steps:
-            self.finish()
+            self._finish_measuring()
 
     def _facts_of(self, inspector: Inspector) -> RunFacts:
-        watched = inspector.watched()
+        watched = self._with_refined(inspector.watched())
         expectation = self._expectation(inspector, watched)
         return run_of(
             watched,
@@ -100,6 +158,13 @@ class Run(Inspected):
             roofline=expectation.roofline,
             inner=expectation.inner,
         )
+
+    def _with_refined(self, watched: Watched) -> Watched:
+        """Return what was seen without what is as it should be."""
+        better = [self._refined.get(_key(found), found) for found in watched.nonfinite]
+        kept = tuple(found for found in better if found is not None)
+        dropped = len(better) - len(kept)
+        return replace(watched, nonfinite=kept, nonfinite_steps=watched.nonfinite_steps - dropped)
 
     def _expectation(self, inspector: Inspector, watched: Watched) -> Expectation:
         example = inspector.example_of(watched)
@@ -135,7 +200,7 @@ class Run(Inspected):
         """What was found. Raises while the inspection goes on."""
         if self._facts is None:
             raise InputError("the inspection is not finished: leave its context, or call finish()")
-        return self._facts
+        return self._facts if self._guard is None else self._facts.with_checks(self._guard.facts())
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write what was found as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""
@@ -147,19 +212,23 @@ class Run(Inspected):
 
     def __str__(self) -> str:
         """As a table, once it is finished."""
-        return repr(self) if self._facts is None else str(self._facts)
+        return repr(self) if self._facts is None else str(self.facts)
 
     def __repr__(self) -> str:
         """Whether it goes on, or what it has found."""
-        return "<Run: not finished>" if self._facts is None else f"<Run: {self._facts!r}>"
+        return "<Run: not finished>" if self._facts is None else f"<Run: {self.facts!r}>"
 
     def _repr_html_(self) -> str:
-        return repr(self) if self._facts is None else self._facts._repr_html_()
+        return repr(self) if self._facts is None else self.facts._repr_html_()
 
     @property
     def info(self) -> dict[str, Any]:
         """The calls, nested as the modules are."""
         return self.facts.info
+
+
+def _key(found: NonFinite) -> tuple[int, str, str]:
+    return found.step, found.phase, found.path
 
 
 def inspect(
@@ -177,10 +246,11 @@ def inspect(
 
     Args:
         warm_up: of several steps, how many of the first are left out.
-        steps: how many training steps are measured; when the next one begins, nothing is watched any more. Forward passes
-            without a backward pass, as in a validation, are measured apart and do not count. None: all.
-        on_nonfinite: what happens when a value is NaN or infinite that should not be: it is recorded, warned of as well, or
-            :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
+        steps: how many training steps are measured. In later ones the loss, the gradients and the parameters are checked for
+            NaN and Inf, and the call that is to blame is repeated on a copy to find the operator. Forward passes without a
+            backward pass, as in a validation, are measured apart and do not count. None: all are measured.
+        on_nonfinite: what happens when a value is NaN or infinite that should not be, in any step: it is recorded, warned of as
+            well, or :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
         checks: functions of a path, a kind ("output", "output_gradient", "parameter", "parameter_gradient") and a tensor. What
             they return is noted: a number, or an :class:`Alarm`; None is not.
         device: whose roofline says what each call should take. "auto" is the card that the model is on, or the CPU once that
@@ -195,6 +265,16 @@ def inspect(
     if device not in (None, "auto"):
         device_named(str(device))
     return Run(model, warm_up=warm_up, steps=steps, on_nonfinite=on_nonfinite, checks=checks, device=device)
+
+
+def guard_of(on_nonfinite: Reaction) -> NonFiniteGuard:
+    """Return what checks the steps of all models of a script."""
+    return NonFiniteGuard(_listener(on_nonfinite))
+
+
+def inspect_within(guard: NonFiniteGuard, model: nn.Module, *, steps: int, on_nonfinite: Reaction) -> Run:
+    """Return an inspection of a model in a script whose steps a guard checks."""
+    return Run(model, warm_up=1, steps=steps, on_nonfinite=on_nonfinite, checks=(), device="auto", guard=guard)
 
 
 def _listener(reaction: Reaction) -> Callable[[NonFinite], None]:

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes as without_modes
 from torch.utils._python_dispatch import _pop_mode as pop_mode
 
 __all__ = [
+    "FORMATS_STACK",
     "FUSES_GROUPED_QUERIES",
     "NO_BACKWARD_PASS",
     "RUNS_BACKWARD",
@@ -87,6 +88,7 @@ __all__ = [
     "prepare_optimizers",
     "print_options",
     "put_back_hooks",
+    "put_in",
     "recompile_reason",
     "reducing_verbs",
     "resizing_verbs",
@@ -502,6 +504,14 @@ def without_hooks_for_gradients() -> Iterator[None]:
 
 #: where the function is that Python's functions hand a graph to
 RUNS_BACKWARD: tuple[dict[str, Any], str] = (vars(torch.autograd), "_engine_run_backward")
+#: where the function is that anomaly mode asks for the frames that create a node
+FORMATS_STACK: tuple[dict[str, Any], str] = (vars(importlib.import_module("torch.fx.traceback")), "format_stack")
+
+
+def put_in(names: dict[str, Any], name: str, value: Any) -> Any:
+    """Put a value in the place of another one, which is returned."""
+    before, names[name] = names[name], value
+    return before
 
 
 def engine() -> Any:

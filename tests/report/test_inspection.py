@@ -23,7 +23,7 @@ from torchscan.report.table import FORMATS
 from torchscan.runtime.checks import Checked
 from torchscan.runtime.compiling import Compilation, CompiledFrame
 from torchscan.runtime.expected import Expected
-from torchscan.runtime.findings import NonFinite
+from torchscan.runtime.findings import CheckedModule, NonFinite
 
 #: a model of 10 ms, a tenth of it in the first layer, half of what that takes forward
 TIMES: dict[str, tuple[Times, Times]] = {
@@ -34,8 +34,9 @@ X = torch.ones(2, 4)
 
 
 def facts(**changes: Any) -> RunFacts:
-    """Nothing between the steps."""
-    return replace(run(TIMES), period=latency(NO_TIME), between=latency(NO_TIME), expected=None, **changes)
+    """Nothing between the steps, and nothing said about checks."""
+    given = {"checked_steps": None, **changes}
+    return replace(run(TIMES), period=latency(NO_TIME), between=latency(NO_TIME), expected=None, **given)
 
 
 def columns(run: RunFacts) -> list[str]:
@@ -235,6 +236,15 @@ def test_where_nothing_was_found_only_the_measuring_is_told() -> None:
     assert remarks(differing=1)[1] == (
         "Times are of the most common kind of step. 1 step left out: other calls or input shapes."
     )
+
+
+def test_the_number_of_checked_steps_is_told() -> None:
+    assert remarks(checked_steps=50)[1] == "50 steps checked for NaN and Inf: the loss, gradients and parameters."
+    assert remarks(checked_steps=0)[1] == "No step trained: only the measured steps were checked for NaN and Inf."
+    trained = (CheckedModule(name="G (Net)", steps=25), CheckedModule(name="D (Net)", steps=50))
+    assert remarks(checked_steps=50, trained=trained)[2] == "Modules that train: G (Net), 25 steps; D (Net), 50 steps."
+    skipped = remarks(skipped_steps=2, first_skipped=0)[0]
+    assert skipped == "GradScaler skipped 2 steps (first step 0), in which scaled gradients overflowed."
 
 
 def test_each_finding_is_a_sentence() -> None:

@@ -479,7 +479,7 @@ FAULTS: dict[str, Fault] = {
     "NaN in the input": Fault(model=lambda: _linear(4, 2), inputs=_of(1.0, math.nan, 1.0, 1.0), path="", phase="input",
                               operator=None),
     "a loss of 0 / 0": Fault(
-        model=lambda: _linear(4, 2), path="", phase="loss", operator=None, run=_loss(lambda y: ((y - y) / (y - y)).sum())
+        model=lambda: _linear(4, 2), path="", phase="loss", operator="div", run=_loss(lambda y: ((y - y) / (y - y)).sum())
     ),
     # only in the backward pass
     "gradient of a root at 0": Fault(
@@ -523,7 +523,7 @@ FAULTS: dict[str, Fault] = {
     ),
     # the optimizer
     "a step that is too large": Fault(
-        model=lambda: _with(nn.Linear(4, 1), weight=1e18), path="", phase="update", operator=None, what="Inf", run=_step(1e30),
-        weights=("weight", "bias"),
+        model=lambda: _with(nn.Linear(4, 1), weight=1e18), path="", phase="optimizer", operator="SGD", what="Inf",
+        run=_step(1e30), weights=("weight", "bias"),
     ),
 }  # fmt: skip

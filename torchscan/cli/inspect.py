@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchscan.inspection import Run
+    from torchscan.runtime.guard import NonFiniteGuard
     from torchscan.runtime.run import RunFacts
     from torchscan.runtime.script import LargestModule
     from torchscan.targets import Built
@@ -35,9 +36,10 @@ Here a TARGET is built with data, and its steps are real ones on this machine.""
 _SCRIPT = """\
 After -- comes a script as it is started: python train.py, python -m package.module. It runs in
 this process, with its own output, warnings and exit status; the table goes to standard error, or
-to --output. Steps are those of the largest module that trains, and after them nothing is watched
-any more. torch is imported before the script begins. Where it ends by os._exit or by a signal
-other than Ctrl-C, there is no table."""
+to --output. The first --steps steps of the largest module that trains are timed. Every training
+step of every module is checked for NaN and Inf, to the end of the script. torch is imported
+before the script begins. Where it ends by os._exit or by a signal other than Ctrl-C, there is no
+table."""
 _EXAMPLES = """\
 examples
   torchscan inspect torchvision:resnet50 --training --batch-size 8
@@ -46,9 +48,11 @@ examples
   torchscan inspect --steps 20 --save run.json --trace trace.json -- python -m package.train
   torchscan inspect --on-nonfinite raise -- python train.py"""
 _FOUND = """\
-Values that are NaN or infinite are found in any case, and who made them is said below the table.
-With --on-nonfinite warn it is said at once, too; with raise the step ends there, in a script by an
-exception, and the exit status is 1."""
+NaN and Inf are reported below the table, with the step, the module, the operator and the line.
+In timed steps every result and gradient is checked, in later ones the loss, the gradients before
+the optimizer's step and the parameters after it; the call that is to blame is then repeated. With
+--on-nonfinite warn they are reported at once, too; with raise the step ends there, in a script by
+an exception, and the exit status is 1."""
 
 #: seconds that the first process waits for what the others save
 _PATIENCE = 10.0
@@ -199,12 +203,14 @@ def _measured(options: argparse.Namespace, built: Built) -> tuple[RunFacts, NonF
 
 def _of_program(options: argparse.Namespace) -> int | None:
     """Run it and show what was seen. Its exit status is kept, unless it is fine and what was seen is not."""
+    from torchscan.inspection import guard_of
     from torchscan.runtime.script import LargestModule, program_of, run_program
 
     _refuse_what_is_for_targets(options)
     program = program_of(options.program)
     errors = sys.stderr  # a script may put another in its place, and close it
-    with LargestModule(partial(_watch, options)) as largest:
+    guard = guard_of(options.on_nonfinite)
+    with LargestModule(partial(_watch, options, guard), guard) as largest:
         status = run_program(program, is_last=options.is_last)
     if not largest.is_of_this_process:
         return status
@@ -214,10 +220,10 @@ def _of_program(options: argparse.Namespace) -> int | None:
     return status or shown
 
 
-def _watch(options: argparse.Namespace, module: nn.Module, trains: bool) -> Run:
-    from torchscan.inspection import inspect
+def _watch(options: argparse.Namespace, guard: NonFiniteGuard, module: nn.Module, trains: bool) -> Run:
+    from torchscan.inspection import inspect_within
 
-    run = inspect(module, steps=options.steps, on_nonfinite=options.on_nonfinite)
+    run = inspect_within(guard, module, steps=options.steps, on_nonfinite=options.on_nonfinite)
     if not trains:
         run.expect_evaluation()
     return run
@@ -244,7 +250,7 @@ def _show(largest: LargestModule, options: argparse.Namespace) -> int:
 def _facts_of(largest: LargestModule) -> tuple[RunFacts | None, NonFiniteError | None]:
     """What was found in the last step may only be raised now."""
     try:
-        return largest.facts(), None
+        return largest.facts(), largest.found_last
     except NonFiniteError as error:
         return largest.facts(), error
 

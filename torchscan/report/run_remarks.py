@@ -19,7 +19,7 @@ _WORTH_SAYING = 0.1
 
 def remarks_of(run: RunFacts) -> list[str]:
     """What was found comes first."""
-    return [*_findings(run), *_alarms(run), *_compiled(run), *_measured(run), *_expected(run)]
+    return [*_findings(run), *_alarms(run), *_skipped(run), *_compiled(run), *_measured(run), *_checked(run), *_expected(run)]
 
 
 class _InStep(Protocol):
@@ -81,9 +81,12 @@ def _when(alike: Sequence[_InStep]) -> str:
         one, several = "evaluation pass", "evaluation passes"
     else:
         one, several = "step", "steps"
+    first = min(alike, key=lambda each: each.step)
+    updates = getattr(first, "update", None)
+    number = f"{first.step}" if updates is None else f"{first.step} (optimizer step {updates})"
     if len(steps) == 1:
-        return f"{one.capitalize()} {min(steps)}"
-    return f"In {len(steps)} {several}, first in {one} {min(steps)}"
+        return f"{one.capitalize()} {number}"
+    return f"In {len(steps)} {several}, first in {one} {number}"
 
 
 def _more(number: int, what: str) -> list[str]:
@@ -135,6 +138,26 @@ def _measured(run: RunFacts) -> list[str]:
     medians = f"Medians of {_steps(run.num_timed)}{before}, {where}."
     forward_only = [] if run.trains else ["Evaluation only: no step has a backward pass."]
     return [medians, *forward_only, *_waiting(run), *_left_out(run), *_evaluation(run)]
+
+
+def _checked(run: RunFacts) -> list[str]:
+    """Return how many steps were checked for NaN and Inf."""
+    if run.checked_steps is None or not run.steps:
+        return []
+    if not run.checked_steps:
+        return ["No step trained: only the measured steps were checked for NaN and Inf."]
+    said = [f"{_steps(run.checked_steps)} checked for NaN and Inf: the loss, gradients and parameters."]
+    if run.trained:
+        said.append(f"Modules that train: {'; '.join(f'{each.name}, {_steps(each.steps)}' for each in run.trained)}.")
+    return said
+
+
+def _skipped(run: RunFacts) -> list[str]:
+    """Return how many steps a GradScaler skipped, as it should."""
+    if not run.skipped_steps:
+        return []
+    first = f"first step {run.first_skipped}"
+    return [f"GradScaler skipped {_steps(run.skipped_steps)} ({first}), in which scaled gradients overflowed."]
 
 
 def _waiting(run: RunFacts) -> list[str]:

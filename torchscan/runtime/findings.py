@@ -11,8 +11,9 @@ from torch import Tensor
 from torchscan.runtime.finiteness import look_at, range_of
 
 #: in a module's forward pass; in the backward pass of what it made; in what the model was given; in the gradient that it was
-#: given, by a loss; in parameters and buffers after the step, by the optimizer or whoever wrote to them
-Phase = Literal["forward", "backward", "input", "loss", "update"]
+#: given, by a loss; in gradients, between the backward pass and the optimizer's step; in parameters, by the optimizer; in
+#: parameters and buffers after the step, by something else
+Phase = Literal["forward", "backward", "input", "loss", "gradient", "optimizer", "update"]
 
 
 class Range(NamedTuple):
@@ -84,6 +85,14 @@ class NonFinite:
     inputs: tuple[Range, ...] = ()
     #: its parameters and buffers that are not finite
     weights: tuple[Bad, ...] = ()
+    #: how many parameters or gradients besides the one in ``weights`` are not finite
+    others: int = 0
+    #: the module that the path is in, where it is not the one that is inspected
+    root: str | None = None
+    #: steps that the optimizer had taken, where that is another number than ``step``
+    update: int | None = None
+    #: what is known about the cause
+    cause: str | None = None
     #: True if gradients were off: then ``step`` counts such passes
     is_evaluation: bool = False
 
@@ -94,24 +103,51 @@ class NonFinite:
 
     def __str__(self) -> str:
         """In a sentence or two."""
-        return f"{'evaluation pass' if self.is_evaluation else 'step'} {self.step}: {self.said}"
+        updates = "" if self.update is None else f" (optimizer step {self.update})"
+        return f"{'evaluation pass' if self.is_evaluation else 'step'} {self.step}{updates}: {self.said}"
 
     @property
     def said(self) -> str:
         """The same without the step."""
+        if self.phase in ("gradient", "optimizer"):
+            return f"{self._said_of_optimizer()}{self._reasons()}"
         counted = f" ({' and '.join(_counted(self.nan, self.inf))} of {self.numel:,} values)" if self.numel else ""
         head = f"the first {self.what} {self._where()}{counted}"
-        by = "" if self.operator is None else f", by {self.operator}{'' if self.line is None else f' at {self.line}'}"
+        by = "" if self.operator is None else f", by {self.operator}"
+        by += "" if self.line is None else f" at {self.line}"
         by += "" if self.then is None else f", whose Inf became NaN in {self.then}"
         by += "" if self.mask is None else f", of infinities from {self.mask}"
-        because = "" if self.unknown is None else f"; the operator is not known: {self.unknown}"
-        because += "" if self.unsure is None else f"; not quite sure: {self.unsure}"
         given = "" if not self.inputs else f"; given {'; '.join(map(str, self.inputs))}"
-        return f"{head}{by}{because}{given}"
+        return f"{head}{by}{self._reasons()}{given}"
+
+    def _reasons(self) -> str:
+        because = "" if self.cause is None else f"; {self.cause}"
+        because += "" if self.unknown is None else f"; the operator is not known: {self.unknown}"
+        return because + ("" if self.unsure is None else f"; not quite sure: {self.unsure}")
+
+    def _said_of_optimizer(self) -> str:
+        """Return a sentence about a parameter or its gradient, before or after the optimizer's step."""
+        first = self.weights[0] if self.weights else Bad("parameter", self.nan, self.inf, self.numel)
+        name = ".".join(filter(None, (self.path, first.name)))
+        of_root = "" if self.root is None else f" of {self.root}"
+        counted = f" ({' and '.join(_counted(first.nan, first.inf))} of {first.numel:,})"
+        number = len(self.weights) - 1 + self.others
+        more = f" and of {number} more" if self.phase == "gradient" else f" and {number} more"
+        more = more if number > 0 else ""
+        step = f"{self.operator or 'the optimizer'}{'' if self.line is None else f' at {self.line}'}"
+        if self.phase == "gradient":
+            since = "" if self.then is None else f" at {self.then}"
+            return (
+                f"the gradient of {name}{of_root}{counted}{more} was not finite before {step}, though backward(){since} "
+                "produced finite ones: it was written to in between"
+            )
+        return f"parameter {name}{of_root}{counted}{more} became {self.what} in {step}, though its gradient is finite"
 
     def _name(self) -> str:
         call = f", call {self.invocation + 1}" if self.invocation else ""
-        return f"{self.path or 'the model'} ({self.type_name}{call})"
+        if self.root is None:
+            return f"{self.path or 'the model'} ({self.type_name}{call})"
+        return f"{self.path} ({self.type_name}{call}) of {self.root}" if self.path else self.root
 
     def _where(self) -> str:
         name, weights = self._name(), " and its ".join(map(str, self.weights)) or "parameters or buffers"
@@ -122,10 +158,40 @@ class NonFinite:
         return {
             "forward": f"was made in {name}, forward{' in another thread' if self.in_thread else ''}",
             "backward": f"was made in {name}, backward",
-            "input": "was given to the model",
-            "loss": "came with the gradient, from what was made of the model's result",
+            "input": f"was given to {'the model' if self.root is None else self.root}",
+            "loss": self._where_in_loss(),
         }[self.phase]
+
+    def _where_in_loss(self) -> str:
+        if self.operator is None and self.unknown is None:
+            return "came with the gradient, from what was made of the model's result"
+        module = f" in {self.type_name}," if self.type_name else ""
+        return f"was made{module} between the model's result and the loss"
 
 
 def _counted(nan: int, inf: int) -> list[str]:
     return [f"{number:,} {name}" for number, name in ((nan, "NaN"), (inf, "Inf")) if number]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedModule:
+    """A module that trains, and in how many steps it was checked."""
+
+    name: str
+    steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardFacts:
+    """What the guard of a run has checked and found."""
+
+    #: training steps whose loss, gradients and parameters were checked, of the module that was inspected, or else of all
+    checked_steps: int = 0
+    #: modules that train, if there are several
+    trained: tuple[CheckedModule, ...] = ()
+    #: steps that a GradScaler skipped because scaled gradients overflowed, and the first of them
+    skipped_steps: int = 0
+    first_skipped: int | None = None
+    findings: tuple[NonFinite, ...] = ()
+    #: steps in which something was not finite
+    nonfinite_steps: int = 0

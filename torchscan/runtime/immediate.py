@@ -352,7 +352,9 @@ class ImmediateValues(Values):
         """Look at buffers, and at parameters after the last step: what spoils those before shows in the next one's results."""
         for path, module in modules:
             names = {f"{path}.{each.name}": each for each in bad_in(module, but_parameters=is_followed)}
-            bad = [each for name, each in names.items() if name not in self._memory.known_bad]
+            new = [each for name, each in names.items() if name not in self._memory.known_bad]
+            # a buffer of infinities is a mask that was made anew
+            bad = [each for each in new if each.nan or each.name not in module._buffers]
             self._memory.known_bad -= {f"{path}.{name}" for name in module._buffers} - set(names)
             self._memory.known_bad.update(names)
             if bad and self.first is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +49,13 @@ class Inspector:
         *,
         at_step: Callable[[StepCounts], object] | None = None,
         warm_up: int = 0,
+        is_second_look: bool = False,
     ) -> None:
-        """``at_step`` is called with the steps that are over when another one begins."""
+        """``at_step`` is called with the steps that are over when another one begins.
+
+        In a second look, within a pass of torchscan's own, all values are checked where they are produced.
+        """
+        self._is_second_look = is_second_look
         self._at_step = at_step
         #: with the modules, whose identity others could have after them
         self._paths = {id(module): (path, module) for path, module in modules_of(model)}
@@ -63,6 +69,7 @@ class Inspector:
         self._alarmed = alarmed
         self._parameters: dict[str, Tensor] = dict(model.named_parameters()) if checks else {}
         self._found = Memory()
+        self._found.is_alarmed = self._found.has_found = is_second_look
         self._memory = MemoryWatch(model)
         self._pool = EventPool()
         #: what the model was called with, without data, by its shapes; None: it must not be used once more
@@ -124,12 +131,27 @@ class Inspector:
         return self._kept.facts
 
     @property
+    def has_found(self) -> bool:
+        """True if something was found in the current step."""
+        return self._step.nonfinite is not None
+
+    @contextlib.contextmanager
+    def ours(self) -> Iterator[None]:
+        """Do something in the current step that is no part of its times."""
+        step = self._step
+        start = step.begin_looking()
+        try:
+            yield
+        finally:
+            step.end_looking(start)
+
+    @property
     def looking(self) -> int:
         """Nanoseconds that were spent on looking in the current step."""
         return self._step.looking
 
     def _path_of(self, module: nn.Module) -> str | None:
-        if is_recording():  # a pass of torchscan's own, of the same model
+        if is_recording() and not self._is_second_look:  # a pass of torchscan's own, of the same model
             return None
         if self._step.is_captured:  # to be run later; nodes of other streams would stop that
             self._leaves.let_go()

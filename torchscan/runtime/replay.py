@@ -73,7 +73,7 @@ class _Found(BaseException):
 
 def find_operator(module: nn.Module, given: Given, *, nan: bool) -> Operator:
     """The first operator in this call whose result has what its arguments have not: NaN if ``nan``, else infinities."""
-    unknown = _obstacle(module, given)
+    unknown = obstacle(module, given)
     if unknown is not None:
         return Operator(unknown=unknown)
     try:
@@ -87,7 +87,7 @@ def _replay(module: nn.Module, given: Given, nan: bool, undo: Undo) -> Operator 
     for context in (without_modes, without_hooks_for_gradients, as_written):
         undo.enter(context, is_of_process=False)
     keep_random_state(undo)
-    return _operator_in(_copy_of(module), copy_arguments(given, _own), nan)
+    return _operator_in(copy_of(module), copy_arguments(given, _own), nan)
 
 
 def _operator_in(own: nn.Module, given: Given, nan: bool) -> Operator | None:
@@ -155,7 +155,7 @@ def _own(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
 
-def _obstacle(module: nn.Module, given: Given) -> str | None:
+def obstacle(module: nn.Module, given: Given) -> str | None:
     """Why a call cannot be made again without anybody noticing."""
     original = original_of(module)
     if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
@@ -195,7 +195,8 @@ def _is_filled(cell: CellType) -> bool:
         return False
 
 
-def _copy_of(module: nn.Module) -> nn.Module:
+def copy_of(module: nn.Module) -> nn.Module:
+    """Return a copy of the module as it was written, without hooks of the user's."""
     own = copy.deepcopy(original_of(module))
     for each in own.modules():
         for hooks in _hooks_of(each):

@@ -7,7 +7,7 @@ import os
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +27,7 @@ from torchscan.runtime.compiling import Compilation
 from torchscan.runtime.exchanges import Exchange, Process
 from torchscan.runtime.expected import Expected, ExpectedTimes, expected_of, expected_times
 from torchscan.runtime.facts import COUNTED, InspectedCall, StepFacts
-from torchscan.runtime.findings import NonFinite
+from torchscan.runtime.findings import CheckedModule, GuardFacts, NonFinite
 from torchscan.runtime.provenance import RunProvenance
 from torchscan.runtime.step_time import require_step_time
 from torchscan.runtime.timeline import Timeline
@@ -180,6 +180,13 @@ class RunFacts(Result, Inspected):
     #: of each step with values that are not finite, who made the first of them; and in how many steps there were any
     nonfinite: tuple[NonFinite, ...] = ()
     nonfinite_steps: int = 0
+    #: training steps whose loss, gradients and parameters were checked, the measured ones and those after them; None: not known
+    checked_steps: int | None = None
+    #: modules that train, where there are several, with the steps in which each was checked
+    trained: tuple[CheckedModule, ...] = ()
+    #: steps that a GradScaler skipped because scaled gradients overflowed, and the first of them
+    skipped_steps: int = 0
+    first_skipped: int | None = None
     #: what the roofline of the device expects; None: it is not known
     expected: Expected | None = None
     #: what checks of the user's said, in all steps
@@ -192,6 +199,18 @@ class RunFacts(Result, Inspected):
     process: Process | None = None
     #: what each step does together with other processes, in the order in which this one comes to it
     exchanges: tuple[Exchange, ...] = ()
+
+    def with_checks(self, checked: GuardFacts) -> RunFacts:
+        """Return these facts with what the cheap check of every step has found."""
+        return replace(
+            self,
+            nonfinite=_first_in_each_step(self.nonfinite, checked.findings),
+            nonfinite_steps=max(self.nonfinite_steps, checked.nonfinite_steps),
+            checked_steps=checked.checked_steps,
+            trained=checked.trained,
+            skipped_steps=checked.skipped_steps,
+            first_skipped=checked.first_skipped,
+        )
 
     def __repr__(self) -> str:
         """A short one: there may be thousands of calls."""
@@ -313,6 +332,18 @@ class Watched:
     checked: Sequence[Checked] = ()
     process: Process | None = None
     compilation: Compilation | None = None
+
+
+def _first_in_each_step(close: Sequence[NonFinite], cheap: Sequence[NonFinite]) -> tuple[NonFinite, ...]:
+    """Return one finding for each step: that of the close inspection, unless it only saw what came of it."""
+    evaluated = [found for found in close if found.is_evaluation]
+    close = [found for found in close if not found.is_evaluation]
+    late = {found.step: found for found in close if found.phase in ("loss", "update")}
+    sure = {found.step: found for found in close if found.step not in late}
+    of_others = [found for found in cheap if found.root is not None]
+    own = {found.step: found for found in cheap if found.root is None}
+    every = [*{**late, **own, **sure}.values(), *of_others, *evaluated]
+    return tuple(sorted(every, key=lambda found: found.step))
 
 
 def run_of(

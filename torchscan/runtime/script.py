@@ -29,7 +29,9 @@ from torchscan.errors import AlarmError, InputError, NonFiniteError
 from torchscan.recording.call_tree import Begun
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
+from torchscan.runtime.guard import NonFiniteGuard
 from torchscan.runtime.run import RunFacts
+from torchscan.runtime.second_look import is_looking_again
 from torchscan.torch_versions import compile_callbacks, forget_hooks, not_compiled
 
 _FINE, _FAILED, _INTERRUPTED = 0, 1, 130
@@ -233,9 +235,10 @@ class LargestModule:
     watched. A module trains if it is called with gradients on, and has a parameter that requires one.
     """
 
-    def __init__(self, watch: Callable[[nn.Module, bool], Watch]) -> None:
-        """``watch`` is given a module, and whether it trains."""
+    def __init__(self, watch: Callable[[nn.Module, bool], Watch], guard: NonFiniteGuard) -> None:
+        """``watch`` is given a module, and whether it trains. ``guard`` checks the steps of all modules to the end."""
         self._make_watch = watch
+        self._guard = guard
         self._watch: Watch | None = None
         self._watched: Callable[[], nn.Module | None] = _nothing
         #: whether it trains, and how many parameters it has
@@ -248,6 +251,8 @@ class LargestModule:
         self._filters = warnings.catch_warnings()
         self._hook: Callable[..., None] = self._before
         self._compiler = CompileWatch(self._look_away, self._look)
+        #: what was found when the program was over
+        self.found_last: NonFiniteError | None = None
         #: of torchscan, on the way: the program goes on without being watched
         self.mistake: Exception | None = None
 
@@ -256,10 +261,15 @@ class LargestModule:
         self._filters.__enter__()
         warnings.filterwarnings("ignore", _OF_HOOKS, UserWarning)
         self._look()
+        self._guard.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Look no longer."""
+        try:
+            self._guard.finish()
+        except NonFiniteError as error:  # of a device, whose last step could only be read now
+            self.found_last = error
         self._look_no_longer()
         self._filters.__exit__(None, None, None)
 
@@ -297,7 +307,7 @@ class LargestModule:
                 self._watch.abandon()
 
     def _before(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        if is_dynamo_compiling() or is_recording() or not self.is_of_this_process:
+        if is_dynamo_compiling() or is_recording() or is_looking_again() or not self.is_of_this_process:
             return
         self._compiler.listen()  # it may have been loaded since
         try:

@@ -114,6 +114,14 @@ class Step:
         """Nanoseconds that were spent on looking."""
         return self._times.looking
 
+    def begin_looking(self) -> int:
+        """Begin something that is no part of its times; return when."""
+        return self._times.begin_looking()
+
+    def end_looking(self, start: int) -> None:
+        """End it."""
+        self._times.end_looking(start)
+
     @property
     def is_captured(self) -> bool:
         """Whether what runs on the device now is captured: nothing of it takes place in this step."""

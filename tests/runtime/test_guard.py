@@ -1,0 +1,150 @@
+"""After the timed steps, the loss, gradients and parameters of every step are checked to the end."""
+
+from __future__ import annotations
+
+import gc
+import math
+import weakref
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules import module as torchs
+
+from torchscan import NonFiniteError
+from torchscan.inspection import inspect
+from torchscan.torch_versions import RUNS_BACKWARD
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 4))
+
+
+def take(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor | None = None) -> Tensor:
+    loss = F.cross_entropy(model(torch.randn(16, 8) if x is None else x), torch.randint(4, (16,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def places() -> list[object]:
+    """What is replaced or added while steps are checked."""
+    scaler = vars(torch.amp.GradScaler)
+    hooks = [len(torchs._global_forward_hooks), len(torchs._global_forward_pre_hooks)]
+    return [*hooks, RUNS_BACKWARD[0][RUNS_BACKWARD[1]], scaler["scale"], scaler["step"], torch.is_anomaly_enabled()]
+
+
+def test_it_is_raised_in_the_step_that_makes_it_and_everything_is_put_back() -> None:
+    model, before = net(), places()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    run = inspect(model, steps=2, on_nonfinite="raise").start()
+    for _ in range(12):
+        take(model, optimizer)
+    with pytest.raises(NonFiniteError, match="step 12: the first NaN was given to the model"):
+        take(model, optimizer, torch.full((16, 8), math.nan))
+    run.finish()
+    assert places() == before
+    assert (run.facts.steps, run.facts.checked_steps) == (2, 13)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_the_numbers_of_timed_and_checked_steps_are_printed() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with inspect(model, steps=3) as run:
+        for _ in range(9):
+            take(model, optimizer)
+    text = " ".join(str(run).split())
+    assert "Medians of 3 steps after 1 to warm up" in text
+    assert "9 steps checked for NaN and Inf" in text
+
+
+def test_training_is_the_same_bit_by_bit() -> None:
+    def trained(*, is_checked: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = net()
+        optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+        if not is_checked:
+            return [*(take(model, optimizer) for _ in range(12)), *model.state_dict().values(), torch.rand(1)]
+        with inspect(model, steps=1):
+            return [*(take(model, optimizer) for _ in range(12)), *model.state_dict().values(), torch.rand(1)]
+
+    for one, other in zip(trained(is_checked=False), trained(is_checked=True), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_second_look_changes_nothing() -> None:
+    """Random state, running statistics and gradients are as without it."""
+
+    def trained(*, is_checked: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        inputs = [torch.randn(16, 8) for _ in range(6)]
+        inputs[4][0] = math.nan
+
+        def run() -> list[Tensor]:
+            for x in inputs:
+                take(model, optimizer, x)
+            gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+            return [*model.state_dict().values(), *gradients, torch.rand(1)]
+
+        if not is_checked:
+            return run()
+        with inspect(model, steps=1) as inspected:
+            made = run()
+        assert [found.step for found in inspected.facts.nonfinite] == [4]
+        return made
+
+    for one, other in zip(trained(is_checked=False), trained(is_checked=True), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_model_is_let_go_while_steps_of_others_are_checked() -> None:
+    kept, other = net(), net()
+    gone = weakref.ref(other)
+    optimizer = torch.optim.SGD(kept.parameters(), 0.1)
+    with inspect(kept, steps=1):
+        take(other, torch.optim.SGD(other.parameters(), 0.1))
+        del other
+        take(kept, optimizer)
+        gc.collect()
+        assert gone() is None
+
+
+def test_a_gradient_that_overflows_with_its_scale_is_a_skipped_step() -> None:
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=3e38, backoff_factor=1e-30)
+    with inspect(model, steps=1, on_nonfinite="raise") as run:
+        for _ in range(6):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.full((2, 8), 100.0)).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert (run.facts.skipped_steps, run.facts.first_skipped, run.facts.nonfinite) == (1, 0, ())
+    assert "GradScaler skipped 1 step" in str(run)
+
+
+def test_the_optimizer_of_another_model_is_none_of_this_inspection() -> None:
+    model, other = net(), nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    foreign = torch.optim.SGD(other.parameters(), lr=math.inf)
+    with inspect(model, steps=1) as run:
+        for _ in range(4):
+            take(model, optimizer)
+            foreign.zero_grad()
+            other(torch.randn(2, 8)).sum().backward()
+            foreign.step()
+    assert run.facts.nonfinite == ()
+
+
+def test_anomaly_mode_of_the_users_stays_on() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with torch.autograd.set_detect_anomaly(True, check_nan=False), inspect(model, steps=1):
+        for _ in range(4):
+            take(model, optimizer)
+            assert torch.is_anomaly_enabled()

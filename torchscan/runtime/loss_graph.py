@@ -1,0 +1,265 @@
+"""The graph between models and a loss, seen from the tensor that ``backward()`` is called on.
+
+It shows what a script computes outside of modules. Operators are known from the nodes of the graph, which keep some of their
+operands and results until the backward pass. Lines are known because torch's anomaly mode notes them: it is on from the result
+of a model to the loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from torchscan.runtime.finiteness import FINE, Look, is_readable, look_at
+from torchscan.torch_versions import unseen, without_torch_function
+
+#: nodes that are followed
+_MAX_NODES = 256
+_SAVED = "_saved_"
+#: results that nodes keep
+_RESULTS = ("result", "output", "result0", "output0")
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
+_TORCH = str(PurePath(torch.__file__).parent)
+_OURS = str(PurePath(__file__).parent.parent)
+#: nodes that fill in values from outside, which are masks
+_FILLS = frozenset({"MaskedFillBackward0", "MaskedFillBackward1", "WhereBackward0", "FillBackward0", "ScatterBackward1"})
+#: gradients this small are kept instead of checked
+_SMALL = 2**16
+
+
+class LossGraph:
+    """The nodes between roots' results and the tensor that a backward pass starts at, in the order of their creation."""
+
+    def __init__(self, start: Iterable[Tensor], is_inside: Callable[[int], bool]) -> None:
+        """Stop at nodes whose number ``is_inside`` a call of a module with parameters."""
+        nodes: dict[Node, None] = {}
+        waiting = [each.grad_fn for each in start]
+        while waiting and len(nodes) < _MAX_NODES:
+            node = waiting.pop()
+            if node is None or node in nodes or hasattr(node, "variable") or is_inside(node._sequence_nr()):
+                continue
+            nodes[node] = None
+            waiting.extend(following for following, _ in node.next_functions)
+        self.nodes = sorted(nodes, key=_number_of)
+        self.names = tuple(each.name() for each in self.nodes)
+        self._index = {node: index for index, node in enumerate(self.nodes)}
+        #: gradients that each node computed: kept, or how they looked
+        self._gradients: dict[int, Look | list[Tensor]] = {}
+        self._operands_of: dict[Node, Tensor] | None = None
+
+    # -- lines ---------------------------------------------------------------------------------------------------------
+
+    def line(self, index: int) -> str | None:
+        """Return the line that created a node."""
+        return _line_of(self.nodes[index]) if self.nodes else None
+
+    # -- forward -------------------------------------------------------------------------------------------------------
+
+    def source(self, *, nan: bool) -> int | None:
+        """Return the index of the first node whose result is NaN (or else infinite), as far as nodes keep what tells.
+
+        An infinity that becomes NaN is the source of it.
+        """
+        first_inf = None
+        for index, node in enumerate(self.nodes):
+            look = self._result_of(node)
+            if look is None or look is FINE:
+                continue
+            if node.name() in _FILLS:
+                if not look.nan:
+                    continue
+            elif not look.nan and first_inf is None and not self._has_bad_operand(node):
+                first_inf = index
+            if look.nan or not nan:
+                return index if first_inf is None else first_inf
+        return first_inf
+
+    def becomes_nan(self, index: int) -> int | None:
+        """Return the node after ``index`` that makes NaN of infinities."""
+        for other in range(index, len(self.nodes)):
+            look = self._result_of(self.nodes[other])
+            if look is not None and look.nan:
+                return other
+        return None
+
+    def operands(self, index: int) -> Iterator[tuple[str, Tensor]]:
+        """Yield what the node keeps of what it was given."""
+        for name, value in _saved(self.nodes[index]):
+            if name not in _RESULTS and isinstance(value, Tensor) and is_readable(value):
+                yield name, value
+
+    def first_look(self, index: int) -> Look:
+        """Return how the result of a node looks."""
+        return self._result_of(self.nodes[index]) or FINE
+
+    def size(self, index: int) -> int:
+        """Return the number of values of a node's result, or 0 if it is not known."""
+        shapes = getattr(self.nodes[index], "_input_metadata", ())
+        return sum(math.prod(each.shape) for each in shapes)
+
+    def _result_of(self, node: Node) -> Look | None:
+        """Return how its result looks, or None if nothing tells."""
+        saved = dict(_saved(node))
+        for name in _RESULTS:
+            if isinstance(saved.get(name), Tensor):
+                return _look(saved[name])
+        operand = self._operands().get(node)
+        if operand is not None:
+            return _look(operand)
+        again = _computed(node, saved)
+        if again is not None:
+            return _look(again)
+        factors = [saved[name] for name in _operand_names(node) if isinstance(saved.get(name), Tensor)]
+        looks = [look for look in map(_look, factors) if look.nan]
+        return looks[0] if looks else None
+
+    def _operands(self) -> dict[Node, Tensor]:
+        """Return the results of nodes that are kept by the nodes that take them."""
+        if self._operands_of is None:
+            self._operands_of = {}
+            for node in self.nodes:
+                saved = dict(_saved(node))
+                for (following, _), name in zip(node.next_functions, _operand_names(node), strict=False):
+                    if following is not None and isinstance(saved.get(name), Tensor):
+                        self._operands_of.setdefault(following, saved[name])
+        return self._operands_of
+
+    def _has_bad_operand(self, node: Node) -> bool:
+        saved = dict(_saved(node))
+        values = [saved[name] for name in _operand_names(node) if isinstance(saved.get(name), Tensor)]
+        return any(_look(each) is not FINE for each in values)
+
+    # -- backward ------------------------------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Note the gradients that the nodes compute."""
+        for index, node in enumerate(self.nodes):
+            node.register_hook(_Noted(self._gradients, index))
+
+    def gradient_source(self) -> tuple[int, Look] | None:
+        """Return the first node, in the order of the backward pass, whose gradient is not finite."""
+        for index in reversed(range(len(self.nodes))):
+            noted = self._gradients.get(index, FINE)
+            look = noted if isinstance(noted, Look) else sum(map(_look, noted), FINE)
+            if not look.is_fine:
+                return index, look
+        return None
+
+    def close(self) -> None:
+        """Let go of gradients."""
+        self._gradients.clear()
+
+
+class _Noted:
+    """A hook on a node that keeps small gradients and checks large ones."""
+
+    __slots__ = ("_gradients", "_index")
+
+    def __init__(self, gradients: dict[int, Look | list[Tensor]], index: int) -> None:
+        self._gradients = gradients
+        self._index = index
+
+    def __call__(self, made: Sequence[Tensor | None], _given: object) -> None:
+        tensors = [each for each in made if each is not None and is_readable(each)]
+        if sum(each.numel() for each in tensors) <= _SMALL or any(each.is_cuda for each in tensors):
+            self._gradients[self._index] = tensors
+        else:
+            self._gradients[self._index] = sum(map(_look, tensors), FINE)
+
+
+def operator_of(name: str) -> str:
+    """Return the operator that a node belongs to: ``aten.log`` of ``LogBackward0``."""
+    stem = re.sub(r"Backward\d*$", "", name)
+    if stem == name or "::" in name or not re.search(r"Backward\d+$", name):
+        return name  # a function of the user's
+    return f"aten.{_snake(stem)}"
+
+
+def _snake(stem: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
+
+
+def _number_of(node: Node) -> int:
+    number: int = node._sequence_nr()
+    return number
+
+
+def _look(tensor: Tensor) -> Look:
+    return look_at(tensor) if is_readable(tensor) else FINE
+
+
+def _saved(node: Node) -> Iterator[tuple[str, Any]]:
+    for name in dir(node):
+        if name.startswith(_SAVED):
+            try:
+                value = getattr(node, name)
+            except RuntimeError:  # it is freed
+                continue
+            is_negative = type(value) is int and value >= 2**63  # torch shows it without its sign
+            yield name.removeprefix(_SAVED), value - 2**64 if is_negative else value
+
+
+def _operand_names(node: Node) -> tuple[str, ...]:
+    """Return the names of operands in the order of the nodes that made them."""
+    name = node.name()
+    if name.startswith(("Mul", "Div", "Pow", "Xlogy", "Atan2", "Fmod", "Remainder")):
+        return ("self", "exponent" if name.startswith("Pow") else "other")
+    return ("self",)
+
+
+def _computed(node: Node, saved: dict[str, Any]) -> Tensor | None:
+    """Compute the result of a node again from what it keeps, or return None if that is not enough."""
+    stem = re.sub(r"Backward\d+$", "", node.name())
+    if stem == "Mean" and saved.get("self_sym_numel") == 0:
+        return torch.tensor(math.nan)
+    if stem == "Div" and isinstance(saved.get("other"), Tensor) and not isinstance(saved.get("self"), Tensor):
+        return _quotient_by(saved["other"])
+    packet = getattr(torch.ops.aten, _snake(stem), None)
+    if packet is None or not saved:
+        return None
+    for overload in packet.overloads():
+        arguments = _arguments_for(getattr(packet, overload)._schema.arguments, saved)
+        if arguments is not None:
+            with contextlib.suppress(Exception):  # the node may keep something else under this name
+                with unseen(), without_torch_function():
+                    made = getattr(packet, overload)(**arguments)
+                first = made[0] if isinstance(made, tuple) else made
+                return first if isinstance(first, Tensor) else None
+    return None
+
+
+def _quotient_by(other: Tensor) -> Tensor | None:
+    """Return what no numerator saves from being infinite or NaN."""
+    with unseen():
+        return 1 / other if bool((other == 0).any()) else None
+
+
+def _arguments_for(declared: Sequence[Any], saved: dict[str, Any]) -> dict[str, Any] | None:
+    arguments = {}
+    for each in declared:
+        if each.name in saved and (saved[each.name] is not None or not isinstance(each.type, torch.TensorType)):
+            arguments[each.name] = saved[each.name]
+        elif not each.has_default_value():
+            return None
+    has_tensor = any(isinstance(value, Tensor) for value in arguments.values())
+    return arguments if has_tensor else None
+
+
+def _line_of(node: Node) -> str | None:
+    """Return ``train.py:12 (in loss)``: as the guard noted it, or as torch did, if the user has anomaly mode on."""
+    metadata: Any = node.metadata
+    for entry in reversed(metadata.get("traceback_") or []):
+        frame = _FRAME.search(entry)
+        if frame is None:
+            return str(entry)
+        if not frame["file"].startswith((_TORCH, _OURS)):
+            return f"{PurePath(frame['file']).name}:{frame['line']} (in {frame['function']})"
+    return None

@@ -1,0 +1,260 @@
+"""Calls of modules that are in no other module's call: models, parts that a script calls one by one, loss modules.
+
+What a call is given is kept until its gradients have been used, so that it can be repeated if something is not finite. Results
+of other calls are referred to weakly: keeping them would keep activations.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.recording.call_tree import Given, is_in_backward_pass
+from torchscan.runtime.finiteness import version_of
+from torchscan.torch_versions import is_capturing, next_node
+
+#: calls that are remembered at once
+_MAX_CALLS = 32
+#: bytes of one gradient of a result that are kept for a second look
+_MAX_GRADIENT_BYTES = 2**26
+#: bytes of one call's inputs that are kept
+_MAX_INPUT_BYTES = 2**30
+
+
+class _Weak:
+    """An argument that is the result of something else."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = weakref.ref(tensor)
+
+
+class _NotKept:
+    """An argument that is too large to keep, or in a container with results of other calls."""
+
+
+class ModuleSteps:
+    """The number of training steps of one module: its calls, up to the backward pass that reaches them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = weakref.ref(module)
+        self.type_name = type(module).__name__
+        self.has_parameters = any(True for _ in module.parameters())
+        #: the name that the user's code has for it, if it is known
+        self.variable: str | None = None
+        #: True until its first call is noted
+        self.is_new = True
+        #: steps that have begun
+        self.begun = 0
+        #: True once a backward pass has reached the step that goes on
+        self.is_reached = True
+
+    def begin(self) -> int:
+        """Return the number of the step that a call belongs to which begins now."""
+        return self.begun if self.is_reached else self.begun - 1
+
+    def note_graph(self, number: int) -> None:
+        """Count a call whose result has a graph."""
+        if number == self.begun:
+            self.begun += 1
+        self.is_reached = False
+
+
+class RootCall:
+    """One call, with what is needed to repeat it."""
+
+    def __init__(self, module: nn.Module, steps: ModuleSteps, args: tuple[Any, ...]) -> None:
+        self.module = weakref.ref(module)
+        self.steps = steps
+        self.step = steps.begin()
+        self.thread = threading.get_ident()
+        self.has_grad = torch.is_grad_enabled()
+        self.random_state = torch.get_rng_state()
+        self.cuda_random_state = torch.cuda.get_rng_state() if _uses_cuda() else None
+        self.autocast = _autocast_now()
+        self.args = tuple(map(_kept, args))
+        self.kwargs: dict[str, Any] = {}
+        self.versions = [(weakref.ref(each), version_of(each)) for each in tensors_in(args)]
+        #: numbers of the nodes that it makes: from the first up to the last, which is not its own
+        self.first_node = self.last_node = next_node()
+        self.outputs: list[weakref.ref[Tensor]] = []
+        #: by index of the output; None: too large to keep
+        self.gradients: dict[int, Tensor | None] = {}
+        self.has_graph = self.is_reached = False
+        self._graph: weakref.ref[Any] | None = None
+
+    def close(self, kwargs: dict[str, Any], result: object) -> None:
+        """Note what it returns."""
+        self.last_node = next_node()
+        self.kwargs = {name: _kept(value) for name, value in kwargs.items()}
+        outputs = tensors_in(result)
+        self.outputs = [weakref.ref(each) for each in outputs]
+        for index, each in enumerate(outputs):
+            if each.grad_fn is not None:
+                self._follow(index, each)
+        if self.has_graph:
+            self.steps.note_graph(self.step)
+
+    def _follow(self, index: int, output: Tensor) -> None:
+        self.has_graph = True
+        noted = _Gradient(self, index, output.output_nr)
+        output.grad_fn.register_prehook(noted)  # type: ignore[union-attr] # it has one
+        self._graph = weakref.ref(noted)
+
+    @property
+    def awaits_gradient(self) -> bool:
+        """True while a backward pass can still reach it."""
+        return self.has_graph and not self.is_reached and self._graph is not None and self._graph() is not None
+
+    def made_node(self, number: int) -> bool:
+        """Return whether the node with this number was made in it."""
+        return self.first_node <= number < self.last_node
+
+    def given(self) -> Given | str:
+        """Return the arguments, or the reason why they are no longer there."""
+        if any((tensor := reference()) is not None and version_of(tensor) != version for reference, version in self.versions):
+            return "what it was given has been written to since"
+        values = [*self.args, *self.kwargs.values()]
+        if any(isinstance(each, _NotKept) for each in values):
+            return "what it was given was too large to keep"
+        if any(isinstance(each, _Weak) and each.tensor() is None for each in values):
+            return "what it was given is gone"
+        return tuple(map(_alive, self.args)), {name: _alive(value) for name, value in self.kwargs.items()}
+
+
+class _Gradient:
+    """A hook that notes the gradient of one output. It lives as long as the graph."""
+
+    __slots__ = ("__weakref__", "_call", "_index", "_output_nr")
+
+    def __init__(self, call: RootCall, index: int, output_nr: int) -> None:
+        self._call = weakref.ref(call)
+        self._index = index
+        self._output_nr = output_nr
+
+    def __call__(self, gradients: Sequence[Tensor | None]) -> None:
+        call = self._call()
+        if call is None:
+            return
+        call.is_reached = call.steps.is_reached = True
+        gradient = gradients[self._output_nr] if self._output_nr < len(gradients) else None
+        if gradient is not None:
+            call.gradients[self._index] = gradient if gradient.nbytes <= _MAX_GRADIENT_BYTES else None
+
+
+class RootCalls:
+    """The calls that a second look may need."""
+
+    def __init__(self) -> None:
+        self.recent: list[RootCall] = []
+        self._steps: dict[int, ModuleSteps] = {}
+        #: by thread
+        self._open: dict[int, tuple[RootCall, int]] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, module: nn.Module, args: tuple[Any, ...]) -> RootCall | None:
+        """Note a call and return it, or None if it is in another one."""
+        thread = threading.get_ident()
+        opened = self._open.get(thread)
+        if opened is not None:
+            call, depth = opened
+            if call.module() is module:
+                self._open[thread] = call, depth + 1
+            return None
+        if is_in_backward_pass():  # a checkpoint runs it again
+            return None
+        call = RootCall(module, self.steps_of(module), args)
+        self._open[thread] = call, 1
+        return call
+
+    def end(self, module: nn.Module, kwargs: dict[str, Any], result: object) -> RootCall | None:
+        """Return the root's call that ends here, or None."""
+        thread = threading.get_ident()
+        opened = self._open.get(thread)
+        if opened is None:
+            return None
+        call, depth = opened
+        if call.module() is not module:
+            return None
+        if depth > 1:
+            self._open[thread] = call, depth - 1
+            return None
+        del self._open[thread]
+        call.close(kwargs, result)
+        with self._lock:
+            self._keep(call)
+        return call
+
+    def _keep(self, call: RootCall) -> None:
+        module = call.module()
+        self.recent = [each for each in self.recent if each.awaits_gradient or each.module() is not module]
+        self.recent.append(call)
+        del self.recent[:-_MAX_CALLS]
+
+    def release(self) -> None:
+        """Let go of calls whose gradients have been used."""
+        with self._lock:
+            self.recent = [each for each in self.recent if each.awaits_gradient]
+
+    def is_open(self) -> bool:
+        """Return whether a call goes on in this thread."""
+        return threading.get_ident() in self._open
+
+    def forget_open(self) -> None:
+        """Forget a call in this thread whose end torch did not report."""
+        self._open.pop(threading.get_ident(), None)
+
+    def steps_of(self, module: nn.Module) -> ModuleSteps:
+        """Return the steps of a module."""
+        known = self._steps.get(id(module))
+        if known is None or known.module() is not module:
+            known = self._steps[id(module)] = ModuleSteps(module)
+        return known
+
+    def modules(self) -> Iterator[ModuleSteps]:
+        """Yield the roots with parameters, with their steps."""
+        for each in list(self._steps.values()):
+            if each.has_parameters and each.module() is not None:
+                yield each
+
+    def trained(self) -> list[ModuleSteps]:
+        """Return the roots that have trained and are part of no other, also those that are gone after several steps."""
+        alive = [module for each in self._steps.values() if (module := each.module()) is not None]
+        inside = {id(part) for module in alive for part in list(module.modules())[1:]}
+        known = [each for each in self._steps.values() if each.has_parameters and each.begun]
+        several = [each for each in known if each.begun > 1 and id(each.module()) not in inside]
+        return several or known[:1]
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        if value.grad_fn is not None:
+            return _Weak(value)
+        return value if value.nbytes <= _MAX_INPUT_BYTES else _NotKept()
+    tensors = tensors_in(value)
+    return _NotKept() if any(each.grad_fn is not None for each in tensors) else value
+
+
+def _alive(value: Any) -> Any:
+    return value.tensor() if isinstance(value, _Weak) else value
+
+
+def is_capturing_here() -> bool:
+    """Return whether what runs on CUDA now is captured, to be run later."""
+    return torch.cuda.is_initialized() and is_capturing()
+
+
+def _uses_cuda() -> bool:
+    return torch.cuda.is_initialized() and not is_capturing()
+
+
+def _autocast_now() -> tuple[str, torch.dtype] | None:
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            return kind, torch.get_autocast_dtype(kind)
+    return None
