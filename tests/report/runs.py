@@ -51,6 +51,7 @@ def run(times: Mapping[str, tuple[Times, Times]], *, steps: int = 3, **provenanc
     return replace(
         facts,
         steps=steps,
+        timed=None,
         calls=tuple(calls),
         forward=latency(whole[0]),
         backward=latency(whole[1]),
