@@ -837,3 +837,31 @@ def test_losses_of_probabilities_are_in_32_bits_on_a_cpu() -> None:
         return result
 
     estimate_memory(nn.Linear(4, 4), (4,), batch_size=2, training=True, loss=loss, precision="bf16-mixed")
+
+
+def test_a_batch_may_be_added_up_by_a_model_that_runs_no_operator() -> None:
+    class Prompt(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.prompt = nn.Parameter(torch.ones(8))
+
+        def forward(self, _: Tensor) -> Tensor:
+            return self.prompt
+
+    estimate = estimate_memory(Prompt(), (8,), training=True, accumulate=True, loss=torch.sum)
+    assert estimate.by_kind["gradients"] == 8 * 4
+
+
+def test_a_search_for_the_largest_batch_takes_few_passes_more_for_the_error_margin(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchscan import size_search
+
+    recorded: list[int] = []
+    record = size_search.record_pass
+    monkeypatch.setattr(size_search, "record_pass", lambda request: (recorded.append(request.batch_size), record(request))[1])
+    net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3))
+    verdict = estimate_memory(net, (3, 64, 64), device="24 GiB", largest_batch=True).verdict
+    assert verdict is not None
+    assert verdict.safe_batch_size is not None
+    assert verdict.largest_batch_size is not None
+    assert 0 < verdict.safe_batch_size < verdict.largest_batch_size
+    assert len(recorded) == len(set(recorded)) <= 25

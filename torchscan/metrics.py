@@ -16,6 +16,7 @@ from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.plan import Plan
 from torchscan.analyses.roofline import Roofline
 from torchscan.errors import InputError
+from torchscan.hardware.devices import can_estimate_for
 from torchscan.report.generation import OF_BATCH, OF_MODEL
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
@@ -187,7 +188,7 @@ def _timed(plan: Plan) -> Roofline:
 
 def require_device(metrics: Collection[str], device: str | None) -> None:
     """Refuse a latency on no device before anything is recorded."""
-    if "latency" in metrics and device is None:
+    if "latency" in metrics and not can_estimate_for(device):
         raise InputError("a latency needs a device: give device='NVIDIA H200', say (torchscan devices lists them)")
 
 
@@ -298,22 +299,22 @@ def _number(name: str, value: Any, metric: Measure[Any]) -> float:
     if not is_number or not 0 <= value < _ENDLESS:
         raise InputError(f"{name} is {str(value)[:40]}: give a number, or a text such as '25M'")
     number = float(value)
+    if metric.parse is units.parse_duration:
+        return units.checked_seconds(name, number)
     meant = _with_units(number, metric)
     if meant:
         raise InputError(f"{name} is {value}, a number without a unit: give {meant}")
     return number
 
 
-#: bare numbers from which on a limit is more likely to be of another unit: seconds, bytes, and a share of all
-MAX_BARE_SECONDS, MAX_BARE_BYTES, MAX_BARE_SHARE = 1.0, 2.0**50, 1.0
+#: bare numbers above which a limit is more likely to be of another unit: bytes, and a share of all
+_MAX_BARE_BYTES, _MAX_BARE_SHARE = 2.0**50, 1.0
 
 
 def _with_units(number: float, metric: Measure[Any]) -> str:
     """Return what may have been meant by a number above any sense, or "" if it makes sense."""
-    if metric.parse is units.parse_duration and number >= MAX_BARE_SECONDS:
-        return f"'{number:g} ms' or '{number:g} s'"
-    if metric.parse is units.parse_memory and number > MAX_BARE_BYTES:
+    if metric.parse is units.parse_memory and number > _MAX_BARE_BYTES:
         return "bytes, or a text such as '16 GiB'"
-    if metric.parse is units.parse_share and number > MAX_BARE_SHARE:
+    if metric.parse is units.parse_share and number > _MAX_BARE_SHARE:
         return f"'{number:g} %', or a share from 0 to 1"
     return ""

@@ -343,7 +343,7 @@ class _Step:
     def on(self, device: Device) -> Placement:
         """The blocks of memory, placed on a device in the order of all batches."""
         if device.name not in self._placements:
-            timeline = MemoryTimeline(self._recorded)
+            timeline = self.timeline if self._recorded is self.trace else MemoryTimeline(self._recorded)
             self._placements[device.name] = Placement(self._recorded, timeline, device)
         return self._placements[device.name]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from torchscan.analyses.memory_estimate import LARGEST_BATCH
-from torchscan.analyses.memory_placement import UNSURE, Placement
+from torchscan.analyses.memory_placement import Placement
 from torchscan.analyses.memory_timeline import MemoryTimeline
 from torchscan.hardware.devices import Device
 from torchscan.recording.passes import record_pass
@@ -36,56 +37,68 @@ def lengths(request: PassRequest) -> Sizes:
     return Sizes(asked=asked, most=most, request_of=lambda size: with_length(complete, size))
 
 
+class _Fit(NamedTuple):
+    """What is known of a pass of one size. Its record is not kept."""
+
+    #: bytes at each moment
+    needed: tuple[int, ...]
+    fits: bool
+    fits_within_margin: bool
+
+
 class SizeSearch:
     """Records a pass at sizes that close in on the largest that fits."""
 
     def __init__(self, sizes: Sizes, device: Device, asked: Placement) -> None:
         self._sizes = sizes
         self._device = device
-        self._placed = {sizes.asked: asked}
+        self._known = {sizes.asked: _fit_of(asked)}
 
     def largest(self) -> int:
-        """Return the largest size that fits by the estimate."""
-        return self._search(lambda placement: placement.fits, self._device.room_bytes, self._sizes.most)
+        """Return the largest size that fits by the estimate.
 
-    def largest_within_margin(self) -> int:
-        """Return the largest size that fits even if everything takes the most that it may."""
-        _, most_of_context = self._device.context_range
-        room = int((self._device.memory_bytes - most_of_context) / (1 + UNSURE))
-        return self._search(lambda placement: placement.fits_within_margin, room, self.largest())
-
-    def _search(self, fits: Callable[[Placement], bool], room: int, most: int) -> int:
-        """Bound the size by growth, which ignores rounding and gaps; go down from there in growing steps, then bisect."""
-        size = self._sizes.asked
-        low, high = (size, most + 1) if fits(self._placement_at(size)) else (0, min(size, most + 1))
-        if high - low <= 1:
-            return low
-        guess = min(max(self._bound_by_growth(room), low + 1), high - 1)
+        The bound by growth ignores rounding and gaps: go down from it in growing steps, then bisect.
+        """
+        size, most = self._sizes.asked, self._sizes.most
+        low, high = (size, most + 1) if self._fit(size).fits else (0, size)
+        guess = min(max(self._bound_by_growth(), low + 1), high - 1)
         step = 1 + guess // 256
         while guess > low:
-            if fits(self._placement_at(guess)):
+            if self._fit(guess).fits:
                 low = guess
                 break
             high, guess, step = guess, guess - step, 2 * step
         while high - low > 1:
             guess = (low + high) // 2 if high <= most else min(low + step, most)
-            low, high = (guess, high) if fits(self._placement_at(guess)) else (low, guess)
+            low, high = (guess, high) if self._fit(guess).fits else (low, guess)
             step *= 2
         return low
 
-    def _placement_at(self, size: int) -> Placement:
-        if size not in self._placed:
-            trace = record_pass(self._sizes.request_of(size))
-            self._placed[size] = Placement(trace, MemoryTimeline(trace), self._device)
-        return self._placed[size]
+    def largest_within_margin(self) -> int:
+        """Return a size that fits even if everything takes the most that it may, at most 1 % below the largest one."""
+        largest = self.largest()
+        if largest == 0 or self._fit(largest).fits_within_margin:
+            return largest
+        low = max((size for size, fit in self._known.items() if size < largest and fit.fits_within_margin), default=0)
+        high = min(size for size, fit in self._known.items() if size > low and not fit.fits_within_margin)
+        while high - low > max(1, low // 100):
+            guess = (low + high) // 2
+            low, high = (guess, high) if self._fit(guess).fits_within_margin else (low, guess)
+        return low
 
-    def _bound_by_growth(self, room: int) -> int:
-        """Return the largest size for which ``a + b·size`` bytes fit in the room at every moment."""
+    def _fit(self, size: int) -> _Fit:
+        if size not in self._known:
+            trace = record_pass(self._sizes.request_of(size))
+            self._known[size] = _fit_of(Placement(trace, MemoryTimeline(trace), self._device))
+        return self._known[size]
+
+    def _bound_by_growth(self) -> int:
+        """Return the largest size for which ``a + b·size`` bytes fit the device at every moment."""
         small, large = self._pair(self._sizes.asked)
-        needed = [self._placement_at(size).needed for size in (small, large)]
+        needed = [self._fit(size).needed for size in (small, large)]
         if len(needed[0]) != len(needed[1]):
             needed = [(max(each),) for each in needed]
-        bounds = [_bound(room, (small, large), pair) for pair in zip(*needed, strict=True)]
+        bounds = [_bound(self._device.room_bytes, (small, large), pair) for pair in zip(*needed, strict=True)]
         return max(min(bounds, default=0), 0)
 
     def _pair(self, known: int) -> tuple[int, int]:
@@ -93,6 +106,10 @@ class SizeSearch:
         if known == 1:
             return 2, 4
         return (known, 2 * known) if 2 * known <= self._sizes.most else (known // 2, known)
+
+
+def _fit_of(placement: Placement) -> _Fit:
+    return _Fit(placement.needed, placement.fits, placement.fits_within_margin)
 
 
 def _bound(room: int, sizes: tuple[int, int], needed: tuple[int, int]) -> int:

@@ -10,6 +10,7 @@ from torch import nn
 from torchscan import units
 from torchscan._version import __version__
 from torchscan.errors import InputError, naming
+from torchscan.hardware.devices import can_estimate_for
 from torchscan.metrics import METRICS, Metric, require_device
 from torchscan.question import asking
 from torchscan.recording.arguments import StepArguments
@@ -66,7 +67,7 @@ def read(scan: Scan, metrics: Sequence[str]) -> Scan:
 
 def chosen_metrics(metrics: Sequence[str] | None, device: str | None) -> list[str]:
     """The metrics asked for; by default counts, memory and receptive field, and with a device the latency."""
-    chosen = [*DEFAULT_METRICS, *(["latency"] if device is not None else [])] if metrics is None else list(metrics)
+    chosen = [*DEFAULT_METRICS, *(["latency"] if can_estimate_for(device) else [])] if metrics is None else list(metrics)
     unknown = [name for name in chosen if name not in METRICS]
     if unknown or not chosen:
         problem = f"there is no metric {unknown[0]!r}" if unknown else "no metric was given"

@@ -159,6 +159,17 @@ def parse_duration(text: str) -> float:
     return _number(found["number"]) * {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}[found["unit"]]
 
 
+#: seconds from which on a limit without a unit is more likely to be in milliseconds
+_MAX_BARE_SECONDS = 10.0
+
+
+def checked_seconds(name: str, seconds: float) -> float:
+    """Return a limit in seconds, or raise an InputError if a number without a unit is above any sense."""
+    if seconds >= _MAX_BARE_SECONDS:
+        raise InputError(f"{name} is {seconds:g}, a number without a unit: give '{seconds:g} ms' or '{seconds:g} s'")
+    return seconds
+
+
 def parse_tokens(text: str) -> float:
     """``"32k" -> 32768``: tokens, of which k are 1024, as lengths of contexts are given."""
     found = _TOKENS.fullmatch(text.strip())

@@ -427,3 +427,27 @@ def test_batch_norm_of_one_sample_names_what_sets_the_batch() -> None:
     assert message(norm, (4,), mode="train").endswith("pass batch_size=2")
     given = message(norm, args=(torch.zeros(1, 4),), mode="train")
     assert given.endswith("give args= or kwargs= of two samples or more")
+
+
+class FailsBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise ValueError("my backward is broken")
+
+
+def test_a_shape_is_not_suggested_for_an_error_that_it_does_not_mend() -> None:
+    model = nn.Sequential(nn.Linear(10, 2), Calls(lambda _, x: FailsBackward.apply(x)))
+    with pytest.raises(torchscan.TorchscanError) as caught:
+        torchscan.record(model, (1, 10), training=True)
+    assert "batch_size= sets it" not in str(caught.value)
+
+
+def test_a_shape_is_suggested_with_the_batch_that_normalization_needs() -> None:
+    text = message(nn.Sequential(nn.Linear(10, 4), nn.BatchNorm1d(4)), (1, 10), mode="train")
+    assert text.endswith(
+        "try: input_shape=(10,), without the batch dimension and batch_size=2, which normalization in training needs"
+    )

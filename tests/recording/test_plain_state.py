@@ -156,3 +156,23 @@ def test_what_cannot_be_put_back_is_reported(held: Any, said: str) -> None:
 
     with pytest.warns(UserWarning, match=f"could not be put back as they were.*{said}"):
         torchscan.crawl_module(Changes(held, exhaust), (4,), execute="real")
+
+
+def test_a_large_array_does_not_keep_other_objects_from_being_restored() -> None:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = np.zeros(300 * 2**20, dtype=np.uint8)
+            self.random = random.Random(0)
+            self.bytes = bytearray(3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.random.random()
+            self.bytes[0] = 1
+            return x
+
+    model = Keeps()
+    before = model.random.getstate()
+    torchscan.record(model, (2,))
+    assert model.random.getstate() == before
+    assert model.bytes == bytearray(3)

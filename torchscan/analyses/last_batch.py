@@ -26,7 +26,9 @@ class _Cut:
     def __init__(self, trace: Trace, start: int) -> None:
         self._trace = trace
         self._start = start
-        self._root = min(call.index for call in trace.modules if call.parent is None and (call.end is None or call.end > start))
+        # A root call that runs no operator, because it returns a parameter, begins and ends with the batch.
+        roots = [call for call in trace.modules if call.parent is None and (call.end is None or call.end >= start)]
+        self._root = min(call.index for call in roots)
         used = {trace.tensors[index].storage for op in trace.ops[self._start :] for index in op.inputs}
         storages = [number for number, each in enumerate(trace.storages) if number in used or not self._is_over(each)]
         self._new_storage = _positions(storages)

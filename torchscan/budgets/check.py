@@ -43,7 +43,7 @@ from torchscan.targets import Built, inputs_of, with_model
 class Limits(TypedDict, total=False):
     """The most that a model may have or cost, as numbers or as text with a unit.
 
-    Bare numbers are counts, bytes and seconds. A latency of 1 second or more needs a unit, so that 60 does not pass for 60 ms.
+    Bare numbers are counts, bytes and seconds. A latency of 10 seconds or more needs a unit: 60 may be meant as 60 ms.
 
     Args:
         max_params: parameters: ``25e6`` or ``"25M"``.
@@ -182,7 +182,8 @@ class _Batch:
     def of(cls, budget: Budget, scan: Scan) -> _Batch:
         """Return the samples that the limits of a budget are of."""
         size = scan.question.batch_size
-        if budget.per_sample and scan.question.input_shape is None:
+        is_limited = any(METRICS[name].is_cost for name in budget.limits)
+        if budget.per_sample and is_limited and scan.question.input_shape is None:
             raise InputError("per_sample needs the size of the batch: give input_shape= and batch_size= instead of args=")
         if budget.per_sample:
             return cls(samples=size, basis="per sample" if size > 1 else "")
@@ -199,15 +200,15 @@ class _Batch:
         """Return the layers that have the most of a metric; for memory and times, those of the estimates."""
         if METRICS[name].keys:
             return _largest_layers(METRICS[name], scan, self.samples if METRICS[name].is_cost else 1)
-        return _largest_of_estimates(name, scan)
+        return _largest_of_estimates(name, scan, is_per_sample=self.samples > 1)
 
 
-def _largest_of_estimates(name: str, scan: Scan) -> Layers:
+def _largest_of_estimates(name: str, scan: Scan, *, is_per_sample: bool) -> Layers:
     if name == "activation_memory" and (moment := activation_peak(scan)) is not None:
         return ((f"peak in {moment.layer or 'the model'}", moment.operator),)
     if name == "peak_memory":
         return ((f"peak in {scan.memory.peak_layer or 'the model'}", scan.memory.peak_operator),)
-    return _slowest_layers(scan)
+    return launch_overhead(scan.roofline, is_per_sample=is_per_sample) or _slowest_layers(scan)
 
 
 def _largest_layers(metric: Metric, scan: Scan, samples: int) -> Layers:
@@ -218,7 +219,7 @@ def _largest_layers(metric: Metric, scan: Scan, samples: int) -> Layers:
 
 def _slowest_layers(scan: Scan) -> Layers:
     leaves = {call.path for call in scan.steps.modules if not call.children}
-    return launch_overhead(scan.roofline) or slowest([each for each in scan.roofline.layers if each.name in leaves])
+    return slowest([each for each in scan.roofline.layers if each.name in leaves])
 
 
 # -- baselines -----------------------------------------------------------------------------------------------------------

@@ -13,12 +13,12 @@ from typing import Any, get_args
 from torchscan.analyses.generation.stored import stored
 from torchscan.errors import InputError
 from torchscan.files import read_text
-from torchscan.metrics import MAX_BARE_SECONDS, METRICS, OF_GENERATION, Measure, limits_in, limits_of
+from torchscan.metrics import METRICS, OF_GENERATION, Measure, limits_in, limits_of
 from torchscan.recording.precision import Precision, checked_precision
 from torchscan.recording.request import Mode
 from torchscan.targets.inputs import InputSpec, checked_dtype, parse_input
 from torchscan.targets.parsing import Target, parse_target
-from torchscan.units import parse_duration, parse_share
+from torchscan.units import checked_seconds, parse_duration, parse_share
 
 #: the metrics compared with a baseline, which may have a tolerance
 BASELINE_METRICS = ("params", "model_size", "macs", "flops")
@@ -67,7 +67,7 @@ class Budget:
     optimizer: str | None = None
     precision: Precision | None = None
     device: str | None = None
-    #: whether limits of costs and latency are of one sample of the batch
+    #: True if limits of costs and latency are of one sample of the batch
     per_sample: bool = False
     #: whether to refuse unpriced operators if costs are limited
     strict: bool = True
@@ -315,6 +315,4 @@ class _Reader:
             return float(self._try(key, lambda: parse(value)))
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
             self._refuse(key, f"it is {str(value)[:40]} and should be {should_be}")
-        if parse is parse_duration and value >= MAX_BARE_SECONDS:
-            self._refuse(key, f"it is {value}, a number without a unit: give '{value:g} ms' or '{value:g} s'")
-        return float(value)
+        return float(self._try(key, lambda: checked_seconds("it", value)) if parse is parse_duration else value)

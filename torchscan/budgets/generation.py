@@ -140,7 +140,7 @@ def _to_look_at(name: str, made: Generation) -> Layers:
         return ()
     is_first = name == "first_token" or (name == "tokens_per_second" and made.first_token > (made.new - 1) * made.per_token)
     roofline = made.prefill if is_first else made.decode
-    return launch_overhead(roofline) or slowest(_leaves(roofline))
+    return launch_overhead(roofline, is_per_sample=name == "tokens_per_second") or slowest(_leaves(roofline))
 
 
 def _leaves(roofline: Roofline) -> list[GroupLoad]:

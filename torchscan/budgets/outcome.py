@@ -150,14 +150,20 @@ def excesses_among(
 _LAUNCH_BOUND = 0.5
 
 
-def launch_overhead(roofline: Roofline) -> Layers:
-    """Return what to look at in a pass that mostly waits for the host; () if operators are what takes the time."""
+def launch_overhead(roofline: Roofline, *, is_per_sample: bool = False) -> Layers:
+    """Return what to look at in a pass that mostly waits for the host; () if operators are what takes the time.
+
+    A larger batch launches no fewer kernels, so it helps only limits per sample.
+    """
     if roofline.time_share("launch") < _LAUNCH_BOUND:
         return ()
     launched = sum(each.limiter == "launch" for each in roofline.operators)
     time = units.duration(roofline.time_by_limiter["launch"])
-    how = "a larger batch" if roofline.compiled else "a larger batch, or compiled=True, which launches fewer kernels"
-    return ((f"launch overhead of {launched:,} operators", time), (f"try {how}", ""))
+    ways = ["a larger batch"] if is_per_sample else []
+    if not roofline.compiled:
+        ways.append("torch.compile, which launches fewer kernels (analyze_roofline(compiled=True) estimates it)")
+    advice = ((f"try {', or '.join(ways)}", ""),) if ways else ()
+    return ((f"launch overhead of {launched:,} operators", time), *advice)
 
 
 def slowest(layers: list[GroupLoad]) -> Layers:

@@ -29,6 +29,7 @@ _OPTIONS = (
     ("pass dtype=torch.long", "add --dtype long"),
     ("(batch_size= sets it)", "(--batch-size sets it)"),
     ("pass batch_size=2", "add --batch-size 2"),
+    ("and batch_size=2", "and --batch-size 2"),
     ("give one shape per argument", "give one --input per argument"),
     ("complete args= and kwargs=", "in Python complete args= and kwargs="),
     ("pass execute='real'", "in Python pass execute='real'"),

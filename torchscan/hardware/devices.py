@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from torchscan.errors import InputError
 from torchscan.files import write_text
@@ -150,7 +150,7 @@ def device_named(name: str) -> Device:
             data_sheet_memory_gib=float(size[1]),
             capability=8.0,
         )
-    if lower == "cpu":
+    if _CPU.fullmatch(lower):
         return _own_cpu()
     known = known_devices()
     matches = (
@@ -170,6 +170,8 @@ def device_named(name: str) -> Device:
     raise InputError(f"device {name!r} {problem}: give a name like {', '.join(near or ['NVIDIA H200'])}{advice}")
 
 
+#: the CPU of this machine, as torch names it
+_CPU = re.compile(r"cpu(:\d+)?")
 #: kinds of devices, and not names of any
 _KINDS = ("gpu", "mps", "xpu", "hip", "hpu", "npu", "xla")
 
@@ -200,8 +202,8 @@ def _own_cpu() -> Device:
     measured = known_devices().get(cpu_name())
     if measured is None:
         raise InputError(
-            "device is 'cpu', and this CPU has not been measured: give the card to estimate for, such as 'NVIDIA H200', "
-            "or run `torchscan devices --measure` first"
+            "device is 'cpu', and this CPU has not been measured: leave it out, or give the card to estimate for, "
+            "such as 'NVIDIA H200'; `torchscan devices --measure` measures the CPU"
         )
     return measured
 
@@ -211,14 +213,14 @@ def is_torch_device(device: object) -> bool:
     return type(device).__module__ == "torch" and type(device).__name__ == "device"
 
 
-def can_estimate_for(device: object) -> bool:
+def can_estimate_for(device: object) -> TypeGuard[str]:
     """Return whether that names a device: not None, and not a CPU that was not measured.
 
     ``device="cpu"`` says in other tools where the model runs. Here it asks for nothing.
     """
     if device is None:
         return False
-    return str(device).lower() != "cpu" or cpu_name() in known_devices()
+    return not _CPU.fullmatch(str(device).lower()) or cpu_name() in known_devices()
 
 
 def known_devices() -> dict[str, Device]:

@@ -12,7 +12,7 @@ from torch import nn
 from torchscan.analyses.plan import Plan, RankPlan
 from torchscan.analyses.roofline import Fabric
 from torchscan.errors import InputError, RecordError
-from torchscan.hardware.devices import device_named
+from torchscan.hardware.devices import can_estimate_for, device_named
 from torchscan.ops.collectives import sent_bytes
 from torchscan.ranks.plan import Asked, names_in, offloading, plan_of, rank_plan
 from torchscan.recording.example_inputs import DTypes, Shapes, example_inputs
@@ -116,7 +116,7 @@ def _checked(model: nn.Module, asked: Asked, per_machine: int, network: float) -
     check_request(asked.of(model).question.whole())
     if asked.input_shape is not None:
         example_inputs(model, asked.input_shape, asked.dtype, asked.batch_size, torch.device("meta"))
-    if asked.device is None:
+    if not can_estimate_for(asked.device):
         return None
     return Fabric(device=device_named(asked.device), per_machine=per_machine, network=network)
 

@@ -15,7 +15,7 @@ from torchscan.analyses.module_costs import call_costs, unpriced_operators
 from torchscan.analyses.plan import Plan, RankPlan
 from torchscan.analyses.roofline import Fabric
 from torchscan.errors import InputError, RecordError
-from torchscan.hardware.devices import device_named
+from torchscan.hardware.devices import can_estimate_for, device_named
 from torchscan.ops.collectives import group_of
 from torchscan.progress import progress as told
 from torchscan.recording.bookkeeping.parameters import shared_among_processes
@@ -98,7 +98,9 @@ def plan(
         accumulate=accumulate,
         holds_output=holds_output,
     )
-    fabric = None if device is None else Fabric(device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs)
+    fabric: Fabric | None = None
+    if can_estimate_for(device):
+        fabric = Fabric(device=device_named(device), per_machine=per_machine, network=1e9 * network_gbs)
     chosen = _chosen(ranks, size_of(mesh))
     with told(f"torchscan: one of {size_of(mesh):,} processes", is_shown=progress):
         found = [planned(build, mesh, apply, rank, asked, fabric) for rank in chosen]

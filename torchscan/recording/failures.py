@@ -47,11 +47,17 @@ def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], 
     return explained
 
 
-def suggest_shape(error: RecordError) -> None:
-    """Make the advice of an error the shape without its batch dimension, with which the pass succeeds."""
+def suggest_shape(error: RecordError, batch_size: int | None) -> None:
+    """Make the advice of an error the shape without its batch dimension, with which the pass succeeds.
+
+    ``batch_size`` is None if the pass succeeds with that of the request.
+    """
     what, label, _ = str(error).rpartition(_ADVICE)
     better = _shown(error.without_batch)
-    error.args = (f"{what}{label}input_shape={better}, without the batch dimension (batch_size= sets it)",)
+    how = (
+        "(batch_size= sets it)" if batch_size is None else f"and batch_size={batch_size}, which normalization in training needs"
+    )
+    error.args = (f"{what}{label}input_shape={better}, without the batch dimension {how}",)
 
 
 def in_the_model(error: Exception) -> Exception:

@@ -19,11 +19,23 @@ _ROWS = (bytearray, array.array)
 _SEQUENCES: tuple[Any, ...] = ([], (), range(0), "", b"", bytearray())
 _ITERATORS = tuple(type(iter(each)) for each in _SEQUENCES)
 _OTHERS = (memoryview, random.Random, itertools.count)
+#: iterators whose position shows in what is left of a dict or set, and cannot be set back
+_TABLES: tuple[Any, ...] = ({}, {}.values(), {}.items(), set())
+_OF_TABLES = tuple(type(iter(each)) for each in _TABLES)
 
 
 def has_plain_state(kind: type) -> bool:
     """Return whether objects of this class are known here."""
-    return issubclass(kind, (*_ROWS, *_ITERATORS, *_OTHERS)) or _is_from_numpy(kind)
+    return issubclass(kind, (*_ROWS, *_ITERATORS, *_OF_TABLES, *_OTHERS)) or _is_from_numpy(kind)
+
+
+def num_bytes_to_copy(value: Any) -> int:
+    """Return the size of the copy that :func:`steps_for` makes; 0 for random generators and iterators, and if it makes none."""
+    if isinstance(value, _ROWS):
+        size = memoryview(value).nbytes
+    else:
+        size = getattr(value, "nbytes", 0)
+    return size if size <= _LARGEST else 0
 
 
 def steps_for(value: Any) -> list[Step]:
@@ -40,6 +52,8 @@ def steps_for(value: Any) -> list[Step]:
         return [] if kind is random.SystemRandom else [partial(value.setstate, value.getstate())]
     if issubclass(kind, itertools.count):
         return [partial(_require_same_count, value, repr(value))]
+    if issubclass(kind, _OF_TABLES):
+        return [partial(_require_same_rest, value, value.__length_hint__())]
     if issubclass(kind, _ITERATORS):
         return [partial(_restore_iterator, value, value.__reduce__())]
     return _steps_for_numpy(value)
@@ -97,6 +111,11 @@ def _restore_iterator(iterator: Any, before: tuple[Any, ...]) -> None:
     if len(now) < len(before):  # it has let go of what it goes through
         raise TypeError(f"a {type(iterator).__name__} was used up")
     iterator.__setstate__(*position)
+
+
+def _require_same_rest(iterator: Any, before: int) -> None:
+    if iterator.__length_hint__() != before:
+        raise TypeError(f"a {type(iterator).__name__} went on")
 
 
 def _require_same_count(count: itertools.count[Any], before: str) -> None:

@@ -29,7 +29,7 @@ from torchscan.recording.bookkeeping.containers import (
 from torchscan.recording.bookkeeping.inventory import Inventory, is_pretended
 from torchscan.recording.bookkeeping.tensors import PLAIN_TYPES, TensorTable, has_strides
 from torchscan.recording.kept_gradients import KeptGradients
-from torchscan.recording.plain_state import has_plain_state, objects_in, steps_for
+from torchscan.recording.plain_state import has_plain_state, num_bytes_to_copy, objects_in, steps_for
 from torchscan.recording.surroundings import leave_surroundings
 from torchscan.recording.switches import keep_switches
 from torchscan.recording.undo import Undo, is_recording, put_back_after
@@ -244,12 +244,16 @@ class Snapshot:
         elif issubclass(kind, torch.Generator):
             self._generators.append((value, value.get_state()))
         elif has_plain_state(kind):
-            self._copied += getattr(value, "nbytes", 0)
-            if self._copied <= _MOST_COPIED:
-                self._steps.extend(steps_for(value))
-            self._wait_for(objects_in(value))
+            self._take_plain(value)
         elif not (issubclass(kind, _NO_STATE) or _is_live(kind)):
             self._take_object(value)
+
+    def _take_plain(self, value: Any) -> None:
+        size = num_bytes_to_copy(value)
+        if self._copied + size <= _MOST_COPIED:
+            self._copied += size
+            self._steps.extend(steps_for(value))
+        self._wait_for(objects_in(value))
 
     def _take_object(self, value: Any) -> None:
         kind = type(value)

@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from torchscan import units
@@ -195,14 +196,20 @@ def _shown_groups(groups: Sequence[_Group], estimate: MemoryEstimate) -> list[_G
     shown = list(groups[:_LAYERS])
     is_shown = any(estimate.peak_layer in group.paths for group in shown)
     at_peak = [layer for layer in estimate.layers if layer.path == estimate.peak_layer and layer.path and not is_shown]
-    return [*shown, *map(_group_of, ([layer] for layer in at_peak))]
+    inner = {path for group in groups for path in group.paths}
+    for layer in at_peak:
+        # What a layer keeps includes what those inside of it keep, which have rows of their own.
+        own = layer.activation_bytes if layer.path in inner else 0
+        shown.append(_group_of([replace(layer, activation_bytes=own)]))
+    return shown
 
 
 def _left_out(groups: Sequence[_Group], shown: Sequence[_Group]) -> list[str]:
-    rest = [group for group in groups if group not in shown]
+    seen = {path for group in shown for path in group.paths}
+    rest = [(path, group.activation_bytes // len(group.paths)) for group in groups for path in group.paths if path not in seen]
     if not rest:
         return []
-    number, kept = sum(len(group.paths) for group in rest), sum(group.activation_bytes for group in rest)
+    number, kept = len(rest), sum(size for _, size in rest)
     return [f"{number:,} more layers keep {units.memory(kept)}; --format json and as_dict() list all."]
 
 

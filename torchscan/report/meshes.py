@@ -47,7 +47,9 @@ def mesh_table(search: MeshSearch) -> Table:
 
 def _recording_remarks(search: MeshSearch) -> list[str]:
     replayed = [said(each.mesh) for each in search.choices if each.is_replayed]
-    if not replayed or len(replayed) == len(search.choices):
+    if not replayed:
+        return [f"{search.records} passes of few layers were recorded."]
+    if len(replayed) == len(search.choices):
         return [f"{search.records} passes were recorded."]
     meshes = ", ".join(replayed)
     return [f"{search.records} passes were recorded: of all layers for the memory of {meshes}, of few layers for the rest."]

@@ -272,6 +272,8 @@ class RunFacts(Result, Inspected):
         __tracebackhide__ = True  # pytest shows the test, and the message
         if not self.steps:
             raise InputError("no step was measured: run the model while it is inspected")
+        if isinstance(most, int | float):
+            units.checked_seconds("most", most)
         slowest = _slowest(self.calls)
         where = self.provenance.device
         require_step_time(self.step_time, slowest, where, most=most, device=device, tolerance=tolerance)

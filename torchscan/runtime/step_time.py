@@ -8,8 +8,6 @@ from torchscan import units
 from torchscan.errors import BudgetError, InputError, warn_user
 from torchscan.hardware.devices import is_part
 
-#: a number from which on a limit is more likely to be in milliseconds
-_MAX_BARE_SECONDS = 1.0
 #: a call by its name, and what it took
 Named = tuple[str, float]
 
@@ -31,8 +29,6 @@ def _number(name: str, value: float | str, parse: Callable[[str], float]) -> flo
         return parse(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise InputError(f"{name} is {value!r}: give a number, or a text such as {'120 ms' if name == 'most' else '10%'!r}")
-    if name == "most" and value >= _MAX_BARE_SECONDS:
-        raise InputError(f"most is {value}, a number without a unit: give '{value:g} ms' or '{value:g} s'")
     return float(value)
 
 
