@@ -80,7 +80,7 @@ def _measured(budget: Budget, device: torch.device, built: Built) -> RunFacts:
 
 def _excess(facts: RunFacts, most: float, tolerance: float) -> str:
     try:
-        facts.assert_step_time(most, tolerance=tolerance)
+        facts.assert_step_time(f"{most:.12f} s", tolerance=tolerance)  # a bare number of many seconds is refused
     except BudgetError as error:
         return str(error)
     return ""
