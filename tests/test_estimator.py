@@ -19,6 +19,9 @@ from tests.observables import process_state
 from tests.recording.test_record import Calls
 from torchscan import Scan, estimate_memory
 from torchscan.errors import InputError
+from torchscan.recording.passes import record_pass
+from torchscan.recording.request import PassRequest
+from torchscan.trace.trace import Trace
 
 GIB = 2**30
 
@@ -853,11 +856,13 @@ def test_a_batch_may_be_added_up_by_a_model_that_runs_no_operator() -> None:
 
 
 def test_a_search_for_the_largest_batch_takes_few_passes_more_for_the_error_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchscan import size_search
-
     recorded: list[int] = []
-    record = size_search.record_pass
-    monkeypatch.setattr(size_search, "record_pass", lambda request: (recorded.append(request.batch_size), record(request))[1])
+
+    def counting(request: PassRequest) -> Trace:
+        recorded.append(request.batch_size)
+        return record_pass(request)
+
+    monkeypatch.setattr("torchscan.size_search.record_pass", counting)
     net = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3))
     verdict = estimate_memory(net, (3, 64, 64), device="24 GiB", largest_batch=True).verdict
     assert verdict is not None

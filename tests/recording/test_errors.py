@@ -448,6 +448,5 @@ def test_a_shape_is_not_suggested_for_an_error_that_it_does_not_mend() -> None:
 
 def test_a_shape_is_suggested_with_the_batch_that_normalization_needs() -> None:
     text = message(nn.Sequential(nn.Linear(10, 4), nn.BatchNorm1d(4)), (1, 10), mode="train")
-    assert text.endswith(
-        "try: input_shape=(10,), without the batch dimension and batch_size=2, which normalization in training needs"
-    )
+    advice = "input_shape=(10,), without the batch dimension and batch_size=2, which normalization in training needs"
+    assert text.endswith(f"try: {advice}")

@@ -163,7 +163,7 @@ def test_a_large_array_does_not_keep_other_objects_from_being_restored() -> None
         def __init__(self) -> None:
             super().__init__()
             self.table = np.zeros(300 * 2**20, dtype=np.uint8)
-            self.random = random.Random(0)
+            self.random = random.Random(0)  # noqa: S311
             self.bytes = bytearray(3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
