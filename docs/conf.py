@@ -35,7 +35,8 @@ nitpick_ignore_regex = [
     # those of what takes apply=, whose DeviceMesh only a type checker imports
     (
         "py:class",
-        r"nn\.Module|Tensor|Shapes|DTypes|Apply|Ranks|OptimizerChoice|Precision|TrainingPrecision|Step",
+        r"nn\.Module|Tensor|Shapes|DTypes|Apply|Ranks|OptimizerChoice|Precision|TrainingPrecision|Step|"
+        r"Chosen|Statistic|StartMethod|Phase",
     ),
     # what is given is returned; and what look(…) returns is handed on as it is
     ("py:.*", r"torchscan\.ops\.(registry\.[FW]|windows\.(Way|Whole))"),

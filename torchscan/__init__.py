@@ -5,12 +5,10 @@ for type checkers, and for this file, too.
 """
 
 from importlib import import_module
-from types import FunctionType
 from typing import Any
 
 from torchscan import results
 from torchscan.garbage import collected_later
-from torchscan.wrong_arguments import explained
 
 
 def _homes() -> dict[str, str]:
@@ -34,12 +32,7 @@ results.load_writers_by(lambda: _imported("torchscan.report.shown"))
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        home = _imported(_HOMES[name])
-        value = getattr(home, name)
-        if isinstance(value, FunctionType):
-            value = explained(value)
-            setattr(home, name, value)  # pickle looks for it there
-        globals()[name] = value
+        value = globals()[name] = getattr(_imported(_HOMES[name]), name)
         return value
     path = f"{__name__}.{name}"
     try:

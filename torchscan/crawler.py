@@ -28,6 +28,7 @@ from torchscan.report.table import Cut, Table
 from torchscan.report.unfinished import unfinished_table
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
+from torchscan.wrong_arguments import explain_wrong_types
 
 #: what one module is called with: a tensor, its arguments in order, or its arguments by name
 ModuleInputs = Tensor | Sequence[Any] | Mapping[str, Any]
@@ -137,21 +138,25 @@ def receptive_field(
     return receptive_fields(Scan(module, input_shape, dtype, **asked).trace, strict_norm=strict_norm, axes=axes)
 
 
+@explain_wrong_types
 def module_flops(module: nn.Module, inputs: ModuleInputs, out: Any = None) -> int:  # noqa: ARG001 - a known signature
     """FLOPs of one module on a tensor, a tuple of arguments or a dict of keywords. Warns and returns 0 if it cannot run."""
     return _cost_on(module, inputs).flops
 
 
+@explain_wrong_types
 def module_macs(module: nn.Module, inp: ModuleInputs, out: Any = None) -> int:  # noqa: ARG001 - a known signature
     """Multiply-accumulates of one module on such inputs. Warns and returns 0 if it cannot run."""
     return _cost_on(module, inp).macs
 
 
+@explain_wrong_types
 def module_dmas(module: nn.Module, inp: ModuleInputs, out: Any = None) -> int:  # noqa: ARG001 - a known signature
     """Memory accesses, in elements, of one module on such inputs. Warns and returns 0 if it cannot run."""
     return _cost_on(module, inp).dmas
 
 
+@explain_wrong_types
 def module_rf(module: nn.Module, inp: ModuleInputs, out: Any = None) -> tuple[Short, Short, Short]:  # noqa: ARG001 - a known signature
     """Receptive field, stride and padding of one module on such inputs: numbers, or one per axis where they differ."""
     field = receptive_fields(_record_on(module, inp)).output

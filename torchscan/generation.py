@@ -31,12 +31,14 @@ from torchscan.recording.sequences import positions_of
 from torchscan.recording.sharding import Apply, by_its_own_plan, sharded
 from torchscan.recording.state import original_of
 from torchscan.trace.trace import Trace
+from torchscan.wrong_arguments import explain_wrong_types
 
 #: tokens of a prompt that shows something in a moment
 _SHORT = 3
 _PRECISIONS = ("fp32", "fp16", "bf16", "tf32")
 
 
+@explain_wrong_types
 def analyze_generation(
     module: nn.Module,
     prompt: int = 512,
@@ -92,6 +94,7 @@ def analyze_generation(
         return _Asked(spread, step, setting, inputs, module).answer(batch_size)
 
 
+@explain_wrong_types
 def sweep_generation(
     module: nn.Module,
     prompt: int = 512,
@@ -145,6 +148,7 @@ def sweep_generation(
         return GenerationSweep(generations=tuple(asked.answer(each) for each in dict.fromkeys(batch_sizes)), price=price)
 
 
+@explain_wrong_types
 def symbolic_costs(
     module: nn.Module, near: int = 64, *, precision: Precision | None = None, step: Step | None = None, progress: bool = True
 ) -> SymbolicCosts:

@@ -24,6 +24,7 @@ from torchscan.runtime.inspector import Inspector
 from torchscan.runtime.provenance import provenance_of
 from torchscan.runtime.run import Inspected, RunFacts, Watched, run_of
 from torchscan.runtime.step import StepCounts
+from torchscan.wrong_arguments import explain_wrong_types
 
 Reaction = Literal["record", "warn", "raise"]
 
@@ -200,7 +201,7 @@ class Run(Inspected):
         """What was found. Raises while the inspection goes on."""
         if self._facts is None:
             raise InputError("the inspection is not finished: leave its context, or call finish()")
-        return self._facts if self._guard is None else self._facts.with_checks(self._guard.facts())
+        return self._facts if self._guard is None else self._facts._with_checks(self._guard.facts())
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write what was found as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""
@@ -231,6 +232,7 @@ def _key(found: NonFinite) -> tuple[int, str, str]:
     return found.step, found.phase, found.path
 
 
+@explain_wrong_types
 def inspect(
     model: nn.Module,
     *,

@@ -22,6 +22,7 @@ from torchscan.report.paging.data import Shown, page_data, question_of
 from torchscan.report.paging.file import model_page
 from torchscan.scan import Scan
 from torchscan.trace.trace import Trace
+from torchscan.wrong_arguments import explain_wrong_types
 
 Answer = TypeVar("Answer")
 #: what to say where there is no answer; it may raise the error instead
@@ -48,6 +49,7 @@ class Page(str):
         )
 
 
+@explain_wrong_types
 def to_page(scan: Scan, title: str | None = None, *, run: Measuring | None = None, excuse: Excuse = str) -> Page:
     """One HTML file that shows a model: its graph and its layers in step, memory over the pass, and what limits it.
 

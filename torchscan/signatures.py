@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
-from torchscan.errors import RecordError
+from torchscan.errors import InputError, RecordError, TorchscanError
+from torchscan.wrong_arguments import RAW_ERRORS, misfit
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -46,6 +47,13 @@ def spelled_out(
                 return verb(*args, **kwargs)
             except RecordError as error:  # what the model raised is chained to it; our own lines say nothing
                 raise error.with_traceback(None) from error.__cause__
+            except TorchscanError:
+                raise
+            except RAW_ERRORS as error:
+                message = misfit(checked, args, kwargs)
+                if message is None:
+                    raise
+                raise InputError(message) from error
 
         shown: Any = checked
         returned = get_type_hints(verb)["return"]

@@ -21,13 +21,13 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 #: what Python and torch raise for values of the wrong kind
-_RAW = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, ArithmeticError, OSError)
+RAW_ERRORS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, ArithmeticError, OSError)
 #: elements of a list or dict that are checked
 _MAX_CHECKED = 100
 _MAX_SHOWN = 60
 
 
-def explained(function: Callable[Given, Result]) -> Callable[Given, Result]:
+def explain_wrong_types(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """Make errors for arguments of the wrong type InputErrors that name the argument."""
 
     @functools.wraps(function)
@@ -37,8 +37,8 @@ def explained(function: Callable[Given, Result]) -> Callable[Given, Result]:
             return function(*args, **kwargs)
         except TorchscanError:
             raise
-        except _RAW as error:
-            message = _misfit(function, args, kwargs)
+        except RAW_ERRORS as error:
+            message = misfit(function, args, kwargs)
             if message is None:
                 raise
             raise InputError(message) from error
@@ -46,7 +46,7 @@ def explained(function: Callable[Given, Result]) -> Callable[Given, Result]:
     return called
 
 
-def _misfit(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+def misfit(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the first argument that does not fit its annotation, or None if all fit."""
     signature = inspect.signature(function)
     try:
@@ -74,7 +74,10 @@ def _hint_of(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value is of an annotated type; True for annotations that are not understood."""
+    """Return whether a value is of an annotated type; True for annotations that are not understood.
+
+    Functions take numbers of other packages for floats, and a ``torch.device`` for its name.
+    """
     if hint in (Any, inspect.Parameter.empty):
         return True
     origin, parts = get_origin(hint), get_args(hint)
@@ -86,6 +89,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return value is None
     if hint in _NUMBERS:
         return isinstance(value, _NUMBERS[hint]) and not isinstance(value, bool)
+    if hint is str and _is_device(value):
+        return True
     if origin is collections.abc.Callable:
         return callable(value)
     if origin is not None:
@@ -97,6 +102,10 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 _NUMBERS: Mapping[Any, type] = {int: numbers.Integral, float: numbers.Real}
+
+
+def _is_device(value: Any) -> bool:
+    return type(value).__module__ == "torch" and type(value).__name__ == "device"
 
 
 def _fits_container(value: Any, origin: Any, parts: Sequence[Any]) -> bool:
@@ -146,6 +155,8 @@ def _words_for(hint: Any) -> str:
 
 
 def _shown(value: Any) -> str:
+    if type(value).__module__ == "torch" and type(value).__name__ != "Tensor":
+        return repr(value)
     if isinstance(value, str | bytes | int | float | list | tuple | dict | type(None)):
         text = repr(value)
         return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"

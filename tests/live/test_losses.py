@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchscan.live.ledger import Ledger, has_worker, lock_for_worker, read_ledger
-from torchscan.live.losses import Losses, Lost, describe_lost, lost_from, lost_step
+from torchscan.live.losses import Losses, LostSteps, describe_lost, lost_from, lost_step
 from torchscan.live.settling import settled_about
 
 
@@ -21,8 +21,8 @@ def lost_steps(*steps: int, why: str = "why") -> Losses:
 
 def test_neighbors_are_one_range_and_counts_are_kept_however_many_there_are() -> None:
     assert lost_steps(3, 4, 5, 9).ranges == [
-        Lost(phase="train", first=3, last=5, count=3, why="why"),
-        Lost(phase="train", first=9, last=9, count=1, why="why"),
+        LostSteps(phase="train", first=3, last=5, count=3, why="why"),
+        LostSteps(phase="train", first=9, last=9, count=1, why="why"),
     ]
     many = lost_steps(*range(0, 1000, 2))
     assert len(many.ranges) == 32
@@ -33,7 +33,7 @@ def test_neighbors_are_one_range_and_counts_are_kept_however_many_there_are() ->
 def test_steps_that_are_trained_again_are_no_longer_lost() -> None:
     losses = lost_steps(3, 4, 5, 9)
     losses.forget_from(5)
-    assert losses.ranges == [Lost(phase="train", first=3, last=4, count=2, why="why")]
+    assert losses.ranges == [LostSteps(phase="train", first=3, last=4, count=2, why="why")]
 
 
 def test_losses_are_said_in_a_sentence() -> None:
@@ -57,7 +57,7 @@ def test_what_no_process_could_write_down_is_the_difference_of_begun_and_written
     ledger.note_begun("session", 10, is_evaluation=False, step=9)
     about = {"session": {"id": "session", "written": 6, "lost": 1, "last": ["train", 6]}, "lost": []}
     assert lost_from(settled_about(path, about)["lost"]) == [
-        Lost(phase="train", first=7, last=9, count=3, why="the process that writes the run had ended")
+        LostSteps(phase="train", first=7, last=9, count=3, why="the process that writes the run had ended")
     ]
     ledger.tell({"closed": True, "session": {**about["session"], "lost": 4, "is_settled": True}})  # type: ignore[dict-item]
     assert settled_about(path, about)["closed"] is True

@@ -16,8 +16,10 @@ from torchscan.errors import InputError, UnpricedError
 from torchscan.ops import OpCost
 from torchscan.trace.events import OpCall, Phase
 from torchscan.trace.trace import Trace
+from torchscan.wrong_arguments import explain_wrong_types
 
 
+@explain_wrong_types
 def total_cost(
     trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None, strict: bool = False
 ) -> OpCost:
@@ -29,6 +31,7 @@ def total_cost(
     return replace(total, is_complete=total.is_complete and not trace.provenance.missed)
 
 
+@explain_wrong_types
 def by_operator(trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None) -> dict[str, OpCost]:
     """Operator (all overloads together) -> the cost of all its calls."""
     costs: dict[str, OpCost] = {}
@@ -37,6 +40,7 @@ def by_operator(trace: Trace, *, convention: Convention = "torchscan", phase: Ph
     return costs
 
 
+@explain_wrong_types
 def by_module(trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None) -> dict[str, OpCost]:
     """Path of a module -> the cost of all its calls, including what they call; ``""`` is the model."""
     around = paths_around(trace)
@@ -47,6 +51,7 @@ def by_module(trace: Trace, *, convention: Convention = "torchscan", phase: Phas
     return costs
 
 
+@explain_wrong_types
 def by_module_and_operator(
     trace: Trace, *, convention: Convention = "torchscan", phase: Phase | None = None
 ) -> dict[str, dict[str, OpCost]]:

@@ -17,6 +17,7 @@ from typing import Any, TypeGuard
 from torchscan.errors import InputError
 from torchscan.files import write_text
 from torchscan.results import Result
+from torchscan.wrong_arguments import explain_wrong_types
 
 _MIB, _GIB = 2**20, 2**30
 
@@ -124,6 +125,7 @@ class Device(Result):
         return figure in self.unverified or (figure in self.flops_per_second and "dense_tflops" in self.unverified)
 
 
+@explain_wrong_types
 def device_named(name: str) -> Device:
     """The device of that name. Case doesn't matter, and an unambiguous part is enough ("H200", "RTX 4090").
 
@@ -231,6 +233,7 @@ def known_devices() -> dict[str, Device]:
 _registered: dict[str, Device] = {}
 
 
+@explain_wrong_types
 def register_device(
     name: str,
     *,

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from torchscan.errors import warn_user
+from torchscan.wrong_arguments import explain_wrong_types
 
 MIB = 2**20
 
@@ -62,6 +63,7 @@ class Overhead:
 NO_OVERHEAD = Overhead(0.0, 0.0)
 
 
+@explain_wrong_types
 def get_process_gpu_ram(pid: int | None = None) -> float:
     """MiB that a process, by default this one, holds on all GPUs.
 

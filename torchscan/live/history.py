@@ -22,7 +22,7 @@ from torchscan.files import path_of
 from torchscan.live.bins import quantiles
 from torchscan.live.by_call import measured_in, place_of
 from torchscan.live.by_step import OverSteps
-from torchscan.live.losses import Lost, describe_lost
+from torchscan.live.losses import LostSteps, describe_lost
 from torchscan.live.missing import missing_in
 from torchscan.live.schema import FIGURES, KINDS, Distribution, Kind, Phase, Series
 from torchscan.live.settling import lost_in, settled_about
@@ -124,7 +124,7 @@ class WatchedRun:
         return tuple(missing_in(self._files))
 
     @property
-    def lost(self) -> tuple[Lost, ...]:
+    def lost(self) -> tuple[LostSteps, ...]:
         """Steps that were sampled and are not in the run: which, how many and why."""
         found = self._read(lambda reader: lost_in(settled_about(reader.path, reader.about())))
         return tuple(each for lost in found for each in lost)

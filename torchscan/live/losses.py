@@ -20,7 +20,7 @@ NO_WORKER = "the process that writes the run had ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class LostSteps:
     """Steps from ``first`` to ``last`` that were sampled and are not in the run."""
 
     phase: Phase
@@ -45,15 +45,15 @@ _EVALUATIONS = ("evaluation at step", "evaluations")
 class Losses:
     """A short list of lost steps, however many there are."""
 
-    def __init__(self, known: Iterable[Lost] = ()) -> None:
-        self.ranges: list[Lost] = list(known)
+    def __init__(self, known: Iterable[LostSteps] = ()) -> None:
+        self.ranges: list[LostSteps] = list(known)
 
     @property
     def count(self) -> int:
         """The number of lost steps."""
         return sum(each.count for each in self.ranges)
 
-    def add(self, lost: Lost) -> None:
+    def add(self, lost: LostSteps) -> None:
         """Add steps that come after those before, or are joined with them."""
         fitting = [index for index in range(len(self.ranges)) if self._fits(index, lost)]
         if not fitting:
@@ -78,14 +78,14 @@ class Losses:
 
     def to_brief_data(self) -> list[dict[str, Any]]:
         """Return the same with one range for each phase and reason, and no more than a few."""
-        joined: dict[tuple[str, str], Lost] = {}
+        joined: dict[tuple[str, str], LostSteps] = {}
         for each in self.ranges:
             key = (each.phase, each.why)
             joined[key] = _joined(joined[key], each) if key in joined else each
         kept = sorted(joined.values(), key=lambda lost: -lost.count)[:_MAX_BRIEF]
         return [asdict(each) for each in kept]
 
-    def _fits(self, index: int, new: Lost) -> bool:
+    def _fits(self, index: int, new: LostSteps) -> bool:
         """Return whether a range and a later one become one: neighbors, or when there are too many."""
         each = self.ranges[index]
         if (each.phase, each.why) != (new.phase, new.why) or each.first > new.first:
@@ -93,33 +93,33 @@ class Losses:
         return len(self.ranges) >= _MAX_RANGES or 0 <= new.first - each.last <= 1
 
 
-def _joined(one: Lost, other: Lost) -> Lost:
+def _joined(one: LostSteps, other: LostSteps) -> LostSteps:
     first, last = min(one.first, other.first), max(one.last, other.last)
     return replace(one, first=first, last=last, count=one.count + other.count)
 
 
-def lost_step(phase: Phase, step: int, why: str) -> Lost:
+def lost_step(phase: Phase, step: int, why: str) -> LostSteps:
     """Return a single step as lost."""
-    return Lost(phase=phase, first=step, last=step, count=1, why=why[:_MAX_WHY])
+    return LostSteps(phase=phase, first=step, last=step, count=1, why=why[:_MAX_WHY])
 
 
-def missing_at_end(session: Mapping[str, Any], phase: Phase, step: int, count: int, why: str) -> Lost:
+def missing_at_end(session: Mapping[str, Any], phase: Phase, step: int, count: int, why: str) -> LostSteps:
     """Return so many steps up to this one as lost, which follow the last that the session has written."""
     last = session.get("last")
     first = step
     if count > 1:
         follows = isinstance(last, Sequence) and len(last) == 2 and last[0] == phase
         first = min(step, last[1] + 1) if follows and last is not None else max(0, step + 1 - count)
-    return Lost(phase=phase, first=first, last=step, count=count, why=why)
+    return LostSteps(phase=phase, first=first, last=step, count=count, why=why)
 
 
-def lost_from(data: object) -> list[Lost]:
+def lost_from(data: object) -> list[LostSteps]:
     """Return the losses in plain data, without entries that are malformed."""
     entries = data if isinstance(data, Sequence) and not isinstance(data, str) else []
     return [lost for each in entries if (lost := _lost_from(each)) is not None]
 
 
-def _lost_from(data: object) -> Lost | None:
+def _lost_from(data: object) -> LostSteps | None:
     if not isinstance(data, Mapping):
         return None
     phase, why = data.get("phase"), data.get("why")
@@ -129,10 +129,10 @@ def _lost_from(data: object) -> Lost | None:
     if any(type(number) is not int or number < 0 for number in numbers):
         return None
     first, last, count = (int(str(number)) for number in numbers)
-    return Lost(phase=phase, first=first, last=last, count=count, why=why[:_MAX_WHY])
+    return LostSteps(phase=phase, first=first, last=last, count=count, why=why[:_MAX_WHY])
 
 
-def describe_lost(lost: Sequence[Lost], limit: int = 3) -> str:
+def describe_lost(lost: Sequence[LostSteps], limit: int = 3) -> str:
     """Return ``13 sampled steps are not in the run: steps 4 to 9 (…), …``, or an empty text."""
     count = sum(each.count for each in lost)
     if not count:

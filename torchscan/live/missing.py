@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torchscan.live.ledger import has_worker, ledger_of
 from torchscan.live.lock import is_locked
-from torchscan.live.losses import Lost, describe_lost
+from torchscan.live.losses import LostSteps, describe_lost
 from torchscan.live.settling import lost_in, num_left, settled_about
 from torchscan.live.store import Reader
 
@@ -34,7 +34,7 @@ class _Part:
     raised: str | None
     #: True if the exception is what a rank raises because another one is gone
     has_lost_peer: bool
-    lost: Sequence[Lost]
+    lost: Sequence[LostSteps]
     #: steps that a worker has still to write, as the process that trains has ended
     num_left: int
 

@@ -16,12 +16,14 @@ from torchscan.live.validation import is_plain_file
 from torchscan.report import run_data
 from torchscan.runtime.group_run import GroupRun, group_run_of
 from torchscan.runtime.run import RunFacts
+from torchscan.wrong_arguments import explain_wrong_types
 
 #: what the file of a rank is called; copies of it are called otherwise
 _RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.json")
 _DATABASE = b"SQLite format 3\x00"
 
 
+@explain_wrong_types
 def open_run(path: str | os.PathLike[str]) -> Any:
     """A run that was saved or recorded.
 

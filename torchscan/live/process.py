@@ -19,7 +19,7 @@ from torchscan.live.descriptors import socket_pair
 from torchscan.live.launched import processes_here, rank_here
 from torchscan.live.ledger import Entry, Ledger, lock_for_worker, read_ledger
 from torchscan.live.lock import Lock
-from torchscan.live.losses import BEHIND, NO_WORKER, REMOVED, Losses, Lost, describe_lost, lost_from, lost_step
+from torchscan.live.losses import BEHIND, NO_WORKER, REMOVED, Losses, LostSteps, describe_lost, lost_from, lost_step
 from torchscan.live.lost_peers import is_of_lost_peer
 from torchscan.live.probe import Numbers
 from torchscan.live.sampled import Sampled
@@ -73,7 +73,7 @@ class Process:
         self._untold = Losses()
         #: steps that are not written when close() ends
         self._num_left = 0
-        self._lost: list[Lost] | None = None
+        self._lost: list[LostSteps] | None = None
         self._is_gone = self._is_closed = self._has_ended = False
         self._num_restarts, self._taken_at_start = 0, 0
         #: whether writing to the folder may wait for another machine, which training must not

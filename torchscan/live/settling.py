@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torchscan.live.ledger import Entry, has_worker, read_ledger
-from torchscan.live.losses import NO_WORKER, Losses, Lost, lost_from, missing_at_end
+from torchscan.live.losses import NO_WORKER, Losses, LostSteps, lost_from, missing_at_end
 
 
 def is_settled(about: Mapping[str, Any]) -> bool:
@@ -39,7 +39,7 @@ def settled_by(entry: Entry, about: Mapping[str, Any], why: str = NO_WORKER) -> 
     return {**found, "session": session, "lost": losses.to_data()}
 
 
-def lost_in(about: Mapping[str, Any]) -> tuple[Lost, ...]:
+def lost_in(about: Mapping[str, Any]) -> tuple[LostSteps, ...]:
     """Return the lost steps of a run."""
     return tuple(lost_from(about.get("lost")))
 

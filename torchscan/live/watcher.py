@@ -37,6 +37,7 @@ from torchscan.recording.request import require_module
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
 from torchscan.torch_versions import has_compiler, without_torch_function
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from torchscan.live.explore.serving import Server
@@ -349,6 +350,7 @@ class Watcher:
         self._close(error)
 
 
+@explain_wrong_types
 def watch(
     model: nn.Module,
     run: str | os.PathLike[str],

@@ -20,7 +20,7 @@ from torchscan.live.channel import Inlet, Line, Message, take_files
 from torchscan.live.descriptors import open_standard_files
 from torchscan.live.guests import Guests
 from torchscan.live.ledger import Ledger
-from torchscan.live.losses import REMOVED, UNDER_WAY, Losses, Lost, lost_from, lost_step, missing_at_end
+from torchscan.live.losses import REMOVED, UNDER_WAY, Losses, LostSteps, lost_from, lost_step, missing_at_end
 from torchscan.live.packing import Distributions
 from torchscan.live.parent import Parent
 from torchscan.live.pulse import Pulse
@@ -153,7 +153,7 @@ class Worker:
             self._count_lost(lost)
         self._keep(self._accounts())
 
-    def _count_lost(self, lost: Lost) -> None:
+    def _count_lost(self, lost: LostSteps) -> None:
         self._losses.add(lost)
         self._own_losses.add(lost)
         self._session["lost"] += lost.count

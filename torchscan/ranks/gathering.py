@@ -21,6 +21,7 @@ from torchscan.recording.sharding import failed_in_parts
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.torch_versions import dimensions_of, is_group_pretended, is_wrapped_by_ddp, whole_mesh_of
 from torchscan.units import memory
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +31,7 @@ _T = TypeVar("_T")
 _ALL = "world"
 
 
+@explain_wrong_types
 def gather_plan(
     model: nn.Module,
     input_shape: Shapes | None = None,

@@ -31,6 +31,7 @@ from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sequences import positions_of
 from torchscan.recording.sharding import Apply, by_its_own_plan
 from torchscan.recording.training.optimizers import OptimizerChoice
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -41,6 +42,7 @@ TrainingPrecision = Literal["bf16", "bf16-mixed", "fp32"]
 _LAYERS = 4
 
 
+@explain_wrong_types
 def search_meshes(
     module: nn.Module,
     *,

@@ -25,6 +25,7 @@ from torchscan.recording.request import require_module, require_positive
 from torchscan.recording.sharding import Apply
 from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.trace.trace import Trace
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +38,7 @@ _ASSUMED = (
 )
 
 
+@explain_wrong_types
 def plan_pipeline(
     stages: Iterable[nn.Module],
     input_shape: Shapes | None = None,

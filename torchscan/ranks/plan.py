@@ -26,6 +26,7 @@ from torchscan.recording.training.optimizers import OptimizerChoice
 from torchscan.scan import Scan
 from torchscan.torch_versions import is_offloaded
 from torchscan.trace.trace import Trace
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +38,7 @@ _OFFLOADED = "that what FSDP keeps on the host takes memory of the device all th
 Ranks = int | Sequence[int] | Literal["ends"]
 
 
+@explain_wrong_types
 def plan(
     build: Callable[[], nn.Module] | nn.Module,
     input_shape: Shapes | None = None,

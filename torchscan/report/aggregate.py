@@ -5,8 +5,10 @@ from __future__ import annotations
 from torchscan.errors import InputError
 from torchscan.report.info import Info
 from torchscan.report.info_data import SUMS, InfoDict, Layer, data_of
+from torchscan.wrong_arguments import explain_wrong_types
 
 
+@explain_wrong_types
 def aggregate_info(info: InfoDict, max_depth: int) -> Info:
     """A copy of ``info`` without the layers below ``max_depth``, with their figures added to the parents that remain.
 

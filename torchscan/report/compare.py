@@ -16,6 +16,7 @@ from torchscan.report.remarks import unpriced_text
 from torchscan.report.table import Cell, Column, Row, Table, totals_table
 from torchscan.results import Result
 from torchscan.runtime.run import Inspected
+from torchscan.wrong_arguments import explain_wrong_types
 
 Change = Literal["added", "removed", "changed"]
 ComparedKey = Literal["type", "input_shape", "output_shape", FigureKey]
@@ -108,6 +109,7 @@ def compare_info(before: InfoDict, after: InfoDict) -> Comparison: ...
 def compare_info(before: Inspected, after: Inspected) -> RunComparison: ...
 
 
+@explain_wrong_types
 def compare_info(before: Any, after: Any) -> Comparison | RunComparison:
     """What changed from ``before`` to ``after``, two reports or two inspected runs. Layers are matched by path and call."""
     if isinstance(before, Inspected) and isinstance(after, Inspected):
@@ -197,6 +199,7 @@ _COLUMNS = (
 )
 
 
+@explain_wrong_types
 def comparison_table(comparison: Comparison | RunComparison) -> Table:
     """The totals before and after, and the layers that changed; of runs all calls, those whose time changed most first."""
     return run_comparison_table(comparison) if isinstance(comparison, RunComparison) else _report_table(comparison)
@@ -214,6 +217,7 @@ def _report_table(comparison: Comparison) -> Table:
     )
 
 
+@explain_wrong_types
 def format_comparison(comparison: Comparison | RunComparison, *, markdown: bool = False, width: int = 80) -> str:
     """The difference as text, or in Markdown as a comment on a pull request: totals, then the layers that changed."""
     if isinstance(comparison, RunComparison):

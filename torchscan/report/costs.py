@@ -13,10 +13,12 @@ from torchscan.ops import OpCost
 from torchscan.report.remarks import missed_text, unpriced_text
 from torchscan.report.table import NONE, Cell, Column, Row, Table, in_one_unit, in_words
 from torchscan.trace.trace import Trace
+from torchscan.wrong_arguments import explain_wrong_types
 
 By = Literal["operator", "module"]
 
 
+@explain_wrong_types
 def cost_table(trace: Trace, by: By = "operator", top: int | None = None) -> Table:
     """Costs, largest first; a module's include those of everything it calls. The last row is the whole pass."""
     if by not in get_args(By):

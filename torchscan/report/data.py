@@ -17,6 +17,7 @@ from torchscan.report.info_data import InfoDict, Layer, Sums, data_of
 from torchscan.report.saved import REPORT, content_of, read_saved
 from torchscan.report.schema import mismatch
 from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,11 +27,13 @@ _IDENTITY = ("path", "call", "name", "depth")
 _FLAGS = ("is_shared", "is_leaf", "complete")
 
 
+@explain_wrong_types
 def to_json(info: InfoDict, *, indent: int | None = 2) -> str:
     """The info dict as JSON, with the schema that it follows: ``json_schema()`` has it. :func:`from_json` reads it back."""
     return json.dumps({"schema": REPORT.said, **data_of(info)}, indent=indent, allow_nan=False)
 
 
+@explain_wrong_types
 def from_json(text: str) -> Info:
     """The info dict that :func:`to_json` wrote. Anything else is refused: another file, a newer schema, a broken report."""
     return info_of(content_of(text))
@@ -45,6 +48,7 @@ def info_of(content: Any) -> Info:
     return Info({key: value for key, value in content.items() if key != "schema"})
 
 
+@explain_wrong_types
 def json_schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of what :func:`to_json` writes."""
     return copy.deepcopy(REPORT.schema)
@@ -72,6 +76,7 @@ def _hanging(layers: Sequence[Layer]) -> str | None:
     return f"the report.layers[{index}].depth is {layers[index]['depth']}, and not {depths[index] + 1} or less"
 
 
+@explain_wrong_types
 def to_csv(info: InfoDict, columns: Sequence[str] | None = None, *, escape_formulas: bool = False) -> str:
     """The layers as comma-separated values, one per row, with a header. Numbers are in full, shapes are JSON.
 
@@ -81,6 +86,7 @@ def to_csv(info: InfoDict, columns: Sequence[str] | None = None, *, escape_formu
     return csv_of(_data_table(info, columns), escape_formulas=escape_formulas) + "\n"
 
 
+@explain_wrong_types
 def to_pandas(info: InfoDict, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """The layers as a DataFrame, with the columns of :func:`to_csv`; ``frame.attrs`` has the totals and everything else."""
     try:

@@ -22,11 +22,13 @@ from torchscan.report.latex import latex_of
 from torchscan.report.lines import FOLDED, Line, Lines, lines_of
 from torchscan.report.remarks import remarks_of, source_of, totals_of
 from torchscan.report.table import Cell, Column, Cut, Row, Table, check_width
+from torchscan.wrong_arguments import explain_wrong_types
 
 C = TypeVar("C")
 _NAME = Column(key="layer", heading="Layer", is_number=False, narrowest=20)
 
 
+@explain_wrong_types
 def info_table(
     info: InfoDict, columns: Sequence[str] | None = None, cut: Cut = "mid", *, fold_repeats: bool | None = None
 ) -> Table:
@@ -61,6 +63,7 @@ def _folding(shown: Lines) -> list[str]:
     ]
 
 
+@explain_wrong_types
 def format_info(
     info: InfoDict,
     wrap_mode: Cut = "mid",
@@ -101,6 +104,7 @@ def _what_was_meant(wrap_mode: object) -> str:
     return f"choose one of {', '.join(get_args(Cut))}"
 
 
+@explain_wrong_types
 def to_markdown(
     info: InfoDict, columns: Sequence[str] | None = None, *, details: bool = False, fold_repeats: bool | None = None
 ) -> str:
@@ -112,6 +116,7 @@ def to_markdown(
     return info_table(info, columns, fold_repeats=fold_repeats).write("github" if details else "markdown")
 
 
+@explain_wrong_types
 def to_latex(
     info: InfoDict,
     columns: Sequence[str] | None = None,
@@ -141,6 +146,7 @@ def to_latex(
     return latex_of(table, caption=caption, label=label, long=long, wide=wide, siunitx=siunitx)
 
 
+@explain_wrong_types
 def to_html(info: InfoDict, columns: Sequence[str] | None = None, *, standalone: bool = False) -> str:
     """The layers as a table that opens, closes and sorts, with the totals and the remarks; no network, no server.
 

@@ -8,8 +8,10 @@ from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveF
 from torchscan.analyses.receptive_field.result import Short, plain_short
 from torchscan.report.columns import field_text
 from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.wrong_arguments import explain_wrong_types
 
 
+@explain_wrong_types
 def field_table(fields: ReceptiveField, layer: str | None = None) -> Table:
     """All layers in short, or, for the ``layer`` with this path, each axis of each output with reasons and notes."""
     return _all_layers(fields) if layer is None else layer_table(fields[layer])

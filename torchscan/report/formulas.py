@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchscan.analyses.generation.formulas import Polynomial, SymbolicCosts
 from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.wrong_arguments import explain_wrong_types
 
 _NAMES = {
     "macs": "MACs",
@@ -14,6 +15,7 @@ _NAMES = {
 }
 
 
+@explain_wrong_types
 def formula_table(costs: SymbolicCosts) -> Table:
     """What a prompt costs, and a token after it: a figure a row.
 

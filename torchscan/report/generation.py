@@ -8,6 +8,7 @@ from typing import Any
 from torchscan import units
 from torchscan.analyses.generation.result import Generation, GenerationSweep
 from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.wrong_arguments import explain_wrong_types
 
 #: attributes of a generation, each with its heading and how it is written: what does not depend on the batch, and what does
 OF_MODEL: Mapping[str, tuple[str, Callable[[Any], str]]] = {
@@ -29,6 +30,7 @@ OF_BATCH: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 _DISPENSABLE = {"max_context": 2, "limiter": 1}
 
 
+@explain_wrong_types
 def generation_table(generation: Generation | GenerationSweep) -> Table:
     """What it takes and how fast it answers: a figure a row, or of a sweep a batch size a row.
 

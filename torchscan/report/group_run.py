@@ -10,6 +10,7 @@ from torchscan.errors import InputError
 from torchscan.report.table import NONE, Cell, Column, Row, Table, in_one_unit
 from torchscan.runtime.group_run import GroupRun
 from torchscan.runtime.run import RunFacts
+from torchscan.wrong_arguments import explain_wrong_types
 
 GroupRows = Literal["process", "layer"]
 
@@ -23,6 +24,7 @@ _FIGURES: Sequence[tuple[str, str, int, Callable[[RunFacts], float]]] = (
 )
 
 
+@explain_wrong_types
 def group_table(group: GroupRun, by: GroupRows = "process") -> Table:
     """A process a row, with how far it is behind the fastest in a step; or a layer a row, with the least and most of all.
 

@@ -11,6 +11,7 @@ from torchscan.report.run_remarks import remarks_of
 from torchscan.report.table import NONE, Cell, Column, Row, Scaling, Table, in_one_unit, totals_table
 from torchscan.runtime.expected import Expected
 from torchscan.runtime.run import CallRun, Inspected, Latency, RunFacts
+from torchscan.wrong_arguments import explain_wrong_types
 
 #: a call that takes a smaller share of the step is not worth a mark
 _LEAST_SHARE = 0.01
@@ -21,6 +22,7 @@ _HOST, _EVALUATION, _MEMORY, _RATE, _EXPECTED, _TYPE = 6, 5, 4, 3, 2, 1
 _COUNTS = {"forward": "", "grad_out": "grad ", "grad_in": "grad in "}
 
 
+@explain_wrong_types
 def run_table(run: Inspected, *, max_depth: int | None = 3) -> Table:
     """Each call with everything in it, down to ``max_depth`` (None: all); the totals have what belongs to no module.
 

@@ -17,6 +17,7 @@ from torchscan.report.chart import SIGNS, axis, stacked, ticks
 from torchscan.report.colours import in_colour
 from torchscan.report.table import Cell, Column, Row, Screen, Table, check_width, in_one_unit, in_words, totals_table
 from torchscan.report.text import grid, needed, paragraphs, totals_of
+from torchscan.wrong_arguments import explain_wrong_types
 
 _NARROWEST, _PLOT_HEIGHT, _LABEL_WIDTH, _LAYERS = 40, 12, 12, 8
 
@@ -37,6 +38,7 @@ STACK: Sequence[MemoryKind] = (
 )
 
 
+@explain_wrong_types
 def memory_table(estimate: MemoryEstimate) -> Table:
     """Return the layers that keep the most, equal ones in one row, and the layer that peaks.
 
@@ -62,6 +64,7 @@ def memory_table(estimate: MemoryEstimate) -> Table:
     )
 
 
+@explain_wrong_types
 def format_memory(estimate: MemoryEstimate, width: int = 80, *, colours: bool = False) -> str:
     """The estimate as text: the peak and what it holds, memory over time, the layers that keep the most, and the verdict.
 

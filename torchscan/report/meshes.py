@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torchscan import units
 from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, said
 from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.wrong_arguments import explain_wrong_types
 
 #: columns that a narrow page leaves out first
 _COLUMNS: Sequence[tuple[str, str, int]] = (
@@ -21,6 +22,7 @@ _COLUMNS: Sequence[tuple[str, str, int]] = (
 )
 
 
+@explain_wrong_types
 def mesh_table(search: MeshSearch) -> Table:
     """A mesh a row, the fastest that fit first.
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torchscan import units
 from torchscan.analyses.pipeline import PipelinePlan, PipelineProcess
 from torchscan.report.table import Cell, Column, Row, Table, totals_table
+from torchscan.wrong_arguments import explain_wrong_types
 
 #: columns that a narrow page leaves out first
 _COLUMNS: Sequence[tuple[str, str, int]] = (
@@ -21,6 +22,7 @@ _COLUMNS: Sequence[tuple[str, str, int]] = (
 )
 
 
+@explain_wrong_types
 def pipeline_table(plan: PipelinePlan) -> Table:
     """A process of the pipeline a row.
 

@@ -12,10 +12,12 @@ from torchscan.analyses.plan import Plan, RankPlan
 from torchscan.errors import InputError
 from torchscan.report.memory import closeness, memory_table
 from torchscan.report.table import Cell, Column, Row, Table, in_one_unit, in_words, totals_table
+from torchscan.wrong_arguments import explain_wrong_types
 
 PlanRows = Literal["group", "layer"]
 
 
+@explain_wrong_types
 def plan_table(plan: Plan, by: PlanRows = "group") -> Table:
     """What a process holds, computes and sends; the rows are what it tells the others, by group of processes or by layer.
 

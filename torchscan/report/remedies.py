@@ -5,10 +5,12 @@ from __future__ import annotations
 from torchscan import units
 from torchscan.analyses.remedies import Remedies, Remedy
 from torchscan.report.table import Cell, Column, Row, Table
+from torchscan.wrong_arguments import explain_wrong_types
 
 _WHAT = {"time_estimate": "Expected time", "peak_bytes": "Peak memory", "reserved_bytes": "Reserved"}
 
 
+@explain_wrong_types
 def remedies_table(remedies: Remedies) -> Table:
     """The pass as it is, then the changes that help, the best first; the remarks name those that don't."""
     is_time = remedies.metric == "time_estimate"

@@ -14,12 +14,14 @@ from torchscan.analyses.roofline import GroupLoad, OperatorLoad, Roofline, group
 from torchscan.errors import InputError
 from torchscan.report.lines import FOLDED
 from torchscan.report.table import Cell, Column, Row, Table, in_one_unit, in_words, totals_table
+from torchscan.wrong_arguments import explain_wrong_types
 
 Rows = Literal["layer", "kind", "operator"]
 
 _HEADINGS: Mapping[Rows, str] = {"layer": "Layer", "kind": "Operator", "operator": "Call"}
 
 
+@explain_wrong_types
 def roofline_table(
     roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15, fold_repeats: bool = False
 ) -> Table:
@@ -53,6 +55,7 @@ def roofline_table(
     )
 
 
+@explain_wrong_types
 def format_roofline(roofline: Roofline, by: Rows = "layer", *, max_depth: int = 2, rows: int = 15, width: int = 80) -> str:
     """The roofline as text, equal layers in one row. ``by``, ``max_depth`` and ``rows`` as in :func:`roofline_table`."""
     table = roofline_table(roofline, by, max_depth=max_depth, rows=rows, fold_repeats=True)

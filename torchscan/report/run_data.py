@@ -15,6 +15,7 @@ from torchscan.report.info import Info
 from torchscan.report.saved import RUN, is_run, read_saved
 from torchscan.report.schema import mismatch
 from torchscan.runtime.run import RunFacts
+from torchscan.wrong_arguments import explain_wrong_types
 
 
 def open_run(path: str | os.PathLike[str]) -> RunFacts:
@@ -22,6 +23,7 @@ def open_run(path: str | os.PathLike[str]) -> RunFacts:
     return read_saved(path_of(path), RUN.noun, _run_of)
 
 
+@explain_wrong_types
 def run_schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of saved runs. Numbers that are not finite are texts: "NaN", "Infinity", "-Infinity"."""
     return copy.deepcopy(RUN.schema)

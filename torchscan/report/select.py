@@ -9,8 +9,10 @@ from torchscan.errors import InputError
 from torchscan.report.columns import COLUMNS, check_columns, check_estimates
 from torchscan.report.info import Info
 from torchscan.report.info_data import InfoDict, Layer, Selection, data_of
+from torchscan.wrong_arguments import explain_wrong_types
 
 
+@explain_wrong_types
 def select_layers(info: InfoDict, *, match: str | None = None, sort: str | None = None, top: int | None = None) -> Info:
     """A copy of ``info`` with some of its layers and the totals of all; shown as a list of full paths.
 

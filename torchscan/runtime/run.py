@@ -200,7 +200,7 @@ class RunFacts(Result, Inspected):
     #: what each step does together with other processes, in the order in which this one comes to it
     exchanges: tuple[Exchange, ...] = ()
 
-    def with_checks(self, checked: GuardFacts) -> RunFacts:
+    def _with_checks(self, checked: GuardFacts) -> RunFacts:
         """Return these facts with what the cheap check of every step has found."""
         return replace(
             self,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from torchscan.errors import InputError
 from torchscan.files import path_of
 from torchscan.live.telling import tell
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from torchscan.live.explore.following import Followed
@@ -68,6 +69,7 @@ class Server:
         return f'<iframe src="{self.url}" title="a run" style="width: 100%; height: 900px; border: 0"></iframe>'
 
 
+@explain_wrong_types
 def serve(run: RunPath, *others: RunPath, host: str = "127.0.0.1", port: int = PORT) -> Server:
     """Show a run that is, or was, watched in the browser: ``print(serve("runs/first").url)``.
 

@@ -19,6 +19,7 @@ from torchscan.report.paging.data import by_key
 from torchscan.report.paging.file import document
 from torchscan.report.paging.late import with_all_calls
 from torchscan.report.paging.rows import cut, key_of
+from torchscan.wrong_arguments import explain_wrong_types
 
 #: what the worker has noted of it
 FIRST_NAN = re.compile(r"step (\d+): NaN in (.+?)(?: and \d+ more)?\. torchscan")
@@ -46,6 +47,7 @@ def measured_by_key(run: WatchedRun, measured: Measured) -> dict[str, Any]:
     return by_key(replace(measured, producers={**made, **measured.producers}))
 
 
+@explain_wrong_types
 def page_of_run(run: str | os.PathLike[str], *others: str | os.PathLike[str]) -> Page:
     """A run that is, or was, watched as one HTML file: ``page_of_run("runs/first").save("run.html")``. A notebook shows it.
 

@@ -8,11 +8,13 @@ from torchscan.analyses.module_graph import ModuleGraph
 from torchscan.escapes import printable
 from torchscan.report.graphs.words import below_name, name_of, shape_of
 from torchscan.report.table import Column, Row, Table, in_words
+from torchscan.wrong_arguments import explain_wrong_types
 
 _DOT_SHAPES = {"input": ", shape=ellipse", "output": ", shape=ellipse", "operator": ', style=""'}
 _MERMAID_SHAPES = {"input": ("([", "])"), "output": ("([", "])"), "operator": ("[/", "/]")}
 
 
+@explain_wrong_types
 def to_dot(graph: ModuleGraph) -> str:
     """The graph for Graphviz: ``dot -Tpdf``."""
     nodes = [f'  n{at} [label="{_in_dot(graph, at)}"{_DOT_SHAPES.get(node.kind, "")}];' for at, node in enumerate(graph.nodes)]
@@ -21,6 +23,7 @@ def to_dot(graph: ModuleGraph) -> str:
     return "\n".join(["digraph {", *style, *nodes, *edges, "}", ""])
 
 
+@explain_wrong_types
 def to_mermaid(graph: ModuleGraph) -> str:
     """The graph for Markdown, in a block called ``mermaid``."""
     lines = ["flowchart TD"]
@@ -42,6 +45,7 @@ def _in_mermaid(graph: ModuleGraph, at: int) -> str:
     return "<br>".join(signs)
 
 
+@explain_wrong_types
 def graph_table(graph: ModuleGraph) -> Table:
     """Each node, with what it reads."""
     read = defaultdict(list)

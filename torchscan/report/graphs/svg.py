@@ -10,6 +10,7 @@ from torchscan.escapes import printable
 from torchscan.report.colours import COLOURS
 from torchscan.report.graphs.layout import Point, Size, laid_out
 from torchscan.report.graphs.words import below_name, name_of
+from torchscan.wrong_arguments import explain_wrong_types
 
 _INK, _SOFT, _LINE, _PANEL, _WRONG = "#1c1d1f", "#62666d", "#b9bcc2", "#ffffff", "#b3261e"
 #: what stands at the left of a box
@@ -24,6 +25,7 @@ _ARROW = (
 )
 
 
+@explain_wrong_types
 def to_svg(graph: ModuleGraph) -> str:
     """The graph as an SVG picture: boxes in layers, each below all that it reads."""
     texts = [(name_of(node), below_name(graph, at)) for at, node in enumerate(graph.nodes)]

@@ -10,6 +10,7 @@ from torchscan.analyses.generation.result import Generation, GenerationSweep
 from torchscan.errors import InputError
 from torchscan.report.pictures.labels import Spot, label
 from torchscan.report.pictures.style import Size, drawing, inks_of
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +20,7 @@ _AREA = 36.0
 _STEPS = 12
 
 
+@explain_wrong_types
 def draw_generation(sweep: Generation | GenerationSweep, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
     """Draw the tokens per second of all sequences over the time from one token to the next, a point for each batch size.
 

@@ -9,6 +9,7 @@ from torchscan.errors import InputError
 from torchscan.report.columns import COLUMNS, check_columns, check_estimates, full_name_of
 from torchscan.report.info_data import InfoDict, data_of
 from torchscan.report.pictures.style import Size, drawing, inks_of
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +31,7 @@ class _Bar(NamedTuple):
     text: str
 
 
+@explain_wrong_types
 def draw_layers(info: InfoDict, by: str = "macs", *, top: int = 15, ax: Axes | None = None, size: Size = "screen") -> Axes:
     """Draw the layers with the most of something as bars, with their shares of the whole.
 

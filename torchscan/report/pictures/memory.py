@@ -13,6 +13,7 @@ from torchscan.errors import InputError
 from torchscan.report.chart import ticks
 from torchscan.report.memory import STACK, columns_of
 from torchscan.report.pictures.style import Size, below, drawing, inks_of
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +24,7 @@ _MOST_COLUMNS = 400
 _FAR = 2.5
 
 
+@explain_wrong_types
 def draw_memory(estimate: MemoryEstimate, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
     """Draw the memory over the operators of the pass, stacked by kind, with the peak and the layer that it is in.
 

@@ -9,6 +9,7 @@ from torchscan.analyses.mesh_search import MeshChoice, MeshSearch, said
 from torchscan.errors import InputError
 from torchscan.report.chart import ticks
 from torchscan.report.pictures.style import Size, below, drawing, inks_of
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +20,7 @@ _BAR_HEIGHT, _MARGIN = 0.32, 1.15
 _FREE = 1.3
 
 
+@explain_wrong_types
 def draw_meshes(search: MeshSearch, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
     """Draw the tokens per second of each mesh as a bar, in two parts: while the devices compute, and while they wait for links.
 

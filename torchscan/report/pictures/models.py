@@ -10,6 +10,7 @@ from torchscan.errors import InputError
 from torchscan.report.pictures.labels import Spot, label
 from torchscan.report.pictures.style import Size, drawing, inks_of
 from torchscan.report.table import Table
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +22,7 @@ _FAR = 12.0
 _MANY, _NEAR = 200.0, 2.0
 
 
+@explain_wrong_types
 def draw_models(
     table: Table,
     x: str = "macs",

@@ -8,6 +8,7 @@ from torchscan import units
 from torchscan.analyses.pipeline import Action, PipelinePlan
 from torchscan.errors import InputError
 from torchscan.report.pictures.style import Size, below, drawing, inks_of
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +19,7 @@ _HEIGHT, _MARGIN = 0.34, 1.15
 _NARROWEST = 0.025
 
 
+@explain_wrong_types
 def draw_pipeline(plan: PipelinePlan, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
     """Draw the passes of each process over time, by microbatch; what is empty is a bubble.
 

@@ -11,6 +11,7 @@ from torchscan.report.chart import ticks
 from torchscan.report.memory import STACK
 from torchscan.report.pictures.memory import near_room, room_said, say_far_room
 from torchscan.report.pictures.style import Size, below, drawing, inks_of
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +22,7 @@ _BAR_HEIGHT, _MARGIN = 0.42, 1.25
 _FREE = 1.16
 
 
+@explain_wrong_types
 def draw_plan(plan: Plan, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
     """Draw the peak memory of each planned process as a bar, stacked by kind, beside what its device has for tensors.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchscan.analyses.receptive_field import AxisField, LayerField, ReceptiveField
 from torchscan.errors import InputError
 from torchscan.report.pictures.style import Size, drawing, inks_of
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +23,7 @@ _MOST_NESTED = 7
 _TITLE_WIDTH = 48
 
 
+@explain_wrong_types
 def draw_receptive_field(
     layer: LayerField | ReceptiveField | Sequence[LayerField],
     unit: Sequence[int] | int | None = None,

@@ -13,6 +13,7 @@ from torchscan.errors import InputError
 from torchscan.report.pictures.labels import Spot, label
 from torchscan.report.pictures.pyplot import pyplot
 from torchscan.report.pictures.style import Size, below, drawing, inks_of
+from torchscan.wrong_arguments import explain_wrong_types
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +36,7 @@ class _Point(NamedTuple):
         return self.load.flops / self.load.time_estimate
 
 
+@explain_wrong_types
 def draw_roofline(roofline: Roofline, *, ax: Axes | None = None, size: Size = "screen") -> Axes:
     """Draw what operators attain over their arithmetic intensity, on logarithmic axes, under the roofs of the device.
 
