@@ -271,6 +271,14 @@ def test_a_config_that_asks_for_code_or_weights_is_refused_by_its_key(
     assert asked == []
 
 
+def test_an_argument_overrides_the_attention_of_a_config(tmp_path: Path) -> None:
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **LLAMA, "attn_implementation": "flash_attention_2"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "append (_attn_implementation='sdpa') to the target" in refusal(f"hf:{tmp_path}")
+    path = tmp_path / "config.json"
+    assert overall(f"hf:{path}(_attn_implementation='sdpa')", "input_ids=7:long")["overall"]["grad_params"] > 0
+
+
 @pytest.mark.usefixtures("folder")
 def test_in_a_process_of_somebody_else_nothing_is_left_without_data() -> None:
     """A factory that keeps what it makes gives it to others, too."""

@@ -16,8 +16,6 @@ from torchscan.targets.parsing import Target
 #: repositories, which transformers fetches if the package "kernels" is installed
 _BUILT_IN = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm")
 _IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
-#: the keys by which timm loads weights, which may be pickled code
-_WEIGHTS = ("checkpoint_path", "pretrained")
 _MAX_BYTES = 16 * 2**20
 
 
@@ -29,7 +27,12 @@ def read_config(path: Path, target: Target) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}  # transformers says what is wrong with it
-    return {**found, **target.kwargs} if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    # Implementations have two spellings, with and without an underscore: an argument overrides both.
+    given = {name.lstrip("_") for name in target.kwargs}
+    kept = {name: value for name, value in found.items() if name.lstrip("_") not in given}
+    return {**kept, **target.kwargs}
 
 
 def refuse_foreign_code(config: Mapping[str, Any], target: Target) -> None:
@@ -41,9 +44,9 @@ def refuse_foreign_code(config: Mapping[str, Any], target: Target) -> None:
             if isinstance(value, str) and kind not in _BUILT_IN:
                 raise InputError(
                     f"{target}: {key} is {value!r}, whose kernels are not part of torch, and nothing is downloaded: "
-                    "remove it from the config, or give 'sdpa' or 'eager'"
+                    "remove it from the config, or append (_attn_implementation='sdpa') to the target"
                 )
-        if name in _WEIGHTS and value:
+        if value and (name == "checkpoint_path" or (name == "pretrained" and "." in key)):
             raise InputError(
                 f"{target}: {key} is {value!r}, and no weights are loaded, which do not change what is counted: "
                 "remove it from the config"
@@ -52,7 +55,10 @@ def refuse_foreign_code(config: Mapping[str, Any], target: Target) -> None:
 
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
-    """Keep huggingface_hub, and with it transformers and timm, from asking the network; its cache can still be read."""
+    """Keep huggingface_hub, and with it transformers and timm, from asking the network; its cache can still be read.
+
+    The switch is that of the whole process, so downloads of other threads fail meanwhile.
+    """
     try:
         from huggingface_hub import constants
     except ImportError:
