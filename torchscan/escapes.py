@@ -6,9 +6,11 @@ Names of modules, files and configs may contain escape sequences, which a termin
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 #: the sequences that make text bold, faint or colored, which torchscan itself writes
 _STYLE = re.compile(r"(\x1b\[[\d;]*m)")
+_BREAK = re.compile(r"([\n\t])")
 _REPLACEMENT = "�"
 
 
@@ -16,14 +18,21 @@ def printable(text: str) -> str:
     """Return a name or a line of text with line breaks and control characters replaced."""
     if text.isprintable():
         return text
-    return "".join(sign if sign.isprintable() else _REPLACEMENT for sign in text)
+    return "".join([sign if sign.isprintable() else _REPLACEMENT for sign in text])
 
 
 def printable_text(text: str) -> str:
     """Return text with control characters replaced, but for line breaks and tabs."""
-    return "".join(part if part in ("\n", "\t") else printable(part) for part in re.split(r"([\n\t])", text))
+    return _map_parts(printable, _BREAK, text)
 
 
 def printable_styled(text: str) -> str:
     """Return text with control characters replaced, but for line breaks, tabs, and the style of what torchscan writes."""
-    return "".join(part if _STYLE.fullmatch(part) else printable_text(part) for part in _STYLE.split(text))
+    return _map_parts(printable_text, _STYLE, text)
+
+
+def _map_parts(function: Callable[[str], str], kept: re.Pattern[str], text: str) -> str:
+    """Apply a function to the parts of a text that lie between matches of a group, which stay."""
+    parts = kept.split(text)
+    parts[::2] = map(function, parts[::2])
+    return "".join(parts)

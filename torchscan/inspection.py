@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from os import PathLike
 from types import TracebackType
@@ -19,8 +17,8 @@ from torchscan.recording.call_tree import Begun
 from torchscan.recording.request import require_module
 from torchscan.runtime.checks import Check, Checked
 from torchscan.runtime.findings import NonFinite
-from torchscan.runtime.guard import NonFiniteGuard
 from torchscan.runtime.inspector import Inspector
+from torchscan.runtime.nonfinite_guard import NonFiniteGuard
 from torchscan.runtime.provenance import provenance_of
 from torchscan.runtime.run import Inspected, RunFacts, Watched, run_of
 from torchscan.runtime.step import StepCounts
@@ -75,26 +73,11 @@ class Run(Inspected):
         if self._inspector is None:
             raise InputError("this inspection is over: make another")
         if self._guard is not None:
-            self._join(self._guard, self._inspector)
+            self._guard.inspection.follow(self._inspector)
+            if self._guard is self._own_guard:
+                self._guard.start()
         self._inspector.start(under_way)
         return self
-
-    def _join(self, guard: NonFiniteGuard, inspector: Inspector) -> None:
-        """Have the guard know what is inspected closely."""
-        guard.inspected = weakref.ref(inspector.model)
-        followed = weakref.ref(inspector)
-
-        def has_found() -> bool:
-            current = followed()
-            return current is not None and current.is_started and current.has_found
-
-        def ours() -> AbstractContextManager[object]:
-            current = followed()
-            return nullcontext() if current is None or not current.is_started else current.ours()
-
-        guard.has_found, guard.ours = has_found, ours
-        if guard is self._own_guard:
-            guard.start()
 
     def _hear(self, found: NonFinite) -> None:
         """Tell of what the inspection has found, unless a GradScaler is looking for it, or the guard tells of it."""
@@ -105,7 +88,7 @@ class Run(Inspected):
         if guard.is_scaled and found.phase in ("backward", "loss"):
             self._refined[_key(found)] = None
             return
-        better = guard.refined(found)
+        better = guard.refine(found)
         self._refined[_key(found)] = better
         if better is not None and found.phase != "loss":
             self._listener(better)

@@ -7,105 +7,108 @@ it computes belongs to another batch of the loop, so costs and times are those o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from torchscan.trace.events import ModuleCall, OpCall, StorageRecord, TensorRecord
+from torchscan.trace.events import ModuleCall, OpCall, StorageRecord
 from torchscan.trace.trace import Trace
 
 
 def last_batch(trace: Trace) -> Trace:
     """Return the trace from the last batch on; memory that is alive then stays."""
-    start = _first_op_of_last_batch(trace)
-    return _Cut(trace, start).trace() if start else trace
+    phases = [op.phase for op in trace.ops]
+    start = 0
+    for index in range(1, len(phases)):
+        if phases[index - 1] != "forward" and phases[index] == "forward":
+            start = index
+    return _Tail(trace, start).to_trace() if start else trace
 
 
-class _Cut:
-    """A trace without what came before an operator call."""
+class _Tail:
+    """The part of a trace from an operator call on, under new indices."""
 
     def __init__(self, trace: Trace, start: int) -> None:
         self._trace = trace
         self._start = start
-        # A root call that runs no operator, because it returns a parameter, begins and ends with the batch.
-        roots = [call for call in trace.modules if call.parent is None and (call.end is None or call.end >= start)]
-        self._root = min(call.index for call in roots)
-        used = {trace.tensors[index].storage for op in trace.ops[self._start :] for index in op.inputs}
-        storages = [number for number, each in enumerate(trace.storages) if number in used or not self._is_over(each)]
-        self._new_storage = _positions(storages)
-        self._new_tensor = _positions(index for index, each in enumerate(trace.tensors) if each.storage in self._new_storage)
+        models = [call for call in trace.modules if call.parent is None]
+        # A call that runs no operator, because the model returns a parameter, begins and ends with the part.
+        self._root = min(call.index for call in models if call.end is None or call.end >= start)
+        self._new_storage = self._number_storages()
+        self._new_tensor: dict[int, int] = {}
+        for index, tensor in enumerate(trace.tensors):
+            if tensor.storage in self._new_storage:
+                self._new_tensor[index] = len(self._new_tensor)
 
-    def trace(self) -> Trace:
-        """Return what is left."""
+    def to_trace(self) -> Trace:
+        """Return the part as a trace."""
         trace = self._trace
-        ops = tuple(map(self._op, trace.ops[self._start :]))
-        own: list[list[int]] = [[] for _ in trace.modules[self._root :]]
-        for index, op in enumerate(ops):
-            own[op.module_call].append(index)
-        earlier = Counter(call.path for call in trace.modules[: self._root])
-        modules = [
-            self._module(call, indices, earlier[call.path])
-            for call, indices in zip(trace.modules[self._root :], own, strict=True)
-        ]
+        ops = tuple(map(self._move_op, trace.ops[self._start :]))
+        modules = tuple(self._move_modules(ops))
+        storages = [self._move_storage(trace.storages[number]) for number in self._new_storage]
+        tensors = []
+        for index in self._new_tensor:
+            tensor = trace.tensors[index]
+            storage = self._new_storage[tensor.storage]
+            producer = self._since_start(tensor.producer)
+            tensors.append(tensor._replace(storage=storage, producer=producer))
+        parameters = []
+        for record in trace.parameters:
+            numbers = tuple([self._new_storage[number] for number in record.storages])
+            parameters.append(record._replace(storages=numbers))
         return replace(
             trace,
-            modules=tuple(modules),
+            modules=modules,
             ops=ops,
-            tensors=tuple(self._tensor(trace.tensors[index]) for index in self._new_tensor),
-            storages=tuple(self._storage(trace.storages[number]) for number in self._new_storage),
-            parameters=tuple(
-                each._replace(storages=tuple(self._new_storage[number] for number in each.storages))
-                for each in trace.parameters
-            ),
+            tensors=tuple(tensors),
+            storages=tuple(storages),
+            parameters=tuple(parameters),
         )
 
-    def _is_over(self, storage: StorageRecord) -> bool:
-        return storage.died is not None and storage.died <= self._start
+    def _number_storages(self) -> dict[int, int]:
+        """Return the new numbers of storages that are used, or alive when the part begins."""
+        used = set()
+        for op in self._trace.ops[self._start :]:
+            used.update(self._trace.tensors[index].storage for index in op.inputs)
+        numbers: dict[int, int] = {}
+        for number, storage in enumerate(self._trace.storages):
+            is_over = storage.died is not None and storage.died <= self._start
+            if number in used or not is_over:
+                numbers[number] = len(numbers)
+        return numbers
 
-    def _tensors(self, indices: Iterable[int]) -> tuple[int, ...]:
+    def _move_op(self, op: OpCall) -> OpCall:
+        """Move a call; what belongs to no module, such as a loss, belongs to the model's call."""
+        inputs, outputs = self._move_indices(op.inputs), self._move_indices(op.outputs)
+        module_call = max(0, op.module_call - self._root)
+        return op._replace(inputs=inputs, outputs=outputs, module_call=module_call)
+
+    def _move_modules(self, ops: Sequence[OpCall]) -> Iterator[ModuleCall]:
+        """Yield the modules' calls, with the new indices of their operator calls."""
+        before, kept = self._trace.modules[: self._root], self._trace.modules[self._root :]
+        num_earlier = Counter(call.path for call in before)
+        own: list[list[int]] = [[] for _ in kept]
+        for index, op in enumerate(ops):
+            own[op.module_call].append(index)
+        for call, indices in zip(kept, own, strict=True):
+            moved = self._move_module(call)
+            yield moved._replace(call=call.call - num_earlier[call.path], ops=tuple(indices))
+
+    def _move_module(self, call: ModuleCall) -> ModuleCall:
+        root = self._root
+        parent = None if call.parent is None else call.parent - root
+        end = None if call.end is None else call.end - self._start
+        children = tuple([each - root for each in call.children])
+        moved = call._replace(index=call.index - root, parent=parent, children=children, end=end)
+        inputs, outputs = self._move_indices(call.inputs), self._move_indices(call.outputs)
+        return moved._replace(inputs=inputs, outputs=outputs)
+
+    def _move_indices(self, indices: Iterable[int]) -> tuple[int, ...]:
         return tuple([self._new_tensor[each] for each in indices])
 
-    def _op(self, op: OpCall) -> OpCall:
-        """Move a call; what belongs to no module, such as a loss, belongs to the model's call."""
-        return op._replace(
-            inputs=self._tensors(op.inputs),
-            outputs=self._tensors(op.outputs),
-            module_call=max(0, op.module_call - self._root),
-        )
-
-    def _module(self, call: ModuleCall, ops: Iterable[int], earlier_calls: int) -> ModuleCall:
-        return call._replace(
-            index=call.index - self._root,
-            call=call.call - earlier_calls,
-            parent=None if call.parent is None else call.parent - self._root,
-            children=tuple([each - self._root for each in call.children]),
-            inputs=self._tensors(call.inputs),
-            outputs=self._tensors(call.outputs),
-            ops=tuple(ops),
-            end=None if call.end is None else call.end - self._start,
-        )
-
-    def _tensor(self, record: TensorRecord) -> TensorRecord:
-        return record._replace(
-            storage=self._new_storage[record.storage],
-            producer=self._since_start(record.producer),
-        )
-
-    def _storage(self, record: StorageRecord) -> StorageRecord:
+    def _move_storage(self, record: StorageRecord) -> StorageRecord:
         died = None if record.died is None else record.died - self._start
         return record._replace(born=self._since_start(record.born), died=died)
 
     def _since_start(self, op: int | None) -> int | None:
-        """Return the new index of a call; None for what an earlier batch produced."""
+        """Return the new index of a call, or None for what an earlier batch produced."""
         return None if op is None or op < self._start else op - self._start
-
-
-def _first_op_of_last_batch(trace: Trace) -> int:
-    """Return the index at which a forward pass follows something else for the last time."""
-    phases = [op.phase for op in trace.ops]
-    indices = range(1, len(phases))
-    starts = [index for index in indices if phases[index - 1] != "forward" == phases[index]]
-    return max(starts, default=0)
-
-
-def _positions(kept: Iterable[int]) -> dict[int, int]:
-    return {before: now for now, before in enumerate(kept)}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from torchscan.inspection import Run
-    from torchscan.runtime.guard import NonFiniteGuard
+    from torchscan.runtime.nonfinite_guard import NonFiniteGuard
     from torchscan.runtime.run import RunFacts
     from torchscan.runtime.script import LargestModule
     from torchscan.targets import Built

@@ -1,4 +1,4 @@
-"""Limits and types of what a run's file holds. A file may be broken, or made by someone who means harm."""
+"""Limits and types of values in a run's file. A file may be broken, or made to do harm."""
 
 from __future__ import annotations
 
@@ -73,30 +73,31 @@ def require_tables(kinds: Mapping[str, tuple[str, int]], columns_of: Callable[[s
     ``kinds`` has the kind of everything in the database and the page where it begins, which is 0 for what has no rows of
     its own; ``columns_of`` the columns of a table, and whether each is hidden.
     """
-    odd = next((name for name, (kind, _) in kinds.items() if kind not in ("table", "index")), None)
-    if odd is not None:
-        raise BrokenRunError(f"has a {kinds[odd][0]} {odd!r}, which torchscan does not write")
+    for name, (kind, _) in kinds.items():
+        if kind not in ("table", "index"):
+            raise BrokenRunError(f"has a {kind} {name!r}, which torchscan does not write")
     for name, columns in _COLUMNS.items():
         kind, page = kinds.get(name, ("", 0))
         if kind != "table" or not page:
             raise BrokenRunError(f"has no table {name!r}")
         found = columns_of(name)
-        if [each for each, _ in found] != list(columns) or any(hidden for _, hidden in found):
+        has_hidden = any(hidden for _, hidden in found)
+        if has_hidden or [each for each, _ in found] != list(columns):
             raise BrokenRunError(f"has other columns in its table {name!r}")
 
 
 def json_of(text: object) -> Any:
     """Return what JSON holds, with finite numbers and texts that can be printed."""
     if not isinstance(text, str):
-        raise BrokenRunError(f"has a value {_named(text)} where JSON belongs")
+        raise BrokenRunError(f"has a value {_describe(text)} where JSON belongs")
     try:
-        return _printable(json.loads(text, parse_constant=_refuse_constant, parse_float=_finite))
+        return _to_printable(json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite))
     except (ValueError, RecursionError) as error:
         raise BrokenRunError(f"has JSON that cannot be read ({str(error)[:80]})") from error
 
 
 def about_of_run(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run says of itself, checked; names that this version does not know stay."""
+    """Return the checked description of a run; names that this version does not know stay."""
     for name, is_right in _ABOUT.items():
         if name in content and not is_right(content[name]):
             raise BrokenRunError(f"says {str(content[name])[:40]!r} of its {name!r}")
@@ -113,8 +114,9 @@ def graph_of_run(graph: Any) -> dict[str, Any]:
 def series_of_row(row: Sequence[Any]) -> tuple[int, Series]:
     """Return a series and its number."""
     number, path, type_name, kind, name, invocation = row
-    texts_are_right = all(_is_text(each, _MAX_NAME) for each in (path, type_name, name))
-    if not (_is_count(number) and texts_are_right and kind in KINDS and _is_count(invocation)):
+    are_counts = _is_count(number) and _is_count(invocation)
+    are_names = all(_is_text(each, _MAX_NAME) for each in (path, type_name, name))
+    if not are_counts or not are_names or kind not in KINDS:
         raise BrokenRunError(f"has a series that is not one: {str(row)[:80]}")
     series = Series(path=path, type_name=type_name, kind=kind, name=name, invocation=invocation)
     return number, series
@@ -123,14 +125,14 @@ def series_of_row(row: Sequence[Any]) -> tuple[int, Series]:
 def integer_of(value: object, what: str) -> int:
     """Return a whole number from 0 to what JavaScript can count."""
     if not _is_count(value):
-        raise BrokenRunError(f"has a {what} {_named(value)}")
+        raise BrokenRunError(f"has a {what} {_describe(value)}")
     return value
 
 
 def time_of(value: object) -> float:
     """Return seconds since 1970, if it is a time that a calendar has."""
     if not _is_time(value):
-        raise BrokenRunError(f"has a time {_named(value)}")
+        raise BrokenRunError(f"has a time {_describe(value)}")
     return float(value)
 
 
@@ -138,12 +140,12 @@ def event_of(row: Sequence[Any]) -> tuple[float, str]:
     """Return when something happened, and what; texts that are too long are cut."""
     when, what = row
     if not isinstance(what, str):
-        raise BrokenRunError(f"has an event {_named(what)}")
+        raise BrokenRunError(f"has an event {_describe(what)}")
     return time_of(when), what if len(what) <= _MAX_TEXT else f"{what[:_MAX_TEXT]} …"
 
 
-def _is_count(value: object, most: int = MAX_INTEGER) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+def _is_count(value: object, limit: int = MAX_INTEGER) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit
 
 
 def _is_time(value: object) -> TypeGuard[float]:
@@ -152,15 +154,15 @@ def _is_time(value: object) -> TypeGuard[float]:
     return 0 <= value <= _MAX_TIME  # also not NaN
 
 
-def _is_text(value: object, most: int = _MAX_TEXT) -> bool:
-    return isinstance(value, str) and len(value) <= most
+def _is_text(value: object, limit: int = _MAX_TEXT) -> bool:
+    return isinstance(value, str) and len(value) <= limit
 
 
 def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-def _named(value: object) -> str:
+def _describe(value: object) -> str:
     return f"of type {type(value).__name__}" if isinstance(value, bytes) else f"{str(value)[:40]!r}"
 
 
@@ -168,7 +170,7 @@ def _optional(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or is_right(value)
 
 
-#: what a run may say of itself, by its name
+#: checks of a run's description, by the name of an entry
 _ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "model": _is_text,
     "parameters": lambda value: _is_count(value, 2**63),
@@ -188,62 +190,63 @@ _ABOUT: Mapping[str, Callable[[Any], bool]] = {
 
 def _is_graph(graph: Mapping[str, Any]) -> bool:
     rows, levels = graph.get("rows"), graph.get("levels")
-    texts = all(isinstance(graph.get(name), str) for name in ("title", "error", "version"))
-    lists = all(_are_texts(graph.get(name)) for name in ("question", "remarks"))
-    parts = all(isinstance(graph.get(name), dict | None) for name in ("memory", "roofline"))
-    return (
-        texts
-        and lists
-        and parts
-        and _are_dicts(graph.get("verdicts"))
-        and _are_dicts(rows)
-        and _are_dicts(levels)
-        and all(_is_row(each, number, len(levels)) for number, each in enumerate(rows))
-        and all(_is_level(each, len(rows)) for each in levels)
-    )
+    if not (_has_texts(graph, "title", "error", "version") and _has_lists(graph, "question", "remarks")):
+        return False
+    if not all(isinstance(graph.get(name), dict | None) for name in ("memory", "roofline")):
+        return False
+    if not (_are_dicts(graph.get("verdicts")) and _are_dicts(rows) and _are_dicts(levels)):
+        return False
+    are_rows = all(_is_row(each, number, len(levels)) for number, each in enumerate(rows))
+    return are_rows and all(_is_level(each, len(rows)) for each in levels)
 
 
 def _is_row(row: Mapping[str, Any], number: int, num_levels: int) -> bool:
     """Return whether a row of the page is in an earlier one, the first in none."""
-    texts = all(isinstance(row.get(name), str) for name in ("name", "path", "key", "type", "rf"))
-    lists = all(_are_texts(row.get(name)) for name in ("input", "output"))
+    if not (_has_texts(row, "name", "path", "key", "type", "rf") and _has_lists(row, "input", "output")):
+        return False
     above = row.get("in")
     is_placed = above is None if number == 0 else _is_count(above, number - 1)
     has_level = "level" not in row or _is_count(row["level"], num_levels - 1)
-    return texts and lists and is_placed and has_level and _are_texts(row.get("calls", []))
+    return is_placed and has_level and _are_texts(row.get("calls", []))
 
 
 def _is_level(level: Mapping[str, Any], num_rows: int) -> bool:
+    """Return whether nodes belong to rows of the page, and edges join nodes."""
     nodes, edges = level.get("nodes"), level.get("edges")
     if not _are_dicts(nodes) or not isinstance(edges, list):
         return False
-    are_nodes = all(_is_node(each, num_rows) for each in nodes)
-    return are_nodes and all(_is_edge(each, len(nodes)) for each in edges)
+    for node in nodes:
+        has_row = "row" not in node or _is_count(node["row"], num_rows - 1)
+        if not has_row or not _has_texts(node, "kind", "name", "shape"):
+            return False
+    for edge in edges:
+        if not isinstance(edge, list) or len(edge) < 2:
+            return False
+        if not all(_is_count(each, len(nodes) - 1) for each in edge[:2]):
+            return False
+    return True
 
 
-def _is_node(node: Mapping[str, Any], num_rows: int) -> bool:
-    texts = all(isinstance(node.get(name), str) for name in ("kind", "name", "shape"))
-    return texts and ("row" not in node or _is_count(node["row"], num_rows - 1))
+def _has_texts(mapping: Mapping[str, Any], *names: str) -> bool:
+    return all(isinstance(mapping.get(name), str) for name in names)
 
 
-def _is_edge(edge: object, num_nodes: int) -> bool:
-    if not isinstance(edge, list) or len(edge) < 2:
-        return False
-    return all(_is_count(each, num_nodes - 1) for each in edge[:2])
+def _has_lists(mapping: Mapping[str, Any], *names: str) -> bool:
+    return all(_are_texts(mapping.get(name)) for name in names)
 
 
 def _are_dicts(value: object) -> TypeGuard[list[dict[str, Any]]]:
     return isinstance(value, list) and all(isinstance(each, dict) for each in value)
 
 
-def _printable(value: Any) -> Any:
+def _to_printable(value: Any) -> Any:
     """Return the same with a question mark for each half of a character, which no terminal takes."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, list):
-        return [_printable(each) for each in value]
+        return [_to_printable(each) for each in value]
     if isinstance(value, dict):
-        return {_printable(name): _printable(each) for name, each in value.items()}
+        return {_to_printable(name): _to_printable(each) for name, each in value.items()}
     return value
 
 
@@ -251,7 +254,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"{text[:20]} is not finite")

@@ -55,7 +55,11 @@ class LossGraph:
         self._gradients: dict[int, Look | list[Tensor]] = {}
         self._operands_of: dict[Node, Tensor] | None = None
 
-    # -- lines ---------------------------------------------------------------------------------------------------------
+    # -- nodes ---------------------------------------------------------------------------------------------------------
+
+    def number(self, index: int) -> int:
+        """Return the number that torch gave a node."""
+        return _number_of(self.nodes[index])
 
     def line(self, index: int) -> str | None:
         """Return the line that created a node."""

@@ -205,6 +205,19 @@ class RootCalls:
         """Return whether a call goes on in this thread."""
         return threading.get_ident() in self._open
 
+    def open_modules(self) -> list[nn.Module]:
+        """Return the modules whose calls go on, in whichever thread."""
+        modules = [call.module() for call, _ in self._open.values()]
+        return [each for each in modules if each is not None]
+
+    def find_by_node(self, number: int) -> RootCall | None:
+        """Return the call that made the node with this number, or None if no call did."""
+        return next((call for call in self.recent if call.made_node(number)), None)
+
+    def is_inside_model(self, number: int) -> bool:
+        """Return whether the node with this number was made in a call of a module with parameters."""
+        return any(call.made_node(number) for call in self.recent if call.steps.has_parameters)
+
     def forget_open(self) -> None:
         """Forget a call in this thread whose end torch did not report."""
         self._open.pop(threading.get_ident(), None)

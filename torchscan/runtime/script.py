@@ -29,7 +29,7 @@ from torchscan.errors import AlarmError, InputError, NonFiniteError
 from torchscan.recording.call_tree import Begun
 from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
-from torchscan.runtime.guard import NonFiniteGuard
+from torchscan.runtime.nonfinite_guard import NonFiniteGuard
 from torchscan.runtime.run import RunFacts
 from torchscan.runtime.second_look import is_looking_again
 from torchscan.torch_versions import compile_callbacks, forget_hooks, not_compiled

@@ -1,0 +1,53 @@
+"""The last backward pass, as far as the checks of the optimizer's step after it need to know it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from torchscan.runtime.finiteness import look_at
+
+#: parameters with their gradients
+GradientPairs = Sequence[tuple[Tensor, Tensor]]
+
+
+class BackwardState:
+    """Knowledge about the gradients that the last backward pass has stored."""
+
+    def __init__(self) -> None:
+        #: None until they are checked, and for those that a device checks
+        self.has_finite_gradients: bool | None = None
+        #: the scale of a GradScaler, or None if the loss is not scaled
+        self.scale: float | None = None
+        #: the user's line that has started it
+        self.line: str | None = None
+        self._versions: dict[int, tuple[int, int]] = {}
+        #: gradients that were not finite after an earlier backward pass
+        self._spoilt: dict[int, weakref.ref[Tensor]] = {}
+
+    def note_versions(self, pairs: GradientPairs) -> None:
+        """Remember how often gradients have been written to."""
+        self._versions = {id(each): (id(gradient), gradient._version) for each, gradient in pairs}
+
+    def find_written(self, parameters: Iterable[Tensor]) -> GradientPairs:
+        """Return the parameters whose gradients have been written to, or replaced, since the backward pass."""
+        written = []
+        for parameter in parameters:
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if self._versions.get(id(parameter)) != (id(gradient), gradient._version):
+                written.append((parameter, gradient))
+        return written
+
+    def note_spoilt(self, pairs: GradientPairs) -> None:
+        """Remember gradients that stay as they are while others are added to them."""
+        bad = [gradient for _, gradient in pairs if not look_at(gradient).is_fine]
+        self._spoilt = {id(each): weakref.ref(each) for each in bad}
+
+    def is_spoilt(self, gradient: Tensor) -> bool:
+        """Return whether a gradient was not finite before this backward pass, which has added to it."""
+        known = self._spoilt.get(id(gradient))
+        return known is not None and known() is gradient and not look_at(gradient).is_fine

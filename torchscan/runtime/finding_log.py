@@ -1,0 +1,143 @@
+"""Findings of the guard: which are news, what is added to them, and which are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from torchscan.runtime.findings import Bad, NonFinite, Phase
+from torchscan.runtime.finiteness import FINE, Look, look_at
+from torchscan.runtime.inspection_link import InspectionLink
+from torchscan.runtime.root_calls import ModuleSteps, RootCall, RootCalls
+from torchscan.runtime.root_names import RootNames
+from torchscan.runtime.second_look import look_again
+from torchscan.runtime.trained_tensors import TrainedTensors
+from torchscan.runtime.values import Listener
+
+#: calls that are repeated in a run
+_MAX_LOOKS = 16
+#: findings that are kept
+_MAX_FINDINGS = 1024
+_WRITTEN = "it was written to since the last optimizer step, after which it was finite"
+_TOO_MANY = f"{_MAX_LOOKS} calls have been repeated, and no more are"
+
+
+class FindingLog:
+    """The findings of one run."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        calls: RootCalls,
+        tensors: TrainedTensors,
+        names: RootNames,
+        link: InspectionLink,
+    ) -> None:
+        self._listener = listener
+        self._calls = calls
+        self._tensors = tensors
+        self._names = names
+        self._link = link
+        self._bad_steps: set[tuple[int, int]] = set()
+        self._num_looks = 0
+        self.findings: list[NonFinite] = []
+
+    @property
+    def num_bad_steps(self) -> int:
+        """Steps in which something is not finite."""
+        return len(self._bad_steps)
+
+    def begin_finding(self, steps: ModuleSteps | None, *, is_scaled: bool = False) -> bool:
+        """Count a step in which something is not finite; return whether it is the first thing found in it, and news.
+
+        What an inspection has found in a gradient that ``is_scaled`` does not count.
+        """
+        key = (id(steps), -1 if steps is None else steps.begun)
+        has_found = self._link.has_found() and not is_scaled
+        is_news = key not in self._bad_steps and not has_found and not self._tensors.is_spoilt()
+        self._bad_steps.add(key)
+        return is_news
+
+    def find_steps(self) -> ModuleSteps | None:
+        """Return the root that the current step belongs to: the one that is inspected, or else the last one called."""
+        calls = [call for call in self._calls.recent if call.steps.has_parameters and call.has_graph]
+        inspected = self._link.inspected()
+        for call in calls:
+            if call.module() is inspected:
+                return call.steps
+        return calls[-1].steps if calls else None
+
+    def repeat_call(self, call: RootCall, gradients: Mapping[int, Tensor] | None = None) -> NonFinite | str | None:
+        """Return what a second look at a call finds, or the reason why there is none, or None if all is finite."""
+        if self._num_looks >= _MAX_LOOKS:
+            return _TOO_MANY
+        self._num_looks += 1
+        found = look_again(call, gradients)
+        return self._blame_write(found) if isinstance(found, NonFinite) else found
+
+    def refine(self, found: NonFinite) -> NonFinite | None:
+        """Return what an inspection has found, with what the guard knows about parameters, or None if it has reported it."""
+        if found.phase == "forward" and found.weights and self._tensors.is_spoilt():
+            return None
+        return self._blame_write(found)
+
+    def _blame_write(self, found: NonFinite) -> NonFinite:
+        """Return a finding about parameters that were finite as one about what has written to them since."""
+        if found.phase != "forward" or not found.weights or not self._tensors.has_seen_finite:
+            return found
+        return replace(found, phase="update", cause=_WRITTEN, operator=None, line=None, inputs=())
+
+    def report(self, found: NonFinite, call: RootCall) -> None:
+        """Keep a finding in a call, and pass it to the listener, which may raise."""
+        root = self._names.find_name(call.module())
+        self._report(replace(found, root=root), call.step, call.steps)
+
+    def report_step(self, found: NonFinite, steps: ModuleSteps | None) -> None:
+        """Keep a finding in the current step of a root, and pass it to the listener, which may raise."""
+        self._report(found, 0 if steps is None else max(steps.begun - 1, 0), steps)
+
+    def _report(self, found: NonFinite, number: int, steps: ModuleSteps | None) -> None:
+        num_updates = self._tensors.num_updates_of(steps)
+        found = replace(found, step=number, update=None if num_updates == number else num_updates)
+        if found.weights:
+            self._tensors.note_bad(each for each in self._tensors.iter_parameters() if not look_at(each).is_fine)
+        if len(self.findings) < _MAX_FINDINGS:
+            self.findings.append(found)
+        self._listener(found)
+
+    def describe_tensors(self, phase: Phase, bad: Sequence[tuple[Tensor, Tensor]], **more: Any) -> NonFinite:
+        """Return a finding about the first of these parameters, by the module that has it.
+
+        Each comes with the values that are not finite: its own or its gradient's.
+        """
+        owners = [self._tensors.find_owner(parameter) for parameter, _ in bad]
+        if not owners:
+            return describe_values(phase, FINE, 0, others=0, **more)
+        first = owners[0]
+        total = FINE
+        weights = []
+        for owner, (_, values) in zip(owners, bad, strict=True):
+            look = look_at(values)
+            total += look
+            if owner.root is first.root and owner.path == first.path:
+                weights.append(Bad(owner.name, look.nan, look.inf, values.numel()))
+        return describe_values(
+            phase,
+            total,
+            sum(values.numel() for _, values in bad),
+            path=first.path,
+            type_name=first.type_name,
+            weights=tuple(weights),
+            others=len(bad) - len(weights),
+            root=self._names.find_name(first.root),
+            **more,
+        )
+
+
+def describe_values(phase: Phase, look: Look, numel: int, **more: Any) -> NonFinite:
+    """Return a finding about ``numel`` values of a root, if ``more`` does not name a module in it."""
+    placed = {"step": 0, "path": "", "type_name": "", **more}
+    return NonFinite(phase=phase, invocation=0, nan=look.nan, inf=look.inf, numel=numel, **placed)

@@ -1,0 +1,43 @@
+"""The connection from the guard of a run to the inspection of one model that goes on beside it."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import nn
+
+from torchscan.runtime.inspector import Inspector
+
+
+class InspectionLink:
+    """A weak reference to an inspection, as far as there is one."""
+
+    def __init__(self) -> None:
+        self._inspector: weakref.ref[Inspector] | None = None
+        self._model: weakref.ref[nn.Module] | None = None
+
+    def follow(self, inspector: Inspector) -> None:
+        """Refer to this inspection from now on."""
+        self._inspector = weakref.ref(inspector)
+        self._model = weakref.ref(inspector.model)
+
+    def inspected(self) -> nn.Module | None:
+        """Return the module that is or was inspected closely, or None."""
+        return None if self._model is None else self._model()
+
+    def has_found(self) -> bool:
+        """Return whether the inspection has found something in its current step."""
+        inspector = self._running_inspector()
+        return inspector is not None and inspector.has_found
+
+    def ours(self) -> AbstractContextManager[object]:
+        """Return a context for what the guard does, so that it does not count in a step's times."""
+        inspector = self._running_inspector()
+        return nullcontext() if inspector is None else inspector.ours()
+
+    def _running_inspector(self) -> Inspector | None:
+        inspector = None if self._inspector is None else self._inspector()
+        if inspector is None or not inspector.is_started:
+            return None
+        return inspector

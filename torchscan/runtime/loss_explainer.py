@@ -1,0 +1,135 @@
+"""Explanations of a loss that is not finite: by a call of a model, by its input, or by what the script computes after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from torchscan.recording.bookkeeping.containers import tensors_in
+from torchscan.runtime.finding_log import FindingLog, describe_values
+from torchscan.runtime.findings import NonFinite, ranges_of
+from torchscan.runtime.finiteness import FINE, Look, is_readable, look_at
+from torchscan.runtime.loss_graph import LossGraph, operator_of
+from torchscan.runtime.root_calls import RootCall, RootCalls
+from torchscan.runtime.root_names import RootNames
+
+_REPEATED = "its call, repeated, made none"
+_NO_NODE = "no node of the loss's graph keeps what would tell"
+
+
+class LossExplainer:
+    """The search for what made a loss NaN or infinite."""
+
+    def __init__(self, calls: RootCalls, log: FindingLog, names: RootNames) -> None:
+        self._calls = calls
+        self._log = log
+        self._names = names
+
+    def explain(self, graph: LossGraph, look: Look, losses: Sequence[Tensor]) -> None:
+        """Report the call, or the operator between models and loss, that made the loss non-finite."""
+        calls = [call for call in self._calls.recent if _is_suspect(call)]
+        steps = self._log.find_steps()
+        if not self._log.begin_finding(steps):
+            return
+        for call in calls:
+            if self._explain_by_input(call) or self._explain_by_output(call, look):
+                return
+        self._log.report_step(self._describe_graph(graph, look, losses), steps)
+
+    def _explain_by_input(self, call: RootCall) -> bool:
+        """Report what made an input of a call NaN; return whether one is.
+
+        It is either computed by the script or has no graph.
+        """
+        arguments = call.given()
+        inputs = () if isinstance(arguments, str) else filter(is_readable, tensors_in(arguments))
+        given = next((each for each in inputs if look_at(each).nan), None)
+        if given is None:
+            return False
+        look = look_at(given)
+        before = LossGraph([given], self._calls.is_inside_model)
+        if before.nodes:
+            self._log.report_step(self._describe_graph(before, look, [given]), call.steps)
+            return True
+        found = describe_values(
+            "input",
+            look,
+            given.numel(),
+            type_name=call.steps.type_name,
+            inputs=ranges_of([("it", given)]),
+        )
+        self._log.report(found, call)
+        return True
+
+    def _explain_by_output(self, call: RootCall, look: Look) -> bool:
+        """Report what made an output of a call non-finite; return whether anything did."""
+        outputs = _alive_outputs(call)
+        looks = [look_at(each) for each in outputs]
+        if look.nan:  # an infinity does not explain a NaN
+            is_fine = not any(each.nan for each in looks)
+        else:
+            is_fine = all(each.is_fine for each in looks)
+        if outputs and is_fine and len(outputs) == len(call.outputs):
+            return False
+        found = self._log.repeat_call(call)
+        if isinstance(found, NonFinite):
+            self._log.report(found, call)
+            return True
+        if outputs and not is_fine:
+            self._report_outputs(call, outputs, found)
+            return True
+        return False
+
+    def _report_outputs(self, call: RootCall, outputs: Sequence[Tensor], why: str | None) -> None:
+        """Report that outputs are not finite, and why the operator is not known."""
+        look = sum(map(look_at, outputs), FINE)
+        found = describe_values(
+            "forward",
+            look,
+            sum(each.numel() for each in outputs),
+            type_name=call.steps.type_name,
+            unknown=_REPEATED if why is None else why,
+        )
+        self._log.report(found, call)
+
+    def _describe_graph(self, graph: LossGraph, look: Look, losses: Sequence[Tensor]) -> NonFinite:
+        """Return a finding about what the script computes between models and loss."""
+        num_values = sum(each.numel() for each in losses)
+        index = graph.source(nan=bool(look.nan))
+        if index is None:
+            return describe_values("loss", look, num_values, line=graph.line(-1), unknown=_NO_NODE)
+        module_call = self._calls.find_by_node(graph.number(index))
+        repeated = None if module_call is None else self._log.repeat_call(module_call)
+        if module_call is not None and isinstance(repeated, NonFinite):
+            return replace(repeated, root=self._names.find_name(module_call.module()))
+        made = graph.first_look(index)
+        later = graph.becomes_nan(index) if look.nan and not made.nan else None
+        return describe_values(
+            "loss",
+            look if made.is_fine else made,
+            graph.size(index) or num_values,
+            type_name="" if module_call is None else module_call.steps.type_name,
+            operator=operator_of(graph.names[index]),
+            then=None if later is None else operator_of(graph.names[later]),
+            line=graph.line(index),
+            inputs=ranges_of(graph.operands(index)),
+        )
+
+
+def _is_suspect(call: RootCall) -> bool:
+    """Return whether a call may be to blame. The nodes of a loss module are in the graph, so the graph is asked."""
+    if call.has_graph and not call.steps.has_parameters:
+        return False
+    return call.has_graph or not call.has_grad or bool(call.outputs)
+
+
+def _alive_outputs(call: RootCall) -> list[Tensor]:
+    """Return what a call has returned, unless it is gone."""
+    outputs = []
+    for reference in call.outputs:
+        output = reference()
+        if output is not None and is_readable(output):
+            outputs.append(output)
+    return outputs

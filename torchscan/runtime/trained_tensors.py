@@ -1,0 +1,166 @@
+"""Parameters and buffers whose training is checked: which they are, which module has them, and which are known to be bad."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from torchscan.recording.bookkeeping.inventory import type_name_of
+from torchscan.runtime.finiteness import is_readable, look_at
+from torchscan.runtime.root_calls import ModuleSteps, RootCalls
+
+
+class TensorOwner(NamedTuple):
+    """The module that has a parameter or buffer, within the root that the script calls."""
+
+    root: nn.Module | None
+    path: str
+    type_name: str
+    #: the tensor's name in the module
+    name: str
+
+
+class TrainedTensors:
+    """The parameters that optimizers update, and the buffers of the models that were called."""
+
+    def __init__(self, calls: RootCalls, model: nn.Module | None) -> None:
+        """``model`` is the only one whose training is checked; None: every one."""
+        self._calls = calls
+        self._only = None if model is None else weakref.ref(model)
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        #: steps of optimizers, by identity
+        self._num_updates: Counter[int] = Counter()
+        #: by optimizer: the number of its parameters, and whether it trains the model that is checked
+        self._ours_by_optimizer: weakref.WeakKeyDictionary[Optimizer, tuple[int, bool]] = weakref.WeakKeyDictionary()
+        #: tensors that are not finite and have been reported, or were so from the start
+        self._known_bad: dict[int, weakref.ref[Tensor]] = {}
+        #: True once parameters were seen to be finite after an optimizer's step
+        self.has_seen_finite = False
+
+    # -- which -----------------------------------------------------------------------------------------------------------
+
+    def awaits_gradient(self) -> bool:
+        """Return whether a call of the only model that is checked, or of one around it, has not got its gradient yet."""
+        if self._only is None:
+            return True
+        for call in self._calls.recent:
+            module = call.module() if call.awaits_gradient else None
+            if module is not None and self._is_checked(module):
+                return True
+        return False
+
+    def list_parameters(self) -> list[Tensor]:
+        """Return the parameters that optimizers update or, as long as none has, those of the modules that were called."""
+        trained = [optimizer for optimizer in self._optimizers if self.is_trained_by(optimizer)]
+        return list(chain.from_iterable(map(parameters_of, trained))) or list(self.iter_parameters())
+
+    def iter_parameters(self) -> Iterator[Tensor]:
+        """Yield the parameters of the modules that were called."""
+        for steps in self._calls.modules():
+            module = steps.module()
+            if module is not None and self._is_checked(module):
+                yield from module.parameters()
+
+    def iter_buffers(self) -> Iterator[Tensor]:
+        """Yield the buffers of the modules that have begun a step."""
+        for steps in self._calls.modules():
+            module = steps.module()
+            if module is not None and steps.begun and self._is_checked(module):
+                yield from filter(is_readable, module.buffers())
+
+    def _is_checked(self, module: nn.Module) -> bool:
+        only = None if self._only is None else self._only()
+        if only is None or module is only:
+            return True
+        return any(each is only for each in module.modules()) or any(each is module for each in only.modules())
+
+    # -- optimizers ------------------------------------------------------------------------------------------------------
+
+    def add_optimizer(self, optimizer: Optimizer) -> None:
+        """Check the parameters of this optimizer as well."""
+        self._optimizers.add(optimizer)
+
+    def is_trained_by(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer updates parameters that are checked."""
+        only = None if self._only is None else self._only()
+        if only is None:
+            return True
+        parameters = parameters_of(optimizer)
+        number, is_ours = self._ours_by_optimizer.get(optimizer, (-1, False))
+        if number != len(parameters):
+            is_ours = _has_one_of(parameters, only.parameters())
+            self._ours_by_optimizer[optimizer] = len(parameters), is_ours
+        return is_ours
+
+    def note_update(self, optimizer: Optimizer) -> None:
+        """Count a step of an optimizer."""
+        self._num_updates[id(optimizer)] += 1
+
+    def num_updates_by(self, optimizer: Optimizer) -> int:
+        """Return how many steps an optimizer has taken."""
+        return self._num_updates[id(optimizer)]
+
+    def num_updates_of(self, steps: ModuleSteps | None) -> int | None:
+        """Return how many steps the optimizer of a root has taken, or None if it has no optimizer."""
+        module = None if steps is None else steps.module()
+        if module is None:
+            return None
+        for optimizer in self._optimizers:
+            if _has_one_of(parameters_of(optimizer), module.parameters()):
+                return self.num_updates_by(optimizer)
+        return None
+
+    # -- owners ----------------------------------------------------------------------------------------------------------
+
+    def find_owner(self, tensor: Tensor) -> TensorOwner:
+        """Return the module that has a parameter or buffer. Its root is None if no module has it."""
+        for steps in self._calls.modules():
+            root = steps.module()
+            for path, module in () if root is None else root.named_modules():
+                for name, each in chain(module._parameters.items(), module._buffers.items()):
+                    if each is tensor:
+                        return TensorOwner(root, path, type_name_of(module), name)
+        return TensorOwner(None, "", "", "parameter")
+
+    def find_root(self, tensors: Iterable[Tensor]) -> ModuleSteps | None:
+        """Return the root that has one of these tensors, or else the first root."""
+        wanted = list(tensors)
+        for steps in self._calls.modules():
+            module = steps.module()
+            if module is None or not steps.begun:
+                continue
+            if _has_one_of(wanted, chain(module.parameters(), module.buffers())):
+                return steps
+        return next(iter(self._calls.modules()), None)
+
+    # -- known to be bad -------------------------------------------------------------------------------------------------
+
+    def note_bad(self, tensors: Iterable[Tensor]) -> None:
+        """Remember that these tensors are not finite."""
+        self._known_bad.update((id(each), weakref.ref(each)) for each in tensors)
+
+    def is_known_bad(self, tensor: Tensor) -> bool:
+        """Return whether a tensor has been reported, or was not finite from the start."""
+        known = self._known_bad.get(id(tensor))
+        return known is not None and known() is tensor
+
+    def is_spoilt(self) -> bool:
+        """Return whether parameters that have been reported are still not finite."""
+        return any(self.is_known_bad(each) and not look_at(each).is_fine for each in self.iter_parameters())
+
+
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """Return the parameters of all groups of an optimizer."""
+    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+
+
+def _has_one_of(wanted: Iterable[Tensor], tensors: Iterable[Tensor]) -> bool:
+    """Return whether ``tensors`` has one that is ``wanted``."""
+    identities = set(map(id, wanted))
+    return any(id(each) in identities for each in tensors)

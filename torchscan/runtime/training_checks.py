@@ -1,0 +1,170 @@
+"""The checks of one training step: the loss, the gradients, and the parameters after the optimizer.
+
+Each is one sum or one fused norm. A check that fails is explained by the modules ``loss_explainer``, ``gradient_explainer`` and
+``update_explainer``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from torchscan.recording.places import place_of_user
+from torchscan.runtime.backward_state import BackwardState
+from torchscan.runtime.device_checks import DeviceChecks
+from torchscan.runtime.finding_log import FindingLog
+from torchscan.runtime.finiteness import FINE, is_plain, is_readable, look_at
+from torchscan.runtime.gradient_explainer import GradientExplainer
+from torchscan.runtime.loss_explainer import LossExplainer
+from torchscan.runtime.loss_graph import LossGraph
+from torchscan.runtime.loss_scales import LossScales
+from torchscan.runtime.root_calls import RootCalls
+from torchscan.runtime.root_names import RootNames
+from torchscan.runtime.trained_tensors import TrainedTensors, parameters_of
+from torchscan.runtime.update_explainer import UpdateExplainer
+from torchscan.torch_versions import norms_of, unseen
+
+
+class TrainingChecks:
+    """The checks around a backward pass and an optimizer's step."""
+
+    def __init__(self, calls: RootCalls, tensors: TrainedTensors, names: RootNames, log: FindingLog) -> None:
+        self._calls = calls
+        self._tensors = tensors
+        self._loss_explainer = LossExplainer(calls, log, names)
+        self._gradient_explainer = GradientExplainer(calls, tensors, log)
+        self._update_explainer = UpdateExplainer(tensors, log)
+        self.on_device = DeviceChecks(tensors, names, log)
+        self.scales = LossScales()
+        #: steps that a GradScaler has skipped
+        self.skipped: list[int] = []
+        self._state = BackwardState()
+
+    @property
+    def is_scaled(self) -> bool:
+        """True while a backward pass goes on whose loss a GradScaler has scaled."""
+        return self._state.scale is not None
+
+    # -- around the backward pass ----------------------------------------------------------------------------------------
+
+    def check_loss(self, tensors: Sequence[Tensor]) -> LossGraph | None:
+        """Check what a backward pass starts at.
+
+        Return the graph between that and the models, or None if the pass trains none of them.
+        """
+        self.on_device.read(waits=False)
+        self._state.has_finite_gradients = self._state.scale = None
+        if not self._tensors.awaits_gradient():
+            return None
+        graph = LossGraph(tensors, self._calls.is_inside_model)
+        self._state.line = place_of_user()
+        losses, self._state.scale = self.scales.unscale(tensors)
+        if any(each.is_cuda for each in losses):
+            self.on_device.send("loss", [(None, each) for each in losses], is_scaled=self.is_scaled)
+        else:
+            look = sum(map(look_at, filter(is_readable, losses)), FINE)
+            if not look.is_fine:
+                self._loss_explainer.explain(graph, look, losses)
+                self._state.has_finite_gradients = False
+                return graph
+        graph.follow()
+        return graph
+
+    def check_gradients(self, graph: LossGraph) -> None:
+        """Check the gradients that a backward pass has stored."""
+        state = self._state
+        pairs = [(each, each.grad) for each in self._tensors.list_parameters() if each.grad is not None]
+        if state.has_finite_gradients is False:  # nor is the loss finite
+            state.note_spoilt(pairs)
+            return
+        state.note_versions(pairs)
+        if any(gradient.is_cuda for _, gradient in pairs):
+            self.on_device.send("backward", pairs, is_scaled=self.is_scaled)
+            return
+
+        checked = []
+        for parameter, gradient in pairs:
+            if not self._tensors.is_known_bad(parameter) and not state.is_spoilt(gradient):
+                checked.append((parameter, gradient))
+        state.has_finite_gradients = _are_finite([gradient for _, gradient in checked])
+        if state.has_finite_gradients:
+            return
+        state.note_spoilt(checked)
+        if state.scale is None:
+            self._gradient_explainer.explain(graph)
+        else:
+            self._gradient_explainer.explain_overflow(graph)
+
+    # -- around the optimizer's step -------------------------------------------------------------------------------------
+
+    def has_finite_gradients(self, optimizer: Optimizer) -> bool:
+        """Return whether the gradients of an optimizer were finite after the backward pass, and are checked."""
+        return self._state.has_finite_gradients is True and self._tensors.is_trained_by(optimizer)
+
+    def check_written(self, optimizer: Optimizer) -> None:
+        """Check gradients that were written to since the backward pass."""
+        written = self._state.find_written(parameters_of(optimizer))
+        if written and written[0][1].is_cuda:
+            self.on_device.send("gradient", written, is_scaled=self.is_scaled)
+        elif not _are_finite([gradient for _, gradient in written]):
+            self._update_explainer.explain_written(optimizer, written, self._state)
+
+    def check_update(self, optimizer: Optimizer) -> None:
+        """Check the parameters that an optimizer has updated, and buffers."""
+        parameters = [each for each in parameters_of(optimizer) if not self._tensors.is_known_bad(each)]
+        buffers = [each for each in self._tensors.iter_buffers() if not self._tensors.is_known_bad(each)]
+        if parameters and parameters[0].is_cuda:
+            pairs = [(each, each) for each in (*parameters, *buffers)]
+            self.on_device.send("optimizer", pairs, is_scaled=self.is_scaled)
+        else:
+            self._check_parameters(optimizer, parameters, buffers)
+        self._tensors.note_update(optimizer)
+        self._calls.release()
+
+    def _check_parameters(self, optimizer: Optimizer, parameters: list[Tensor], buffers: list[Tensor]) -> None:
+        explainer, state = self._update_explainer, self._state
+        if not _are_finite(parameters):
+            bad = [each for each in parameters if not look_at(each).is_fine]
+            explainer.explain_update(optimizer, bad, state)
+        if not _are_finite(buffers):  # infinities may be a mask that was made anew
+            explainer.explain_buffers([each for each in buffers if look_at(each).nan], state)
+        self._tensors.has_seen_finite = True
+
+    def note_scaler_step(self, optimizer: Optimizer, *, has_stepped: bool) -> None:
+        """Count a step that a GradScaler has skipped. A fused optimizer skips it inside of its own step."""
+        is_fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+        if has_stepped and not (is_fused and self._state.has_finite_gradients is False):
+            return
+        main = self._tensors.find_root(parameters_of(optimizer))
+        self.skipped.append(self._tensors.num_updates_by(optimizer) if main is None else max(main.begun - 1, 0))
+        scale = self._state.scale
+        if self._state.has_finite_gradients is False and scale is not None and math.isfinite(scale):
+            self._gradient_explainer.explain_skipped(scale)
+        self._calls.release()
+
+
+def _are_finite(tensors: Sequence[Tensor]) -> bool:
+    """Return whether all values are finite, by one fused norm where that is possible."""
+    plain, others = [], []
+    for tensor in tensors:
+        if is_plain(tensor):
+            plain.append(tensor)
+        elif is_readable(tensor):
+            others.append(tensor)
+    if plain and not math.isfinite(_sum_of_norms(plain)) and any(not look_at(each).is_fine for each in plain):
+        return False
+    return all(look_at(each).is_fine for each in others)
+
+
+def _sum_of_norms(tensors: list[Tensor]) -> float:
+    """Return a number that is not finite if any value is not. It may also overflow."""
+    has_one_type = len({each.dtype for each in tensors}) == 1
+    with unseen():
+        norms = list(norms_of(tensors, 2.0))
+        if not has_one_type:
+            norms = [norm.double() for norm in norms]
+        return float(torch.stack(norms).sum().item())

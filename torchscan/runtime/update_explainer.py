@@ -1,0 +1,74 @@
+"""Explanations of parameters and buffers that are not finite around an optimizer's step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from torchscan.recording.places import place_of_user
+from torchscan.runtime.backward_state import BackwardState
+from torchscan.runtime.finding_log import FindingLog
+from torchscan.runtime.finiteness import look_at
+from torchscan.runtime.trained_tensors import TrainedTensors
+
+
+class UpdateExplainer:
+    """Reports of what the optimizer was given, and of what it made."""
+
+    def __init__(self, tensors: TrainedTensors, log: FindingLog) -> None:
+        self._tensors = tensors
+        self._log = log
+
+    def explain_written(self, optimizer: Optimizer, written: Sequence[tuple[Tensor, Tensor]], state: BackwardState) -> None:
+        """Report gradients that were finite after the backward pass, and are not before the optimizer's step."""
+        bad = [(each, gradient) for each, gradient in written if not look_at(gradient).is_fine]
+        state.has_finite_gradients = False
+        steps = self._tensors.find_root([each for each, _ in bad])
+        if self._log.begin_finding(steps):
+            name = _name_step(optimizer)
+            found = self._log.describe_tensors("gradient", bad, operator=name, line=place_of_user(), then=state.line)
+            self._log.report_step(found, self._tensors.find_root([bad[0][0]]))
+
+    def explain_update(self, optimizer: Optimizer, bad: Sequence[Tensor], state: BackwardState) -> None:
+        """Report parameters that are not finite after the optimizer's step."""
+        steps = self._tensors.find_root(bad)
+        is_news = state.has_finite_gradients is not False and self._log.begin_finding(steps)
+        self._tensors.note_bad(bad)
+        if not is_news:
+            return
+        name = _name_step(optimizer)
+        spoilt = [(each, each.grad) for each in bad if each.grad is not None and not look_at(each.grad).is_fine]
+        if spoilt and state.has_finite_gradients:  # written to in a way that leaves the version as it was, as through .data
+            found = self._log.describe_tensors("gradient", spoilt, operator=name, line=place_of_user(), then=state.line)
+        else:
+            pairs = [(each, each) for each in bad]
+            found = self._log.describe_tensors("optimizer", pairs, operator=name, line=place_of_user())
+            found = replace(found, cause=_find_bad_option(optimizer))
+        self._log.report_step(found, steps)
+
+    def explain_buffers(self, bad: Sequence[Tensor], state: BackwardState) -> None:
+        """Report buffers that are NaN after the optimizer's step."""
+        if not bad:
+            return
+        steps = self._tensors.find_root(bad)
+        is_news = state.has_finite_gradients is not False and self._log.begin_finding(steps)
+        self._tensors.note_bad(bad)
+        if is_news:
+            self._log.report_step(self._log.describe_tensors("update", [(each, each) for each in bad]), steps)
+
+
+def _name_step(optimizer: Optimizer) -> str:
+    return f"{type(optimizer).__name__}.step()"
+
+
+def _find_bad_option(optimizer: Optimizer) -> str | None:
+    """Return a sentence about an option of the optimizer that is not finite, or None if all are."""
+    for group in optimizer.param_groups:
+        for name, value in group.items():
+            if name != "params" and isinstance(value, float | Tensor) and not math.isfinite(float(value)):
+                return f"its {name} is {float(value)}"
+    return None
