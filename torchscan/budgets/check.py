@@ -183,7 +183,9 @@ class _Batch:
         """Return the samples that the limits of a budget are of."""
         size = scan.question.batch_size
         if budget.per_sample and scan.question.input_shape is None:
-            raise InputError("per_sample needs the size of the batch: give input_shape= and batch_size= instead of args=")
+            raise InputError(
+                "per_sample is True and the size of the batch is not known: give input_shape= and batch_size= instead of args="
+            )
         if budget.per_sample:
             return cls(samples=size, basis="per sample" if size > 1 else "")
         is_batch = size > 1 and scan.question.input_shape is not None

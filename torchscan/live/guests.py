@@ -107,7 +107,7 @@ def _limited(seconds: float) -> Iterator[None]:
 
     def interrupt(*_: object) -> None:
         is_over = time.monotonic() >= begun + seconds
-        raise TimeoutError(f"it took longer than {seconds:g} s" if is_over else "training had ended before it did")
+        raise TimeoutError(f"it took longer than {seconds:g} s" if is_over else "training ended before it finished")
 
     begun = time.monotonic()
     before = signal.signal(signal.SIGALRM, interrupt)

@@ -13,7 +13,7 @@ _MAX_RANGES = 32
 _MAX_BRIEF = 6
 _MAX_WHY = 300
 #: reasons
-BEHIND = "the worker was behind"
+BEHIND = "the worker did not keep up"
 UNDER_WAY = "under way when the training process ended"
 REMOVED = "the folder of the run was removed"
 NO_WORKER = "the process that writes the run had ended"

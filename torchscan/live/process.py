@@ -109,7 +109,7 @@ class Process:
             seen = now
             if idle > _PATIENCE:
                 raise InputError(
-                    f"the run {str(self.folder)!r} is still written by {self._earlier_worker()}, which makes no "
+                    f"the run {str(self.folder)!r} is still being written by {self._earlier_worker()}, which makes no "
                     "progress: end that process, or give another folder"
                 )
         return lock
@@ -272,7 +272,7 @@ class Process:
     def _note_end_of_worker(self) -> None:
         """Start another one, which goes on with what lies in the memory; unless that fails in the same place."""
         status = self._wait(0.1)
-        how = f" by {_signal_name(-status)}" if status is not None and status < 0 else ""
+        how = f" ({_signal_name(-status)})" if status is not None and status < 0 else ""
         has_got_on = self._outlet.counters.taken > self._taken_at_start
         self._is_gone = True
         if has_got_on or not self._num_restarts:
@@ -282,7 +282,7 @@ class Process:
         if self._is_gone:
             tell(f"the process that writes the run has ended{how}: no more steps are recorded; training is not affected")
         else:
-            tell(f"the process that writes the run has ended{how}: another one goes on where it was")
+            tell(f"the process that writes the run has ended{how}: another one continues where it stopped")
 
     def _lock_again(self) -> int | None:
         try:
@@ -362,7 +362,7 @@ class Process:
             what = f"{self._num_left} {noun} not written to {str(self.folder)!r} yet"
         else:
             what = f"the run {str(self.folder)!r} is not finished yet"
-        tell(f"{what}, as {why}: process {self.number} writes the rest when it can; do not end it")
+        tell(f"{what}, because {why}: process {self.number} writes the rest when it can; do not end it")
 
     def _settle(self, step: int) -> None:
         """Count what the worker has lost, as it cannot any more."""

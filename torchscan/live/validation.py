@@ -48,7 +48,7 @@ class BrokenRunError(Exception):
 def require_file(path: Path) -> None:
     """Refuse what is not a database in a plain file: reading a pipe or a device may never end."""
     if not is_plain_file(path):
-        raise BrokenRunError("is not a file" if os.path.lexists(path) else "is not there")
+        raise BrokenRunError("is not a file" if os.path.lexists(path) else "does not exist")
     with path.open("rb") as file:
         start = file.read(len(_HEADER))
     if start and start != _HEADER:
@@ -82,13 +82,13 @@ def require_tables(kinds: Mapping[str, tuple[str, int]], columns_of: Callable[[s
             raise BrokenRunError(f"has no table {name!r}")
         found = columns_of(name)
         if [each for each, _ in found] != list(columns) or any(hidden for _, hidden in found):
-            raise BrokenRunError(f"has other columns in its table {name!r}")
+            raise BrokenRunError(f"has unexpected columns in its table {name!r}")
 
 
 def json_of(text: object) -> Any:
     """Return what JSON holds, with finite numbers and texts that can be printed."""
     if not isinstance(text, str):
-        raise BrokenRunError(f"has a value {_named(text)} where JSON belongs")
+        raise BrokenRunError(f"has a value {_named(text)} where JSON is expected")
     try:
         return _printable(json.loads(text, parse_constant=_refuse_constant, parse_float=_finite))
     except (ValueError, RecursionError) as error:
@@ -99,7 +99,7 @@ def about_of_run(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run says of itself, checked; names that this version does not know stay."""
     for name, is_right in _ABOUT.items():
         if name in content and not is_right(content[name]):
-            raise BrokenRunError(f"says {str(content[name])[:40]!r} of its {name!r}")
+            raise BrokenRunError(f"has {str(content[name])[:40]!r} as its {name!r}")
     return dict(content)
 
 
@@ -115,7 +115,7 @@ def series_of_row(row: Sequence[Any]) -> tuple[int, Series]:
     number, path, type_name, kind, name, invocation = row
     texts_are_right = all(_is_text(each, _MAX_NAME) for each in (path, type_name, name))
     if not (_is_count(number) and texts_are_right and kind in KINDS and _is_count(invocation)):
-        raise BrokenRunError(f"has a series that is not one: {str(row)[:80]}")
+        raise BrokenRunError(f"has an invalid series {str(row)[:80]}")
     series = Series(path=path, type_name=type_name, kind=kind, name=name, invocation=invocation)
     return number, series
 
@@ -123,14 +123,14 @@ def series_of_row(row: Sequence[Any]) -> tuple[int, Series]:
 def integer_of(value: object, what: str) -> int:
     """Return a whole number from 0 to what JavaScript can count."""
     if not _is_count(value):
-        raise BrokenRunError(f"has a {what} {_named(value)}")
+        raise BrokenRunError(f"has an invalid {what} {_named(value)}")
     return value
 
 
 def time_of(value: object) -> float:
     """Return seconds since 1970, if it is a time that a calendar has."""
     if not _is_time(value):
-        raise BrokenRunError(f"has a time {_named(value)}")
+        raise BrokenRunError(f"has an invalid time {_named(value)}")
     return float(value)
 
 
@@ -138,7 +138,7 @@ def event_of(row: Sequence[Any]) -> tuple[float, str]:
     """Return when something happened, and what; texts that are too long are cut."""
     when, what = row
     if not isinstance(what, str):
-        raise BrokenRunError(f"has an event {_named(what)}")
+        raise BrokenRunError(f"has an invalid event {_named(what)}")
     return time_of(when), what if len(what) <= _MAX_TEXT else f"{what[:_MAX_TEXT]} …"
 
 

@@ -44,7 +44,7 @@ _REASONS = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "writing to the folder is not permitted",
     errno.EPERM: "writing to the folder is not permitted",
-    errno.EFBIG: "the file has the greatest size that is permitted",
+    errno.EFBIG: "the file has reached the maximum size that is permitted",
     errno.ENOENT: REMOVED,
 }
 #: what is written to find out, longer than what SQLite adds in most steps
@@ -242,7 +242,7 @@ class Worker:
         if not self._is_over:
             ended = {"ended": self._parent.ended_at or time.time()}
             with contextlib.suppress(StoreError):
-                self._store.note("the process that trains was gone without closing the run")
+                self._store.note("the training process ended without closing the run")
         self._keep({**ended, **self._accounts()})
         self._line.say({"is": "end", "lost": self._own_losses.to_data()})
         self.guests.close(is_orphan=not self._is_over)

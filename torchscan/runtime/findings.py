@@ -164,7 +164,7 @@ class NonFinite:
 
     def _where_in_loss(self) -> str:
         if self.operator is None and self.unknown is None:
-            return "came with the gradient, from what was made of the model's result"
+            return "came with the gradient, from what was computed from the model's result"
         module = f" in {self.type_name}," if self.type_name else ""
         return f"was made{module} between the model's result and the loss"
 

@@ -106,7 +106,7 @@ def _operator_in(own: nn.Module, given: Given, nan: bool) -> Operator | None:
         return threads.first.operator(nan)
     origin = None if nan else watch.origin_of(bad)
     if origin is None and bad:
-        return Operator(unknown="no operator of its thread made it when its call was repeated")
+        return Operator(unknown="no operator in its thread produced it when the call was repeated")
     return origin
 
 

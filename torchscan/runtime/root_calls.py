@@ -118,12 +118,12 @@ class RootCall:
     def given(self) -> Given | str:
         """Return the arguments, or the reason why they are no longer there."""
         if any((tensor := reference()) is not None and version_of(tensor) != version for reference, version in self.versions):
-            return "what it was given has been written to since"
+            return "its inputs have been written to since"
         values = [*self.args, *self.kwargs.values()]
         if any(isinstance(each, _NotKept) for each in values):
-            return "what it was given was too large to keep"
+            return "its inputs were too large to keep"
         if any(isinstance(each, _Weak) and each.tensor() is None for each in values):
-            return "what it was given is gone"
+            return "its inputs are gone"
         return tuple(map(_alive, self.args)), {name: _alive(value) for name, value in self.kwargs.items()}
 
 

@@ -45,7 +45,7 @@ def refuse_foreign_code(config: Mapping[str, Any], target: Target) -> None:
                 )
         if name in _WEIGHTS and value:
             raise InputError(
-                f"{target}: {key} is {value!r}, and no weights are loaded, which do not change what is counted: "
+                f"{target}: {key} is {value!r}, and torchscan loads no weights, which do not change what is counted: "
                 "remove it from the config"
             )
 

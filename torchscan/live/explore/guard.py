@@ -96,7 +96,7 @@ class Guard:
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "there is nothing to write to"
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            return 413, "a question has no body"
+            return 413, "this server takes no requests with a body"
         if len(scope["raw_path"]) + len(scope["query_string"]) > _LONGEST:
             return 414, "that is too long"
         token = scope["path"].removeprefix("/").partition("/")[0]

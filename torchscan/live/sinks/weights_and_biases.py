@@ -62,7 +62,9 @@ class WandB(Sink):
         run.log(_panel(last))
         run.finish()
         if pages is not None and last is None:
-            raise TimeoutError(f"the panel 'page' is not of the run's end: the page failed, or took more than {PATIENCE:.0f} s")
+            raise TimeoutError(
+                f"the panel 'page' does not show the end of the run: the page failed, or took more than {PATIENCE:.0f} s"
+            )
 
 
 def _panel(page: str | None) -> dict[str, Any]:
