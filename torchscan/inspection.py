@@ -42,7 +42,7 @@ class Run(Inspected):
         device: str | None,
         guard: NonFiniteGuard | None = None,
     ) -> None:
-        """``guard`` checks the steps of all models of a script; None: only those of this model are checked."""
+        """Inspect ``model``; ``guard`` checks the steps of all models of a script, and None checks this model only."""
         self._listener = _listener(on_nonfinite)
         #: None once enough steps are measured: it holds the model
         self._inspector: Inspector | None = Inspector(
@@ -64,7 +64,7 @@ class Run(Inspected):
         self._facts: RunFacts | None = None
 
     def expect_evaluation(self) -> None:
-        """The model is known not to train: forward passes are the steps that were asked for."""
+        """Count forward passes as the steps that were asked for: the model is known not to train."""
         self._awaits_training = False
         if self._inspector is not None:
             self._inspector.awaits_training = False
@@ -79,7 +79,7 @@ class Run(Inspected):
         return self
 
     def _join(self, guard: NonFiniteGuard, inspector: Inspector) -> None:
-        """Have the guard know what is inspected closely."""
+        """Connect the guard with the close inspection of a model."""
         guard.inspected = weakref.ref(inspector.model)
         followed = weakref.ref(inspector)
 
@@ -96,7 +96,7 @@ class Run(Inspected):
             guard.start()
 
     def _hear(self, found: NonFinite) -> None:
-        """Tell of what the inspection has found, unless a GradScaler is looking for it, or the guard tells of it."""
+        """Report a finding, unless a GradScaler is looking for it or the guard reports it."""
         guard = self._guard
         if guard is None or not guard.is_started:
             self._listener(found)
@@ -121,7 +121,7 @@ class Run(Inspected):
         return self.facts
 
     def _finish_measuring(self) -> None:
-        """Measure no longer; the guard goes on."""
+        """Stop measuring; the guard goes on."""
         inspector, self._inspector = self._inspector, None
         if inspector is not None:
             try:
@@ -143,7 +143,10 @@ class Run(Inspected):
         return self._facts is not None
 
     def _finish_after(self, over: StepCounts) -> None:
-        """An evaluation may come first, so its passes end nothing, unless it is known that none trains."""
+        """Stop measuring after enough steps.
+
+        An evaluation may come first, so its passes do not count unless the model is known not to train.
+        """
         taken = over.trained if self._awaits_training else sum(over)
         if self._steps is not None and taken >= self._warm_up + self._steps:
             self._finish_measuring()
@@ -160,7 +163,7 @@ class Run(Inspected):
         )
 
     def _with_refined(self, watched: Watched) -> Watched:
-        """Return what was seen without what is as it should be."""
+        """Return the facts with refined findings, without those that turned out to be intended."""
         better = [self._refined.get(_key(found), found) for found in watched.nonfinite]
         kept = tuple(found for found in better if found is not None)
         dropped = len(better) - len(kept)
@@ -247,7 +250,7 @@ def inspect(
     Args:
         warm_up: of several steps, how many of the first are left out.
         steps: how many training steps are measured. In later ones the loss, the gradients and the parameters are checked for
-            NaN and Inf, and the call that is to blame is repeated on a copy to find the operator. Forward passes without a
+            NaN and Inf, and the call at fault is repeated on a copy to find the operator. Forward passes without a
             backward pass, as in a validation, are measured apart and do not count. None: all are measured.
         on_nonfinite: what happens when a value is NaN or infinite that should not be, in any step: it is recorded, warned of as
             well, or :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
@@ -268,7 +271,7 @@ def inspect(
 
 
 def guard_of(on_nonfinite: Reaction) -> NonFiniteGuard:
-    """Return what checks the steps of all models of a script."""
+    """Return the guard that checks the steps of all models of a script."""
     return NonFiniteGuard(_listener(on_nonfinite))
 
 

@@ -234,13 +234,13 @@ def test_an_argument_without_a_meaning_is_refused(name: str, value: Any, said: s
 def test_arguments_of_sinks_are_refused_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="folder is None: give a folder"):
         TensorBoard(None)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="page_every is nan: give seconds"):
+    with pytest.raises(InputError, match="page_every is nan: give a number of seconds"):
         WandB(page_every=NAN)
 
     class Impatient(Sink):
         timeout = 0.0
 
-    with pytest.raises(InputError, match=r"Impatient\.timeout is 0\.0: give seconds"):
+    with pytest.raises(InputError, match=r"Impatient\.timeout is 0\.0: give a number of seconds"):
         watch(net(), tmp_path / "run", sinks=[Impatient()])
 
 

@@ -33,7 +33,7 @@ class _Cut:
         self._new_tensor = _positions(index for index, each in enumerate(trace.tensors) if each.storage in self._new_storage)
 
     def trace(self) -> Trace:
-        """Return what is left."""
+        """Return the trace from that call on."""
         trace = self._trace
         ops = tuple(map(self._op, trace.ops[self._start :]))
         own: list[list[int]] = [[] for _ in trace.modules[self._root :]]
@@ -63,7 +63,7 @@ class _Cut:
         return tuple([self._new_tensor[each] for each in indices])
 
     def _op(self, op: OpCall) -> OpCall:
-        """Move a call; what belongs to no module, such as a loss, belongs to the model's call."""
+        """Return a call with new indices; one outside of any module, such as a loss, belongs to the model's."""
         return op._replace(
             inputs=self._tensors(op.inputs),
             outputs=self._tensors(op.outputs),

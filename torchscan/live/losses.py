@@ -8,7 +8,7 @@ from typing import Any
 
 from torchscan.live.schema import Phase
 
-#: ranges that are told apart; beyond, neighbors of the same reason become one
+#: ranges that are kept apart; beyond that, neighbors of the same reason become one
 _MAX_RANGES = 32
 _MAX_BRIEF = 6
 _MAX_WHY = 300
@@ -54,7 +54,7 @@ class Losses:
         return sum(each.count for each in self.ranges)
 
     def add(self, lost: Lost) -> None:
-        """Add steps that come after those before, or are joined with them."""
+        """Add lost steps, joined with earlier ones where they fit."""
         fitting = [index for index in range(len(self.ranges)) if self._fits(index, lost)]
         if not fitting:
             self.ranges.append(lost)
@@ -62,7 +62,7 @@ class Losses:
             self.ranges[fitting[-1]] = _joined(self.ranges[fitting[-1]], lost)
 
     def forget_from(self, step: int) -> None:
-        """Forget those that are recorded anew, as training goes back to this step."""
+        """Forget lost steps that are recorded again, because training goes back to this step."""
         kept = []
         for each in self.ranges:
             start = step if each.phase == "train" else step + 1
@@ -104,7 +104,7 @@ def lost_step(phase: Phase, step: int, why: str) -> Lost:
 
 
 def missing_at_end(session: Mapping[str, Any], phase: Phase, step: int, count: int, why: str) -> Lost:
-    """Return so many steps up to this one as lost, which follow the last that the session has written."""
+    """Return ``count`` steps up to this one as lost: those after the last that the session has written."""
     last = session.get("last")
     first = step
     if count > 1:

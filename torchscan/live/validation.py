@@ -1,4 +1,4 @@
-"""Limits and types of what a run's file holds. A file may be broken, or made by someone who means harm."""
+"""Limits and types of the content of a run's file, which may be broken or malicious."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _COLUMNS = {
 
 
 class BrokenRunError(Exception):
-    """Something in a run's file that is not as torchscan writes it. The text says what."""
+    """Content of a run's file that torchscan does not write; the text describes it."""
 
 
 def require_file(path: Path) -> None:
@@ -96,7 +96,7 @@ def json_of(text: object) -> Any:
 
 
 def about_of_run(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run says of itself, checked; names that this version does not know stay."""
+    """Return the entries that describe a run, checked; names that this version does not know stay."""
     for name, is_right in _ABOUT.items():
         if name in content and not is_right(content[name]):
             raise BrokenRunError(f"has {str(content[name])[:40]!r} as its {name!r}")

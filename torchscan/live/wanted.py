@@ -63,7 +63,7 @@ def wanted_of(
     overhead_budget: object,
     graph: object,
 ) -> Wanted:
-    """Return what is asked for, or raise an error that names the argument."""
+    """Return the checked arguments, or raise an error that names the wrong one."""
     patterns = [] if whole is None else texts("whole", whole, "patterns such as 'fc.weight'")
     of_sinks = [(each, sink.max_elements) for sink in sinks for each in sink.whole]
     what = "a number of values of each tensor"
@@ -80,7 +80,7 @@ def wanted_of(
 
 
 def log_of(log: object) -> list[str]:
-    """Return the names of what is looked at."""
+    """Return the names of the kinds of tensors to record."""
     names = texts("log", log, f"names from {', '.join(LOGGED)}")
     for name in names:
         if name not in LOGGED:
@@ -148,7 +148,7 @@ def statistics_of(custom: object) -> dict[str, Any]:
 
 
 def chosen_by(modules: object, model: nn.Module) -> list[Chosen]:
-    """Return what chooses modules, each of which chooses at least one: now, or when a lazy model has more of them."""
+    """Return the choosers of modules. Each matches at least one module, or an error is raised."""
     chosen = list_of("modules", modules, _CHOOSERS, is_one=_chooses)
     if not chosen:
         raise InputError("modules is an empty list: name at least one module, or give None for all")

@@ -443,7 +443,7 @@ def attach(tensor: Tensor, module: nn.Module, name: str) -> Tensor:
 
 
 def _alias_of(tensor: Tensor) -> Tensor:
-    """Return another tensor with the same values and a node of its own; the same one if it has no gradients."""
+    """Return another tensor with the same values and a separate node, or the same one if it has no gradients."""
     if not isinstance(tensor, Tensor) or not tensor.requires_grad or not torch.is_grad_enabled():
         return tensor
     try:

@@ -360,7 +360,7 @@ def _choice(asked: _Asked, mesh: Mapping[str, int], kinds: Sequence[Kind]) -> tu
 
 
 def _around(short: Short) -> int:
-    """What is needed besides tensors: gaps between them, workspaces, and the context. Further layers add gaps."""
+    """Return the bytes needed besides tensors: gaps, which further layers add to, workspaces, and the context."""
     memory = short.rank.memory
     assert memory.verdict is not None  # noqa: S101 - there is a device
     return max(0, memory.verdict.reserved_bytes - memory.peak_bytes) + memory.verdict.context_bytes

@@ -1,4 +1,4 @@
-"""State of objects that have neither items nor attributes: bytes, numbers in rows, random generators, iterators."""
+"""State of objects without items or attributes: bytes, arrays of numbers, random generators, iterators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OTHERS = (memoryview, random.Random, itertools.count)
 
 
 def has_plain_state(kind: type) -> bool:
-    """Return whether objects of this class are known here."""
+    """Return whether the state of objects of this class can be restored here."""
     return issubclass(kind, (*_ROWS, *_ITERATORS, *_OTHERS)) or _is_from_numpy(kind)
 
 

@@ -175,7 +175,7 @@ def _counted(nan: int, inf: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedModule:
-    """A module that trains, and in how many steps it was checked."""
+    """A module that trains, and the number of steps in which it was checked."""
 
     name: str
     steps: int
@@ -183,7 +183,7 @@ class CheckedModule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardFacts:
-    """What the guard of a run has checked and found."""
+    """Checks and findings of a run's guard."""
 
     #: training steps whose loss, gradients and parameters were checked, of the module that was inspected, or else of all
     checked_steps: int = 0

@@ -201,7 +201,7 @@ class RunFacts(Result, Inspected):
     exchanges: tuple[Exchange, ...] = ()
 
     def with_checks(self, checked: GuardFacts) -> RunFacts:
-        """Return these facts with what the cheap check of every step has found."""
+        """Return these facts with the findings of the cheap check of every step."""
         return replace(
             self,
             nonfinite=_first_in_each_step(self.nonfinite, checked.findings),
@@ -218,7 +218,7 @@ class RunFacts(Result, Inspected):
 
     @property
     def num_timed(self) -> int:
-        """Steps that the times are of."""
+        """The number of steps that the times are of."""
         return self.steps - self.differing if self.timed is None else self.timed
 
     @property
@@ -321,7 +321,7 @@ class WatchedSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """What was seen while a model was followed."""
+    """Observations of a model: its usual steps, evaluations and findings."""
 
     #: that train, if any does; else all there were
     usual: WatchedSteps
@@ -335,7 +335,7 @@ class Watched:
 
 
 def _first_in_each_step(close: Sequence[NonFinite], cheap: Sequence[NonFinite]) -> tuple[NonFinite, ...]:
-    """Return one finding for each step: that of the close inspection, unless it only saw what came of it."""
+    """Return one finding for each step: that of the close inspection, unless it only saw the consequences."""
     evaluated = [found for found in close if found.is_evaluation]
     close = [found for found in close if not found.is_evaluation]
     late = {found.step: found for found in close if found.phase in ("loss", "update")}
@@ -420,7 +420,7 @@ def _call_run(
 
 
 def _most_of(steps: Sequence[StepFacts], index: int) -> list[int | None]:
-    """Return the counts of a call: the most of any step. Nothing is known of 0 where a step was not counted."""
+    """Return the counts of a call, each the most of any step; a 0 becomes None if a step was not counted."""
     by_step = [step.counts.get(index, _NONE_COUNTED) for step in steps]
     most = [max(each) for each in zip(*by_step, strict=True)]
     are_complete = all(step.is_counted for step in steps)
@@ -428,7 +428,7 @@ def _most_of(steps: Sequence[StepFacts], index: int) -> list[int | None]:
 
 
 def _evaluation_run(watched: WatchedSteps) -> EvaluationRun:
-    """Return the times of a pass. Nothing ends such a step but the next one, so it may have more than one pass."""
+    """Return the times of a pass. Only the next step ends such a step, so it may have more than one pass."""
     steps = watched.steps
     num_passes = sum(call.parent is None for call in watched.calls)
     device = [(step, step.device) for step in steps if step.device is not None]

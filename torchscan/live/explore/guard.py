@@ -106,7 +106,7 @@ class Guard:
 
 
 async def _refuse(status: int, said: str, send: Send) -> None:
-    """Say why, and end the connection: a client that was refused has nothing more to ask over it."""
+    """Answer with the reason and end the connection, which a refused client does not need any more."""
     headers = [(b"content-type", b"text/plain"), (b"connection", b"close"), *_ENCODED]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": f"{said}\n".encode()})
