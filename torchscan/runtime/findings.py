@@ -72,9 +72,9 @@ class NonFinite:
     operator: str | None = None
     #: what made NaN of its infinities, if that is what happened
     then: str | None = None
-    #: what had written the infinities that it made NaN of, if they were intended, as in a mask
+    #: module and operator that wrote the infinities that became NaN, if they were intended, as in a mask
     mask: str | None = None
-    #: True if the module ran in another thread: then the values were counted in the result of the one that started it
+    #: True if the module ran in another thread: then its values were counted in the result of the module that started it
     in_thread: bool = False
     line: str | None = None
     #: why the operator is not known
@@ -85,11 +85,11 @@ class NonFinite:
     inputs: tuple[Range, ...] = ()
     #: its parameters and buffers that are not finite
     weights: tuple[Bad, ...] = ()
-    #: how many parameters or gradients besides the one in ``weights`` are not finite
+    #: number of parameters or gradients besides the one in ``weights`` that are not finite
     others: int = 0
-    #: the module that the path is in, where it is not the one that is inspected
+    #: the root module of the path, if it is not the one that is inspected
     root: str | None = None
-    #: steps that the optimizer had taken, where that is another number than ``step``
+    #: steps that the optimizer had taken, if that number differs from ``step``
     update: int | None = None
     #: what is known about the cause
     cause: str | None = None
