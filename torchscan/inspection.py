@@ -251,7 +251,7 @@ def inspect(
         warm_up: of several steps, how many of the first are left out.
         steps: how many training steps are measured. In later ones the loss, the gradients and the parameters are checked for
             NaN and Inf, and the call at fault is repeated on a copy to find the operator. Forward passes without a
-            backward pass, as in a validation, are measured apart and do not count. None: all are measured.
+            backward pass, as in a validation, are measured separately and do not count. None: all are measured.
         on_nonfinite: what happens when a value is NaN or infinite that should not be, in any step: it is recorded, warned of as
             well, or :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
         checks: functions of a path, a kind ("output", "output_gradient", "parameter", "parameter_gradient") and a tensor. What

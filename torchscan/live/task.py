@@ -1,4 +1,4 @@
-"""Data that a worker is given when it starts. Reading it does not import torch."""
+"""Data that a worker is given when it starts. No module of torch is imported for it."""
 
 from __future__ import annotations
 
