@@ -187,7 +187,7 @@ def _train(case: Case, worker: int) -> None:
 
 
 def _result_of(case: Case) -> Result:
-    """Wait for the worker to end by itself; a run that says that steps are still to be written has reported them."""
+    """Wait for the worker to end by itself; a run that reports steps as not written yet has counted them."""
     store = case.folder / "rank0.sqlite"
     until = time.monotonic() + _PATIENCE
     while has_worker(store) and time.monotonic() < until:
@@ -199,7 +199,7 @@ def _result_of(case: Case) -> Result:
     missing = [step for step in trained if step not in kept]
     silent = [step for step in missing if not any(each.first <= step <= each.last for each in lost)]
     count = sum(each.count for each in lost)
-    left = re.search(r"(\d+) sampled steps? (?:is|are) still to be written", "; ".join(run.missing))
+    left = re.search(r"(\d+) sampled steps? (?:is|are) not written yet", "; ".join(run.missing))
     if left is not None:  # by a worker that gets no processor
         count, silent = count + int(left[1]), []
     num_silent = max(len(silent), len(missing) - count)

@@ -20,7 +20,7 @@ def path_of(given: str | os.PathLike[str]) -> Path:
         path = Path(given)
         path.exists()
         if "\0" in str(path):
-            raise ValueError("a path has no NUL")
+            raise ValueError("it contains a NUL character")
     except (TypeError, ValueError, OSError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{shortened(given)} is not a path: {why}") from error

@@ -41,7 +41,7 @@ class Run(Inspected):
         device: str | None,
         guard: NonFiniteGuard | None = None,
     ) -> None:
-        """``guard`` checks the steps of all models of a script; None: only those of this model are checked."""
+        """Inspect ``model``; ``guard`` checks the steps of all models of a script, and None checks this model only."""
         self._listener = _listener(on_nonfinite)
         #: None once enough steps are measured: it holds the model
         self._inspector: Inspector | None = Inspector(
@@ -63,7 +63,7 @@ class Run(Inspected):
         self._facts: RunFacts | None = None
 
     def expect_evaluation(self) -> None:
-        """The model is known not to train: forward passes are the steps that were asked for."""
+        """Count forward passes as the steps that were asked for: the model is known not to train."""
         self._awaits_training = False
         if self._inspector is not None:
             self._inspector.awaits_training = False
@@ -80,7 +80,7 @@ class Run(Inspected):
         return self
 
     def _hear(self, found: NonFinite) -> None:
-        """Tell of what the inspection has found, unless a GradScaler is looking for it, or the guard tells of it."""
+        """Report a finding, unless a GradScaler is looking for it or the guard reports it."""
         guard = self._guard
         if guard is None or not guard.is_started:
             self._listener(found)
@@ -105,7 +105,7 @@ class Run(Inspected):
         return self.facts
 
     def _finish_measuring(self) -> None:
-        """Measure no longer; the guard goes on."""
+        """Stop measuring; the guard goes on."""
         inspector, self._inspector = self._inspector, None
         if inspector is not None:
             try:
@@ -127,7 +127,10 @@ class Run(Inspected):
         return self._facts is not None
 
     def _finish_after(self, over: StepCounts) -> None:
-        """An evaluation may come first, so its passes end nothing, unless it is known that none trains."""
+        """Stop measuring after enough steps.
+
+        An evaluation may come first, so its passes do not count unless the model is known not to train.
+        """
         taken = over.trained if self._awaits_training else sum(over)
         if self._steps is not None and taken >= self._warm_up + self._steps:
             self._finish_measuring()
@@ -144,7 +147,7 @@ class Run(Inspected):
         )
 
     def _with_refined(self, watched: Watched) -> Watched:
-        """Return what was seen without what is as it should be."""
+        """Return the facts with refined findings, without those that turned out to be intended."""
         better = [self._refined.get(_key(found), found) for found in watched.nonfinite]
         kept = tuple(found for found in better if found is not None)
         dropped = len(better) - len(kept)
@@ -232,8 +235,8 @@ def inspect(
     Args:
         warm_up: of several steps, how many of the first are left out.
         steps: how many training steps are measured. In later ones the loss, the gradients and the parameters are checked for
-            NaN and Inf, and the call that is to blame is repeated on a copy to find the operator. Forward passes without a
-            backward pass, as in a validation, are measured apart and do not count. None: all are measured.
+            NaN and Inf, and the call at fault is repeated on a copy to find the operator. Forward passes without a
+            backward pass, as in a validation, are measured separately and do not count. None: all are measured.
         on_nonfinite: what happens when a value is NaN or infinite that should not be, in any step: it is recorded, warned of as
             well, or :class:`NonFiniteError` is raised where it was made. The same goes for what ``checks`` raise an alarm at.
         checks: functions of a path, a kind ("output", "output_gradient", "parameter", "parameter_gradient") and a tensor. What
@@ -253,7 +256,7 @@ def inspect(
 
 
 def guard_of(on_nonfinite: Reaction) -> NonFiniteGuard:
-    """Return what checks the steps of all models of a script."""
+    """Return the guard that checks the steps of all models of a script."""
     return NonFiniteGuard(_listener(on_nonfinite))
 
 

@@ -108,7 +108,7 @@ def test_a_batch_is_named_and_its_samples_can_be_limited() -> None:
     assert_budget(model(), (4,), batch_size=32, max_params=58, per_sample=True)
     with pytest.raises(BudgetError, match=r"MACs: 48 per sample, at most 47"):
         assert_budget(model(), (4,), batch_size=32, max_macs=47, per_sample=True)
-    with pytest.raises(InputError, match="per_sample needs the size of the batch"):
+    with pytest.raises(InputError, match="per_sample is True and the size of the batch is not known: give"):
         assert_budget(model(), args=(torch.zeros(32, 4),), max_macs=48, per_sample=True)
 
 

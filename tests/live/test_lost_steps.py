@@ -89,7 +89,7 @@ def test_a_worker_that_is_stopped_writes_when_it_goes_on(tmp_path: Path, monkeyp
     assert f"30 sampled steps are not written to '{tmp_path}/run' yet" in texts[-1]
     assert f"process {watcher._process.number} writes the rest when it can" in texts[-1]
     assert watcher.dropped == 30
-    assert "30 sampled steps are still to be written" in " ".join(torchscan.open_run(tmp_path / "run").missing)
+    assert "30 sampled steps are not written yet" in " ".join(torchscan.open_run(tmp_path / "run").missing)
     os.kill(watcher._process.number, signal.SIGCONT)
     await_worker(tmp_path / "run")
     run = torchscan.open_run(tmp_path / "run")
@@ -104,7 +104,7 @@ def test_a_worker_that_is_killed_is_followed_by_another(tmp_path: Path) -> None:
         os.kill(watcher._process.number, signal.SIGKILL)
         watcher._process._wait(20)
         train(model, 5)
-    assert texts == ["the process that writes the run has ended by SIGKILL: another one goes on where it was"]
+    assert texts == ["the process that writes the run has ended (SIGKILL): another one continues where it stopped"]
     run = torchscan.open_run(tmp_path / "run")
     assert (run.steps(), watcher.dropped, run.missing) == (list(range(7)), 0, ())
 
@@ -131,7 +131,7 @@ def test_steps_without_room_are_counted_and_named(tmp_path: Path, monkeypatch: p
     lost = sum(each.count for each in run.lost)
     assert 0 < watcher.dropped == lost == 40 - len(run.steps())
     assert f"{lost} sampled steps are not in the run" in texts[-1]
-    assert "(the worker was behind)" in texts[-1]
+    assert "(the worker did not keep up)" in texts[-1]
 
 
 # -- disks and folders ---------------------------------------------------------------------------------------------------
@@ -146,13 +146,13 @@ def test_a_full_disk_is_named_in_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(20)))
     with told() as texts, watch(model, tmp_path / "run", every=1, graph=False) as watcher:
         train(model, 60, torch.rand(8, 16))
-    assert any("writing the run has stopped: the file has the greatest size" in text for text in texts)
+    assert any("writing the run has stopped: the file has reached the maximum size" in text for text in texts)
     run = torchscan.open_run(tmp_path / "run")
     assert 0 < len(run.steps()) < 60, "steps that fit are whole, the others are not there"
     assert len(run.frame()) == len(run.steps()) * len(run.series)
     assert watcher.dropped == sum(each.count for each in run.lost) == 60 - len(run.steps())
     (missing,) = run.missing
-    assert "the file has the greatest size that is permitted" in missing, "and not that the process was gone"
+    assert "the file has reached the maximum size that is permitted" in missing, "and not that the process was gone"
     assert run.about["closed"]
 
 
@@ -187,7 +187,7 @@ def test_a_panel_that_is_missing_is_reported(tmp_path: Path, monkeypatch: pytest
     sinks = [WandB(mode="offline", dir=str(tmp_path))]
     with told() as texts, watch(model := net(), tmp_path / "run", every=1, sinks=sinks, start="fork"):
         train(model, 2)
-    assert "the panel 'page' is not of the run's end" in " ".join(texts)
+    assert "the panel 'page' does not show the end of the run" in " ".join(texts)
 
 
 # -- arguments -----------------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("sample_norms", "no", "sample_norms is 'no': give True or False"),
     ("whole", [5], "whole has 5: give a list of patterns"),
     ("custom", {"x": 5}, "custom.'x'. is 5: give a function"),
-    ("custom", {5: abs}, "custom has the name 5: give a text"),
+    ("custom", {5: abs}, "custom has the name 5: give a string"),
     ("sinks", [Sink], "sinks has <class"),
     ("overhead_budget", NAN, "overhead_budget is nan: give a share"),
     ("overhead_budget", True, "overhead_budget is True: give a share"),
@@ -234,13 +234,13 @@ def test_an_argument_without_a_meaning_is_refused(name: str, value: Any, said: s
 def test_arguments_of_sinks_are_refused_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="folder is None: give a folder"):
         TensorBoard(None)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="page_every is nan: give seconds"):
+    with pytest.raises(InputError, match="page_every is nan: give a number of seconds"):
         WandB(page_every=NAN)
 
     class Impatient(Sink):
         timeout = 0.0
 
-    with pytest.raises(InputError, match=r"Impatient\.timeout is 0\.0: give seconds"):
+    with pytest.raises(InputError, match=r"Impatient\.timeout is 0\.0: give a number of seconds"):
         watch(net(), tmp_path / "run", sinks=[Impatient()])
 
 

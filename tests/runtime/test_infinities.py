@@ -277,7 +277,7 @@ def test_an_operator_in_another_thread_is_said_to_be_unseen() -> None:
 
     found = only(steps(Calls(forward, last=nn.Linear(4, 2)), Tensor.sum))
     assert found.path == ""
-    assert found.unknown == "no operator of its thread made it when its call was repeated"
+    assert found.unknown == "no operator in its thread produced it when the call was repeated"
 
 
 def test_a_gradient_that_relu_masks_is_counted() -> None:

@@ -45,7 +45,7 @@ class Placement:
 
     @once
     def fits_within_margin(self) -> bool:
-        """Whether the device has room even if context and workspaces take the most that they may."""
+        """True if the device has room even when context and workspaces take the most that they may."""
         _, most = self._device.context_range
         return self.fits and self._most_reserved(self._with_workspaces.peak_reserved) <= self._device.memory_bytes - most
 

@@ -150,7 +150,7 @@ class MemoryTimeline:
         return ends
 
     def _kept_by_call(self) -> list[int]:
-        """For each module call, the bytes that its forward pass made and kept."""
+        """Return for each module call the bytes that its forward pass created and kept."""
         kept = [0] * len(self._trace.modules)
         for storage, block in zip(self._trace.storages, self.blocks, strict=True):
             if block.kind == "activations" and storage.born is not None:

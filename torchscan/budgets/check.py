@@ -41,7 +41,7 @@ from torchscan.targets import Built, inputs_of, with_model
 
 
 class Limits(TypedDict, total=False):
-    """The most that a model may have or cost, as numbers or as text with a unit.
+    """Upper limits of what a model may have or cost, as numbers or as text with a unit.
 
     Bare numbers are counts, bytes and seconds. A latency of 10 seconds or more needs a unit: 60 may be meant as 60 ms.
 

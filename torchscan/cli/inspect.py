@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 _REAL = """\
 Here a TARGET is built with data, and its steps are real ones on this machine."""
 _SCRIPT = """\
-After -- comes a script as it is started: python train.py, python -m package.module. It runs in
-this process, with its own output, warnings and exit status; the table goes to standard error, or
-to --output. The first --steps steps of the largest module that trains are timed. Every training
-step of every module is checked for NaN and Inf, to the end of the script. torch is imported
-before the script begins. Where it ends by os._exit or by a signal other than Ctrl-C, there is no
-table."""
+After --, give the script as you start it: python train.py, or python -m package.module. It runs
+in this process, with its own output, warnings and exit status; the table goes to standard error,
+or to --output. The first --steps steps of the largest module that trains are timed. Every training
+step of every module is checked for NaN and Inf until the script ends. torch is imported before the
+script starts. If the script ends by os._exit or by a signal other than Ctrl-C, no table is
+written."""
 _EXAMPLES = """\
 examples
   torchscan inspect torchvision:resnet50 --training --batch-size 8
@@ -50,8 +50,8 @@ examples
 _FOUND = """\
 NaN and Inf are reported below the table, with the step, the module, the operator and the line.
 In timed steps every result and gradient is checked, in later ones the loss, the gradients before
-the optimizer's step and the parameters after it; the call that is to blame is then repeated. With
---on-nonfinite warn they are reported at once, too; with raise the step ends there, in a script by
+the optimizer's step and the parameters after it; the call at fault is then repeated. With
+--on-nonfinite warn they are also reported at once; with raise the step ends there, in a script by
 an exception, and the exit status is 1."""
 
 #: seconds that the first process waits for what the others save

@@ -211,14 +211,14 @@ def _own_cpu() -> Device:
 
 
 def is_torch_device(device: object) -> bool:
-    """Return whether that is a ``torch.device``; torch need not be imported."""
+    """Return whether the value is a ``torch.device``; torch need not be imported."""
     return type(device).__module__ == "torch" and type(device).__name__ == "device"
 
 
 def can_estimate_for(device: object) -> TypeGuard[str]:
     """Return whether that names a device: not None, and not a CPU that was not measured.
 
-    ``device="cpu"`` says in other tools where the model runs. Here it asks for nothing.
+    In other tools ``device="cpu"`` names the place where the model runs. Here it asks for no estimate.
     """
     if device is None:
         return False

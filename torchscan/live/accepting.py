@@ -42,7 +42,7 @@ def flag(name: str, value: object) -> bool:
 
 
 def list_of(name: str, value: object, what: str, *, is_one: Callable[[Any], bool]) -> list[Any]:
-    """Return a list of what is wanted, from anything that can be iterated over."""
+    """Return a list of wanted values, from any iterable."""
     if isinstance(value, str) or is_one(value):
         raise InputError(f"{name} is a single {_type_of(value)}: give a list, {name}=[{shown(value)}]")
     try:
@@ -56,12 +56,12 @@ def list_of(name: str, value: object, what: str, *, is_one: Callable[[Any], bool
 
 
 def texts(name: str, value: object, what: str) -> list[str]:
-    """Return a list of texts."""
+    """Return a list of strings."""
     return list_of(name, value, what, is_one=_is_text)
 
 
 def path(name: str, value: object, what: str) -> Path:
-    """Return a path, which can be opened as far as its text goes."""
+    """Return a path whose text is one that can be opened: not empty, and without NUL."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise InputError(f"{name} is {shown(value)}: give {what}")
@@ -69,7 +69,7 @@ def path(name: str, value: object, what: str) -> Path:
 
 
 def choice(name: str, value: object, known: Sequence[str]) -> str:
-    """Return one of several texts."""
+    """Return one of several strings."""
     if not isinstance(value, str) or value not in known:
         raise InputError(f"{name} is {shown(value)}: choose from {', '.join(known)}")
     return value

@@ -1,6 +1,6 @@
 """Memory shared by the training process and its worker, and a socket that wakes the other side.
 
-All that training says lies in the memory, so that nothing is lost when training is killed: what was put
+All data from training is in the memory, so nothing is lost when training is killed: what was put
 is still there for the worker. Training never waits; a step without room is dropped and counted.
 """
 
@@ -81,11 +81,11 @@ class Counters:
 
     @property
     def last_begun(self) -> tuple[bool, int]:
-        """Whether the last of these is an evaluation, and its training step."""
+        """The last of these: True if it is an evaluation, and its training step."""
         return bool(self._numbers[self._BEGUN_PHASE]), self._numbers[self._BEGUN_STEP]
 
     def note_begun(self, number: int, *, is_evaluation: bool, step: int) -> None:
-        """Set how many steps were begun, and which is the last of them."""
+        """Set the number of steps that were begun, and the last of them."""
         self._numbers[self._BEGUN_STEP] = step
         self._numbers[self._BEGUN_PHASE] = int(is_evaluation)
         self._numbers[self._BEGUN] = number
@@ -140,7 +140,7 @@ class Line:
         self.flush()
 
     def wake(self) -> None:
-        """Wake the other side. If there is no room, earlier calls have not been noticed yet."""
+        """Wake the other side. A full socket means that it has not noticed earlier calls yet."""
         if not self._waiting:
             try:
                 self.socket.send(b"\n")
@@ -194,7 +194,7 @@ class _Placed(NamedTuple):
 
 
 class Outlet:
-    """The training process's end. Records lie one behind the other, around and around."""
+    """The training process's end of the memory, which is a ring of records."""
 
     def __init__(self) -> None:
         self._file = shared_memory()
@@ -220,13 +220,13 @@ class Outlet:
         self.flush()
 
     def flush(self) -> bool:
-        """Return whether all messages are in the memory."""
+        """Put waiting messages into the memory, and return whether there was room for all."""
         while self._waiting and self._put(self._waiting[0], None):
             self._waiting.popleft()
         return not self._waiting
 
     def put(self, sampled: Sampled) -> bool:
-        """Return whether there was room for a step."""
+        """Put a step into the memory, and return whether there was room."""
         return self.flush() and self._put({"is": "step", **sampled.header}, sampled)
 
     @property
@@ -236,7 +236,7 @@ class Outlet:
         return sum(each.is_step for each in self._unread)
 
     def close(self) -> None:
-        """Put nothing any more."""
+        """Close the memory; nothing can be put after that."""
         os.close(self._file)
 
     def _put(self, message: Message, sampled: Sampled | None) -> bool:
@@ -270,7 +270,7 @@ class Outlet:
             self._memory = mmap.mmap(self._file, CONTROL_SIZE + self._size)
 
     def _place(self, size: int) -> int | None:
-        """Return where so many bytes are free, or None."""
+        """Return the start of ``size`` free bytes, or None if there are none."""
         end = CONTROL_SIZE + self._size
         if not self._unread:
             return CONTROL_SIZE if size <= self._size else None
@@ -291,7 +291,7 @@ class Inlet:
         self.memory = mmap.mmap(file, CONTROL_SIZE)
 
     def next(self) -> tuple[Message, int] | None:
-        """Return the oldest record, its message and where its step lies, or None."""
+        """Return the message of the oldest record and the position of its step, or None."""
         taken = self.counters.taken
         if taken == self.counters.put:
             return None
@@ -302,7 +302,7 @@ class Inlet:
         return json.loads(self.memory[at : at + length]), at + aligned(length)
 
     def free(self) -> None:
-        """Say that the oldest record is done with."""
+        """Report the oldest record as handled."""
         self.counters.taken += 1
 
 

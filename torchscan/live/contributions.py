@@ -1,4 +1,4 @@
-"""The operators of a call that read its inputs: over their edges the gradient comes that the call contributes."""
+"""Operators of a call that read its inputs: the gradient that the call contributes flows over their edges."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Contribution:
 
 
 def source_of(tensor: Tensor) -> Source | None:
-    """Return where the gradient of a tensor goes, or None if it is a leaf or has none."""
+    """Return the node that the gradient of a tensor goes to, or None if it is a leaf or has none."""
     node = tensor.grad_fn
     return None if node is None else (node, tensor.output_nr)
 
@@ -60,13 +60,13 @@ def edges_of_call(entry: Entry, outputs: Iterable[Tensor]) -> Mapping[int, Seque
     ends = [source for tensor in outputs if (source := source_of(tensor)) is not None]
     numbers = defaultdict[Source, list[int]](list)
     for number, source in entry.sources.items():
-        if source not in ends:  # what is returned as it is has no edge of the call's, whoever reads it then
+        if source not in ends:  # what is returned as it is has no edge of the call's, whatever reads it then
             numbers[source].append(number)
     if not numbers or end == entry.first_node:
         return {}
 
     found = defaultdict[int, list[Edge]](list)
-    seen: set[Any] = set()  # holds the nodes: torch makes another object of one that nobody holds
+    seen: set[Any] = set()  # holds the nodes: torch makes another object of a node without references
     waiting = [node for node, _ in ends]
     while waiting:
         node = waiting.pop()

@@ -1,4 +1,4 @@
-"""A step as it lies in the memory, made into distributions."""
+"""Conversion of a step in the shared memory into distributions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchscan.live.sinks.sink import Seen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digested:
-    """What is known of a step."""
+    """Series, distributions and values of a step."""
 
     #: of its series, on the line
     numbers: list[int]
@@ -34,20 +34,20 @@ class Digested:
         return replace(self.found, numbers=numbers)
 
     def seen(self, times: Mapping[str, Any]) -> Seen:
-        """Return the step as sinks are shown it."""
+        """Return the step in the form that sinks get."""
         named = {each: self.found[place] for place, each in enumerate(self.series)}
         return Seen(**times, distributions=named, values=self.values)
 
 
 class Digest:
-    """Reads steps. The process uses one thread from now on."""
+    """A reader of steps. The process uses one thread from now on."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
         torch.set_num_threads(1)
 
     def read(self, memory: mmap.mmap, at: int, message: Message, announced: Mapping[int, Announced]) -> Digested:
-        """Return what is known of the step that lies there."""
+        """Return the digest of the step at this position."""
         sampled = Sampled.read(memory, at, message)
         numbers, rows = (column.tolist() for column in sampled.series.unbind(1))
         known = [announced[number] for number in numbers]

@@ -36,7 +36,7 @@ class Guests:
 
     @property
     def deadline(self) -> float | None:
-        """The time until which the user's code that runs now may take; None: none is running."""
+        """The time by which the running code of the user must end, or None if none is running."""
         return self._until
 
     @contextlib.contextmanager
@@ -76,7 +76,7 @@ class Guests:
                 self._call(sink, sink.on_data, seen)
 
     def close(self, *, is_orphan: bool = False) -> None:
-        """End the run. Where training has ended without a word (``is_orphan``), sinks have little time for it."""
+        """End the run. If training ended without closing it (``is_orphan``), sinks have little time for it."""
         for sink, _ in list(self._sinks.values()):
             self._call(sink, sink.on_close, limit=_LAST if is_orphan else math.inf)
         self._sinks = {}
@@ -107,7 +107,7 @@ def _limited(seconds: float) -> Iterator[None]:
 
     def interrupt(*_: object) -> None:
         is_over = time.monotonic() >= begun + seconds
-        raise TimeoutError(f"it took longer than {seconds:g} s" if is_over else "training had ended before it did")
+        raise TimeoutError(f"it took longer than {seconds:g} s" if is_over else "training ended before it finished")
 
     begun = time.monotonic()
     before = signal.signal(signal.SIGALRM, interrupt)

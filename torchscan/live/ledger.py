@@ -29,7 +29,7 @@ _TEXT = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What a ledger says of the last session of a run."""
+    """The content of a ledger: the last session of a run."""
 
     session: str
     #: steps of which sampling has begun
@@ -45,7 +45,7 @@ class Ledger:
     """An open ledger, in the training process or in its worker."""
 
     def __init__(self, store: Path) -> None:
-        """``store``: the file of the run that it stands beside."""
+        """Open the ledger beside ``store``, the file of a run."""
         self._file = _opened(store)
 
     def begin(self, session: str) -> None:
@@ -60,7 +60,7 @@ class Ledger:
             os.pwrite(self._file, head, 0)
 
     def tell(self, about: Mapping[str, Any]) -> None:
-        """Write down what the store cannot take. The longest that fits is kept."""
+        """Write what the store cannot take. If it is too long, the earlier text stays."""
         text = json.dumps(about).encode()
         if len(text) < _SIZE - _TEXT:
             with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ def _opened(store: Path) -> int:
 
 
 def has_worker(store: Path) -> bool:
-    """Return whether a worker is writing, or has still to."""
+    """Return whether a worker is writing, or still has to."""
     try:
         number = os.open(ledger_of(store), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

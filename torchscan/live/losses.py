@@ -8,12 +8,12 @@ from typing import Any
 
 from torchscan.live.schema import Phase
 
-#: ranges that are told apart; beyond, neighbors of the same reason become one
+#: ranges that are kept apart; beyond that, neighbors of the same reason become one
 _MAX_RANGES = 32
 _MAX_BRIEF = 6
 _MAX_WHY = 300
 #: reasons
-BEHIND = "the worker was behind"
+BEHIND = "the worker did not keep up"
 UNDER_WAY = "under way when the training process ended"
 REMOVED = "the folder of the run was removed"
 NO_WORKER = "the process that writes the run had ended"
@@ -62,7 +62,7 @@ class Losses:
             self.ranges[fitting[-1]] = _joined(self.ranges[fitting[-1]], lost)
 
     def forget_from(self, step: int) -> None:
-        """Forget those that are recorded anew, as training goes back to this step."""
+        """Forget lost steps that are recorded again, because training goes back to this step."""
         kept = []
         for each in self.ranges:
             start = step if each.phase == "train" else step + 1

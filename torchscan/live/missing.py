@@ -69,7 +69,7 @@ def _lost_by(part: _Part, number: int) -> str:
     whose = f"process {part.rank} of {number}: " if number > 1 else ""
     if part.num_left:
         noun = "step is" if part.num_left == 1 else "steps are"
-        return f"{whose}{part.num_left} sampled {noun} still to be written by a process that goes on"
+        return f"{whose}{part.num_left} sampled {noun} not written yet; the process that writes the run is still running"
     said = describe_lost(part.lost)
     return f"{whose}{said}" if said else ""
 

@@ -156,7 +156,7 @@ def _require_consistent(found: Distributions) -> None:
         and all(_greatest(columns.figures[name]) <= _MAX_REAL for name in REAL)
     )
     if not is_right:
-        raise BrokenRunError("has a step with numbers that no tensor has")
+        raise BrokenRunError("has a step with statistics that no tensor can have")
 
 
 def _sum(*values: int) -> int:
@@ -176,7 +176,7 @@ class _Reader:
         self._start = inflater.decompress(data, 4 + MAX_HEADER)
         (size,) = struct.unpack_from("<I", self._start)
         if size > len(self._start) - 4:
-            raise ValueError("its header is not whole")
+            raise ValueError("its header is incomplete")
         self._header = _header_of(self._start[4 : 4 + size])
         length = self._length()
         if length > MAX_STEP:
@@ -185,7 +185,7 @@ class _Reader:
         if len(self._start) <= end:  # one byte more than announced shows that there are more
             self._start += inflater.decompress(inflater.unconsumed_tail, end - len(self._start) + 1)
         if len(self._start) != end:
-            raise ValueError("it is not as long as it says")
+            raise ValueError("its length is not the one in its header")
         self._data = memoryview(self._start)[4 + size :]
 
     def _length(self) -> int:
@@ -230,10 +230,10 @@ def _header_of(data: bytes) -> dict[str, Any]:
     header: Any = json.loads(data)
     names = header.get("custom") if isinstance(header, dict) else None
     if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-        raise ValueError("its header is not one")
+        raise ValueError("its header is malformed")
     sizes = [header.get(name) for name in ("series", "rows", "bins")]
     if not all(type(each) is int and 0 <= each <= MAX_STEP for each in sizes) or len(set(names)) < len(names):
-        raise ValueError("its header is not one")
+        raise ValueError("its header is malformed")
     checked: dict[str, Any] = header
     return checked
 

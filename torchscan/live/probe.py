@@ -123,10 +123,10 @@ def _versions(parameters: Iterable[Parameter]) -> list[tuple[int, int]]:
 
 
 class _Use:
-    """A hook that does nothing: it is there as long as the node that it was put on."""
+    """A hook without effect, which lives as long as the node that it was put on."""
 
     def note(self, *_: object) -> None:
-        """Be called."""
+        """Do nothing."""
 
 
 def is_transformed() -> bool:
@@ -243,7 +243,7 @@ class Probe:
 
     @_guarded
     def note_attached(self, path: str, name: str, invocation: int, module: nn.Module, tensor: Tensor, alias: Tensor) -> None:
-        """A tensor that the user has named, and the one that was returned for it: over that its gradient comes."""
+        """Note a tensor that the user has named, and its alias, through which its gradient flows."""
         if self._follows(path) and not self.is_aside and not is_in_backward_pass():
             self._note(path, "attached", name, invocation, module, alias)
             if tensor.grad_fn is not None and alias.grad_fn is not None and alias is not tensor:
@@ -320,7 +320,7 @@ class Probe:
             self._keep(series, found, gradient)
 
     def _sources_of(self, call: Call, inputs: Sequence[Tensor], first: int = 0) -> dict[int, Source]:
-        """Return where the gradients of a call's inputs go, by the numbers of their series."""
+        """Return the nodes that the gradients of a call's inputs go to, by the numbers of their series."""
         found: dict[int, Source] = {}
         for place, tensor in enumerate(inputs, first):
             source = source_of(tensor)
@@ -339,7 +339,7 @@ class Probe:
     def _note_contribution(
         self, into: Contribution, number: int, index: int, gradients: tuple[Tensor | None, ...], _: object
     ) -> None:
-        """An operator of a call has computed the gradient of what it has read."""
+        """Note the gradient that an operator of a call has computed for the input that it read."""
         self._await_end()
         gradient = gradients[index] if index < len(gradients) else None
         if gradient is None:
@@ -357,7 +357,7 @@ class Probe:
         self._keep(number, into.row, gradient)
 
     def _await_whole_gradient(self, number: int, tensor: Tensor, alias: Tensor) -> None:
-        """Where nobody uses what was returned for a tensor, the gradient is that of the tensor itself.
+        """Record the gradient of the tensor itself if its alias is not used.
 
         A hook lives as long as its node, and the node as long as something uses its result.
         """

@@ -109,7 +109,7 @@ class Process:
             seen = now
             if idle > _PATIENCE:
                 raise InputError(
-                    f"the run {str(self.folder)!r} is still written by {self._earlier_worker()}, which makes no "
+                    f"the run {str(self.folder)!r} is still being written by {self._earlier_worker()}, which makes no "
                     "progress: end that process, or give another folder"
                 )
         return lock
@@ -166,7 +166,7 @@ class Process:
         return ledger
 
     def _lost_earlier(self) -> list[dict[str, Any]]:
-        """Return what earlier sessions have lost, of which the last may not have written it down."""
+        """Return the steps that earlier sessions lost; the last of them may not have recorded its own."""
         if not self.path.exists():
             return []
         with contextlib.closing(Reader(self.path)) as reader:
@@ -270,9 +270,9 @@ class Process:
                 self._has_ended, self._lost = True, lost_from(message["lost"])
 
     def _note_end_of_worker(self) -> None:
-        """Start another one, which goes on with what lies in the memory; unless that fails in the same place."""
+        """Start another worker, which continues with the memory, unless a restarted one made no progress."""
         status = self._wait(0.1)
-        how = f" by {_signal_name(-status)}" if status is not None and status < 0 else ""
+        how = f" ({_signal_name(-status)})" if status is not None and status < 0 else ""
         has_got_on = self._outlet.counters.taken > self._taken_at_start
         self._is_gone = True
         if has_got_on or not self._num_restarts:
@@ -282,7 +282,7 @@ class Process:
         if self._is_gone:
             tell(f"the process that writes the run has ended{how}: no more steps are recorded; training is not affected")
         else:
-            tell(f"the process that writes the run has ended{how}: another one goes on where it was")
+            tell(f"the process that writes the run has ended{how}: another one continues where it stopped")
 
     def _lock_again(self) -> int | None:
         try:
@@ -354,7 +354,7 @@ class Process:
         return counters.taken, counters.beat
 
     def _tell_of_left(self, why: str) -> None:
-        """Leave the worker, which goes on by itself."""
+        """Leave the worker, which goes on alone, and warn of what it still has to write."""
         self._leave()
         self._num_left = self._outlet.num_steps_left
         if self._num_left:
@@ -362,10 +362,10 @@ class Process:
             what = f"{self._num_left} {noun} not written to {str(self.folder)!r} yet"
         else:
             what = f"the run {str(self.folder)!r} is not finished yet"
-        tell(f"{what}, as {why}: process {self.number} writes the rest when it can; do not end it")
+        tell(f"{what}, because {why}: process {self.number} writes the rest when it can; do not end it")
 
     def _settle(self, step: int) -> None:
-        """Count what the worker has lost, as it cannot any more."""
+        """Count what the worker has lost, because it has ended."""
         is_evaluation, last = self._outlet.counters.last_begun
         phase: Phase = "eval" if is_evaluation else "train"
         entry = Entry(session=self._session, num_begun=self._num_begun, phase=phase, step=last)
@@ -388,14 +388,14 @@ class Process:
 
 
 class _Word:
-    """Says on standard error what a wait is for, if it is long."""
+    """A line on standard error that explains a long wait."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._next = time.monotonic() + _FIRST_WORD
 
     def say(self) -> None:
-        """Say it if it is time."""
+        """Write the line if it is time."""
         if time.monotonic() > self._next:
             self._next = time.monotonic() + _NEXT_WORD
             with contextlib.suppress(OSError, ValueError, AttributeError):

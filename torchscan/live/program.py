@@ -31,7 +31,7 @@ def main() -> None:
         return pickle.loads(packed)  # noqa: S301
 
     serve(socket.socket(fileno=number), task, Parent(task.parent), load_guest)
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or nobody reads it
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or without a reader
         sys.stdout.flush()
     os._exit(0)  # sinks may have left threads that do not end
 

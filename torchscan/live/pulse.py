@@ -23,10 +23,10 @@ _WORK = 0.02
 
 
 class Pulse:
-    """A thread that looks whether its process gets on."""
+    """A thread that checks whether its process makes progress."""
 
     def __init__(self, counters: Counters, parent: Parent, deadline: Callable[[], float | None]) -> None:
-        """``deadline``: until when the user's code that runs now may take; None: none is running."""
+        """``deadline`` returns when the running code of the user must end, or None if none is running."""
         self._counters, self._parent, self._deadline = counters, parent, deadline
         threading.Thread(target=self._watch, daemon=True).start()
 

@@ -25,7 +25,7 @@ class Rows:
     """One for each tensor that was looked at. They are used again in the next step."""
 
     def __init__(self, max_width: int, device: torch.device) -> None:
-        """``max_width``: values that are sampled of a tensor. Rows are as wide as tensors have needed so far."""
+        """Sample up to ``max_width`` values of a tensor. Rows are as wide as tensors have needed so far."""
         self._max_width = max_width
         self.width = min(max_width, _FIRST_WIDTH)
         self._device = device
@@ -142,7 +142,7 @@ class Rows:
                 self.wholes[number] += values.to("cpu", torch.float32)
 
     def _widen(self, numel: int) -> None:
-        """Make rows wide enough for so many values, or for as many as are sampled."""
+        """Make rows wide enough for ``numel`` values, or for all that are sampled."""
         if numel <= self.width or self.width == self._max_width:
             return
         width = min(self._max_width, 1 << (numel - 1).bit_length())

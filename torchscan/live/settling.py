@@ -1,4 +1,4 @@
-"""What a run says of itself where its processes have ended before they could write it down."""
+"""Lost steps of runs whose processes ended before they could record them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def is_settled(about: Mapping[str, Any]) -> bool:
 
 
 def settled_about(path: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a store says, with what its ledger knows better if no worker is there to write it."""
+    """Return the entries of a store, corrected by its ledger if there is no worker to write them."""
     entry = None if is_settled(about) or has_worker(path) else read_ledger(path)
     return dict(about) if entry is None else settled_by(entry, about)
 
 
 def settled_by(entry: Entry, about: Mapping[str, Any], why: str = NO_WORKER) -> dict[str, Any]:
-    """Return what a store says, with the steps that were begun and are not there counted as lost."""
+    """Return the entries of a store, with steps that were begun and are missing counted as lost."""
     if _session_id(about) != entry.session:
         return dict(about)
     known = entry.about if _session_id(entry.about) == entry.session else {}
@@ -45,7 +45,7 @@ def lost_in(about: Mapping[str, Any]) -> tuple[LostSteps, ...]:
 
 
 def num_left(path: Path, about: Mapping[str, Any]) -> int:
-    """Return the number of steps that a worker has still to write, so far as it is known."""
+    """Return the number of steps that a worker still has to write, as far as it is known."""
     entry = read_ledger(path)
     if entry is None or _session_id(about) != entry.session or is_settled(about):
         return 0

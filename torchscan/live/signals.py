@@ -9,7 +9,7 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def ignore_signals() -> None:
-    """Ignore them from now on; those that were held back are forgotten.
+    """Ignore these signals from now on, and forget those that were held back.
 
     An alarm that comes late, when what it was to interrupt is over, ends nothing either.
     """

@@ -29,7 +29,7 @@ class Started(NamedTuple):
     """A worker that was started."""
 
     number: int
-    #: waits at most so many seconds, and returns the exit status, or None: it has not ended
+    #: waits at most the given seconds, and returns the exit status, or None: it has not ended
     wait: Callable[[float], int | None]
     #: leaves it alone, as it outlives this process
     leave: Callable[[], None]
@@ -88,7 +88,7 @@ def _process(method: StartMethod, ours: socket.socket, theirs: socket.socket, ta
         worker.start()
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise _not_handed_over(error) from error
-    # at its end Python would wait for it for ever, which may be stopped
+    # at its end Python would wait for it forever, which may be stopped
     getattr(multiprocessing.process, "_children", set()).discard(worker)
 
     def wait(seconds: float) -> int | None:
@@ -118,7 +118,7 @@ def _not_handed_over(error: Exception) -> InputError:
 
 
 def _path_of_main(packed: bytes) -> str | None:
-    """Return the user's program, if a sink or a statistic is defined there. It is run again under another name."""
+    """Return the path of the user's program if it defines a sink or a statistic; it is run again under another name."""
     if b"__main__" not in packed:
         return None
     path = getattr(sys.modules["__main__"], "__file__", None)

@@ -1,4 +1,4 @@
-"""What a worker is given when it starts. Nothing of torch is imported for it."""
+"""Data that a worker is given when it starts. No module of torch is imported for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Where to write, and for which session."""
+    """The file to write, and the session to write for."""
 
     path: Path
     #: the process that trains
@@ -31,7 +31,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guest:
-    """Code of the user's, whose modules may take long to import."""
+    """Code of the user, whose modules may take long to import."""
 
     sinks: Sequence[Sink] = ()
     custom: Mapping[str, Statistic] = field(default_factory=dict)

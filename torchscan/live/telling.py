@@ -11,7 +11,7 @@ from torchscan.escapes import printable_text
 
 def tell(what: str) -> None:
     """As a warning; where warnings are errors, as a line."""
-    with contextlib.suppress(OSError, ValueError):  # standard error is closed, or nobody reads it
+    with contextlib.suppress(OSError, ValueError):  # standard error is closed, or has no reader
         try:
             warn_user(what)
         except Warning:

@@ -42,13 +42,13 @@ _COLUMNS = {
 
 
 class BrokenRunError(Exception):
-    """Something in a run's file that is not as torchscan writes it. The text says what."""
+    """Content of a run's file that torchscan does not write; the text describes it."""
 
 
 def require_file(path: Path) -> None:
     """Refuse what is not a database in a plain file: reading a pipe or a device may never end."""
     if not is_plain_file(path):
-        raise BrokenRunError("is not a file" if os.path.lexists(path) else "is not there")
+        raise BrokenRunError("is not a file" if os.path.lexists(path) else "does not exist")
     with path.open("rb") as file:
         start = file.read(len(_HEADER))
     if start and start != _HEADER:
@@ -100,7 +100,7 @@ def about_of_run(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked description of a run; names that this version does not know stay."""
     for name, is_right in _ABOUT.items():
         if name in content and not is_right(content[name]):
-            raise BrokenRunError(f"says {str(content[name])[:40]!r} of its {name!r}")
+            raise BrokenRunError(f"has {str(content[name])[:40]!r} as its {name!r}")
     return dict(content)
 
 

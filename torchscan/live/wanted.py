@@ -28,7 +28,7 @@ from torchscan.recording.bookkeeping.inventory import modules_of
 #: values of a tensor that are sampled at most
 _MAX_SAMPLED = 2**24
 _MAX_TIMEOUT = 1e6
-_SHARE = "a share of the training time above 0, such as 0.01"
+_SHARE = "a share above 0 of the training time, such as 0.01"
 _CHOOSERS = "patterns, modules, or functions of a path and a module"
 Chosen = str | nn.Module | Callable[[str, nn.Module], bool]
 
@@ -63,7 +63,7 @@ def wanted_of(
     overhead_budget: object,
     graph: object,
 ) -> Wanted:
-    """Return what is asked for, or raise an error that names the argument."""
+    """Return the checked arguments, or raise an error that names the wrong one."""
     patterns = [] if whole is None else texts("whole", whole, "patterns such as 'fc.weight'")
     of_sinks = [(each, sink.max_elements) for sink in sinks for each in sink.whole]
     what = "a number of values of each tensor"
@@ -80,7 +80,7 @@ def wanted_of(
 
 
 def log_of(log: object) -> list[str]:
-    """Return the names of what is looked at."""
+    """Return the names of the kinds of tensors to record."""
     names = texts("log", log, f"names from {', '.join(LOGGED)}")
     for name in names:
         if name not in LOGGED:
@@ -124,9 +124,9 @@ def _is_sink(value: object) -> bool:
 def _require_sane(sink: Sink) -> None:
     """Raise if an attribute of a sink, which may be the user's own, has no meaning."""
     name = type(sink).__name__
-    number_above_zero(f"{name}.timeout", sink.timeout, "seconds, such as 10.0", _MAX_TIMEOUT)
+    number_above_zero(f"{name}.timeout", sink.timeout, "a number of seconds, such as 10.0", _MAX_TIMEOUT)
     if sink.frequency is not None:
-        number_above_zero(f"{name}.frequency", sink.frequency, "times a second, or None", sys.float_info.max)
+        number_above_zero(f"{name}.frequency", sink.frequency, "a number of times per second, or None", sys.float_info.max)
     whole_number(f"{name}.max_elements", sink.max_elements, 0, sys.maxsize)
     texts(f"{name}.whole", sink.whole, "patterns such as 'fc.weight'")
 
@@ -139,16 +139,16 @@ def statistics_of(custom: object) -> dict[str, Any]:
         raise InputError(f"custom is {shown(custom)}: give a dict such as {{'kurtosis': function}}")
     for name, statistic in custom.items():
         if not isinstance(name, str) or not name:
-            raise InputError(f"custom has the name {shown(name)}: give a text")
+            raise InputError(f"custom has the name {shown(name)}: give a string")
         if name in FIGURES:
-            raise InputError(f"custom has {name!r}, which is a statistic already: give yours another name")
+            raise InputError(f"custom has {name!r}, which is already a statistic: give another name")
         if not callable(statistic):
             raise InputError(f"custom[{name!r}] is {shown(statistic)}: give a function of a tensor")
     return dict(custom)
 
 
 def chosen_by(modules: object, model: nn.Module) -> list[Chosen]:
-    """Return what chooses modules, each of which chooses at least one: now, or when a lazy model has more of them."""
+    """Return the choosers of modules. Each matches at least one module, or an error is raised."""
     chosen = list_of("modules", modules, _CHOOSERS, is_one=_chooses)
     if not chosen:
         raise InputError("modules is an empty list: name at least one module, or give None for all")

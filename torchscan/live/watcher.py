@@ -285,7 +285,7 @@ class Watcher:
     # -- the user's ----------------------------------------------------------------------------------------------------
 
     def attach(self, tensor: Tensor, alias: Tensor, module: nn.Module, name: str) -> None:
-        """See :func:`attach`. ``alias`` is what it returns for the tensor."""
+        """Record an attached tensor, with the ``alias`` that :func:`attach` returns for it."""
         path = self._paths.get(id(module))
         if self._probe is None or path is None or not self._is_here or not isinstance(tensor, Tensor):
             return
@@ -432,9 +432,9 @@ def attach(tensor: Tensor, module: nn.Module, name: str) -> Tensor:
     """Watch any tensor inside a module's ``forward``: ``x = torchscan.attach(x, self, "after_skip")``.
 
     Returns:
-        The same values. Of a tensor that has gradients it is a view of all of them, so that the gradient which flows through
-        it can be told from that of other uses of the tensor. It is one whether anything is watched or not, so that watching
-        changes no sum of gradients. Where what is returned is not used, the gradient is that of the tensor itself.
+        A tensor with the same values. For a tensor that has gradients it is a view of all its values, so that the gradient
+        that flows through it is kept apart from that of other uses of the tensor. It is a view whether anything is watched
+        or not, so watching changes no sum of gradients. If the view is not used, the gradient is that of the tensor itself.
     """
     if torch.compiler.is_compiling():  # a compiled program has no tensors to look at
         return tensor
@@ -445,7 +445,7 @@ def attach(tensor: Tensor, module: nn.Module, name: str) -> Tensor:
 
 
 def _alias_of(tensor: Tensor) -> Tensor:
-    """Return another tensor with the same values and a node of its own; the same one if it has no gradients."""
+    """Return another tensor with the same values and a separate node, or the same one if it has no gradients."""
     if not isinstance(tensor, Tensor) or not tensor.requires_grad or not torch.is_grad_enabled():
         return tensor
     try:

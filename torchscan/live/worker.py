@@ -44,7 +44,7 @@ _REASONS = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "writing to the folder is not permitted",
     errno.EPERM: "writing to the folder is not permitted",
-    errno.EFBIG: "the file has the greatest size that is permitted",
+    errno.EFBIG: "the file has reached the maximum size that is permitted",
     errno.ENOENT: REMOVED,
 }
 #: what is written to find out, longer than what SQLite adds in most steps
@@ -52,7 +52,7 @@ _PROBE = b"\1" * 2**18
 
 
 class Worker:
-    """Does what lies in the memory, until nothing more can come."""
+    """Handler of the records in the memory, until no more can come."""
 
     def __init__(self, line: Line, inlet: Inlet, store: Store, ledger: Ledger, parent: Parent, task: Task) -> None:
         self._line, self._inlet = line, inlet
@@ -111,7 +111,7 @@ class Worker:
             self._inlet.free()
 
     def _skip_handled(self) -> None:
-        """An earlier worker of this session may have written a step and been killed before it said so."""
+        """Skip a step that an earlier worker of this session wrote before it was killed."""
         counters = self._inlet.counters
         counters.taken = max(counters.taken, min(self._session["handled"], counters.put))
 
@@ -122,7 +122,7 @@ class Worker:
             self._tell_failure(error)
 
     def _tell_failure(self, error: Exception) -> str:
-        """Tell the trainer once, until something succeeds."""
+        """Tell the trainer once, until a step succeeds, and return the reason."""
         why = reason_of(self._path, error)
         if not self._has_failed:
             self._line.say({"is": "failed", "why": why})
@@ -164,7 +164,7 @@ class Worker:
             self._store.note(what)
 
     def _keep(self, about: Mapping[str, Any]) -> None:
-        """Tell the store something of the run; or else the ledger, whose room on the disk is reserved."""
+        """Write facts about the run to the store or, if that fails, to the ledger, whose room is reserved."""
         self._untold |= about
         try:
             self._place.require()
@@ -218,7 +218,7 @@ class Worker:
                 self.guests.show(digested.seen(times))
 
     def _look_for_nan(self, step: int, found: Distributions, series: list[Series]) -> None:
-        """Tell of the first, once."""
+        """Report the first NaN, once."""
         if self._has_nan or not any(found.columns.figures["nan"]):
             return
         self._has_nan = True
@@ -242,7 +242,7 @@ class Worker:
         if not self._is_over:
             ended = {"ended": self._parent.ended_at or time.time()}
             with contextlib.suppress(StoreError):
-                self._store.note("the process that trains was gone without closing the run")
+                self._store.note("the training process ended without closing the run")
         self._keep({**ended, **self._accounts()})
         self._line.say({"is": "end", "lost": self._own_losses.to_data()})
         self.guests.close(is_orphan=not self._is_over)
@@ -280,13 +280,13 @@ class Place:
         self._file = os.open(task.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def require(self) -> None:
-        """Raise if the file was removed: SQLite would go on writing to what nobody can open any more."""
+        """Raise if the file was removed: SQLite would go on writing to a file that cannot be opened again."""
         if os.fstat(self._file).st_nlink == 0:
             raise StoreError(REMOVED)
 
 
 def reason_of(path: Path, error: Exception) -> str:
-    """Return what is wrong, in the words of the system where SQLite has only its own."""
+    """Return the reason of a failure, in the words of the system where SQLite has only its own."""
     if not isinstance(error, StoreError | OSError):
         return f"{type(error).__name__}: {error}"[:300]
     if not path.exists() or str(error) == REMOVED:
@@ -297,7 +297,7 @@ def reason_of(path: Path, error: Exception) -> str:
 
 
 def _tried(path: Path) -> int | None:
-    """Return the number of the error with which nothing can be written to the folder, or None: it can."""
+    """Return the number of the error that writing to the folder raises, or None if it works."""
     probe = path.with_name(f".torchscan-{os.getpid()}")
     try:
         with probe.open("wb", buffering=0) as file:

@@ -66,7 +66,7 @@ def gather_plan(
         training: a training step instead of an inference.
         loss: of the model's output; by default the sum of all of it.
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
-        holds_output: keep the model's output to the end of the step, though a ``loss`` is computed from it.
+        holds_output: keep the model's output to the end of the step, although a ``loss`` is computed from it.
     """
     _require_group()
     asked = Asked(

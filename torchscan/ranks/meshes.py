@@ -63,8 +63,8 @@ def search_meshes(
 ) -> MeshSearch:
     """What a training step takes on each mesh of so many devices, the fastest that fit first, computed on shapes alone.
 
-    On each mesh, passes of few layers are recorded; further layers of a kind add as much as the last that was added. Of the
-    best mesh a pass of all layers is recorded, too: how much memory lies idle between tensors depends on all of them.
+    On each mesh, passes of few layers are recorded; further layers of a kind add as much as the last that was added. For the
+    best mesh a pass of all layers is recorded as well, because idle memory between tensors depends on all of them.
 
     Args:
         module: a language model, as of transformers; on the meta device, as a rule. It is left unchanged.
@@ -78,8 +78,8 @@ def search_meshes(
         precision: "bf16": the model is converted; "bf16-mixed": weights in 32 bits, gathered in 16, gradients summed up in 32.
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
         checkpoint: compute each layer again in the backward pass, so that only its input is kept.
-        lora: freeze the model, and train adapters of this rank beside all linear layers in its layers, as peft does: they have
-            32 bits and a dropout.
+        lora: freeze the model, and train adapters of this rank beside all linear layers in its layers, as peft does: in
+            32 bits, with a dropout.
         apply: shards the model instead, as for :func:`plan`.
         per_machine: how many devices there are in a machine.
         network_gbs: what the network carries for each device, in one direction, in 10^9 bytes per second.
@@ -362,7 +362,7 @@ def _choice(asked: _Asked, mesh: Mapping[str, int], kinds: Sequence[Kind]) -> tu
 
 
 def _around(short: Short) -> int:
-    """What is needed besides tensors: gaps between them, workspaces, and the context. Further layers add gaps."""
+    """Return the bytes needed besides tensors: gaps, which further layers add to, workspaces, and the context."""
     memory = short.rank.memory
     assert memory.verdict is not None  # noqa: S101 - there is a device
     return max(0, memory.verdict.reserved_bytes - memory.peak_bytes) + memory.verdict.context_bytes

@@ -84,7 +84,7 @@ def plan(
         loss: of the model's output; by default the sum of all of it.
         optimizer: the name of a class in ``torch.optim``, the class, or a function that makes one of a list of parameters.
         accumulate: add this batch's gradients to those of an earlier batch.
-        holds_output: keep the model's output to the end of the step, though a ``loss`` is computed from it.
+        holds_output: keep the model's output to the end of the step, although a ``loss`` is computed from it.
         progress: say what takes more than a second, in a terminal or a notebook.
     """
     asked = Asked(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchscan.errors import InputError
 
-ADAPTERS_AS_BY_PEFT = "that adapters are computed in 32 bits, with a dropout, as by peft"
+ADAPTERS_AS_BY_PEFT = "that adapters are computed in 32 bits, with a dropout, as in peft"
 
 #: a common share; any between 0 and 1 costs the same
 _DROPPED = 0.05

@@ -149,7 +149,7 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
             return hint
     if says(error, Saying.ONE_SAMPLE):
         more = "pass batch_size=2" if input_shape is not None else "give args= or kwargs= of two samples or more"
-        return f"normalisation in training needs more than one sample: {more}"
+        return f"normalization in training needs more than one sample: {more}"
     if input_shape is not None and 0 in _sizes(input_shape):
         return f"sizes of 1 or more: input_shape is {_shown(input_shape)}"
     if isinstance(error, RecursionError):

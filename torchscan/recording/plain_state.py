@@ -1,4 +1,4 @@
-"""State of objects that have neither items nor attributes: bytes, numbers in rows, random generators, iterators."""
+"""State of objects without items or attributes: bytes, arrays of numbers, random generators, iterators."""
 
 from __future__ import annotations
 

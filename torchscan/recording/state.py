@@ -293,7 +293,7 @@ def _try(failures: list[BaseException], step: Callable[..., object], *arguments:
         failures.append(error)
 
 
-#: arrays beyond so many bytes in all are not copied, and what a pass writes to them stays
+#: arrays beyond this many bytes in all are not copied, and what a pass writes to them stays
 _MOST_COPIED = 2**28
 #: of a class that Python code has made: only its objects can get another class
 _IS_HEAP_TYPE = 1 << 9

@@ -177,8 +177,8 @@ def _evaluation(run: RunFacts) -> list[str]:
     if run.evaluation is None:
         return []
     number = run.evaluation.passes
-    passes, are = ("1 forward pass", "it is") if number == 1 else (f"{number} forward passes", "they are")
-    return [f"{passes} had no backward pass, as in an evaluation: {are} in no other time of this table."]
+    passes, them = ("1 forward pass", "it") if number == 1 else (f"{number} forward passes", "them")
+    return [f"{passes} had no backward pass, as in an evaluation; the other times in this table exclude {them}."]
 
 
 def _steps(number: int) -> str:

@@ -38,7 +38,7 @@ class InspectedCall(CallMemory):
     #: whether a checkpoint ran it again in the backward pass
     is_again: bool
     #: values that are not finite: in its result; in the gradients of what it was given, and of its result; None: none was
-    #: counted, but on a device a step had some that were not
+    #: counted, but on a device a step has some that were not counted
     forward_nan: int | None
     forward_inf: int | None
     grad_in_nan: int | None

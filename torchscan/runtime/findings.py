@@ -72,9 +72,9 @@ class NonFinite:
     operator: str | None = None
     #: what made NaN of its infinities, if that is what happened
     then: str | None = None
-    #: what had written the infinities that it made NaN of, if they were intended, as in a mask
+    #: module and operator that wrote the infinities that became NaN, if they were intended, as in a mask
     mask: str | None = None
-    #: True if the module ran in another thread: then the values were counted in the result of the one that started it
+    #: True if the module ran in another thread: then its values were counted in the result of the module that started it
     in_thread: bool = False
     line: str | None = None
     #: why the operator is not known
@@ -85,11 +85,11 @@ class NonFinite:
     inputs: tuple[Range, ...] = ()
     #: its parameters and buffers that are not finite
     weights: tuple[Bad, ...] = ()
-    #: how many parameters or gradients besides the one in ``weights`` are not finite
+    #: number of parameters or gradients besides the one in ``weights`` that are not finite
     others: int = 0
-    #: the module that the path is in, where it is not the one that is inspected
+    #: the root module of the path, if it is not the one that is inspected
     root: str | None = None
-    #: steps that the optimizer had taken, where that is another number than ``step``
+    #: steps that the optimizer had taken, if that number differs from ``step``
     update: int | None = None
     #: what is known about the cause
     cause: str | None = None
@@ -164,7 +164,7 @@ class NonFinite:
 
     def _where_in_loss(self) -> str:
         if self.operator is None and self.unknown is None:
-            return "came with the gradient, from what was made of the model's result"
+            return "came with the gradient, from what was computed from the model's result"
         module = f" in {self.type_name}," if self.type_name else ""
         return f"was made{module} between the model's result and the loss"
 
@@ -175,7 +175,7 @@ def _counted(nan: int, inf: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedModule:
-    """A module that trains, and in how many steps it was checked."""
+    """A module that trains, and the number of steps in which it was checked."""
 
     name: str
     steps: int
@@ -183,7 +183,7 @@ class CheckedModule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardFacts:
-    """What the guard of a run has checked and found."""
+    """Checks and findings of a run's guard."""
 
     #: training steps whose loss, gradients and parameters were checked, of the module that was inspected, or else of all
     checked_steps: int = 0

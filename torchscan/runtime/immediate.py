@@ -188,7 +188,7 @@ class ImmediateValues(Values):
                 self._excused[id(tensor)] = each
 
     def _is_excused(self, tensor: Tensor) -> bool:
-        """Return whether it is finite, or holds infinities that are as they should be."""
+        """Return whether a tensor is finite, or holds intended infinities."""
         excused = self._excused.get(id(tensor))
         return (excused is not None and excused() is tensor) or self._known.look_at(tensor) is FINE
 
@@ -207,7 +207,7 @@ class ImmediateValues(Values):
             self._memory.replays -= 1
             self._note_mask(call, operator, suspicion)
             return
-        if operator.name is None and suspicion.signs == "-":  # most likely a mask: nobody saw what wrote it
+        if operator.name is None and suspicion.signs == "-":  # most likely a mask: what wrote it was not seen
             self._note_mask(call, operator, suspicion)
             return
 
@@ -227,7 +227,7 @@ class ImmediateValues(Values):
             self._doubt(order, found)
 
     def _note_mask(self, call: Call, operator: Operator, suspicion: _Suspicion) -> None:
-        """A call has written infinities on purpose."""
+        """Note that a call has written infinities on purpose."""
         self._excuse(suspicion)
         where = f"{call.path or 'the model'} ({type_name_of(call.module)})"
         by = "" if operator.name is None else f", by {operator.name}{'' if operator.line is None else f' at {operator.line}'}"
@@ -275,7 +275,7 @@ class ImmediateValues(Values):
             self._tell()
 
     def note_moved(self, owner: Call | None, made: Gradients, given: Gradients) -> None:
-        """A node has run whose gradients are finite if what it is given is: once anything is not, they are counted, too."""
+        """Count the gradients of a node that are finite if its inputs are, once anything is not finite."""
         if self._sees_all:
             self.note_node(owner, made, given, (), None)
 
@@ -317,7 +317,7 @@ class ImmediateValues(Values):
             self._tell()
 
     def _takes_infinities(self, owner: Call) -> bool:
-        """Return whether the call has to do with infinities of the forward pass: its own, or those of a call in it."""
+        """Return whether the call, or one directly in it, handled infinities in the forward pass."""
         return owner.index in self._touched or not self._touched.isdisjoint(owner.children)
 
     def _is_known(self, gradient: Tensor, given: Gradients) -> bool:
@@ -407,7 +407,7 @@ class ImmediateValues(Values):
         )
 
     def _find(self, order: int, found: NonFinite, *, believes: bool = True) -> None:
-        """This is the first, unless it came of an earlier one that was only doubted so far."""
+        """Record the finding as the first, unless it follows from an earlier one that was only doubted."""
         if self.first is None or order < self._place:
             self._place, self.first = order, found
         if believes:
@@ -459,7 +459,7 @@ def _readable(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _signs(tensors: Iterable[Tensor]) -> str:
-    """Return the signs of the infinities, "+", "-" or "+-"; "" of what does not say."""
+    """Return the signs of the infinities, "+", "-" or "+-", or "" if there are none to read."""
     real = [each for each in tensors if is_plain(each) and not each.is_complex()]
     with unseen():
         has_plus = any(bool(torch.isposinf(each).any()) for each in real)

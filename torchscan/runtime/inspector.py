@@ -51,9 +51,9 @@ class Inspector:
         warm_up: int = 0,
         is_second_look: bool = False,
     ) -> None:
-        """``at_step`` is called with the steps that are over when another one begins.
+        """Call ``at_step`` with the counts of finished steps when another step begins.
 
-        In a second look, within a pass of torchscan's own, all values are checked where they are produced.
+        In a second look, within a pass of torchscan itself, all values are checked where they are produced.
         """
         self._is_second_look = is_second_look
         self._at_step = at_step
@@ -77,7 +77,7 @@ class Inspector:
         #: the type that products are computed in, if it was called under autocast
         self.autocast: torch.dtype | None = None
         self.is_started = False
-        #: False if the model is known not to train: then no step is told apart as an evaluation
+        #: False if the model is known not to train: then no step is treated as an evaluation
         self.awaits_training = True
         self._has_compiler = self._has_compiled_parts = False
         self._optimizer_hooks: tuple[RemovableHandle, ...] = ()
@@ -132,12 +132,12 @@ class Inspector:
 
     @property
     def has_found(self) -> bool:
-        """True if something was found in the current step."""
+        """True if the current step has a finding."""
         return self._step.nonfinite is not None
 
     @contextlib.contextmanager
     def ours(self) -> Iterator[None]:
-        """Do something in the current step that is no part of its times."""
+        """Exclude what runs in this context from the times of the current step."""
         step = self._step
         start = step.begin_looking()
         try:
@@ -187,7 +187,7 @@ class Inspector:
 
     @property
     def counts(self) -> StepCounts:
-        """How many steps are over."""
+        """Counts of finished steps."""
         counts = self._kept.counts
         for step in self._closed:
             counts = counts.add(step)
@@ -195,7 +195,7 @@ class Inspector:
 
     @property
     def _number(self) -> int:
-        """What the next step is called if it trains."""
+        """The number of the next step if it trains."""
         return self.counts.num_training
 
     def _values(self, times: StepTimes) -> Values:

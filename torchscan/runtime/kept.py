@@ -1,6 +1,6 @@
 """The steps that are over: all of a thousand, fewer and fewer of the earlier ones of more.
 
-Steps with a backward pass train. Forward passes without one are kept apart from them: those of a validation, for example.
+Steps with a backward pass train. Forward passes without one, such as those of a validation, are kept separately.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Sort = tuple[tuple[Key, ...], Shapes]
 
 
 class _StepsOfKind:
-    """Steps that train, or forward passes without a backward pass, and which of them are the usual ones."""
+    """Steps that train, or forward passes without a backward pass, and the usual ones among them."""
 
     def __init__(self, warm_up: int) -> None:
         self._warm_up = warm_up
@@ -38,7 +38,7 @@ class _StepsOfKind:
         self._described: dict[_Sort, Step] = {}
 
     def keep(self, step: Step) -> None:
-        """Keep one more."""
+        """Keep a step."""
         facts = step.facts(self.number, self.facts[-1] if self.facts else None)
         self.facts.append(facts)
         self.number += 1
@@ -54,7 +54,7 @@ class _StepsOfKind:
             del self._described[next(iter(self._described))]
 
     def usual(self, group: Group | None) -> WatchedSteps:
-        """Return those of the commonest sort, without the first ones, which warm up."""
+        """Return the steps of the most common kind, without the first ones, which warm up."""
         warm_up = min(self._warm_up, max(self.number - 1, 0))
         measured = [facts for facts in self.facts if facts.number >= warm_up]
         sorts = Counter(sort for facts in reversed(measured) if (sort := _sort_of(facts)) in self._described)
@@ -78,7 +78,7 @@ class _StepsOfKind:
 
 
 class KeptSteps:
-    """What is known of the steps that are over."""
+    """Facts and findings of finished steps."""
 
     def __init__(self, warm_up: int) -> None:
         self.counts = StepCounts()
@@ -92,7 +92,7 @@ class KeptSteps:
 
     @property
     def facts(self) -> Sequence[StepFacts]:
-        """Of the steps that were kept: those that train, if any does."""
+        """Facts of the kept steps: those that train, if any does."""
         return (self._training if self._training.number else self._evaluation).facts
 
     def keep(self, step: Step) -> None:

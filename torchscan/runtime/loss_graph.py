@@ -39,7 +39,7 @@ class LossGraph:
     """The nodes between roots' results and the tensor that a backward pass starts at, in the order of their creation."""
 
     def __init__(self, start: Iterable[Tensor], is_inside: Callable[[int], bool]) -> None:
-        """Stop at nodes whose number ``is_inside`` a call of a module with parameters."""
+        """Collect the nodes behind ``start``, up to those whose number ``is_inside`` a call of a module with parameters."""
         nodes: dict[Node, None] = {}
         waiting = [each.grad_fn for each in start]
         while waiting and len(nodes) < _MAX_NODES:
@@ -68,9 +68,9 @@ class LossGraph:
     # -- forward -------------------------------------------------------------------------------------------------------
 
     def source(self, *, nan: bool) -> int | None:
-        """Return the index of the first node whose result is NaN (or else infinite), as far as nodes keep what tells.
+        """Return the index of the first node whose result is NaN (or else infinite), or None.
 
-        An infinity that becomes NaN is the source of it.
+        Results are known as far as nodes keep results and operands. An infinity that becomes NaN is the source of it.
         """
         first_inf = None
         for index, node in enumerate(self.nodes):
@@ -95,7 +95,7 @@ class LossGraph:
         return None
 
     def operands(self, index: int) -> Iterator[tuple[str, Tensor]]:
-        """Yield what the node keeps of what it was given."""
+        """Yield the operands that the node keeps."""
         for name, value in _saved(self.nodes[index]):
             if name not in _RESULTS and isinstance(value, Tensor) and is_readable(value):
                 yield name, value
@@ -126,7 +126,7 @@ class LossGraph:
         return looks[0] if looks else None
 
     def _operands(self) -> dict[Node, Tensor]:
-        """Return the results of nodes that are kept by the nodes that take them."""
+        """Return the results of nodes that later nodes keep as operands."""
         if self._operands_of is None:
             self._operands_of = {}
             for node in self.nodes:
@@ -144,7 +144,7 @@ class LossGraph:
     # -- backward ------------------------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Note the gradients that the nodes compute."""
+        """Record the gradients that the nodes compute."""
         for index, node in enumerate(self.nodes):
             node.register_hook(_Noted(self._gradients, index))
 
@@ -158,7 +158,7 @@ class LossGraph:
         return None
 
     def close(self) -> None:
-        """Let go of gradients."""
+        """Release the gradients."""
         self._gradients.clear()
 
 

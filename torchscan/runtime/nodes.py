@@ -174,14 +174,14 @@ class NodeWatch:
         return self._calls[index] if index >= 0 else None
 
     def source_at(self, origin: _Origin) -> Source:
-        """The same of a gradient."""
+        """Return the call, node and path that a gradient comes from."""
         through = tuple(self.call_at(each) for each in origin.through)
         return Source(self.call_at(origin.call), origin.name, through)
 
     def _unseen(
         self, node: Node, uses: Counter[Node | None], owner: Call | None, sources: dict[Node, _Origin]
     ) -> Collection[int]:
-        """Return which of the gradients that it makes need no look.
+        """Return the positions of the node's gradients that need no check.
 
         The only node that takes one shows in its own whether it is finite.
         """

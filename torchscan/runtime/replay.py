@@ -1,7 +1,7 @@
-"""Which operator makes a module's first value that is not finite: the module's call once more, on copies, watched.
+"""Search for the operator that makes a module's first non-finite value, by repeating the call on copies.
 
 The module and its arguments are copied, and what cannot be copied is not repeated. Hooks that users put on modules are left
-off. Random numbers are put back; those that the replay draws are others.
+off. The state of random numbers is restored; the replay draws other numbers.
 
 Infinities have an origin. One that is written (a constant of the code, of a buffer or of an argument, moved or added to other
 values) is intended, as in a mask. One that an operator makes of finite values is computed.
@@ -91,7 +91,7 @@ def _replay(module: nn.Module, given: Given, nan: bool, undo: Undo) -> Operator 
 
 
 def _operator_in(own: nn.Module, given: Given, nan: bool) -> Operator | None:
-    """Run a call of a copy. None: it makes no such value."""
+    """Run a call of a copy, and return the operator, or None if there is no such value."""
     args, kwargs = given
     watch = _Watch([*own.parameters(), *(own.buffers() if nan else ())], nan=nan)  # infinities of buffers are masks
     threads = _OtherThreads(own, nan)
@@ -106,7 +106,7 @@ def _operator_in(own: nn.Module, given: Given, nan: bool) -> Operator | None:
         return threads.first.operator(nan)
     origin = None if nan else watch.origin_of(bad)
     if origin is None and bad:
-        return Operator(unknown="no operator of its thread made it when its call was repeated")
+        return Operator(unknown="no operator in its thread produced it when the call was repeated")
     return origin
 
 
@@ -123,7 +123,7 @@ class _ThreadCall:
     given: Given
 
     def operator(self, nan: bool) -> Operator:
-        """Return its operator, from the same call in this thread."""
+        """Return the operator, found by repeating the call in this thread."""
         found = _operator_in(self.module, copy_arguments(self.given, _own), nan)
         return replace(found or Operator(unknown="it ran in another thread"), inside=self.path)
 
@@ -260,7 +260,7 @@ class _Watch(TorchDispatchMode):
         return looks[0] == FINE != looks[1]
 
     def _source_of_nan(self, here: Operator, before: Look, origin: Operator | None) -> Operator:
-        """Return what made infinities of finite values, if this operator makes NaN of them; else the operator itself."""
+        """Return the source of the infinities that this operator makes NaN of, or else the operator itself."""
         if before.is_fine:
             return here
         if origin is not None:
@@ -278,7 +278,7 @@ class _Watch(TorchDispatchMode):
         self._computed |= {id(each): (each, origin) for each in made if is_readable(each) and look_at(each).inf}
 
     def _origin_in(self, tensors: Iterable[Tensor]) -> Operator | None:
-        """Return what made computed infinities that one of these has, if any."""
+        """Return the operator that computed the infinities in one of these, or None."""
         for each in tensors:
             tensor, origin = self._computed.get(id(each), (None, None))
             if tensor is not None and look_at(tensor).inf:
@@ -313,7 +313,7 @@ _LOGARITHMS = re.compile(
 
 
 def _creates(operator: Operator) -> bool:
-    """Return whether it only makes a constant, which another operator then puts into other values."""
+    """Return whether the operator only creates a constant, which another one then puts into other values."""
     return (operator.name or "").removeprefix("aten.").startswith(_CREATING)
 
 

@@ -1,4 +1,4 @@
-"""Calls of modules that are in no other module's call: models, parts that a script calls one by one, loss modules.
+"""Calls of modules outside of other calls: models, parts that a script calls one by one, loss modules.
 
 What a call is given is kept until its gradients have been used, so that it can be repeated if something is not finite. Results
 of other calls are referred to weakly: keeping them would keep activations.
@@ -55,7 +55,7 @@ class ModuleSteps:
         self.is_reached = True
 
     def begin(self) -> int:
-        """Return the number of the step that a call belongs to which begins now."""
+        """Return the step number of a call that begins now."""
         return self.begun if self.is_reached else self.begun - 1
 
     def note_graph(self, number: int) -> None:
@@ -89,7 +89,7 @@ class RootCall:
         self._graph: weakref.ref[Any] | None = None
 
     def close(self, kwargs: dict[str, Any], result: object) -> None:
-        """Note what it returns."""
+        """Record the outputs of the call."""
         self.last_node = next_node()
         self.kwargs = {name: _kept(value) for name, value in kwargs.items()}
         outputs = tensors_in(result)
@@ -108,22 +108,22 @@ class RootCall:
 
     @property
     def awaits_gradient(self) -> bool:
-        """True while a backward pass can still reach it."""
+        """True while a backward pass can still reach the call."""
         return self.has_graph and not self.is_reached and self._graph is not None and self._graph() is not None
 
     def made_node(self, number: int) -> bool:
-        """Return whether the node with this number was made in it."""
+        """Return whether the node with this number was created in the call."""
         return self.first_node <= number < self.last_node
 
     def given(self) -> Given | str:
         """Return the arguments, or the reason why they are no longer there."""
         if any((tensor := reference()) is not None and version_of(tensor) != version for reference, version in self.versions):
-            return "what it was given has been written to since"
+            return "its inputs have been written to since"
         values = [*self.args, *self.kwargs.values()]
         if any(isinstance(each, _NotKept) for each in values):
-            return "what it was given was too large to keep"
+            return "its inputs were too large to keep"
         if any(isinstance(each, _Weak) and each.tensor() is None for each in values):
-            return "what it was given is gone"
+            return "its inputs are gone"
         return tuple(map(_alive, self.args)), {name: _alive(value) for name, value in self.kwargs.items()}
 
 
@@ -158,7 +158,7 @@ class RootCalls:
         self._lock = threading.Lock()
 
     def begin(self, module: nn.Module, args: tuple[Any, ...]) -> RootCall | None:
-        """Note a call and return it, or None if it is in another one."""
+        """Record a call and return it, or return None if it is inside another one."""
         thread = threading.get_ident()
         opened = self._open.get(thread)
         if opened is not None:
@@ -197,7 +197,7 @@ class RootCalls:
         del self.recent[:-_MAX_CALLS]
 
     def release(self) -> None:
-        """Let go of calls whose gradients have been used."""
+        """Release calls whose gradients have been used."""
         with self._lock:
             self.recent = [each for each in self.recent if each.awaits_gradient]
 
@@ -258,7 +258,7 @@ def _alive(value: Any) -> Any:
 
 
 def is_capturing_here() -> bool:
-    """Return whether what runs on CUDA now is captured, to be run later."""
+    """Return whether CUDA work is being captured now, to run later."""
     return torch.cuda.is_initialized() and is_capturing()
 
 

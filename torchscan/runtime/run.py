@@ -130,8 +130,8 @@ class DeviceRun:
 class EvaluationRun:
     """Forward passes without a backward pass, in a run that also trains: those of a validation, for example."""
 
-    #: how many passes there were, and how many of them the times are of: those with the same calls, but for those that warm up
-    #: and, of more than a thousand, some
+    #: number of passes, and of those that are timed: with the same calls, without those that warm up and, of more than a
+    #: thousand, some of them
     passes: int
     timed: int
     #: of the model's call, and the same on the device, where there is one
@@ -154,10 +154,10 @@ class RunFacts(Result, Inspected):
     #: the ones that do; else they are forward passes
     steps: int
     warm_up: int
-    #: of the measured steps, how many the times are of: the most common kind and, of more than a thousand, some; None: it was
+    #: number of measured steps that are timed: those of the most common kind and, of more than a thousand, some of them; None:
     #: not saved
     timed: int | None = None
-    #: forward passes without a backward pass, which are in no other value; None: there was none, or nothing else
+    #: forward passes without a backward pass, which no other value includes; None: there was none, or nothing else
     evaluation: EvaluationRun | None = None
     calls: tuple[CallRun, ...]
     #: of the model's calls
@@ -174,7 +174,7 @@ class RunFacts(Result, Inspected):
     between: Latency
     #: forward and backward on the device; None: there is none, and nothing but the host
     device: DeviceRun | None = None
-    #: measured steps that are not like most: with other calls, or inputs of other shapes
+    #: measured steps that differ from most: in their calls, or in the shapes of their inputs
     differing: int
     provenance: RunProvenance
     #: of each step with values that are not finite, who made the first of them; and in how many steps there were any
@@ -182,7 +182,7 @@ class RunFacts(Result, Inspected):
     nonfinite_steps: int = 0
     #: training steps whose loss, gradients and parameters were checked, the measured ones and those after them; None: not known
     checked_steps: int | None = None
-    #: modules that train, where there are several, with the steps in which each was checked
+    #: modules that train, if there are several, with the steps in which each was checked
     trained: tuple[CheckedModule, ...] = ()
     #: steps that a GradScaler skipped because scaled gradients overflowed, and the first of them
     skipped_steps: int = 0
@@ -218,7 +218,7 @@ class RunFacts(Result, Inspected):
 
     @property
     def num_timed(self) -> int:
-        """Steps that the times are of."""
+        """The number of steps that the times are of."""
         return self.steps - self.differing if self.timed is None else self.timed
 
     @property
@@ -323,7 +323,7 @@ class WatchedSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """What was seen while a model was followed."""
+    """Observations of a model: its usual steps, evaluations and findings."""
 
     #: that train, if any does; else all there were
     usual: WatchedSteps
@@ -337,7 +337,7 @@ class Watched:
 
 
 def _first_in_each_step(close: Sequence[NonFinite], cheap: Sequence[NonFinite]) -> tuple[NonFinite, ...]:
-    """Return one finding for each step: that of the close inspection, unless it only saw what came of it."""
+    """Return one finding for each step: that of the close inspection, unless it only saw the consequences."""
     evaluated = [found for found in close if found.is_evaluation]
     close = [found for found in close if not found.is_evaluation]
     late = {found.step: found for found in close if found.phase in ("loss", "update")}
@@ -422,7 +422,7 @@ def _call_run(
 
 
 def _most_of(steps: Sequence[StepFacts], index: int) -> list[int | None]:
-    """Return the counts of a call: the most of any step. Nothing is known of 0 where a step was not counted."""
+    """Return the counts of a call, each the most of any step; a 0 becomes None if a step was not counted."""
     by_step = [step.counts.get(index, _NONE_COUNTED) for step in steps]
     most = [max(each) for each in zip(*by_step, strict=True)]
     are_complete = all(step.is_counted for step in steps)
@@ -430,7 +430,7 @@ def _most_of(steps: Sequence[StepFacts], index: int) -> list[int | None]:
 
 
 def _evaluation_run(watched: WatchedSteps) -> EvaluationRun:
-    """Return the times of a pass. Nothing ends such a step but the next one, so it may have more than one pass."""
+    """Return the times of a pass. Only the next step ends such a step, so it may have more than one pass."""
     steps = watched.steps
     num_passes = sum(call.parent is None for call in watched.calls)
     device = [(step, step.device) for step in steps if step.device is not None]

@@ -236,7 +236,7 @@ class LargestModule:
     """
 
     def __init__(self, watch: Callable[[nn.Module, bool], Watch], guard: NonFiniteGuard) -> None:
-        """``watch`` is given a module, and whether it trains. ``guard`` checks the steps of all modules to the end."""
+        """Watch modules with ``watch(module, trains)``; ``guard`` checks the steps of all modules to the end."""
         self._make_watch = watch
         self._guard = guard
         self._watch: Watch | None = None

@@ -29,7 +29,7 @@ _Found = TypeVar("_Found", NonFinite, Checked)
 
 
 class StepCounts(NamedTuple):
-    """How many steps are over, by kind."""
+    """Counts of finished steps, by kind."""
 
     #: with a backward pass
     trained: int = 0
@@ -39,7 +39,7 @@ class StepCounts(NamedTuple):
     unfinished: int = 0
 
     def add(self, step: Step) -> StepCounts:
-        """Return the counts with one step more."""
+        """Return the counts with this step added."""
         if step.trains:
             return self._replace(trained=self.trained + 1)
         if step.label.is_evaluation:
@@ -54,7 +54,7 @@ class StepCounts(NamedTuple):
 
 @dataclass(slots=True)
 class StepLabel:
-    """What a step is called in findings."""
+    """The number and kind of a step, as findings name it."""
 
     #: which of its kind it is, from 0
     number: int
@@ -62,7 +62,7 @@ class StepLabel:
     is_evaluation: bool = False
 
     def set(self, before: StepCounts, *, is_evaluation: bool) -> None:
-        """The step begins, after others."""
+        """Set the label as the step begins, from the counts of earlier steps."""
         self.number = before.evaluated if is_evaluation else before.num_training
         self.is_evaluation = is_evaluation
 
@@ -115,7 +115,7 @@ class Step:
         return self._times.looking
 
     def begin_looking(self) -> int:
-        """Begin something that is no part of its times; return when."""
+        """Begin something that the times of the step exclude, and return when."""
         return self._times.begin_looking()
 
     def end_looking(self, start: int) -> None:
@@ -128,7 +128,7 @@ class Step:
         return self._times.is_captured
 
     def begin_pass(self, *, is_training: bool) -> None:
-        """A forward pass begins, in training mode or not."""
+        """Note that a forward pass begins, in training mode or not."""
         self._was_training = is_training
         self._oldest = next_node()
         self._began = self._times.begin()

@@ -98,7 +98,7 @@ class Values(ABC):
         self.gradients_out: dict[int, Look] = {}
 
     def tell_as(self, label: Callable[[NonFinite], NonFinite]) -> None:
-        """Give what is found this label first: by then it is known whether the step is of an evaluation."""
+        """Label findings before they are reported: by then the kind of the step is known."""
         listener = self._listener
         self._listener = lambda found: listener(label(found))
 
@@ -124,7 +124,7 @@ class Values(ABC):
         """
 
     def note_moved(self, owner: Call | None, made: Gradients, given: Gradients) -> None:  # noqa: B027 - most look at none
-        """A node has run whose gradients are finite if what it is given is."""
+        """Note that a node has run whose gradients are finite if its inputs are."""
 
     @abstractmethod
     def note_stored(self, leaf: Leaf, variable: Tensor, given: Gradients) -> None:
@@ -166,12 +166,12 @@ def reveals(node: Node) -> bool:
 
 
 def moves(node: Node) -> bool:
-    """Return whether this node's gradients are finite if what it is given is, and only then."""
+    """Return whether this node's gradients are finite if and only if its inputs are."""
     return node.name() in _MOVES
 
 
 def makes_none_backward(node: Node) -> bool:
-    """Return whether this node's gradients are finite if what it is given is."""
+    """Return whether this node's gradients are finite if its inputs are."""
     return moves(node) or node.name() in _MASKS
 
 

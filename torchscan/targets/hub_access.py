@@ -48,7 +48,7 @@ def refuse_foreign_code(config: Mapping[str, Any], target: Target) -> None:
                 )
         if value and (name == "checkpoint_path" or (name == "pretrained" and "." in key)):
             raise InputError(
-                f"{target}: {key} is {value!r}, and no weights are loaded, which do not change what is counted: "
+                f"{target}: {key} is {value!r}, and torchscan loads no weights, which do not change what is counted: "
                 "remove it from the config"
             )
 

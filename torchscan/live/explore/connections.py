@@ -1,4 +1,4 @@
-"""Connections of the server: how long one may stay without a request, and how many there are."""
+"""Limits of the server's connections: their number, and their time without a request."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class PatientProtocol(H11Protocol):
     """A protocol that drops clients that neither ask nor read.
 
     The time of a request starts when the connection is made, and again after each answer. It does not start anew with
-    each byte: a client that sends one byte now and then would hold its connection for ever.
+    each byte: a client that sends one byte now and then would hold its connection forever.
     """
 
     #: connections in all, at most: of more, those without a request go first, the oldest before the others
     max_connections = 512
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to look at the connection, and drop another if there are too many."""
+        """Watch the connection, and drop another if there are too many."""
         super().connection_made(transport)
         self._address = _network_of(self.client)
         #: when the client last finished something: a request that was answered, or a part of an answer that it has read
@@ -46,7 +46,7 @@ class PatientProtocol(H11Protocol):
         self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Look no more."""
+        """Stop watching the connection."""
         self._next_look.cancel()
         super().connection_lost(exc)
 

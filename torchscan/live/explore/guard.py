@@ -96,7 +96,7 @@ class Guard:
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "there is nothing to write to"
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            return 413, "a question has no body"
+            return 413, "this server takes no requests with a body"
         if len(scope["raw_path"]) + len(scope["query_string"]) > _LONGEST:
             return 414, "that is too long"
         token = scope["path"].removeprefix("/").partition("/")[0]
@@ -106,7 +106,7 @@ class Guard:
 
 
 async def _refuse(status: int, said: str, send: Send) -> None:
-    """Say why, and end the connection: a client that was refused has nothing more to ask over it."""
+    """Answer with the reason and end the connection, which a refused client does not need any more."""
     headers = [(b"content-type", b"text/plain"), (b"connection", b"close"), *_ENCODED]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": f"{said}\n".encode()})

@@ -112,7 +112,7 @@ def require_server() -> None:
 def _checked(runs: Sequence[RunPath], port: int) -> list[Path]:
     require_server()
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= _MAX_PORT:
-        raise InputError(f"port is {port!r}: give a number from 0 (any that is free) to {_MAX_PORT}")
+        raise InputError(f"port is {port!r}: give a number from 0 (any free port) to {_MAX_PORT}")
     return [_begun(path_of(each)).resolve() for each in runs]
 
 

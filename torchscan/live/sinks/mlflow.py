@@ -86,7 +86,7 @@ class MLflow(Sink):
 def _name_of(name: str, value: object) -> str:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str) or not text:
-        raise InputError(f"{name} is {shown(value)}: give a text")
+        raise InputError(f"{name} is {shown(value)}: give a string")
     return text
 
 
@@ -94,7 +94,7 @@ def _tags_of(tags: object) -> dict[str, str]:
     if tags is None:
         return {}
     if not isinstance(tags, Mapping) or not all(isinstance(name, str) for name in tags):
-        raise InputError(f"tags is {shown(tags)}: give a dict of texts")
+        raise InputError(f"tags is {shown(tags)}: give a dict of strings")
     return {name: str(value) for name, value in tags.items()}
 
 

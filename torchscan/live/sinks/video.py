@@ -133,7 +133,9 @@ def _codec_of(codec: object) -> str:
     try:
         av.Codec(_ENCODERS.get(codec, codec), "w")
     except (ValueError, OSError) as error:
-        raise InputError(f"codec {shown(codec)} cannot be encoded with here: choose from {', '.join(_ENCODERS)}") from error
+        raise InputError(
+            f"codec is {shown(codec)}, which this FFmpeg cannot encode: choose from {', '.join(_ENCODERS)}"
+        ) from error
     return codec
 
 

@@ -32,7 +32,7 @@ class WandB(Sink):
         require("wandb", "WandB", "wandb")
         if project is not None and not isinstance(project, str):
             raise InputError(f"project is {shown(project)}: give a name, or None")
-        what = "seconds, or None for no page"
+        what = "a number of seconds, or None for no page"
         self.page_every = None if page_every is None else number_above_zero("page_every", page_every, what)
         self._pages: Paged | None = None
         self.init = {"project": project, "settings": {"console": "off", "quiet": True}, **init}
@@ -62,7 +62,9 @@ class WandB(Sink):
         run.log(_panel(last))
         run.finish()
         if pages is not None and last is None:
-            raise TimeoutError(f"the panel 'page' is not of the run's end: the page failed, or took more than {PATIENCE:.0f} s")
+            raise TimeoutError(
+                f"the panel 'page' does not show the end of the run: the page failed, or took more than {PATIENCE:.0f} s"
+            )
 
 
 def _panel(page: str | None) -> dict[str, Any]:

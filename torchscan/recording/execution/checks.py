@@ -37,7 +37,7 @@ def _one_type(request: OpRequest) -> None:
 
 
 def _einsum_types(request: OpRequest) -> None:
-    """Products that sum over an index take equal types; element-wise ones promote them."""
+    """Require equal types in products that sum over an index; element-wise ones promote them."""
     specs = [tracked.spec for tracked in request.tracked]
     dtypes = [spec.dtype for spec in specs]
     shapes = [spec.shape for spec in specs]

@@ -105,7 +105,7 @@ def _batch_norm_backward(_grad: Tensor, source: Tensor, weight: Tensor | None, *
 
 
 def _weight_norm(direction: Tensor, magnitude: Tensor, *_dim: int) -> tuple[Tensor, ...] | None:
-    """And the norms, which kernels keep in 32 bits beside float16."""
+    """Return the weight, and the norms, which kernels keep in 32 bits beside float16."""
     if magnitude.dtype is not torch.float16 or not direction.is_contiguous():
         return None
     norms = torch.empty_strided(magnitude.shape, magnitude.stride(), dtype=torch.float32, device="meta")

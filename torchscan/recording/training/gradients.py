@@ -263,7 +263,7 @@ def _require_assignable(leaf: Tensor, gradient: Tensor | None) -> None:
     """Raise if torch would not take the gradient back that it stored itself, as for sparse rows and columns."""
     if gradient is not None and gradient.layout is not leaf.layout and leaf.layout is not torch.strided:
         raise BackwardError(
-            f"backward: the gradient of a {kind_of(leaf)} parameter cannot be put back after the pass: call zero_grad() before"
+            f"backward: the gradient of a {kind_of(leaf)} parameter cannot be put back after the pass: call zero_grad() first"
         )
 
 

@@ -100,7 +100,7 @@ def _refuse_sparse(slots: Iterable[Slot]) -> None:
     for path, tensor in ((slot.path, slot.tensor) for slot in slots):
         if tensor.requires_grad and not has_strides(tensor):
             raise OptimizerError(
-                f"{path} is a {kind_of(tensor)} tensor, which no optimizer of torch updates: leave out optimizer=, or freeze it"
+                f"{path} is a {kind_of(tensor)} tensor, which no torch optimizer updates: leave out optimizer=, or freeze it"
             )
 
 
