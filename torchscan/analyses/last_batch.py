@@ -66,7 +66,7 @@ class _Tail:
 
     def _number_storages(self) -> dict[int, int]:
         """Return the new numbers of storages that are used, or alive when the part begins."""
-        used = set()
+        used: set[int] = set()
         for op in self._trace.ops[self._start :]:
             used.update(self._trace.tensors[index].storage for index in op.inputs)
         numbers: dict[int, int] = {}
