@@ -31,11 +31,9 @@ def steps_for(value: Any) -> list[Step]:
     kind = type(value)
     for row in _ROWS:
         if issubclass(kind, row):
-            copied = row.__getitem__(value, slice(None))
-            return [partial(_restore_row, row, value, copied)] if _is_small(copied) else []
+            return _steps_for_row(row, value)
     if issubclass(kind, memoryview):
-        is_kept = not value.readonly and value.c_contiguous and value.nbytes <= _LARGEST
-        return [partial(_restore_view, value, value.tobytes())] if is_kept else []
+        return _steps_for_view(value)
     if issubclass(kind, random.Random):
         return [] if kind is random.SystemRandom else [partial(value.setstate, value.getstate())]
     if issubclass(kind, itertools.count):
@@ -51,12 +49,34 @@ def objects_in(value: Any) -> Iterable[Any]:
     return value.ravel().tolist() if getattr(dtype, "hasobject", False) else ()
 
 
-def _is_small(row: Any) -> bool:
-    return memoryview(row).nbytes <= _LARGEST
-
-
 def _is_from_numpy(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "numpy"
+
+
+def _steps_for_row(row: Any, value: Any) -> list[Step]:
+    """Return the step that restores a row of numbers, by the methods of its base class."""
+    copied = row.__getitem__(value, slice(None))
+    if memoryview(copied).nbytes > _LARGEST:
+        return []
+
+    def restore() -> None:
+        if row.__ne__(value, copied):
+            row.__setitem__(value, slice(None), copied)
+
+    return [restore]
+
+
+def _steps_for_view(view: memoryview) -> list[Step]:
+    """Return the step that restores the bytes of a view that can be written to."""
+    if view.readonly or not view.c_contiguous or view.nbytes > _LARGEST:
+        return []
+    copied = view.tobytes()
+
+    def restore() -> None:
+        if view.tobytes() != copied:
+            view.cast("B")[:] = copied
+
+    return [restore]
 
 
 def _steps_for_numpy(value: Any) -> list[Step]:
@@ -70,16 +90,6 @@ def _steps_for_numpy(value: Any) -> list[Step]:
     if isinstance(value, numpy.random.RandomState):
         return [partial(value.set_state, value.get_state())]
     return []
-
-
-def _restore_row(row: Any, value: Any, copied: Any) -> None:
-    if row.__ne__(value, copied):
-        row.__setitem__(value, slice(None), copied)
-
-
-def _restore_view(view: memoryview, copied: bytes) -> None:
-    if view.tobytes() != copied:
-        view.cast("B")[:] = copied
 
 
 def _restore_array(value: Any, before: Any) -> None:
