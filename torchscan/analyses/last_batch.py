@@ -30,8 +30,9 @@ class _Tail:
     def __init__(self, trace: Trace, start: int) -> None:
         self._trace = trace
         self._start = start
-        models = [call for call in trace.modules if call.parent is None]
-        self._root = min(call.index for call in models if call.end is None or call.end > start)
+        # A root call that runs no operator, because it returns a parameter, begins and ends with the batch.
+        roots = [call for call in trace.modules if call.parent is None and (call.end is None or call.end >= start)]
+        self._root = min(call.index for call in roots)
         self._new_storage = self._number_storages()
         self._new_tensor: dict[int, int] = {}
         for index, tensor in enumerate(trace.tensors):
@@ -65,7 +66,7 @@ class _Tail:
 
     def _number_storages(self) -> dict[int, int]:
         """Return the new numbers of storages that are used, or alive when the part begins."""
-        used = set()
+        used: set[int] = set()
         for op in self._trace.ops[self._start :]:
             used.update(self._trace.tensors[index].storage for index in op.inputs)
         numbers: dict[int, int] = {}
