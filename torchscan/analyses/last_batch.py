@@ -30,9 +30,9 @@ class _Tail:
     def __init__(self, trace: Trace, start: int) -> None:
         self._trace = trace
         self._start = start
-        # A root call that runs no operator, because it returns a parameter, begins and ends with the batch.
-        roots = [call for call in trace.modules if call.parent is None and (call.end is None or call.end >= start)]
-        self._root = min(call.index for call in roots)
+        models = [call for call in trace.modules if call.parent is None]
+        # A call that runs no operator, because the model returns a parameter, begins and ends with the part.
+        self._root = min(call.index for call in models if call.end is None or call.end >= start)
         self._new_storage = self._number_storages()
         self._new_tensor: dict[int, int] = {}
         for index, tensor in enumerate(trace.tensors):

@@ -60,13 +60,13 @@ def edges_of_call(entry: BegunCall, outputs: Iterable[Tensor]) -> Mapping[int, S
     ends = [source for tensor in outputs if (source := source_of(tensor)) is not None]
     numbers = defaultdict[Source, list[int]](list)
     for number, source in entry.sources.items():
-        if source not in ends:  # what is returned as it is has no edge of the call's, whatever reads it later
+        if source not in ends:  # what is returned as it is has no edge of the call's, whoever reads it then
             numbers[source].append(number)
     if not numbers or end == entry.first_node:
         return {}
 
     found = defaultdict[int, list[Edge]](list)
-    seen: set[Any] = set()  # holds the nodes: torch makes another object of one without a reference
+    seen: set[Any] = set()  # holds the nodes: torch makes another object of one that nobody holds
     waiting = [node for node, _ in ends]
     while waiting:
         node = waiting.pop()

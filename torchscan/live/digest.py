@@ -21,7 +21,7 @@ from torchscan.live.sinks.sink import Seen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digested:
-    """The distributions of one step, by series."""
+    """What is known of a step."""
 
     #: of its series, on the line
     numbers: list[int]

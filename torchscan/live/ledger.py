@@ -29,7 +29,7 @@ _TEXT = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The account that a ledger keeps of the last session of a run."""
+    """What a ledger says of the last session of a run."""
 
     session: str
     #: steps of which sampling has begun

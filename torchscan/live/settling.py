@@ -1,4 +1,4 @@
-"""An account of a run whose processes have ended before they could write it down."""
+"""What a run says of itself where its processes have ended before they could write it down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The task of a worker, which it gets when it starts. Nothing of torch is imported for it."""
+"""What a worker is given when it starts. Nothing of torch is imported for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The file to write, and the session that it is for."""
+    """Where to write, and for which session."""
 
     path: Path
     #: the process that trains

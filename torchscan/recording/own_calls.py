@@ -1,4 +1,4 @@
-"""Modules whose class defines its ``__call__`` itself, where torch's hooks do not see it."""
+"""Modules whose class computes in a ``__call__`` of its own, where torch's hooks do not see it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _at_work = 0
 
 
 def is_looking_again() -> bool:
-    """Return whether a call is being repeated, which is not a part of the user's program."""
+    """Return whether a call is being repeated, which is no part of the user's program."""
     return _at_work > 0
 
 
