@@ -82,8 +82,7 @@ def _steps_for_view(view: memoryview) -> list[Step]:
 def _steps_for_numpy(value: Any) -> list[Step]:
     numpy = sys.modules["numpy"]
     if type(value) is numpy.ndarray:
-        is_kept = value.flags.writeable and value.nbytes <= _LARGEST
-        return [partial(_restore_array, value, value.copy())] if is_kept else []
+        return _steps_for_array(value)
     if isinstance(value, numpy.random.Generator | numpy.random.BitGenerator):
         bits = getattr(value, "bit_generator", value)
         return [partial(setattr, bits, "state", bits.state)]
@@ -92,11 +91,19 @@ def _steps_for_numpy(value: Any) -> list[Step]:
     return []
 
 
-def _restore_array(value: Any, before: Any) -> None:
-    if value.shape != before.shape:
-        value.shape = before.shape
-    if value.dtype.hasobject or value.tobytes() != before.tobytes():
-        value[...] = before
+def _steps_for_array(values: Any) -> list[Step]:
+    """Return the step that restores the shape and values of an array that can be written to."""
+    if not values.flags.writeable or values.nbytes > _LARGEST:
+        return []
+    copied = values.copy()
+
+    def restore() -> None:
+        if values.shape != copied.shape:
+            values.shape = copied.shape
+        if values.dtype.hasobject or values.tobytes() != copied.tobytes():
+            values[...] = copied
+
+    return [restore]
 
 
 def _restore_iterator(iterator: Any, before: tuple[Any, ...]) -> None:
