@@ -84,8 +84,8 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin in (Union, types.UnionType):
         return any(_fits(value, part) for part in parts)
     if origin is Literal:
-        return any(value is part or (type(value) is type(part) and value == part) for part in parts)
-    if hint is None or hint is type(None):
+        return _is_one_of(value, parts)
+    if hint in (None, type(None)):
         return value is None
     if hint in _NUMBERS:
         return isinstance(value, _NUMBERS[hint]) and not isinstance(value, bool)
@@ -99,6 +99,10 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, hint) if isinstance(hint, type) else True
     except TypeError:  # protocols and typed dicts cannot be asked
         return True
+
+
+def _is_one_of(value: Any, literals: Iterable[Any]) -> bool:
+    return any(value is each or (type(value) is type(each) and value == each) for each in literals)
 
 
 _NUMBERS: Mapping[Any, type] = {int: numbers.Integral, float: numbers.Real}
@@ -145,11 +149,16 @@ def _words_for(hint: Any) -> str:
         return f"one of {', '.join(map(repr, parts))}"
     if hint in _WORDS or origin in _WORDS:
         return _WORDS.get(hint) or _WORDS[origin]
-    kind = origin or hint
-    if isinstance(kind, type) and issubclass(kind, Mapping):
-        return "a dict"
-    if isinstance(kind, type) and issubclass(kind, collections.abc.Iterable) and origin is not None:
-        return "a list"
+    return _words_for_class(hint if origin is None else origin, is_generic=origin is not None)
+
+
+def _words_for_class(kind: Any, *, is_generic: bool) -> str:
+    """Return a class in words, with its article."""
+    if isinstance(kind, type):
+        if issubclass(kind, Mapping):
+            return "a dict"
+        if is_generic and issubclass(kind, collections.abc.Iterable):
+            return "a list"
     name = getattr(kind, "__name__", str(kind))
     return f"{'an' if name[:1] in 'AEIOU' else 'a'} {name}"
 

@@ -44,7 +44,8 @@ def flag(name: str, value: object) -> bool:
 def list_of(name: str, value: object, what: str, *, is_one: Callable[[Any], bool]) -> list[Any]:
     """Return a list of wanted values, from any iterable."""
     if isinstance(value, str) or is_one(value):
-        raise InputError(f"{name} is a single {_type_of(value)}: give a list, {name}=[{shown(value)}]")
+        noun = "text" if isinstance(value, str) else type(value).__name__
+        raise InputError(f"{name} is a single {noun}: give a list, {name}=[{shown(value)}]")
     try:
         found: list[Any] = list(value)  # type: ignore[call-overload]
     except TypeError as error:
@@ -108,7 +109,3 @@ def _float_of(value: object) -> float | None:
     except (TypeError, ValueError, RuntimeError, OverflowError):
         return None
     return found
-
-
-def _type_of(value: object) -> str:
-    return "text" if isinstance(value, str) else type(value).__name__

@@ -14,7 +14,7 @@ from torchscan.torch_versions import next_node
 Source = tuple[Any, int]
 
 
-class Entry(NamedTuple):
+class BegunCall(NamedTuple):
     """A call that has begun."""
 
     #: the number of the first node that autograd may make in it
@@ -48,7 +48,7 @@ def source_of(tensor: Tensor) -> Source | None:
     return None if node is None else (node, tensor.output_nr)
 
 
-def edges_of_call(entry: Entry, outputs: Iterable[Tensor]) -> Mapping[int, Sequence[Edge]] | None:
+def edges_of_call(entry: BegunCall, outputs: Iterable[Tensor]) -> Mapping[int, Sequence[Edge]] | None:
     """Return the edges of a call's operators to its inputs, or None if not all of its operators are known.
 
     An input that the call returns as it is has none: what reads the result cannot be told from what reads the input.

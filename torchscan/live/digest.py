@@ -53,13 +53,17 @@ class Digest:
         known = [announced[number] for number in numbers]
         series = [each.series for each in known]
         values = SampledValues(sampled, series)
-        custom = self._guests.figures([values[each] for each in series]) if self._guests.has_statistics else {}
+        custom = {}
+        if self._guests.has_statistics:
+            custom = self._guests.figures([values[each] for each in series])
+        shares = [_saturated_of(values, each) for each in known]
+        can_die = [each.can_die for each in known]
         found = Distributions(
             columns=columns_of(sampled),
             numbers=range(len(series)),
             rows=rows,
-            saturated=[_saturated_of(values, each) for each in known],
-            can_die=[each.can_die for each in known],
+            saturated=shares,
+            can_die=can_die,
             custom=custom,
         )
         return Digested(numbers=numbers, series=series, found=found, values=values)

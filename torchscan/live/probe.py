@@ -13,7 +13,7 @@ from typing import Concatenate, NamedTuple, ParamSpec
 import torch
 from torch import Tensor, nn
 
-from torchscan.live.contributions import Contribution, Entry, Source, edges_of_call, source_of
+from torchscan.live.contributions import BegunCall, Contribution, Source, edges_of_call, source_of
 from torchscan.live.layers import Units, bounds_of, can_die
 from torchscan.live.rows import Rows
 from torchscan.live.sampled import Sampled, Whole
@@ -192,7 +192,7 @@ class Probe:
         #: rows of gradients of such tensors, by the row of the tensor
         self._gradients: dict[int, list[int]] = {}
         #: calls that go on, by their ids, and what they were given
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, BegunCall] = {}
         self._before: list[int | None] = [*range(len(kept))]
         if "param" in kinds and not kept:
             self._before = self._look_at_parameters(lambda _: False)
@@ -214,7 +214,7 @@ class Probe:
             inputs = tensors_in(args)
             self._note_all(call, "input", inputs)
             if "input_grad" in self._kinds:
-                self._entries[id(call)] = Entry(next_node(), self._sources_of(call, inputs))
+                self._entries[id(call)] = BegunCall(next_node(), self._sources_of(call, inputs))
 
     @_guarded
     def note_end(self, call: Call, given: Given, result: object) -> None:
@@ -328,7 +328,7 @@ class Probe:
                 found[self._numbers.of(call.path, "input_grad", str(place), call.invocation, call.module)] = source
         return found
 
-    def _await_contributions(self, entry: Entry, outputs: Sequence[Tensor]) -> None:
+    def _await_contributions(self, entry: BegunCall, outputs: Sequence[Tensor]) -> None:
         edges = edges_of_call(entry, outputs)
         for number, found in (edges or {}).items():
             contribution = Contribution(len(found))

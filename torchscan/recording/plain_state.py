@@ -43,11 +43,9 @@ def steps_for(value: Any) -> list[Step]:
     kind = type(value)
     for row in _ROWS:
         if issubclass(kind, row):
-            copied = row.__getitem__(value, slice(None))
-            return [partial(_restore_row, row, value, copied)] if _is_small(copied) else []
+            return _steps_for_row(row, value)
     if issubclass(kind, memoryview):
-        is_kept = not value.readonly and value.c_contiguous and value.nbytes <= _LARGEST
-        return [partial(_restore_view, value, value.tobytes())] if is_kept else []
+        return _steps_for_view(value)
     if issubclass(kind, random.Random):
         return [] if kind is random.SystemRandom else [partial(value.setstate, value.getstate())]
     if issubclass(kind, itertools.count):
@@ -65,19 +63,40 @@ def objects_in(value: Any) -> Iterable[Any]:
     return value.ravel().tolist() if getattr(dtype, "hasobject", False) else ()
 
 
-def _is_small(row: Any) -> bool:
-    return memoryview(row).nbytes <= _LARGEST
-
-
 def _is_from_numpy(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "numpy"
+
+
+def _steps_for_row(row: Any, value: Any) -> list[Step]:
+    """Return the step that restores a row of numbers, by the methods of its base class."""
+    copied = row.__getitem__(value, slice(None))
+    if memoryview(copied).nbytes > _LARGEST:
+        return []
+
+    def restore() -> None:
+        if row.__ne__(value, copied):
+            row.__setitem__(value, slice(None), copied)
+
+    return [restore]
+
+
+def _steps_for_view(view: memoryview) -> list[Step]:
+    """Return the step that restores the bytes of a view that can be written to."""
+    if view.readonly or not view.c_contiguous or view.nbytes > _LARGEST:
+        return []
+    copied = view.tobytes()
+
+    def restore() -> None:
+        if view.tobytes() != copied:
+            view.cast("B")[:] = copied
+
+    return [restore]
 
 
 def _steps_for_numpy(value: Any) -> list[Step]:
     numpy = sys.modules["numpy"]
     if type(value) is numpy.ndarray:
-        is_kept = value.flags.writeable and value.nbytes <= _LARGEST
-        return [partial(_restore_array, value, value.copy())] if is_kept else []
+        return _steps_for_array(value)
     if isinstance(value, numpy.random.Generator | numpy.random.BitGenerator):
         bits = getattr(value, "bit_generator", value)
         return [partial(setattr, bits, "state", bits.state)]
@@ -86,21 +105,19 @@ def _steps_for_numpy(value: Any) -> list[Step]:
     return []
 
 
-def _restore_row(row: Any, value: Any, copied: Any) -> None:
-    if row.__ne__(value, copied):
-        row.__setitem__(value, slice(None), copied)
+def _steps_for_array(values: Any) -> list[Step]:
+    """Return the step that restores the shape and values of an array that can be written to."""
+    if not values.flags.writeable or values.nbytes > _LARGEST:
+        return []
+    copied = values.copy()
 
+    def restore() -> None:
+        if values.shape != copied.shape:
+            values.shape = copied.shape
+        if values.dtype.hasobject or values.tobytes() != copied.tobytes():
+            values[...] = copied
 
-def _restore_view(view: memoryview, copied: bytes) -> None:
-    if view.tobytes() != copied:
-        view.cast("B")[:] = copied
-
-
-def _restore_array(value: Any, before: Any) -> None:
-    if value.shape != before.shape:
-        value.shape = before.shape
-    if value.dtype.hasobject or value.tobytes() != before.tobytes():
-        value[...] = before
+    return [restore]
 
 
 def _restore_iterator(iterator: Any, before: tuple[Any, ...]) -> None:

@@ -96,15 +96,12 @@ class RootCall:
         self.outputs = [weakref.ref(each) for each in outputs]
         for index, each in enumerate(outputs):
             if each.grad_fn is not None:
-                self._follow(index, each)
+                self.has_graph = True
+                hook = _Gradient(self, index, each.output_nr)
+                each.grad_fn.register_prehook(hook)
+                self._graph = weakref.ref(hook)
         if self.has_graph:
             self.steps.note_graph(self.step)
-
-    def _follow(self, index: int, output: Tensor) -> None:
-        self.has_graph = True
-        noted = _Gradient(self, index, output.output_nr)
-        output.grad_fn.register_prehook(noted)  # type: ignore[union-attr] # it has one
-        self._graph = weakref.ref(noted)
 
     @property
     def awaits_gradient(self) -> bool:
@@ -187,14 +184,9 @@ class RootCalls:
         del self._open[thread]
         call.close(kwargs, result)
         with self._lock:
-            self._keep(call)
+            others = [each for each in self.recent if each.awaits_gradient or each.module() is not module]
+            self.recent = [*others, call][-_MAX_CALLS:]
         return call
-
-    def _keep(self, call: RootCall) -> None:
-        module = call.module()
-        self.recent = [each for each in self.recent if each.awaits_gradient or each.module() is not module]
-        self.recent.append(call)
-        del self.recent[:-_MAX_CALLS]
 
     def release(self) -> None:
         """Release calls whose gradients have been used."""
@@ -249,8 +241,8 @@ def _kept(value: Any) -> Any:
         if value.grad_fn is not None:
             return _Weak(value)
         return value if value.nbytes <= _MAX_INPUT_BYTES else _NotKept()
-    tensors = tensors_in(value)
-    return _NotKept() if any(each.grad_fn is not None for each in tensors) else value
+    has_results = any(each.grad_fn is not None for each in tensors_in(value))
+    return _NotKept() if has_results else value
 
 
 def _alive(value: Any) -> Any:

@@ -135,7 +135,7 @@ class TrainingChecks:
         self._tensors.has_seen_finite = True
 
     def note_scaler_step(self, optimizer: Optimizer, *, has_stepped: bool) -> None:
-        """Count a step that a GradScaler has skipped. A fused optimizer skips it inside of its own step."""
+        """Count a step that a GradScaler has skipped. A fused optimizer skips it within ``step()``."""
         is_fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
         if has_stepped and not (is_fused and self._state.has_finite_gradients is False):
             return
