@@ -184,7 +184,9 @@ class _Batch:
         size = scan.question.batch_size
         is_limited = any(METRICS[name].is_cost for name in budget.limits)
         if budget.per_sample and is_limited and scan.question.input_shape is None:
-            raise InputError("per_sample needs the size of the batch: give input_shape= and batch_size= instead of args=")
+            raise InputError(
+                "per_sample is True and the size of the batch is not known: give input_shape= and batch_size= instead of args="
+            )
         if budget.per_sample:
             return cls(samples=size, basis="per sample" if size > 1 else "")
         is_batch = size > 1 and scan.question.input_shape is not None

@@ -1,4 +1,4 @@
-"""Limits and types of values in a run's file. A file may be broken, or made to do harm."""
+"""Limits and types of the content of a run's file, which may be broken or malicious."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def require_tables(kinds: Mapping[str, tuple[str, int]], columns_of: Callable[[s
         found = columns_of(name)
         has_hidden = any(hidden for _, hidden in found)
         if has_hidden or [each for each, _ in found] != list(columns):
-            raise BrokenRunError(f"has other columns in its table {name!r}")
+            raise BrokenRunError(f"has unexpected columns in its table {name!r}")
 
 
 def json_of(text: object) -> Any:
     """Return what JSON holds, with finite numbers and texts that can be printed."""
     if not isinstance(text, str):
-        raise BrokenRunError(f"has a value {_describe(text)} where JSON belongs")
+        raise BrokenRunError(f"has a value {_describe(text)} where JSON is expected")
     try:
         return _to_printable(json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite))
     except (ValueError, RecursionError) as error:
@@ -117,7 +117,7 @@ def series_of_row(row: Sequence[Any]) -> tuple[int, Series]:
     are_counts = _is_count(number) and _is_count(invocation)
     are_names = all(_is_text(each, _MAX_NAME) for each in (path, type_name, name))
     if not are_counts or not are_names or kind not in KINDS:
-        raise BrokenRunError(f"has a series that is not one: {str(row)[:80]}")
+        raise BrokenRunError(f"has an invalid series {str(row)[:80]}")
     series = Series(path=path, type_name=type_name, kind=kind, name=name, invocation=invocation)
     return number, series
 
@@ -125,14 +125,14 @@ def series_of_row(row: Sequence[Any]) -> tuple[int, Series]:
 def integer_of(value: object, what: str) -> int:
     """Return a whole number from 0 to what JavaScript can count."""
     if not _is_count(value):
-        raise BrokenRunError(f"has a {what} {_describe(value)}")
+        raise BrokenRunError(f"has an invalid {what} {_describe(value)}")
     return value
 
 
 def time_of(value: object) -> float:
     """Return seconds since 1970, if it is a time that a calendar has."""
     if not _is_time(value):
-        raise BrokenRunError(f"has a time {_describe(value)}")
+        raise BrokenRunError(f"has an invalid time {_describe(value)}")
     return float(value)
 
 
@@ -140,7 +140,7 @@ def event_of(row: Sequence[Any]) -> tuple[float, str]:
     """Return when something happened, and what; texts that are too long are cut."""
     when, what = row
     if not isinstance(what, str):
-        raise BrokenRunError(f"has an event {_describe(what)}")
+        raise BrokenRunError(f"has an invalid event {_describe(what)}")
     return time_of(when), what if len(what) <= _MAX_TEXT else f"{what[:_MAX_TEXT]} …"
 
 

@@ -213,7 +213,8 @@ def _left_out(groups: Sequence[_Group], shown: Sequence[_Group]) -> list[str]:
     if not rest:
         return []
     number, kept = len(rest), sum(size for _, size in rest)
-    return [f"{number:,} more layers keep {units.memory(kept)}; --format json and as_dict() list all."]
+    layers = "1 more layer keeps" if number == 1 else f"{number:,} more layers keep"
+    return [f"{layers} {units.memory(kept)}; --format json and as_dict() list all."]
 
 
 def _written(layers: Sequence[_Group]) -> list[tuple[Column, list[Cell]]]:
