@@ -97,7 +97,10 @@ def test_tensors_that_are_given_are_to_be_converted() -> None:
     ids, doubles = torch.ones(2, 5), torch.ones(2, 4, dtype=torch.float64)
     assert message(nn.Embedding(7, 4), (5,)).endswith("try: token ids are integers: pass dtype=torch.long")
     assert message(nn.Embedding(7, 4), args=(ids,)).endswith("try: token ids are integers: convert them, ids.long()")
-    assert "try: pass dtype=, one for all inputs" in message(nn.Linear(4, 2), (4,), torch.float64)
+    different = (
+        "try: the model and its inputs have different types: convert the model, or give another dtype than torch.float64"
+    )
+    assert message(nn.Linear(4, 2), (4,), torch.float64).endswith(different)
     converted = "try: convert the tensors that are given, x.to(dtype), to the type that the model expects"
     assert message(nn.Linear(4, 2), args=(doubles,)).endswith(converted)
     assert message(nn.Linear(4, 2), kwargs={"input": doubles}).endswith(converted)
@@ -194,7 +197,7 @@ def test_token_ids_of_the_wrong_type(execute: Any) -> None:
 
 @pytest.mark.parametrize("execute", ["auto", "abstract", "real"])
 def test_a_type_that_does_not_match_the_weights(execute: Any) -> None:
-    assert "pass dtype=" in message(nn.Linear(4, 2), (4,), torch.float64, execute=execute)
+    assert "give another dtype than" in message(nn.Linear(4, 2), (4,), torch.float64, execute=execute)
 
 
 def test_a_wrong_number_of_inputs_shows_the_signature() -> None:
@@ -418,7 +421,7 @@ def test_a_shape_without_batch_is_suggested_if_it_works(model: nn.Module, given:
 
 def test_a_shape_is_not_suggested_for_another_type() -> None:
     text = message(digits(), (1, 28, 28), torch.float16)
-    assert "try: pass dtype=, one for all inputs" in text
+    assert text.endswith("convert the model, or give another dtype than torch.float16")
     assert "batch_size= sets it" not in text
 
 

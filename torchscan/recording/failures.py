@@ -41,6 +41,8 @@ def explain(failure: Failure, module: nn.Module, inputs: Sequence[InputRecord], 
     what = _first_line(error)
     got = ", ".join(_input_text(each) for each in inputs) or "no tensor"
     hint = _hint(failure, module, request.input_shape)
+    if isinstance(request.dtype, torch.dtype) and hint == _another_type(request.input_shape):
+        hint = f"the model and its inputs have different types: convert the model, or give another dtype than {request.dtype}"
     explained = RecordError(f"{where}: {type(error).__name__}: {what}\n  the model was given: {got}{_ADVICE}{hint}")
     explained.failed = None if failure.call is None else failure.call.index
     explained.without_batch = None if request.input_shape is None else _without_batch(request.input_shape)
