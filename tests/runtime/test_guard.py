@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import gc
 import math
+import subprocess
+import sys
+import threading
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +17,28 @@ from torch.nn import functional as F
 from torch.nn.modules import module as torchs
 
 from torchscan import NonFiniteError
-from torchscan.inspection import inspect
+from torchscan.inspection import guard_of, inspect
 from torchscan.torch_versions import RUNS_BACKWARD
+
+TWO_THREADS = """
+import sys, threading, torch
+
+torch.set_num_threads(1)
+sys.setswitchinterval(1e-5)
+
+def train():
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for _ in range(400):
+        optimizer.zero_grad()
+        model(torch.rand(4, 8)).square().sum().backward()
+        optimizer.step()
+
+threads = [threading.Thread(target=train) for _ in range(2)]
+[each.start() for each in threads]
+[each.join() for each in threads]
+print("all steps are taken")
+"""
 
 
 def net() -> nn.Module:
@@ -139,6 +163,38 @@ def test_the_optimizer_of_another_model_is_none_of_this_inspection() -> None:
             other(torch.randn(2, 8)).sum().backward()
             foreign.step()
     assert run.facts.nonfinite == ()
+
+
+def test_only_the_first_thread_that_trains_is_checked() -> None:
+    first, second = nn.Linear(8, 4), nn.Linear(8, 4)
+    guard = guard_of("record")
+
+    def train_second() -> None:
+        optimizer = torch.optim.SGD(second.parameters(), 0.1)
+        for _ in range(3):
+            take(second, optimizer, torch.full((16, 8), math.nan))
+
+    guard.start()
+    optimizer = torch.optim.SGD(first.parameters(), 0.1)
+    for _ in range(3):
+        take(first, optimizer)
+        other = threading.Thread(target=train_second, name="second")
+        other.start()
+        other.join()
+    guard.finish()
+    facts = guard.facts()
+    assert (facts.checked_steps, facts.findings, facts.unchecked_threads) == (3, (), ("second",))
+
+
+@pytest.mark.slow
+def test_threads_that_each_train_a_model_do_not_crash(tmp_path: Path) -> None:
+    """Gradients that another thread frees meanwhile must not be read."""
+    (tmp_path / "program.py").write_text(TWO_THREADS)
+    command = [sys.executable, "-m", "torchscan", "inspect", "--", sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 0
+    assert "all steps are taken" in done.stdout
+    assert "Only the first thread that trains is checked" in " ".join(done.stderr.split())
 
 
 def test_anomaly_mode_of_the_users_stays_on() -> None:

@@ -40,6 +40,7 @@ from torchscan.runtime.root_names import RootNames
 from torchscan.runtime.second_look import is_looking_again
 from torchscan.runtime.trained_tensors import TrainedTensors
 from torchscan.runtime.training_checks import TrainingChecks
+from torchscan.runtime.training_thread import TrainingThread
 from torchscan.runtime.values import Listener
 from torchscan.runtime.wrapped_functions import wrap_function
 from torchscan.torch_versions import (
@@ -61,7 +62,8 @@ class NonFiniteGuard:
         """``model`` is the only one whose training is checked; None: every one."""
         #: the inspection of one module that goes on beside the guard
         self.inspection = InspectionLink()
-        self._calls = RootCalls()
+        self._thread = TrainingThread(model)
+        self._calls = RootCalls(self._thread)
         self._tensors = TrainedTensors(self._calls, model)
         self._names = RootNames(self._calls, self.inspection)
         self._log = FindingLog(listener, self._calls, self._tensors, self._names, self.inspection)
@@ -109,6 +111,7 @@ class NonFiniteGuard:
             first_skipped=skipped[0] if skipped else None,
             findings=tuple(self._log.findings),
             nonfinite_steps=self._log.num_bad_steps,
+            unchecked_threads=tuple(sorted(self._thread.unchecked)),
         )
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
@@ -165,12 +168,14 @@ class NonFiniteGuard:
         forget_hooks(self._at_start, self._at_end)
 
     def _is_off(self) -> bool:
-        return not self.is_started or self._is_blind() or os.getpid() != self._process
+        return self._is_blind() or not self._thread.is_here()
 
     def _is_blind(self) -> bool:
         """Return whether what runs now is not part of a training step of the user's."""
         return (
             self._is_busy
+            or not self.is_started
+            or os.getpid() != self._process
             or is_dynamo_compiling()
             or is_recording()
             or is_looking_again()
@@ -202,7 +207,7 @@ class NonFiniteGuard:
     # -- calls of modules ----------------------------------------------------------------------------------------------
 
     def _note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if self._is_blind():
+        if self._is_blind() or not self._thread.begin_call(module):
             return
         try:
             call = self._calls.begin(module, args)
@@ -241,6 +246,7 @@ class NonFiniteGuard:
     def _run_backward(self, run: Callable[..., Any], tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> Any:
         """Run a backward pass, in place of torch's function, and check the loss before and the gradients after it."""
         if self._is_off() or is_in_backward_pass():
+            self._thread.note_unchecked()
             return run(tensors, *args, **kwargs)
         self._lines.switch_off()
         graph = None

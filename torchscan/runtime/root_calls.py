@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.call_tree import Given, is_in_backward_pass
 from torchscan.runtime.finiteness import version_of
+from torchscan.runtime.training_thread import TrainingThread
 from torchscan.torch_versions import is_capturing, next_node
 
 #: calls that are remembered at once
@@ -53,6 +54,8 @@ class ModuleSteps:
         self.begun = 0
         #: True once a backward pass has reached the step that goes on
         self.is_reached = True
+        #: number of the thread that called it last
+        self.thread = threading.get_ident()
 
     def begin(self) -> int:
         """Return the step number of a call that begins now."""
@@ -148,9 +151,10 @@ class _Gradient:
 
 
 class RootCalls:
-    """The calls that a second look may need."""
+    """The calls that a second look may need, all in one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, thread: TrainingThread) -> None:
+        self.thread = thread
         self.recent: list[RootCall] = []
         self._steps: dict[int, ModuleSteps] = {}
         #: by thread
@@ -169,6 +173,7 @@ class RootCalls:
         if is_in_backward_pass():  # a checkpoint runs it again
             return None
         call = RootCall(module, self.steps_of(module), args)
+        call.steps.thread = thread
         self._open[thread] = call, 1
         return call
 
@@ -192,7 +197,8 @@ class RootCalls:
 
     def _keep(self, call: RootCall) -> None:
         module = call.module()
-        self.recent = [each for each in self.recent if each.awaits_gradient or each.module() is not module]
+        known = [each for each in self.recent if each.thread == call.thread]
+        self.recent = [each for each in known if each.awaits_gradient or each.module() is not module]
         self.recent.append(call)
         del self.recent[:-_MAX_CALLS]
 
@@ -230,9 +236,9 @@ class RootCalls:
         return known
 
     def modules(self) -> Iterator[ModuleSteps]:
-        """Yield the roots with parameters, with their steps."""
+        """Yield the roots with parameters that the thread has called, with their steps."""
         for each in list(self._steps.values()):
-            if each.has_parameters and each.module() is not None:
+            if each.thread == self.thread.number and each.has_parameters and each.module() is not None:
                 yield each
 
     def trained(self) -> list[ModuleSteps]:
