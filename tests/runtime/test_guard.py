@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -204,3 +205,52 @@ def test_anomaly_mode_of_the_users_stays_on() -> None:
         for _ in range(4):
             take(model, optimizer)
             assert torch.is_anomaly_enabled()
+
+
+def test_anomaly_mode_around_the_backward_pass_raises_as_ever() -> None:
+    model = nn.Linear(2, 2)
+    with inspect(model, steps=1):
+        for _ in range(3):
+            loss = (model(torch.zeros(3, 2)) * 0).sqrt().sum()
+            with torch.autograd.set_detect_anomaly(True), pytest.raises(RuntimeError, match="returned nan values"):
+                loss.backward()
+
+
+def test_anomaly_mode_set_between_model_and_loss_stays_on_to_the_end() -> None:
+    model, before = nn.Linear(2, 2), places()
+    with inspect(model, steps=1) as run:
+        model(torch.zeros(1, 2))
+        assert not torch.is_anomaly_enabled()
+        with torch.autograd.set_detect_anomaly(True):
+            loss = (model(torch.zeros(3, 2)) * 0).sqrt().sum()
+            assert torch.is_anomaly_enabled()
+            with pytest.raises(RuntimeError, match="returned nan values"):
+                loss.backward()
+            run.finish()
+            assert torch.is_anomaly_enabled()
+    assert places() == before
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_does_not_inherit_notes_of_lines() -> None:
+    model = nn.Linear(2, 2)
+    with inspect(model, steps=1):
+        loss = model(torch.zeros(3, 2)).sum()
+        assert torch._C.is_anomaly_enabled()
+        child = os.fork()
+        if child == 0:
+            os._exit(int(torch._C.is_anomaly_enabled()))
+        assert os.waitpid(child, 0)[1] == 0
+        loss.backward()
+        assert not torch._C.is_anomaly_enabled()
+
+
+def test_inspections_that_overlap_put_everything_back() -> None:
+    first, second, before = nn.Linear(2, 2), nn.Linear(2, 2), places()
+    runs = [inspect(first, steps=1).start(), inspect(second, steps=1).start()]
+    for run in runs:
+        for model in (first, second):
+            model(torch.ones(1, 2)).sum().backward()
+        run.finish()
+    assert places() == before
+    assert [run.facts.checked_steps for run in runs] == [1, 2]

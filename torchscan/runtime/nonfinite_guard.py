@@ -127,6 +127,7 @@ class NonFiniteGuard:
             register_optimizer_step_pre_hook(self._before_update),
             register_optimizer_step_post_hook(self._after_update),
         )
+        self._lines.start()
         names, name = RUNS_BACKWARD
         scaler: Any = torch.amp.GradScaler
         assign_method = partial(setattr, scaler)
@@ -145,8 +146,9 @@ class NonFiniteGuard:
         self._compiler.close()
         for handle in self._handles:
             handle.remove()
-        for put_back in reversed(self._wrapped):
-            put_back()
+        self._lines.finish()
+        for undo in self._wrapped:
+            undo()
         self._wrapped.clear()
         self._checks.on_device.read(waits=True)
         self._calls.recent.clear()
@@ -249,6 +251,7 @@ class NonFiniteGuard:
             self._thread.note_unchecked()
             return run(tensors, *args, **kwargs)
         self._lines.switch_off()
+        keeps_graph = bool(kwargs.get("retain_graph", args[1] if len(args) > 1 else False))
         graph = None
         with self._check_safely():
             if self._calls.is_open() and not any(map(is_running, self._calls.open_modules())):
@@ -260,10 +263,8 @@ class NonFiniteGuard:
                 if kwargs.get("accumulate_grad", True):
                     self._checks.check_gradients(graph)
                 graph.close()
-        if self.is_started:
+        if keeps_graph or self._calls.await_gradient():
             self._lines.switch_on()
-        else:
-            self._lines.switch_off()
         return result
 
     # -- optimizers ----------------------------------------------------------------------------------------------------

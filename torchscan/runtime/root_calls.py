@@ -207,6 +207,10 @@ class RootCalls:
         with self._lock:
             self.recent = [each for each in self.recent if each.awaits_gradient]
 
+    def await_gradient(self) -> bool:
+        """Return whether a backward pass can still reach a call."""
+        return any(each.awaits_gradient for each in self.recent)
+
     def is_open(self) -> bool:
         """Return whether a call goes on in this thread."""
         return threading.get_ident() in self._open
