@@ -254,3 +254,39 @@ def test_inspections_that_overlap_put_everything_back() -> None:
         run.finish()
     assert places() == before
     assert [run.facts.checked_steps for run in runs] == [1, 2]
+
+
+def test_inputs_of_an_evaluation_and_interrupted_optimizers_are_let_go() -> None:
+    model = nn.Linear(2, 2)
+    guard = guard_of("record")
+    guard.start()
+    model(torch.ones(1, 2)).sum().backward()
+    with torch.no_grad():
+        batch = torch.rand(3, 2)
+        model(batch)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def interrupt() -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step(interrupt)
+    gone = weakref.ref(batch), weakref.ref(optimizer)
+    del batch, optimizer
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
+    guard.finish()
+
+
+def test_a_parameter_outside_of_modules_is_reported_once() -> None:
+    model, shift = nn.Linear(2, 2), torch.ones((), requires_grad=True)
+    optimizer = torch.optim.SGD([*model.parameters(), shift], 0.1)
+    with inspect(model, steps=1) as run:
+        for step in range(9):
+            optimizer.zero_grad()
+            (model(torch.ones(1, 2)).sum() + shift).square().sum().backward()
+            if step == 3:
+                shift.grad.fill_(math.nan)  # type: ignore[union-attr] # it is there
+                model.zero_grad()
+            optimizer.step()
+    assert [found.step for found in run.facts.nonfinite] == [3]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -70,7 +71,7 @@ class NonFiniteGuard:
         self._checks = TrainingChecks(self._calls, self._tensors, self._names, self._log)
         self._lines = LineNotes()
         #: optimizers whose steps go on
-        self._stepping: list[Optimizer] = []
+        self._stepping: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         #: the optimizer whose step a GradScaler runs or skips
         self._scaled_optimizer: Optimizer | None = None
         self._has_stepped = False
@@ -152,6 +153,7 @@ class NonFiniteGuard:
         self._wrapped.clear()
         self._checks.on_device.read(waits=True)
         self._calls.recent.clear()
+        self._stepping.clear()
 
     def _go_on(self) -> None:
         if not self.is_started:
@@ -273,7 +275,7 @@ class NonFiniteGuard:
         if self._is_off():
             return
         self._has_stepped = True
-        self._stepping.append(optimizer)
+        self._stepping.add(optimizer)
         self._tensors.add_optimizer(optimizer)
         if optimizer is self._scaled_optimizer or not self._checks.has_finite_gradients(optimizer):
             return
@@ -283,7 +285,7 @@ class NonFiniteGuard:
     def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
         if self._is_off() or optimizer not in self._stepping:
             return
-        self._stepping.remove(optimizer)
+        self._stepping.discard(optimizer)
         if not self._tensors.is_trained_by(optimizer):
             return
         with self._check_safely():

@@ -1,7 +1,7 @@
 """Calls of modules outside of other calls: models, parts that a script calls one by one, loss modules.
 
 What a call is given is kept until its gradients have been used, so that it can be repeated if something is not finite. Results
-of other calls are referred to weakly: keeping them would keep activations.
+of other calls are referred to weakly: keeping them would keep activations. So is what calls without a graph are given.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _MAX_INPUT_BYTES = 2**30
 
 
 class _Weak:
-    """An argument that is the result of something else."""
+    """An argument that is the result of something else, or of a call without a graph."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = weakref.ref(tensor)
 
 
 class _NotKept:
-    """An argument that is too large to keep, or in a container with results of other calls."""
+    """An argument that is too large to keep, or a container that would keep what must not be kept."""
 
 
 class ModuleSteps:
@@ -102,6 +102,13 @@ class RootCall:
                 self._follow(index, each)
         if self.has_graph:
             self.steps.note_graph(self.step)
+        else:
+            self._release_inputs()
+
+    def _release_inputs(self) -> None:
+        """Refer weakly to what the call was given: without a graph, nothing says when it is no longer needed."""
+        self.args = tuple(map(_weak, self.args))
+        self.kwargs = {name: _weak(value) for name, value in self.kwargs.items()}
 
     def _follow(self, index: int, output: Tensor) -> None:
         self.has_graph = True
@@ -261,6 +268,12 @@ def _kept(value: Any) -> Any:
         return value if value.nbytes <= _MAX_INPUT_BYTES else _NotKept()
     tensors = tensors_in(value)
     return _NotKept() if any(each.grad_fn is not None for each in tensors) else value
+
+
+def _weak(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return _Weak(value)
+    return _NotKept() if tensors_in(value) else value
 
 
 def _alive(value: Any) -> Any:

@@ -69,6 +69,11 @@ class TrainedTensors:
             if module is not None and self._is_checked(module):
                 yield from module.parameters()
 
+    def known_parameters(self) -> Iterator[Tensor]:
+        """Yield the parameters of modules and optimizers, some of them twice."""
+        yield from self.iter_parameters()
+        yield from self.list_parameters()
+
     def iter_buffers(self) -> Iterator[Tensor]:
         """Yield the buffers of the modules that have begun a step."""
         for steps in self._calls.modules():
@@ -157,7 +162,7 @@ class TrainedTensors:
 
     def is_spoilt(self) -> bool:
         """Return whether parameters that have been reported are still not finite."""
-        return any(self.is_known_bad(each) and not look_at(each).is_fine for each in self.iter_parameters())
+        return any(self.is_known_bad(each) and not look_at(each).is_fine for each in self.known_parameters())
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
