@@ -290,3 +290,24 @@ def test_a_parameter_outside_of_modules_is_reported_once() -> None:
                 model.zero_grad()
             optimizer.step()
     assert [found.step for found in run.facts.nonfinite] == [3]
+
+
+def test_threads_that_train_one_after_another_are_checked() -> None:
+    """So is one that trains beside a thread that only evaluates."""
+    guard, model = guard_of("record"), nn.Linear(8, 4)
+
+    def train() -> None:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            take(model, optimizer)
+
+    guard.start()
+    with torch.no_grad():
+        net()(torch.rand(16, 8))
+    for _ in range(2):
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+    guard.finish()
+    facts = guard.facts()
+    assert (facts.checked_steps, facts.unchecked_threads) == (4, ())
