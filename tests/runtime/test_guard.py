@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import gc
 import math
+import os
+import subprocess
+import sys
+import threading
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +18,28 @@ from torch.nn import functional as F
 from torch.nn.modules import module as torchs
 
 from torchscan import NonFiniteError
-from torchscan.inspection import inspect
+from torchscan.inspection import guard_of, inspect
 from torchscan.torch_versions import RUNS_BACKWARD
+
+TWO_THREADS = """
+import sys, threading, torch
+
+torch.set_num_threads(1)
+sys.setswitchinterval(1e-5)
+
+def train():
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    for _ in range(400):
+        optimizer.zero_grad()
+        model(torch.rand(4, 8)).square().sum().backward()
+        optimizer.step()
+
+threads = [threading.Thread(target=train) for _ in range(2)]
+[each.start() for each in threads]
+[each.join() for each in threads]
+print("all steps are taken")
+"""
 
 
 def net() -> nn.Module:
@@ -141,6 +166,38 @@ def test_the_optimizer_of_another_model_is_none_of_this_inspection() -> None:
     assert run.facts.nonfinite == ()
 
 
+def test_only_the_first_thread_that_trains_is_checked() -> None:
+    first, second = nn.Linear(8, 4), nn.Linear(8, 4)
+    guard = guard_of("record")
+
+    def train_second() -> None:
+        optimizer = torch.optim.SGD(second.parameters(), 0.1)
+        for _ in range(3):
+            take(second, optimizer, torch.full((16, 8), math.nan))
+
+    guard.start()
+    optimizer = torch.optim.SGD(first.parameters(), 0.1)
+    for _ in range(3):
+        take(first, optimizer)
+        other = threading.Thread(target=train_second, name="second")
+        other.start()
+        other.join()
+    guard.finish()
+    facts = guard.facts()
+    assert (facts.checked_steps, facts.findings, facts.unchecked_threads) == (3, (), ("second",))
+
+
+@pytest.mark.slow
+def test_threads_that_each_train_a_model_do_not_crash(tmp_path: Path) -> None:
+    """Gradients that another thread frees meanwhile must not be read."""
+    (tmp_path / "program.py").write_text(TWO_THREADS)
+    command = [sys.executable, "-m", "torchscan", "inspect", "--", sys.executable, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 0
+    assert "all steps are taken" in done.stdout
+    assert "Only the first thread that trains is checked" in " ".join(done.stderr.split())
+
+
 def test_anomaly_mode_of_the_users_stays_on() -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -148,3 +205,109 @@ def test_anomaly_mode_of_the_users_stays_on() -> None:
         for _ in range(4):
             take(model, optimizer)
             assert torch.is_anomaly_enabled()
+
+
+def test_anomaly_mode_around_the_backward_pass_raises_as_ever() -> None:
+    model = nn.Linear(2, 2)
+    with inspect(model, steps=1):
+        for _ in range(3):
+            loss = (model(torch.zeros(3, 2)) * 0).sqrt().sum()
+            with torch.autograd.set_detect_anomaly(True), pytest.raises(RuntimeError, match="returned nan values"):
+                loss.backward()
+
+
+def test_anomaly_mode_set_between_model_and_loss_stays_on_to_the_end() -> None:
+    model, before = nn.Linear(2, 2), places()
+    with inspect(model, steps=1) as run:
+        model(torch.zeros(1, 2))
+        assert not torch.is_anomaly_enabled()
+        with torch.autograd.set_detect_anomaly(True):
+            loss = (model(torch.zeros(3, 2)) * 0).sqrt().sum()
+            assert torch.is_anomaly_enabled()
+            with pytest.raises(RuntimeError, match="returned nan values"):
+                loss.backward()
+            run.finish()
+            assert torch.is_anomaly_enabled()
+    assert places() == before
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_does_not_inherit_notes_of_lines() -> None:
+    model = nn.Linear(2, 2)
+    with inspect(model, steps=1):
+        loss = model(torch.zeros(3, 2)).sum()
+        assert torch._C.is_anomaly_enabled()
+        child = os.fork()
+        if child == 0:
+            os._exit(int(torch._C.is_anomaly_enabled()))
+        assert os.waitpid(child, 0)[1] == 0
+        loss.backward()
+        assert not torch._C.is_anomaly_enabled()
+
+
+def test_inspections_that_overlap_put_everything_back() -> None:
+    first, second, before = nn.Linear(2, 2), nn.Linear(2, 2), places()
+    runs = [inspect(first, steps=1).start(), inspect(second, steps=1).start()]
+    for run in runs:
+        for model in (first, second):
+            model(torch.ones(1, 2)).sum().backward()
+        run.finish()
+    assert places() == before
+    assert [run.facts.checked_steps for run in runs] == [1, 2]
+
+
+def test_inputs_of_an_evaluation_and_interrupted_optimizers_are_let_go() -> None:
+    model = nn.Linear(2, 2)
+    guard = guard_of("record")
+    guard.start()
+    model(torch.ones(1, 2)).sum().backward()
+    with torch.no_grad():
+        batch = torch.rand(3, 2)
+        model(batch)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def interrupt() -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step(interrupt)
+    gone = weakref.ref(batch), weakref.ref(optimizer)
+    del batch, optimizer
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
+    guard.finish()
+
+
+def test_a_parameter_outside_of_modules_is_reported_once() -> None:
+    model, shift = nn.Linear(2, 2), torch.ones((), requires_grad=True)
+    optimizer = torch.optim.SGD([*model.parameters(), shift], 0.1)
+    with inspect(model, steps=1) as run:
+        for step in range(9):
+            optimizer.zero_grad()
+            (model(torch.ones(1, 2)).sum() + shift).square().sum().backward()
+            if step == 3:
+                shift.grad.fill_(math.nan)  # type: ignore[union-attr] # it is there
+                model.zero_grad()
+            optimizer.step()
+    assert [found.step for found in run.facts.nonfinite] == [3]
+
+
+def test_threads_that_train_one_after_another_are_checked() -> None:
+    """So is one that trains beside a thread that only evaluates."""
+    guard, model = guard_of("record"), nn.Linear(8, 4)
+
+    def train() -> None:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            take(model, optimizer)
+
+    guard.start()
+    with torch.no_grad():
+        net()(torch.rand(16, 8))
+    for _ in range(2):
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+    guard.finish()
+    facts = guard.facts()
+    assert (facts.checked_steps, facts.unchecked_threads) == (4, ())

@@ -149,6 +149,9 @@ def _checked(run: RunFacts) -> list[str]:
     said = [f"{_steps(run.checked_steps)} checked for NaN and Inf: the loss, gradients and parameters."]
     if run.trained:
         said.append(f"Modules that train: {'; '.join(f'{each.name}, {_steps(each.steps)}' for each in run.trained)}.")
+    if run.unchecked_threads:
+        others = ", ".join(run.unchecked_threads)
+        said.append(f"Only the first thread that trains is checked for NaN and Inf, not {others}.")
     return said
 
 

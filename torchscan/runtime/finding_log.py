@@ -103,7 +103,7 @@ class FindingLog:
         num_updates = self._tensors.num_updates_of(steps)
         found = replace(found, step=number, update=None if num_updates == number else num_updates)
         if found.weights:
-            self._tensors.note_bad(each for each in self._tensors.iter_parameters() if not look_at(each).is_fine)
+            self._tensors.note_bad(each for each in self._tensors.known_parameters() if not look_at(each).is_fine)
         if len(self.findings) < _MAX_FINDINGS:
             self.findings.append(found)
         self._listener(found)

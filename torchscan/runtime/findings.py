@@ -195,3 +195,5 @@ class GuardFacts:
     findings: tuple[NonFinite, ...] = ()
     #: steps in which something was not finite
     nonfinite_steps: int = 0
+    #: names of threads that trained as well and were not checked
+    unchecked_threads: tuple[str, ...] = ()

@@ -1,37 +1,87 @@
-"""Notes of the user's lines in the nodes of a graph: torch's anomaly mode, with one line instead of a stack."""
+"""Notes of the user's lines in the nodes of a graph: torch's anomaly mode, with one line instead of a stack.
+
+The mode is one for the process. While it is on for notes, torch's functions report it as off, and what sets it ends the notes.
+"""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from torchscan.recording.places import place_of_user
-from torchscan.torch_versions import FORMATS_STACK, put_in
+from torchscan.runtime.wrapped_functions import wrap_function
+from torchscan.torch_versions import FORMATS_STACK
+
+#: what undoes the notes, while they are on
+_undo: Callable[[], None] | None = None
+_ends_in_children = False
 
 
 class LineNotes:
     """The switch of the notes. It leaves an anomaly mode of the user's alone."""
 
     def __init__(self) -> None:
-        self._is_on = False
+        self._wrapped: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Hide the notes from functions that tell or set the mode."""
+        global _ends_in_children
+        if not _ends_in_children:
+            _ends_in_children = True
+            os.register_at_fork(after_in_child=_end_notes)
+        names = vars(torch)
+        self._wrapped = [
+            wrap_function(names, "set_anomaly_enabled", _set_mode, names.__setitem__),
+            wrap_function(names, "is_anomaly_enabled", _tell_mode, names.__setitem__),
+            wrap_function(names, "is_anomaly_check_nan_enabled", _tell_check, names.__setitem__),
+        ]
+
+    def finish(self) -> None:
+        """End the notes, and hide nothing any more."""
+        _end_notes()
+        for undo in self._wrapped:
+            undo()
+        self._wrapped.clear()
 
     def switch_on(self) -> None:
         """Have torch note the line that creates each node."""
-        if self._is_on or torch.is_anomaly_enabled():
-            return
-        self._is_on = True
-        self._formatter = put_in(*FORMATS_STACK, _format_stack)
-        torch.set_anomaly_enabled(True, False)
+        global _undo
+        if _undo is None and self._wrapped and not torch._C.is_anomaly_enabled():
+            names, name = FORMATS_STACK
+            _undo = wrap_function(names, name, _format_stack, names.__setitem__)
+            torch._C.set_anomaly_enabled(True, False)
 
     def switch_off(self) -> None:
         """Restore torch's formatter and mode."""
-        if not self._is_on:
-            return
-        self._is_on = False
-        torch.set_anomaly_enabled(False)
-        put_in(*FORMATS_STACK, self._formatter)
+        _end_notes()
 
 
-def _format_stack() -> list[str]:
+def _end_notes() -> None:
+    global _undo
+    undo, _undo = _undo, None
+    if undo is not None:
+        torch._C.set_anomaly_enabled(False)
+        undo()
+
+
+def _set_mode(set_mode: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    _end_notes()
+    set_mode(*args, **kwargs)
+
+
+def _tell_mode(is_enabled: Callable[[], bool]) -> bool:
+    return _undo is None and is_enabled()
+
+
+def _tell_check(is_enabled: Callable[[], bool]) -> bool:
+    """Return the default of torch during notes, which do not check."""
+    return _undo is not None or is_enabled()
+
+
+def _format_stack(_format: Callable[[], list[str]]) -> list[str]:
     """Return the user's line, in place of torch's list of all frames."""
     place = place_of_user()
     return [] if place is None else [place]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -40,6 +41,7 @@ from torchscan.runtime.root_names import RootNames
 from torchscan.runtime.second_look import is_looking_again
 from torchscan.runtime.trained_tensors import TrainedTensors
 from torchscan.runtime.training_checks import TrainingChecks
+from torchscan.runtime.training_thread import TrainingThread
 from torchscan.runtime.values import Listener
 from torchscan.runtime.wrapped_functions import wrap_function
 from torchscan.torch_versions import (
@@ -61,14 +63,15 @@ class NonFiniteGuard:
         """``model`` is the only one whose training is checked; None: every one."""
         #: the inspection of one module that goes on beside the guard
         self.inspection = InspectionLink()
-        self._calls = RootCalls()
+        self._thread = TrainingThread(model)
+        self._calls = RootCalls(self._thread)
         self._tensors = TrainedTensors(self._calls, model)
         self._names = RootNames(self._calls, self.inspection)
         self._log = FindingLog(listener, self._calls, self._tensors, self._names, self.inspection)
         self._checks = TrainingChecks(self._calls, self._tensors, self._names, self._log)
         self._lines = LineNotes()
         #: optimizers whose steps go on
-        self._stepping: list[Optimizer] = []
+        self._stepping: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         #: the optimizer whose step a GradScaler runs or skips
         self._scaled_optimizer: Optimizer | None = None
         self._has_stepped = False
@@ -109,6 +112,7 @@ class NonFiniteGuard:
             first_skipped=skipped[0] if skipped else None,
             findings=tuple(self._log.findings),
             nonfinite_steps=self._log.num_bad_steps,
+            unchecked_threads=tuple(sorted(self._thread.unchecked)),
         )
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
@@ -124,6 +128,7 @@ class NonFiniteGuard:
             register_optimizer_step_pre_hook(self._before_update),
             register_optimizer_step_post_hook(self._after_update),
         )
+        self._lines.start()
         names, name = RUNS_BACKWARD
         scaler: Any = torch.amp.GradScaler
         assign_method = partial(setattr, scaler)
@@ -142,11 +147,13 @@ class NonFiniteGuard:
         self._compiler.close()
         for handle in self._handles:
             handle.remove()
-        for put_back in reversed(self._wrapped):
-            put_back()
+        self._lines.finish()
+        for undo in self._wrapped:
+            undo()
         self._wrapped.clear()
         self._checks.on_device.read(waits=True)
         self._calls.recent.clear()
+        self._stepping.clear()
 
     def _go_on(self) -> None:
         if not self.is_started:
@@ -165,12 +172,14 @@ class NonFiniteGuard:
         forget_hooks(self._at_start, self._at_end)
 
     def _is_off(self) -> bool:
-        return not self.is_started or self._is_blind() or os.getpid() != self._process
+        return self._is_blind() or not self._thread.is_here()
 
     def _is_blind(self) -> bool:
         """Return whether what runs now is not part of a training step of the user's."""
         return (
             self._is_busy
+            or not self.is_started
+            or os.getpid() != self._process
             or is_dynamo_compiling()
             or is_recording()
             or is_looking_again()
@@ -202,7 +211,7 @@ class NonFiniteGuard:
     # -- calls of modules ----------------------------------------------------------------------------------------------
 
     def _note_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if self._is_blind():
+        if self._is_blind() or not self._thread.begin_call(module):
             return
         try:
             call = self._calls.begin(module, args)
@@ -241,8 +250,10 @@ class NonFiniteGuard:
     def _run_backward(self, run: Callable[..., Any], tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> Any:
         """Run a backward pass, in place of torch's function, and check the loss before and the gradients after it."""
         if self._is_off() or is_in_backward_pass():
+            self._thread.note_unchecked()
             return run(tensors, *args, **kwargs)
         self._lines.switch_off()
+        keeps_graph = bool(kwargs.get("retain_graph", args[1] if len(args) > 1 else False))
         graph = None
         with self._check_safely():
             if self._calls.is_open() and not any(map(is_running, self._calls.open_modules())):
@@ -254,10 +265,8 @@ class NonFiniteGuard:
                 if kwargs.get("accumulate_grad", True):
                     self._checks.check_gradients(graph)
                 graph.close()
-        if self.is_started:
+        if keeps_graph or self._calls.await_gradient():
             self._lines.switch_on()
-        else:
-            self._lines.switch_off()
         return result
 
     # -- optimizers ----------------------------------------------------------------------------------------------------
@@ -266,7 +275,7 @@ class NonFiniteGuard:
         if self._is_off():
             return
         self._has_stepped = True
-        self._stepping.append(optimizer)
+        self._stepping.add(optimizer)
         self._tensors.add_optimizer(optimizer)
         if optimizer is self._scaled_optimizer or not self._checks.has_finite_gradients(optimizer):
             return
@@ -276,7 +285,7 @@ class NonFiniteGuard:
     def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
         if self._is_off() or optimizer not in self._stepping:
             return
-        self._stepping.remove(optimizer)
+        self._stepping.discard(optimizer)
         if not self._tensors.is_trained_by(optimizer):
             return
         with self._check_safely():

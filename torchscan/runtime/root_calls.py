@@ -1,7 +1,7 @@
 """Calls of modules outside of other calls: models, parts that a script calls one by one, loss modules.
 
 What a call is given is kept until its gradients have been used, so that it can be repeated if something is not finite. Results
-of other calls are referred to weakly: keeping them would keep activations.
+of other calls are referred to weakly: keeping them would keep activations. So is what calls without a graph are given.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torchscan.recording.bookkeeping.containers import tensors_in
 from torchscan.recording.call_tree import Given, is_in_backward_pass
 from torchscan.runtime.finiteness import version_of
+from torchscan.runtime.training_thread import TrainingThread
 from torchscan.torch_versions import is_capturing, next_node
 
 #: calls that are remembered at once
@@ -28,14 +29,14 @@ _MAX_INPUT_BYTES = 2**30
 
 
 class _Weak:
-    """An argument that is the result of something else."""
+    """An argument that is the result of something else, or of a call without a graph."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = weakref.ref(tensor)
 
 
 class _NotKept:
-    """An argument that is too large to keep, or in a container with results of other calls."""
+    """An argument that is too large to keep, or a container that would keep what must not be kept."""
 
 
 class ModuleSteps:
@@ -53,6 +54,8 @@ class ModuleSteps:
         self.begun = 0
         #: True once a backward pass has reached the step that goes on
         self.is_reached = True
+        #: number of the thread that called it last
+        self.thread = threading.get_ident()
 
     def begin(self) -> int:
         """Return the step number of a call that begins now."""
@@ -102,6 +105,13 @@ class RootCall:
                 self._graph = weakref.ref(hook)
         if self.has_graph:
             self.steps.note_graph(self.step)
+        else:
+            self._release_inputs()
+
+    def _release_inputs(self) -> None:
+        """Refer weakly to what the call was given: without a graph, nothing says when it is no longer needed."""
+        self.args = tuple(map(_weak, self.args))
+        self.kwargs = {name: _weak(value) for name, value in self.kwargs.items()}
 
     @property
     def awaits_gradient(self) -> bool:
@@ -145,9 +155,10 @@ class _Gradient:
 
 
 class RootCalls:
-    """The calls that a second look may need."""
+    """The calls that a second look may need, all in one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, thread: TrainingThread) -> None:
+        self.thread = thread
         self.recent: list[RootCall] = []
         self._steps: dict[int, ModuleSteps] = {}
         #: by thread
@@ -166,6 +177,7 @@ class RootCalls:
         if is_in_backward_pass():  # a checkpoint runs it again
             return None
         call = RootCall(module, self.steps_of(module), args)
+        call.steps.thread = thread
         self._open[thread] = call, 1
         return call
 
@@ -184,7 +196,8 @@ class RootCalls:
         del self._open[thread]
         call.close(kwargs, result)
         with self._lock:
-            others = [each for each in self.recent if each.awaits_gradient or each.module() is not module]
+            known = [each for each in self.recent if each.thread == call.thread]
+            others = [each for each in known if each.awaits_gradient or each.module() is not module]
             self.recent = [*others, call][-_MAX_CALLS:]
         return call
 
@@ -192,6 +205,10 @@ class RootCalls:
         """Release calls whose gradients have been used."""
         with self._lock:
             self.recent = [each for each in self.recent if each.awaits_gradient]
+
+    def await_gradient(self) -> bool:
+        """Return whether a backward pass can still reach a call."""
+        return any(each.awaits_gradient for each in self.recent)
 
     def is_open(self) -> bool:
         """Return whether a call goes on in this thread."""
@@ -222,9 +239,9 @@ class RootCalls:
         return known
 
     def modules(self) -> Iterator[ModuleSteps]:
-        """Yield the roots with parameters, with their steps."""
+        """Yield the roots with parameters that the thread has called, with their steps."""
         for each in list(self._steps.values()):
-            if each.has_parameters and each.module() is not None:
+            if each.thread == self.thread.number and each.has_parameters and each.module() is not None:
                 yield each
 
     def trained(self) -> list[ModuleSteps]:
@@ -243,6 +260,12 @@ def _kept(value: Any) -> Any:
         return value if value.nbytes <= _MAX_INPUT_BYTES else _NotKept()
     has_results = any(each.grad_fn is not None for each in tensors_in(value))
     return _NotKept() if has_results else value
+
+
+def _weak(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return _Weak(value)
+    return _NotKept() if tensors_in(value) else value
 
 
 def _alive(value: Any) -> Any:

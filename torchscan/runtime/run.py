@@ -184,6 +184,8 @@ class RunFacts(Result, Inspected):
     checked_steps: int | None = None
     #: modules that train, if there are several, with the steps in which each was checked
     trained: tuple[CheckedModule, ...] = ()
+    #: names of threads that trained as well and were not checked: only the first thread that trains is
+    unchecked_threads: tuple[str, ...] = ()
     #: steps that a GradScaler skipped because scaled gradients overflowed, and the first of them
     skipped_steps: int = 0
     first_skipped: int | None = None
@@ -208,6 +210,7 @@ class RunFacts(Result, Inspected):
             nonfinite_steps=max(self.nonfinite_steps, checked.nonfinite_steps),
             checked_steps=checked.checked_steps,
             trained=checked.trained,
+            unchecked_threads=checked.unchecked_threads,
             skipped_steps=checked.skipped_steps,
             first_skipped=checked.first_skipped,
         )

@@ -14,6 +14,7 @@ from torch.optim.optimizer import Optimizer
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.runtime.finiteness import is_readable, look_at
 from torchscan.runtime.root_calls import ModuleSteps, RootCalls
+from torchscan.runtime.training_thread import is_same_or_part
 
 
 class TensorOwner(NamedTuple):
@@ -33,7 +34,8 @@ class TrainedTensors:
         """``model`` is the only one whose training is checked; None: every one."""
         self._calls = calls
         self._only = None if model is None else weakref.ref(model)
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        #: with the numbers of the threads that they run in
+        self._threads_by_optimizer: weakref.WeakKeyDictionary[Optimizer, int | None] = weakref.WeakKeyDictionary()
         #: steps of optimizers, by identity
         self._num_updates: Counter[int] = Counter()
         #: by optimizer: the number of its parameters, and whether it trains the model that is checked
@@ -57,7 +59,7 @@ class TrainedTensors:
 
     def list_parameters(self) -> list[Tensor]:
         """Return the parameters that optimizers update or, as long as none has, those of the modules that were called."""
-        trained = [optimizer for optimizer in self._optimizers if self.is_trained_by(optimizer)]
+        trained = [optimizer for optimizer in self._optimizers() if self.is_trained_by(optimizer)]
         return list(chain.from_iterable(map(parameters_of, trained))) or list(self.iter_parameters())
 
     def iter_parameters(self) -> Iterator[Tensor]:
@@ -66,6 +68,11 @@ class TrainedTensors:
             module = steps.module()
             if module is not None and self._is_checked(module):
                 yield from module.parameters()
+
+    def known_parameters(self) -> Iterator[Tensor]:
+        """Yield the parameters of modules and optimizers, some of them twice."""
+        yield from self.iter_parameters()
+        yield from self.list_parameters()
 
     def iter_buffers(self) -> Iterator[Tensor]:
         """Yield the buffers of the modules that have begun a step."""
@@ -76,15 +83,18 @@ class TrainedTensors:
 
     def _is_checked(self, module: nn.Module) -> bool:
         only = None if self._only is None else self._only()
-        if only is None or module is only:
-            return True
-        return any(each is only for each in module.modules()) or any(each is module for each in only.modules())
+        return only is None or is_same_or_part(module, only)
 
     # -- optimizers ------------------------------------------------------------------------------------------------------
 
     def add_optimizer(self, optimizer: Optimizer) -> None:
         """Check the parameters of this optimizer as well."""
-        self._optimizers.add(optimizer)
+        self._threads_by_optimizer[optimizer] = self._calls.thread.number
+
+    def _optimizers(self) -> list[Optimizer]:
+        """Return the optimizers of the thread that is checked."""
+        number = self._calls.thread.number
+        return [optimizer for optimizer, thread in list(self._threads_by_optimizer.items()) if thread == number]
 
     def is_trained_by(self, optimizer: Optimizer) -> bool:
         """Return whether an optimizer updates parameters that are checked."""
@@ -111,7 +121,7 @@ class TrainedTensors:
         module = None if steps is None else steps.module()
         if module is None:
             return None
-        for optimizer in self._optimizers:
+        for optimizer in self._optimizers():
             if _has_one_of(parameters_of(optimizer), module.parameters()):
                 return self.num_updates_by(optimizer)
         return None
@@ -152,7 +162,7 @@ class TrainedTensors:
 
     def is_spoilt(self) -> bool:
         """Return whether parameters that have been reported are still not finite."""
-        return any(self.is_known_bad(each) and not look_at(each).is_fine for each in self.iter_parameters())
+        return any(self.is_known_bad(each) and not look_at(each).is_fine for each in self.known_parameters())
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
