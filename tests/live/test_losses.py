@@ -11,6 +11,7 @@ import pytest
 from torchscan.live.ledger import Ledger, has_worker, ledger_of, lock_for_worker, read_ledger
 from torchscan.live.losses import Losses, LostSteps, describe_lost, lost_from, lost_step
 from torchscan.live.settling import settled_about
+from torchscan.live.worker import reason_of
 
 
 def lost_steps(*steps: int, why: str = "why") -> Losses:
@@ -133,3 +134,13 @@ def test_a_ledger_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic link"):
         Ledger(path)
     assert (tmp_path / "other").read_text() == "precious"
+
+
+def test_looking_for_the_reason_of_a_failure_overwrites_no_file(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("precious")
+    (tmp_path / f".torchscan-{os.getpid()}").symlink_to(tmp_path / "other")
+    path = tmp_path / "rank0.sqlite"
+    path.touch()
+    assert reason_of(path, OSError("it failed")) == "it failed"
+    assert (tmp_path / "other").read_text() == "precious"
+    assert len(list(tmp_path.iterdir())) == 3

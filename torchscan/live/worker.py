@@ -298,9 +298,14 @@ def reason_of(path: Path, error: Exception) -> str:
 
 def _tried(path: Path) -> int | None:
     """Return the number of the error that writing to the folder raises, or None if it works."""
-    probe = path.with_name(f".torchscan-{os.getpid()}")
+    # a file of its own: nobody can have put a link to another one in its place
+    probe = path.with_name(f".torchscan-{os.urandom(8).hex()}")
     try:
-        with probe.open("wb", buffering=0) as file:
+        number = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        return error.errno
+    try:
+        with open(number, "wb", buffering=0) as file:
             written = file.write(_PROBE)
             file.write(_PROBE[written:])  # where a part was written, now the error comes
         return None
