@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from torchscan.live.channel import Outlet, take_files
+from torchscan.live.descriptors import socket_pair
 from torchscan.live.ledger import Ledger, has_worker, ledger_of, lock_for_worker, read_ledger
 from torchscan.live.losses import Losses, LostSteps, describe_lost, lost_from, lost_step
 from torchscan.live.settling import settled_about
@@ -79,6 +81,19 @@ def test_a_worker_holds_its_lock_until_it_ends(tmp_path: Path) -> None:
     assert lock_for_worker(path) is None
     os.close(lock)
     assert not has_worker(path)
+
+
+def test_what_a_worker_starts_does_not_keep_its_lock(tmp_path: Path) -> None:
+    ours, theirs = socket_pair()
+    outlet, lock = Outlet(), lock_for_worker(tmp_path / "rank0.sqlite")
+    assert lock is not None
+    with ours, theirs:
+        outlet.send_files(ours, lock)
+        taken = take_files(theirs)
+    assert [os.get_inheritable(number) for number in taken] == [False, False]
+    for number in (lock, *taken):
+        os.close(number)
+    outlet.close()
 
 
 HEAD = struct.Struct("<16s16sQQQ")

@@ -240,7 +240,8 @@ class Worker:
         self._session["is_settled"] = True
         ended: dict[str, Any] = {}
         if not self._is_over:
-            ended = {"ended": self._parent.ended_at or time.time()}
+            self._parent.note_gone()
+            ended = {"ended": self._parent.ended_at}
             with contextlib.suppress(StoreError):
                 self._store.note("the training process ended without closing the run")
         self._keep({**ended, **self._accounts()})
