@@ -57,8 +57,8 @@ def each_step(run: WatchedRun, phase: Any) -> Iterator[tuple[str, int, Distribut
             yield series.said, step, found
 
 
-def until(is_so: Callable[[], object], seconds: float = 20.0) -> float:
-    """How long it took, on a machine that may be busy."""
+def until(is_so: Callable[[], object], seconds: float = 240.0) -> float:
+    """How long it took, on a machine that may be so busy that it has little time for a worker, which is nice."""
     start = time.monotonic()
     while not is_so() and time.monotonic() < start + seconds:
         time.sleep(0.02)
@@ -92,10 +92,10 @@ def killed(folder: Path, sink: str, is_there: Callable[[], object], before: str 
         assert trainer.stdout is not None
         worker = int(trainer.stdout.readline())
         try:
-            until(is_there, 60)
+            until(is_there)
         finally:
             trainer.send_signal(signal.SIGKILL)
-    return worker, until(lambda: not is_alive(worker), 120)  # it writes what was trained before
+    return worker, until(lambda: not is_alive(worker))  # it writes what was trained before
 
 
 # -- what all have in common ---------------------------------------------------------------------------------------------
