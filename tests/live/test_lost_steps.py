@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -18,7 +20,7 @@ import torch
 from torch import nn
 
 import torchscan
-from tests.live.test_watcher import HERE, net, told, train
+from tests.live.test_watcher import HERE, net, told, train, without_waiting
 from torchscan import InputError, Sink, TensorBoard, WandB, watch
 from torchscan.cli.main import main
 from torchscan.live import channel, process, starting
@@ -107,6 +109,68 @@ def test_a_worker_that_is_killed_is_followed_by_another(tmp_path: Path) -> None:
     assert texts == ["the process that writes the run has ended (SIGKILL): another one continues where it stopped"]
     run = torchscan.open_run(tmp_path / "run")
     assert (run.steps(), watcher.dropped, run.missing) == (list(range(7)), 0, ())
+
+
+@slow
+def test_a_reader_that_looks_for_a_worker_does_not_prevent_another_one(tmp_path: Path) -> None:
+    """It holds the worker's lock for a moment; here, for some steps."""
+    model, run = net(), tmp_path / "run"
+    with told() as texts, watch(model, run, every=1, start="fork") as watcher:
+        train(model, 2)
+        with open(run / "rank0.ledger", "rb") as ledger:
+            os.kill(watcher._process.number, signal.SIGKILL)
+            fcntl.flock(ledger, fcntl.LOCK_SH)
+            train(model, 3)
+        train(model, 5)
+    assert texts == ["the process that writes the run has ended (SIGKILL): another one continues where it stopped"]
+    assert (torchscan.open_run(run).steps(), watcher.dropped) == (list(range(10)), 0)
+
+
+@slow
+def test_a_worker_that_ends_too_early_is_told_of_and_all_steps_are_counted(tmp_path: Path) -> None:
+    """It takes training for over: its line ends, as a process that was forked from the trainer can make it do."""
+    with told() as texts, watch(model := net(), tmp_path / "run", every=1, start="fork") as watcher:
+        train(model, 5)
+        watcher._process.line.socket.shutdown(socket.SHUT_WR)
+        watcher._process._wait(60)
+        train(model, 5)
+    run = torchscan.open_run(tmp_path / "run")
+    assert "ended too early: no more steps are recorded; training is not affected" in texts[0]
+    assert watcher.dropped == 10 - len(run.steps()) == sum(each.count for each in run.lost) >= 5
+    assert f"{watcher.dropped} sampled steps are not in the run" in " ".join(run.missing)
+    assert (run.about["closed"], run.about["reached"], run.about["ended"]) == (True, 10, None)
+
+
+SERVED = """
+    import sys, torch, torchscan
+    from torch import nn
+
+    if __name__ == "__main__":
+        model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
+        with torchscan.watch(model, sys.argv[1], every=1, start=sys.argv[2]) as watcher:
+            for step in range(40):
+                model(torch.rand(8, 4)).square().mean().backward()
+                if step == 20:
+                    worker = watcher._process
+                    while worker._outlet.num_steps_left and worker._wait(0.2) is None:
+                        continue
+                    worker._wait(1)
+        print(watcher.dropped)
+"""
+
+
+@slow
+@pytest.mark.parametrize("start", ["fork", "forkserver"])
+def test_steps_where_the_system_does_not_tell_of_a_process_s_end(start: str, tmp_path: Path) -> None:
+    """Only Linux has ``pidfd_open``; the parent of a worker that a fork server has forked is that server."""
+    (tmp_path / "sitecustomize.py").write_text("import os\nvars(os).pop('pidfd_open', None)\n")
+    (tmp_path / "train.py").write_text(textwrap.dedent(SERVED))
+    call = [sys.executable, str(tmp_path / "train.py"), str(tmp_path / "run"), start]
+    path = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(HERE)])}
+    done = subprocess.run(call, cwd=HERE, capture_output=True, text=True, check=False, env=os.environ | path)  # noqa: S603
+    assert (done.stdout, without_waiting(done.stderr)) == ("0\n", [])
+    run = torchscan.open_run(tmp_path / "run")
+    assert (run.steps(), run.missing) == (list(range(40)), ())
 
 
 @slow

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import torchscan
 from tests.browsing import opened
-from tests.live.test_watcher import HERE, is_alive, net, told, train
+from tests.live.test_watcher import HERE, is_alive, net, told, train, without_waiting
 from torchscan import Distribution, InputError, MLflow, Seen, Series, Sink, TensorBoard, Video, WandB, WatchedRun, watch
 from torchscan.live.bins import bounds, quantiles
 from torchscan.live.sinks import colours, figures, frames, weights_and_biases
@@ -57,8 +57,8 @@ def each_step(run: WatchedRun, phase: Any) -> Iterator[tuple[str, int, Distribut
             yield series.said, step, found
 
 
-def until(is_so: Callable[[], object], seconds: float = 20.0) -> float:
-    """How long it took, on a machine that may be busy."""
+def until(is_so: Callable[[], object], seconds: float = 240.0) -> float:
+    """How long it took, on a machine that may be so busy that it has little time for a worker, which is nice."""
     start = time.monotonic()
     while not is_so() and time.monotonic() < start + seconds:
         time.sleep(0.02)
@@ -92,10 +92,10 @@ def killed(folder: Path, sink: str, is_there: Callable[[], object], before: str 
         assert trainer.stdout is not None
         worker = int(trainer.stdout.readline())
         try:
-            until(is_there, 60)
+            until(is_there)
         finally:
             trainer.send_signal(signal.SIGKILL)
-    return worker, until(lambda: not is_alive(worker), 120)  # it writes what was trained before
+    return worker, until(lambda: not is_alive(worker))  # it writes what was trained before
 
 
 # -- what all have in common ---------------------------------------------------------------------------------------------
@@ -673,7 +673,7 @@ def test_what_is_defined_in_the_user_s_program(start: str, tmp_path: Path) -> No
     (tmp_path / "train.py").write_text(textwrap.dedent(SCRIPT))
     call = [sys.executable, "-W", "error", str(tmp_path / "train.py"), str(tmp_path), start]
     done = subprocess.run(call, capture_output=True, text=True, check=False, cwd=HERE)  # noqa: S603
-    assert done.stderr == ""
+    assert without_waiting(done.stderr) == []
     lines = [line.split() for line in (tmp_path / "lines").read_text().splitlines()]
     assert [step for step, _ in lines] == ["0", "1", "2"]
     assert max(float(value) for _, value in lines) == float(done.stdout)

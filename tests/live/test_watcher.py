@@ -64,6 +64,11 @@ def told() -> Iterator[list[str]]:
     texts += [str(each.message) for each in said]
 
 
+def without_waiting(errors: str) -> list[str]:
+    """Lines on standard error, without those that a machine that is busy adds: close() waits for the worker."""
+    return [line for line in errors.splitlines() if not line.endswith("is still being written; Ctrl-C ends the wait")]
+
+
 @pytest.fixture(autouse=True)
 def _no_hooks_are_left() -> Iterator[None]:
     before = len(hooks_of_torch._global_forward_pre_hooks), len(hooks_of_torch._global_forward_hooks)

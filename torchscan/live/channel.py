@@ -121,6 +121,8 @@ def take_files(end: socket.socket) -> tuple[int, int]:
     _, numbers, _, _ = socket.recv_fds(end, 1, 2)
     if len(numbers) != 2:
         raise EOFError("the training process has ended")
+    for number in numbers:  # what a sink starts would keep the lock
+        os.set_inheritable(number, False)
     return numbers[0], numbers[1]
 
 
@@ -234,6 +236,12 @@ class Outlet:
         """Steps that the worker has not finished with."""
         self._free_taken()
         return sum(each.is_step for each in self._unread)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the worker has finished with all that was put or waits."""
+        self._free_taken()
+        return not self._unread and not self._waiting
 
     def close(self) -> None:
         """Close the memory; nothing can be put after that."""

@@ -7,9 +7,11 @@ beginning, so that it can be written where the disk is full, and the reason of t
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from typing import Any
 
 from torchscan.live.descriptors import above_standard
 from torchscan.live.schema import Phase
+from torchscan.live.validation import MAX_INTEGER, BrokenRunError, about_of_run, is_plain_file, json_of
 
 _SIZE = 4096
 _MAGIC = b"torchscan ledger"
@@ -25,6 +28,8 @@ _MAGIC = b"torchscan ledger"
 _HEAD = struct.Struct("<16s16sQQQ")
 #: where the worker's text begins
 _TEXT = 256
+#: without waiting for the other end of a pipe
+_AT_ONCE = os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,23 +84,31 @@ def ledger_of(store: Path) -> Path:
 def read_ledger(store: Path) -> Entry | None:
     """Return what the ledger beside a store says, or None if there is none that can be read."""
     try:
-        with ledger_of(store).open("rb") as file:
-            data = file.read(_SIZE)
+        file = _opened_to_read(store)
     except OSError:
         return None
+    with open(file, "rb") as reader:
+        data = reader.read(_SIZE)
     if len(data) < _SIZE or not data.startswith(_MAGIC):
         return None
     _, session, number, step, is_evaluation = _HEAD.unpack_from(data)
-    about: Any = None
-    with contextlib.suppress(ValueError):
-        about = json.loads(data[_TEXT:].rstrip(b"\0") or b"{}")
+    if max(number, step) > MAX_INTEGER or is_evaluation > 1:
+        return None
     return Entry(
         session=session.rstrip(b"\0").decode(errors="replace"),
         num_begun=number,
         phase="eval" if is_evaluation else "train",
         step=step,
-        about=about if isinstance(about, dict) else {},
+        about=_about_in(data[_TEXT:].rstrip(b"\0")),
     )
+
+
+def _about_in(text: bytes) -> dict[str, Any]:
+    """Return what the worker has written, or nothing if a worker writes nothing like it."""
+    with contextlib.suppress(UnicodeDecodeError, BrokenRunError):
+        about = json_of(text.decode()) if text else {}
+        return about_of_run(about) if isinstance(about, dict) else {}
+    return {}
 
 
 def lock_for_worker(store: Path) -> int | None:
@@ -115,13 +128,28 @@ def lock_for_worker(store: Path) -> int | None:
 
 
 def _opened(store: Path) -> int:
-    return above_standard(os.open(ledger_of(store), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    """Open the ledger to write; through a link, another file would be written."""
+    return _plain(os.open(ledger_of(store), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | _AT_ONCE, 0o644))
+
+
+def _opened_to_read(store: Path) -> int:
+    if not is_plain_file(ledger_of(store)):  # opening a device may do something
+        raise OSError(errno.EINVAL, "not a file")
+    return _plain(os.open(ledger_of(store), os.O_RDONLY | _AT_ONCE))
+
+
+def _plain(number: int) -> int:
+    """Return an open file under a number above 2, and refuse pipes and devices."""
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "its ledger is not a file")
+    return above_standard(number)
 
 
 def has_worker(store: Path) -> bool:
     """Return whether a worker is writing, or still has to."""
     try:
-        number = os.open(ledger_of(store), os.O_RDONLY | os.O_CLOEXEC)
+        number = _opened_to_read(store)
     except OSError:
         return False
     try:

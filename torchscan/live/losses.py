@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torchscan.live.schema import Phase
+from torchscan.live.validation import MAX_INTEGER
 
 #: ranges that are kept apart; beyond that, neighbors of the same reason become one
 _MAX_RANGES = 32
@@ -126,7 +127,7 @@ def _lost_from(data: object) -> LostSteps | None:
     numbers = [data.get(name) for name in ("first", "last", "count")]
     if phase not in ("train", "eval") or not isinstance(why, str):
         return None
-    if any(type(number) is not int or number < 0 for number in numbers):
+    if any(type(number) is not int or not 0 <= number <= MAX_INTEGER for number in numbers):
         return None
     first, last, count = (int(str(number)) for number in numbers)
     return LostSteps(phase=phase, first=first, last=last, count=count, why=why[:_MAX_WHY])

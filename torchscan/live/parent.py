@@ -25,8 +25,13 @@ class Parent:
     def was_gone(self, seconds: float) -> bool:
         """Whether it ended so many seconds ago, or earlier."""
         if self._since is None and self._is_gone(0.0):
-            self.ended_at, self._since = time.time(), time.monotonic()
+            self.note_gone()
         return self._since is not None and time.monotonic() >= self._since + seconds
+
+    def note_gone(self) -> None:
+        """Note that it has ended: its end of the line is closed, which also shows of one that nobody has waited for."""
+        if self._since is None:
+            self.ended_at, self._since = time.time(), time.monotonic()
 
     def end_with_it(self) -> None:
         """From now on this process ends soon after it, whatever is going on here: a sink may wait for something."""
@@ -47,17 +52,26 @@ class Parent:
 
 def _whether_gone(number: int) -> Callable[[float], bool]:
     """After so many seconds, or as soon as it is."""
+    is_child = os.getppid() == number  # of a fork server it is not
 
-    def has_another_parent(seconds: float) -> bool:
+    def is_gone(seconds: float) -> bool:
         time.sleep(seconds)
-        return os.getppid() != number
+        return os.getppid() != number if is_child else not _is_there(number)
 
     if not hasattr(os, "pidfd_open"):  # only Linux has it
-        return has_another_parent
+        return is_gone
     try:
         file = os.pidfd_open(number)
     except ProcessLookupError:
         return lambda _: True
     except OSError:
-        return has_another_parent
+        return is_gone
     return lambda seconds: is_ready(file, seconds)
+
+
+def _is_there(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
+    return True

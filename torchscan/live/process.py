@@ -40,6 +40,8 @@ _PATIENCE = 20.0
 _FIRST_WORD, _NEXT_WORD = 10.0, 30.0
 #: seconds between two looks; a longer pause is not the worker's
 _LOOK, _LONGEST_LOOK = 0.01, 0.5
+#: seconds after a worker's end in which its lock may be held by whoever looks whether there is a worker
+_LOCK_PATIENCE = 10.0
 #: series in a message
 _NUM_SERIES = 2000
 
@@ -76,6 +78,8 @@ class Process:
         self._lost: list[LostSteps] | None = None
         self._is_gone = self._is_closed = self._has_ended = False
         self._num_restarts, self._taken_at_start = 0, 0
+        #: until when another worker may be started in place of the one that has ended
+        self._may_restart_until: float | None = None
         #: whether writing to the folder may wait for another machine, which training must not
         self._is_remote = is_remote(self.path)
         with contextlib.ExitStack() as undo:
@@ -256,7 +260,11 @@ class Process:
 
     def _hear(self) -> None:
         self._take_messages()
-        if not self.line.is_open and not (self._is_gone or self._has_ended):
+        if self._is_gone:
+            return
+        if self._has_ended and not self._is_closed:
+            self._give_up(" too early")
+        elif not self.line.is_open and not self._has_ended:
             self._note_end_of_worker()
 
     def _take_messages(self) -> None:
@@ -271,33 +279,42 @@ class Process:
 
     def _note_end_of_worker(self) -> None:
         """Start another worker, which continues with the memory, unless a restarted one made no progress."""
-        status = self._wait(0.1)
+        is_new = self._may_restart_until is None
+        status = self._wait(0.1 if is_new else 0.0)
         how = f" ({_signal_name(-status)})" if status is not None and status < 0 else ""
         has_got_on = self._outlet.counters.taken > self._taken_at_start
+        if (self._num_restarts and not has_got_on) or not self.path.exists():
+            self._give_up(how)
+            return
+        lock = self._lock_again()
+        if lock is not None:
+            self._may_restart_until = None
+            self._restart(lock, how)
+        elif is_new:
+            self._may_restart_until = time.monotonic() + _LOCK_PATIENCE
+        elif time.monotonic() > (self._may_restart_until or 0.0):
+            self._give_up(how)
+
+    def _give_up(self, how: str) -> None:
         self._is_gone = True
-        if has_got_on or not self._num_restarts:
-            lock = self._lock_again()
-            if lock is not None:
-                self._restart(lock)
-        if self._is_gone:
-            tell(f"the process that writes the run has ended{how}: no more steps are recorded; training is not affected")
-        else:
-            tell(f"the process that writes the run has ended{how}: another one continues where it stopped")
+        tell(f"the process that writes the run has ended{how}: no more steps are recorded; training is not affected")
 
     def _lock_again(self) -> int | None:
-        try:
-            return lock_for_worker(self.path) if self.path.exists() else None
-        except OSError:
-            return None
+        """Return the worker's lock, or None if somebody has it still: a page looks for a worker by it."""
+        with contextlib.suppress(OSError):
+            return lock_for_worker(self.path)
+        return None
 
-    def _restart(self, lock: int) -> None:
+    def _restart(self, lock: int, how: str) -> None:
         self._num_restarts += 1
         self.line.close()
         try:
             self._start_worker(lock)
-            self._is_gone = False
         except (OSError, InputError):
             _close_quietly(lock)
+            self._give_up(how)
+        else:
+            tell(f"the process that writes the run has ended{how}: another one continues where it stopped")
 
     # -- the end -------------------------------------------------------------------------------------
 
@@ -322,7 +339,7 @@ class Process:
             why = "close() was interrupted"
         if why:
             self._tell_of_left(why)
-        elif not self._has_ended:
+        elif self._is_gone or not self._has_ended or not self._outlet.is_empty:
             self._settle(step)
         self._tell_of_lost()
         self.line.close()
@@ -373,12 +390,17 @@ class Process:
         why = NO_WORKER if self.path.exists() else REMOVED
         with contextlib.suppress(StoreError), contextlib.closing(Reader(self.path)) as reader:
             about = reader.about()
+        if isinstance(about.get("session"), dict):  # a worker may have settled it too early
+            about["session"].pop("is_settled", None)
         settled = {**settled_by(entry, about, why), "closed": True, "reached": step}
+        if not settled.get("raised"):
+            settled["ended"] = None
         before = lost_from(about.get("lost"))
-        self._lost = [each for each in lost_from(settled.get("lost")) if each not in before]
+        new = [each for each in lost_from(settled.get("lost")) if each not in before]
+        self._lost = [*(self._lost or ()), *new]
         if why != REMOVED:
             with contextlib.suppress(StoreError):
-                Store(self.path, {name: settled[name] for name in ("session", "lost", "closed", "reached")}).close()
+                Store(self.path, {name: settled[name] for name in ("session", "lost", "closed", "ended", "reached")}).close()
 
     def _tell_of_lost(self) -> None:
         lost = self._untold.ranges if self._lost is None else self._lost

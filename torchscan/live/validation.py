@@ -170,6 +170,17 @@ def _optional(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or is_right(value)
 
 
+def _is_session(session: object) -> bool:
+    """Return whether it counts the steps of a session; those of earlier versions have fewer entries."""
+    if not isinstance(session, dict):
+        return False
+    last = session.get("last")
+    is_last = last is None or (
+        isinstance(last, list) and len(last) == 2 and last[0] in ("train", "eval") and _is_count(last[1])
+    )
+    return is_last and all(_is_count(session.get(name, 0)) for name in ("handled", "written", "lost"))
+
+
 #: checks of a run's description, by the name of an entry
 _ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "model": _is_text,
@@ -185,6 +196,7 @@ _ABOUT: Mapping[str, Callable[[Any], bool]] = {
     "ended": _optional(_is_time),
     "raised": _optional(_is_text),
     "reached": _is_count,
+    "session": _is_session,
 }
 
 

@@ -240,7 +240,8 @@ class Worker:
         self._session["is_settled"] = True
         ended: dict[str, Any] = {}
         if not self._is_over:
-            ended = {"ended": self._parent.ended_at or time.time()}
+            self._parent.note_gone()
+            ended = {"ended": self._parent.ended_at}
             with contextlib.suppress(StoreError):
                 self._store.note("the training process ended without closing the run")
         self._keep({**ended, **self._accounts()})
@@ -298,9 +299,14 @@ def reason_of(path: Path, error: Exception) -> str:
 
 def _tried(path: Path) -> int | None:
     """Return the number of the error that writing to the folder raises, or None if it works."""
-    probe = path.with_name(f".torchscan-{os.getpid()}")
+    # a file of its own: nobody can have put a link to another one in its place
+    probe = path.with_name(f".torchscan-{os.urandom(8).hex()}")
     try:
-        with probe.open("wb", buffering=0) as file:
+        number = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        return error.errno
+    try:
+        with open(number, "wb", buffering=0) as file:
             written = file.write(_PROBE)
             file.write(_PROBE[written:])  # where a part was written, now the error comes
         return None
