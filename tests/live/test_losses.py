@@ -107,7 +107,7 @@ def ledger_with(path: Path, *, begun: int = 10, step: int = 9, text: bytes = b"{
 
 
 @pytest.mark.parametrize("number", [{"begun": 2**64 - 1}, {"step": 2**64 - 1}])
-def test_numbers_that_no_run_reaches_are_no_ledger(number: dict[str, int], tmp_path: Path) -> None:
+def test_numbers_that_no_run_reaches_are_no_ledger(number: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "rank0.sqlite"
     ledger_with(path, **number)
     assert read_ledger(path) is None
