@@ -13,7 +13,8 @@ from torch.nn import functional as F
 from torch.nn.modules import module as torchs
 
 from torchscan import NonFiniteError
-from torchscan.inspection import inspect
+from torchscan.inspection import guard_of, inspect
+from torchscan.runtime import finiteness, loss_graph
 from torchscan.torch_versions import RUNS_BACKWARD
 
 
@@ -148,3 +149,38 @@ def test_anomaly_mode_of_the_users_stays_on() -> None:
         for _ in range(4):
             take(model, optimizer)
             assert torch.is_anomaly_enabled()
+
+
+def test_a_graph_that_is_kept_gathers_no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row of a Jacobian after the other goes through the same nodes."""
+    model, x = nn.Linear(4, 8), torch.rand(4, requires_grad=True)
+    ran: list[int] = []
+    note = loss_graph._Noted.__call__
+
+    def counted(self: loss_graph._Noted, made: object, given: object) -> None:
+        ran.append(1)
+        note(self, made, given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loss_graph._Noted, "__call__", counted)
+    guard = guard_of("record")
+    guard.start()
+    for row in model(x).tanh():
+        torch.autograd.grad(row, x, retain_graph=True)
+    guard.finish()
+    assert 0 < len(ran) <= 3 * 8  # tanh in each row, and the nodes that take a row
+
+
+def test_gradients_on_a_device_are_not_kept_in_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU stands in for the device: the values that are kept are those of a device."""
+    monkeypatch.setattr(loss_graph, "is_on_device", lambda _: True)
+    start = torch.rand(1000, requires_grad=True)
+    hidden = start * 2
+    loss = hidden.tanh().sum()
+    graph = loss_graph.LossGraph([loss], lambda _: False)
+    graph.follow()
+    loss.backward()
+    kept = [each for noted in graph._gradients.values() if isinstance(noted, list) for each in noted]
+    assert kept
+    assert all(each.numel() == 1 for each in kept)
+    assert graph.gradient_source() is None
+    assert finiteness.max_magnitudes_of([torch.tensor([1.0, math.nan]), torch.empty(0)])[0].isnan()

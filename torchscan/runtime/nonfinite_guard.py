@@ -248,11 +248,13 @@ class NonFiniteGuard:
             if self._calls.is_open() and not any(map(is_running, self._calls.open_modules())):
                 self._calls.forget_open()
             graph = self._checks.check_loss([each for each in tensors if isinstance(each, Tensor)])
-        result = run(tensors, *args, **kwargs)
-        if graph is not None:
-            with self._check_safely():
-                if kwargs.get("accumulate_grad", True):
+        try:
+            result = run(tensors, *args, **kwargs)
+            if graph is not None and kwargs.get("accumulate_grad", True):
+                with self._check_safely():
                     self._checks.check_gradients(graph)
+        finally:
+            if graph is not None:
                 graph.close()
         if self.is_started:
             self._lines.switch_on()
