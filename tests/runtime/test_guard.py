@@ -14,7 +14,7 @@ from torch.nn.modules import module as torchs
 
 from torchscan import NonFiniteError
 from torchscan.inspection import guard_of, inspect
-from torchscan.runtime import finiteness, loss_graph
+from torchscan.runtime import finiteness, loss_graph, training_checks
 from torchscan.torch_versions import RUNS_BACKWARD
 
 
@@ -184,3 +184,41 @@ def test_gradients_on_a_device_are_not_kept_in_the_backward_pass(monkeypatch: py
     assert all(each.numel() == 1 for each in kept)
     assert graph.gradient_source() is None
     assert finiteness.max_magnitudes_of([torch.tensor([1.0, math.nan]), torch.empty(0)])[0].isnan()
+
+
+class Breaking(nn.Module):
+    """A layer whose sixth call returns NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.num_calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.num_calls += 1
+        y = self.layer(x)
+        return (y * 0 - 1).log() if self.num_calls == 6 else y
+
+
+@pytest.mark.parametrize(("is_in_gradient", "said"), [(False, "the loss was NaN at"), (True, "the gradient of layer.weight")])
+def test_a_check_that_is_read_in_the_next_step_names_its_own(
+    is_in_gradient: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU stands in for the device. No place is claimed: parameters have changed since."""
+    monkeypatch.setattr(training_checks, "is_on_device", lambda _: True)
+    model = nn.Sequential() if is_in_gradient else Breaking()
+    if is_in_gradient:
+        model.layer = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with inspect(model, steps=1) as run:
+        for step in range(9):
+            optimizer.zero_grad()
+            loss = model(torch.ones(1, 2)).sum()
+            if is_in_gradient and step == 5:
+                loss.register_hook(lambda gradient: gradient * math.nan)
+            loss.backward()
+            optimizer.step()
+    (found,) = run.facts.nonfinite
+    assert found.step == 5
+    assert found.said.startswith(said)
+    assert "was made" not in found.said

@@ -16,6 +16,15 @@ from torchscan.runtime.finiteness import look_at, range_of
 Phase = Literal["forward", "backward", "input", "loss", "gradient", "optimizer", "update"]
 
 
+#: what a check comes before or after
+_WHEN = {
+    "backward": " after backward()",
+    "gradient": " before the optimizer's step",
+    "optimizer": " after the optimizer's step",
+    "update": " after the optimizer's step",
+}
+
+
 class Range(NamedTuple):
     """The values of one tensor: the least and greatest finite ones, and how many are not finite."""
 
@@ -79,6 +88,8 @@ class NonFinite:
     line: str | None = None
     #: why the operator is not known
     unknown: str | None = None
+    #: what a device has checked, as ``the loss``, if it was read after its step: then no place is known
+    checked: str | None = None
     #: why it may be another
     unsure: str | None = None
     #: what it was given just before
@@ -109,6 +120,9 @@ class NonFinite:
     @property
     def said(self) -> str:
         """The same without the step."""
+        if self.checked is not None:
+            by = "" if self.line is None else f" at {self.line}"
+            return f"{self.checked} was {self.what}{_WHEN.get(self.phase, '')}{by}{self._reasons()}"
         if self.phase in ("gradient", "optimizer"):
             return f"{self._said_of_optimizer()}{self._reasons()}"
         counted = f" ({' and '.join(_counted(self.nan, self.inf))} of {self.numel:,} values)" if self.numel else ""

@@ -17,7 +17,7 @@ from torchscan.recording.places import place_of_user
 from torchscan.runtime.backward_state import BackwardState
 from torchscan.runtime.device_checks import DeviceChecks
 from torchscan.runtime.finding_log import FindingLog
-from torchscan.runtime.finiteness import FINE, is_plain, is_readable, look_at
+from torchscan.runtime.finiteness import FINE, is_on_device, is_plain, is_readable, look_at
 from torchscan.runtime.gradient_explainer import GradientExplainer
 from torchscan.runtime.loss_explainer import LossExplainer
 from torchscan.runtime.loss_graph import LossGraph
@@ -63,7 +63,7 @@ class TrainingChecks:
         graph = LossGraph(tensors, self._calls.is_inside_model)
         self._state.line = place_of_user()
         losses, self._state.scale = self.scales.unscale(tensors)
-        if any(each.is_cuda for each in losses):
+        if any(map(is_on_device, losses)):
             self.on_device.send("loss", [(None, each) for each in losses], is_scaled=self.is_scaled)
         else:
             look = sum(map(look_at, filter(is_readable, losses)), FINE)
@@ -82,7 +82,7 @@ class TrainingChecks:
             state.note_spoilt(pairs)
             return
         state.note_versions(pairs)
-        if any(gradient.is_cuda for _, gradient in pairs):
+        if any(is_on_device(gradient) for _, gradient in pairs):
             self.on_device.send("backward", pairs, is_scaled=self.is_scaled)
             return
 
@@ -108,7 +108,7 @@ class TrainingChecks:
     def check_written(self, optimizer: Optimizer) -> None:
         """Check gradients that were written to since the backward pass."""
         written = self._state.find_written(parameters_of(optimizer))
-        if written and written[0][1].is_cuda:
+        if any(is_on_device(gradient) for _, gradient in written):
             self.on_device.send("gradient", written, is_scaled=self.is_scaled)
         elif not _are_finite([gradient for _, gradient in written]):
             self._update_explainer.explain_written(optimizer, written, self._state)
@@ -117,9 +117,10 @@ class TrainingChecks:
         """Check the parameters that an optimizer has updated, and buffers."""
         parameters = [each for each in parameters_of(optimizer) if not self._tensors.is_known_bad(each)]
         buffers = [each for each in self._tensors.iter_buffers() if not self._tensors.is_known_bad(each)]
-        if parameters and parameters[0].is_cuda:
-            pairs = [(each, each) for each in (*parameters, *buffers)]
-            self.on_device.send("optimizer", pairs, is_scaled=self.is_scaled)
+        if any(map(is_on_device, parameters)):
+            is_scaled = self.is_scaled
+            self.on_device.send("optimizer", _with_themselves(parameters), is_scaled=is_scaled)
+            self.on_device.send("update", _with_themselves(buffers), is_scaled=is_scaled)
         else:
             self._check_parameters(optimizer, parameters, buffers)
         self._tensors.note_update(optimizer)
@@ -158,6 +159,10 @@ def _are_finite(tensors: Sequence[Tensor]) -> bool:
     if plain and not math.isfinite(_sum_of_norms(plain)) and any(not look_at(each).is_fine for each in plain):
         return False
     return all(look_at(each).is_fine for each in others)
+
+
+def _with_themselves(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return [(each, each) for each in tensors]
 
 
 def _sum_of_norms(tensors: list[Tensor]) -> float:
