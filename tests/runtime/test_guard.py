@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -222,3 +223,42 @@ def test_a_check_that_is_read_in_the_next_step_names_its_own(
     assert found.step == 5
     assert found.said.startswith(said)
     assert "was made" not in found.said
+
+
+def train_on_two_losses(y: Tensor, model: nn.Module, value: float) -> None:
+    y.sum().backward(retain_graph=True)
+    (y * 0 + value).sqrt().sum().backward()
+
+
+def assign_gradients(y: Tensor, model: nn.Module, value: float) -> None:
+    parameters = list(model.parameters())
+    for parameter, gradient in zip(parameters, torch.autograd.grad(y.sum(), parameters), strict=True):
+        parameter.grad = gradient * math.sqrt(value) if value > 0 else gradient * math.nan
+
+
+def give_a_gradient(y: Tensor, model: nn.Module, value: float) -> None:
+    y.backward(torch.full_like(y, value if value > 0 else math.nan))
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        (train_on_two_losses, "by aten.sqrt"),
+        (assign_gradients, "the gradient of weight (4 NaN of 4) and of 1 more was not finite before SGD.step()"),
+        (give_a_gradient, "the first NaN was in the gradient that backward() was given"),
+    ],
+)
+def test_a_gradient_that_is_nan_is_not_charged_to_the_optimizer(
+    train: Callable[[Tensor, nn.Module, float], None], said: str
+) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with inspect(model, steps=1) as run:
+        for step in range(5):
+            optimizer.zero_grad()
+            train(model(torch.ones(3, 2)), model, -1.0 if step == 3 else 1.0)
+            optimizer.step()
+    found = run.facts.nonfinite[0]
+    assert found.step == 3
+    assert said in found.said
+    assert found.phase != "optimizer"

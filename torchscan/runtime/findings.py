@@ -90,6 +90,8 @@ class NonFinite:
     unknown: str | None = None
     #: what a device has checked, as ``the loss``, if it was read after its step: then no place is known
     checked: str | None = None
+    #: True for a gradient that the script has given to ``backward()``
+    is_given: bool = False
     #: why it may be another
     unsure: str | None = None
     #: what it was given just before
@@ -151,6 +153,8 @@ class NonFinite:
         step = f"{self.operator or 'the optimizer'}{'' if self.line is None else f' at {self.line}'}"
         if self.phase == "gradient":
             since = "" if self.then is None else f" at {self.then}"
+            if self.cause is not None:
+                return f"the gradient of {name}{of_root}{counted}{more} was not finite before {step}"
             return (
                 f"the gradient of {name}{of_root}{counted}{more} was not finite before {step}, though backward(){since} "
                 "produced finite ones: it was written to in between"
@@ -177,6 +181,8 @@ class NonFinite:
         }[self.phase]
 
     def _where_in_loss(self) -> str:
+        if self.is_given:
+            return "was in the gradient that backward() was given"
         if self.operator is None and self.unknown is None:
             return "came with the gradient, from what was computed from the model's result"
         module = f" in {self.type_name}," if self.type_name else ""

@@ -49,13 +49,20 @@ class LossGraph:
     def __init__(self, start: Iterable[Tensor], is_inside: Callable[[int], bool]) -> None:
         """Collect the nodes behind ``start``, up to those whose number ``is_inside`` a call of a module with parameters."""
         nodes: dict[Node, None] = {}
+        #: numbers of nodes that are inside of calls, where the search has ended
+        self.reached: list[int] = []
         waiting = [each.grad_fn for each in start]
         while waiting and len(nodes) < _MAX_NODES:
             node = waiting.pop()
-            if node is None or node in nodes or hasattr(node, "variable") or is_inside(node._sequence_nr()):
+            if node is None or node in nodes or hasattr(node, "variable"):
+                continue
+            if is_inside(node._sequence_nr()):
+                self.reached.append(node._sequence_nr())
                 continue
             nodes[node] = None
             waiting.extend(following for following, _ in node.next_functions)
+        #: True if there are more nodes than are followed
+        self.is_truncated = bool(waiting)
         self.nodes = sorted(nodes, key=_number_of)
         self.names = tuple(each.name() for each in self.nodes)
         self._index = {node: index for index, node in enumerate(self.nodes)}

@@ -244,13 +244,16 @@ class NonFiniteGuard:
             return run(tensors, *args, **kwargs)
         self._lines.switch_off()
         graph = None
+        is_stored = kwargs.get("accumulate_grad", True)
         with self._check_safely():
             if self._calls.is_open() and not any(map(is_running, self._calls.open_modules())):
                 self._calls.forget_open()
-            graph = self._checks.check_loss([each for each in tensors if isinstance(each, Tensor)])
+            losses = [each for each in tensors if isinstance(each, Tensor)]
+            given = [each for each in (args[0] if args else ()) if isinstance(each, Tensor)]
+            graph = self._checks.check_loss(losses, given, is_stored=is_stored)
         try:
             result = run(tensors, *args, **kwargs)
-            if graph is not None and kwargs.get("accumulate_grad", True):
+            if graph is not None and is_stored:
                 with self._check_safely():
                     self._checks.check_gradients(graph)
         finally:
@@ -270,10 +273,10 @@ class NonFiniteGuard:
         self._has_stepped = True
         self._stepping.append(optimizer)
         self._tensors.add_optimizer(optimizer)
-        if optimizer is self._scaled_optimizer or not self._checks.has_finite_gradients(optimizer):
+        if optimizer is self._scaled_optimizer or not self._checks.is_trained_by(optimizer):
             return
         with self._check_safely():
-            self._checks.check_written(optimizer)
+            self._checks.check_unread(optimizer)
 
     def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
         if self._is_off() or optimizer not in self._stepping:

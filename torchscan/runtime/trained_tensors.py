@@ -13,6 +13,7 @@ from torch.optim.optimizer import Optimizer
 
 from torchscan.recording.bookkeeping.inventory import type_name_of
 from torchscan.runtime.finiteness import is_readable, look_at
+from torchscan.runtime.loss_graph import LossGraph
 from torchscan.runtime.root_calls import ModuleSteps, RootCalls
 
 
@@ -45,13 +46,20 @@ class TrainedTensors:
 
     # -- which -----------------------------------------------------------------------------------------------------------
 
-    def awaits_gradient(self) -> bool:
-        """Return whether a call of the only model that is checked, or of one around it, has not got its gradient yet."""
+    def is_reached_by(self, graph: LossGraph) -> bool:
+        """Return whether a backward pass through a graph reaches a call of a module that is checked.
+
+        A graph with more nodes than are followed counts if such a call awaits its gradient.
+        """
         if self._only is None:
             return True
         for call in self._calls.recent:
-            module = call.module() if call.awaits_gradient else None
-            if module is not None and self._is_checked(module):
+            module = call.module()
+            if module is None or not self._is_checked(module):
+                continue
+            if any(map(call.made_node, graph.reached)):
+                return True
+            if graph.is_truncated and call.awaits_gradient:
                 return True
         return False
 

@@ -51,16 +51,25 @@ class TrainingChecks:
 
     # -- around the backward pass ----------------------------------------------------------------------------------------
 
-    def check_loss(self, tensors: Sequence[Tensor]) -> LossGraph | None:
-        """Check what a backward pass starts at.
+    def check_loss(
+        self,
+        tensors: Sequence[Tensor],
+        given: Sequence[Tensor],
+        *,
+        is_stored: bool,
+    ) -> LossGraph | None:
+        """Check what a backward pass starts at, and the gradients that it is ``given`` for that.
 
         Return the graph between that and the models, or None if the pass trains none of them.
+        Gradients of parameters are stored if ``is_stored``; ``torch.autograd.grad`` returns them.
         """
         self.on_device.read(waits=False)
-        self._state.has_finite_gradients = self._state.scale = None
-        if not self._tensors.awaits_gradient():
-            return None
+        self._state.scale = None
         graph = LossGraph(tensors, self._calls.is_inside_model)
+        if not self._tensors.is_reached_by(graph):
+            return None
+        if is_stored or self._state.has_finite_gradients is False:
+            self._state.has_finite_gradients = None
         self._state.line = place_of_user()
         losses, self._state.scale = self.scales.unscale(tensors)
         if any(map(is_on_device, losses)):
@@ -69,6 +78,11 @@ class TrainingChecks:
             look = sum(map(look_at, filter(is_readable, losses)), FINE)
             if not look.is_fine:
                 self._loss_explainer.explain(graph, look, losses)
+                self._state.has_finite_gradients = False
+                return graph
+            look = sum(map(look_at, filter(is_readable, given)), FINE)
+            if not look.is_fine and not self.is_scaled:
+                self._gradient_explainer.report_given(given, self._state.line)
                 self._state.has_finite_gradients = False
                 return graph
         graph.follow()
@@ -81,7 +95,7 @@ class TrainingChecks:
         if state.has_finite_gradients is False:  # nor is the loss finite
             state.note_spoilt(pairs)
             return
-        state.note_versions(pairs)
+        state.note_stored(pairs)
         if any(is_on_device(gradient) for _, gradient in pairs):
             self.on_device.send("backward", pairs, is_scaled=self.is_scaled)
             return
@@ -101,17 +115,22 @@ class TrainingChecks:
 
     # -- around the optimizer's step -------------------------------------------------------------------------------------
 
-    def has_finite_gradients(self, optimizer: Optimizer) -> bool:
-        """Return whether the gradients of an optimizer were finite after the backward pass, and are checked."""
-        return self._state.has_finite_gradients is True and self._tensors.is_trained_by(optimizer)
+    def check_unread(self, optimizer: Optimizer) -> None:
+        """Check gradients that were written to since they were last read."""
+        state = self._state
+        if state.has_finite_gradients is False:  # it has been reported, or a scaler skips the step
+            return
+        unread = state.find_unread(parameters_of(optimizer))
+        state.note_read(unread)
+        unread = [(each, gradient) for each, gradient in unread if not self._tensors.is_known_bad(each)]
+        if any(is_on_device(gradient) for _, gradient in unread):
+            self.on_device.send("gradient", unread, is_scaled=self.is_scaled)
+        elif not _are_finite([gradient for _, gradient in unread]):
+            self._update_explainer.explain_written(optimizer, unread, state)
 
-    def check_written(self, optimizer: Optimizer) -> None:
-        """Check gradients that were written to since the backward pass."""
-        written = self._state.find_written(parameters_of(optimizer))
-        if any(is_on_device(gradient) for _, gradient in written):
-            self.on_device.send("gradient", written, is_scaled=self.is_scaled)
-        elif not _are_finite([gradient for _, gradient in written]):
-            self._update_explainer.explain_written(optimizer, written, self._state)
+    def is_trained_by(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer updates parameters that are checked."""
+        return self._tensors.is_trained_by(optimizer)
 
     def check_update(self, optimizer: Optimizer) -> None:
         """Check the parameters that an optimizer has updated, and buffers."""
