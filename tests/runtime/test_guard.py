@@ -262,3 +262,39 @@ def test_a_gradient_that_is_nan_is_not_charged_to_the_optimizer(
     assert found.step == 3
     assert said in found.said
     assert found.phase != "optimizer"
+
+
+class Masked(nn.Module):
+    """Attention with a mask that is a parameter, or a buffer."""
+
+    def __init__(self, *, is_parameter: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        mask = torch.zeros(4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), -math.inf)
+        if is_parameter:
+            self.mask = nn.Parameter(mask, requires_grad=False)
+        else:
+            self.register_buffer("mask", mask)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.layer(x) @ x.T + self.mask).softmax(-1) @ x
+
+
+@pytest.mark.parametrize("is_parameter", [True, False])
+def test_infinities_of_a_mask_hide_no_nan(is_parameter: bool) -> None:
+    model = Masked(is_parameter=is_parameter)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with inspect(model, steps=1) as run:
+        for step in range(7):
+            optimizer.zero_grad()
+            loss = model(torch.rand(4, 4)).mean()
+            (loss * 0 + (-1 if step == 4 else 1)).log().backward()
+            if step == 4:
+                optimizer.zero_grad()
+            elif step == 6:
+                with torch.no_grad():
+                    model.mask.fill_(math.nan)
+            optimizer.step()
+    first, second = run.facts.nonfinite
+    assert (first.step, first.operator) == (4, "aten.log")
+    assert (second.step, second.phase, second.weights[0].name) == (6, "update", "mask")

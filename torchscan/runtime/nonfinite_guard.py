@@ -32,7 +32,6 @@ from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
 from torchscan.runtime.finding_log import FindingLog
 from torchscan.runtime.findings import CheckedModule, GuardFacts, NonFinite
-from torchscan.runtime.finiteness import is_readable, look_at
 from torchscan.runtime.inspection_link import InspectionLink
 from torchscan.runtime.line_notes import LineNotes
 from torchscan.runtime.root_calls import RootCall, RootCalls, is_capturing_here
@@ -221,9 +220,7 @@ class NonFiniteGuard:
         if call.steps.is_new:
             call.steps.is_new = False
             with self.inspection.ours():
-                buffers = filter(is_readable, module.buffers())
-                # infinities that are there from the start are masks
-                self._tensors.note_bad(each for each in buffers if not look_at(each).is_fine)
+                self._tensors.note_masks(module)
 
     def _note_end(self, module: nn.Module, _args: tuple[Any, ...], *rest: Any) -> None:
         if self._is_blind():

@@ -7,7 +7,7 @@ Each is one sum or one fused norm. A check that fails is explained by the module
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -134,24 +134,40 @@ class TrainingChecks:
 
     def check_update(self, optimizer: Optimizer) -> None:
         """Check the parameters that an optimizer has updated, and buffers."""
-        parameters = [each for each in parameters_of(optimizer) if not self._tensors.is_known_bad(each)]
-        buffers = [each for each in self._tensors.iter_buffers() if not self._tensors.is_known_bad(each)]
+        parameters, parameter_masks = self._split_masks(parameters_of(optimizer))
+        buffers, buffer_masks = self._split_masks(self._tensors.iter_buffers())
+        masks = parameter_masks + buffer_masks
         if any(map(is_on_device, parameters)):
             is_scaled = self.is_scaled
             self.on_device.send("optimizer", _with_themselves(parameters), is_scaled=is_scaled)
-            self.on_device.send("update", _with_themselves(buffers), is_scaled=is_scaled)
+            self.on_device.send("update", _with_themselves(buffers + masks), is_scaled=is_scaled)
         else:
-            self._check_parameters(optimizer, parameters, buffers)
+            self._check_parameters(optimizer, parameters, buffers, masks)
         self._tensors.note_update(optimizer)
         self._calls.release()
 
-    def _check_parameters(self, optimizer: Optimizer, parameters: list[Tensor], buffers: list[Tensor]) -> None:
+    def _split_masks(self, tensors: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the tensors that have not been reported, without and with infinities from the start."""
+        usual, masks = [], []
+        for tensor in tensors:
+            if not self._tensors.is_known_bad(tensor):
+                (masks if self._tensors.is_mask(tensor) else usual).append(tensor)
+        return usual, masks
+
+    def _check_parameters(
+        self,
+        optimizer: Optimizer,
+        parameters: list[Tensor],
+        buffers: list[Tensor],
+        masks: list[Tensor],
+    ) -> None:
         explainer, state = self._update_explainer, self._state
         if not _are_finite(parameters):
             bad = [each for each in parameters if not look_at(each).is_fine]
             explainer.explain_update(optimizer, bad, state)
         if not _are_finite(buffers):  # infinities may be a mask that was made anew
             explainer.explain_buffers([each for each in buffers if look_at(each).nan], state)
+        explainer.explain_buffers([each for each in masks if self._tensors.has_new_nan(each)], state)
         self._tensors.has_seen_finite = True
 
     def note_scaler_step(self, optimizer: Optimizer, *, has_stepped: bool) -> None:

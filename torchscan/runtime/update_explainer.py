@@ -16,7 +16,6 @@ from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.finiteness import look_at
 from torchscan.runtime.trained_tensors import TrainedTensors
 
-
 _NOT_STORED = "no completed backward() has stored it"
 
 
