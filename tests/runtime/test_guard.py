@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import threading
 import weakref
 from collections.abc import Callable
 
@@ -298,3 +299,66 @@ def test_infinities_of_a_mask_hide_no_nan(is_parameter: bool) -> None:
     first, second = run.facts.nonfinite
     assert (first.step, first.operator) == (4, "aten.log")
     assert (second.step, second.phase, second.weights[0].name) == (6, "update", "mask")
+
+
+class Locked(Breaking):
+    """A model that cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class OfList(Breaking):
+    """A model that is given a list."""
+
+    def forward(self, xs: list[Tensor]) -> Tensor:
+        return super().forward(xs[0])
+
+
+class OfKeyword(nn.Module):
+    """A model of the logarithm of a keyword argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, *, x: Tensor) -> Tensor:
+        return self.layer(x.log())
+
+
+def call_with_list(model: nn.Module, step: int) -> Tensor:
+    return model([torch.ones(1, 2, requires_grad=True) * 1])
+
+
+def call_with_buffer(model: nn.Module, step: int) -> Tensor:
+    buffer = torch.full((1, 2), -1.0 if step == 5 else 1.0)
+    loss = model(x=buffer).sum()
+    buffer.fill_(1.0)
+    return loss
+
+
+def call_plainly(model: nn.Module, step: int) -> Tensor:
+    return model(torch.ones(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "reason"),
+    [
+        (Locked, call_plainly, "its call cannot be repeated"),
+        (OfList, call_with_list, "its inputs are results of other calls, in a container"),
+        (OfKeyword, call_with_buffer, "its inputs have been written to since"),
+    ],
+)
+def test_a_call_that_cannot_be_repeated_is_named_with_the_reason(
+    make: Callable[[], nn.Module], call: Callable[[nn.Module, int], Tensor], reason: str
+) -> None:
+    model = make()
+    with inspect(model, steps=1) as run:
+        for step in range(6):
+            call(model, step).sum().backward()
+    (found,) = run.facts.nonfinite
+    assert found.step == 5
+    assert found.phase == "forward"
+    assert reason in str(found.unknown)
+    assert "is gone" in str(found.unsure)

@@ -35,7 +35,10 @@ class _Weak:
 
 
 class _NotKept:
-    """An argument that is too large to keep, or in a container with results of other calls."""
+    """An argument that is not kept, and the reason for that."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
 
 
 class ModuleSteps:
@@ -92,6 +95,7 @@ class RootCall:
         """Record the outputs of the call."""
         self.last_node = next_node()
         self.kwargs = {name: _kept(value) for name, value in kwargs.items()}
+        self.versions += [(weakref.ref(each), version_of(each)) for each in tensors_in(kwargs)]
         outputs = tensors_in(result)
         self.outputs = [weakref.ref(each) for each in outputs]
         for index, each in enumerate(outputs):
@@ -120,8 +124,9 @@ class RootCall:
         if any((tensor := reference()) is not None and version_of(tensor) != version for reference, version in self.versions):
             return "its inputs have been written to since"
         values = [*self.args, *self.kwargs.values()]
-        if any(isinstance(each, _NotKept) for each in values):
-            return "its inputs were too large to keep"
+        for value in values:
+            if isinstance(value, _NotKept):
+                return value.reason
         if any(isinstance(each, _Weak) and each.tensor() is None for each in values):
             return "its inputs are gone"
         return tuple(map(_alive, self.args)), {name: _alive(value) for name, value in self.kwargs.items()}
@@ -248,9 +253,12 @@ def _kept(value: Any) -> Any:
     if isinstance(value, Tensor):
         if value.grad_fn is not None:
             return _Weak(value)
-        return value if value.nbytes <= _MAX_INPUT_BYTES else _NotKept()
-    tensors = tensors_in(value)
-    return _NotKept() if any(each.grad_fn is not None for each in tensors) else value
+        if value.nbytes <= _MAX_INPUT_BYTES:
+            return value
+        return _NotKept("its inputs were too large to keep")
+    if any(each.grad_fn is not None for each in tensors_in(value)):
+        return _NotKept("its inputs are results of other calls, in a container")
+    return value
 
 
 def _alive(value: Any) -> Any:
