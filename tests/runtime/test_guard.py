@@ -362,3 +362,21 @@ def test_a_call_that_cannot_be_repeated_is_named_with_the_reason(
     assert found.phase == "forward"
     assert reason in str(found.unknown)
     assert "is gone" in str(found.unsure)
+
+
+def test_nodes_of_calls_that_are_no_longer_kept_are_the_models() -> None:
+    """Of 60 calls in a step, the NaN is made in the fifth."""
+    model = Breaking()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with inspect(model, steps=1) as run:
+        for step in range(3):
+            optimizer.zero_grad()
+            model.num_calls = 0 if step == 2 else 10
+            h = torch.zeros(1, 2)
+            for _ in range(60):
+                h = model(h)
+            h.sum().backward()
+            optimizer.step()
+    (found,) = run.facts.nonfinite
+    assert (found.step, found.phase) == (2, "forward")
+    assert found.operator is None

@@ -12,11 +12,12 @@ from torchscan.runtime.finding_log import FindingLog, describe_values
 from torchscan.runtime.findings import NonFinite, ranges_of
 from torchscan.runtime.finiteness import FINE, Look, is_readable, look_at
 from torchscan.runtime.loss_graph import LossGraph, operator_of
-from torchscan.runtime.root_calls import RootCall, RootCalls
+from torchscan.runtime.root_calls import MAX_CALLS, RootCall, RootCalls
 from torchscan.runtime.root_names import RootNames
 
 _REPEATED = "its call, repeated, made none"
 _IS_GONE = "the result of this call is gone, and a call before it, or the script after it, may have made it"
+_NOT_KEPT = f"it was in a call before the last {MAX_CALLS} calls, which alone are kept"
 _NO_NODE = "no node of the loss's graph keeps what would tell"
 
 
@@ -73,6 +74,16 @@ class LossExplainer:
         before = LossGraph([given], self._calls.is_inside_model)
         if before.nodes:
             self._log.report_step(self._describe_graph(before, look, [given]), call.steps)
+            return True
+        if before.reached and not any(map(self._calls.find_by_node, before.reached)):
+            found = describe_values(
+                "forward",
+                look,
+                given.numel(),
+                type_name=call.steps.type_name,
+                unknown=_NOT_KEPT,
+            )
+            self._log.report(found, call)
             return True
         found = describe_values(
             "input",

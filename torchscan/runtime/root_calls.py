@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,7 +21,9 @@ from torchscan.runtime.finiteness import version_of
 from torchscan.torch_versions import is_capturing, next_node
 
 #: calls that are remembered at once
-_MAX_CALLS = 32
+MAX_CALLS = 32
+#: further calls whose nodes are known to be a model's
+_MAX_DROPPED = 1024
 #: bytes of one gradient of a result that are kept for a second look
 _MAX_GRADIENT_BYTES = 2**26
 #: bytes of one call's inputs that are kept
@@ -161,6 +164,8 @@ class RootCalls:
         #: by thread
         self._open: dict[int, tuple[RootCall, int]] = {}
         self._lock = threading.Lock()
+        #: the first and last node of calls that were dropped before their gradients were used
+        self._dropped: deque[tuple[int, int]] = deque(maxlen=_MAX_DROPPED)
 
     def begin(self, module: nn.Module, args: tuple[Any, ...]) -> RootCall | None:
         """Record a call and return it, or return None if it is inside another one."""
@@ -199,12 +204,16 @@ class RootCalls:
         module = call.module()
         self.recent = [each for each in self.recent if each.awaits_gradient or each.module() is not module]
         self.recent.append(call)
-        del self.recent[:-_MAX_CALLS]
+        for each in self.recent[:-MAX_CALLS]:
+            if each.steps.has_parameters:
+                self._dropped.append((each.first_node, each.last_node))
+        del self.recent[:-MAX_CALLS]
 
     def release(self) -> None:
         """Release calls whose gradients have been used."""
         with self._lock:
             self.recent = [each for each in self.recent if each.awaits_gradient]
+            self._dropped.clear()
 
     def is_open(self) -> bool:
         """Return whether a call goes on in this thread."""
@@ -221,7 +230,9 @@ class RootCalls:
 
     def is_inside_model(self, number: int) -> bool:
         """Return whether the node with this number was made in a call of a module with parameters."""
-        return any(call.made_node(number) for call in self.recent if call.steps.has_parameters)
+        if any(call.made_node(number) for call in self.recent if call.steps.has_parameters):
+            return True
+        return any(first <= number < last for first, last in self._dropped)
 
     def forget_open(self) -> None:
         """Forget a call in this thread whose end torch did not report."""
