@@ -380,3 +380,25 @@ def test_nodes_of_calls_that_are_no_longer_kept_are_the_models() -> None:
     (found,) = run.facts.nonfinite
     assert (found.step, found.phase) == (2, "forward")
     assert found.operator is None
+
+
+def test_of_a_sparse_gradient_the_updated_rows_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The optimizer writes to no others: a table of a million rows is not read for four of them."""
+    table = nn.Embedding(1000, 4, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), 1e38)
+    sizes: list[int] = []
+    norms_of = training_checks.norms_of
+
+    def measured(tensors: list[Tensor], order: float) -> tuple[Tensor, ...]:
+        sizes.extend(each.numel() for each in tensors)
+        return norms_of(tensors, order)
+
+    monkeypatch.setattr(training_checks, "norms_of", measured)
+    with inspect(table, steps=1) as run:
+        for step in range(4):
+            optimizer.zero_grad()
+            (table(torch.tensor([1, 5, 7])) * (100 if step == 3 else 1e-38)).sum().backward()
+            optimizer.step()
+    (found,) = run.facts.nonfinite
+    assert (found.step, found.phase) == (3, "optimizer")
+    assert 0 < max(sizes) <= 3 * 4

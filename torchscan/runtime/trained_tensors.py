@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.runtime.finiteness import is_readable, look_at, version_of
+from torchscan.runtime.finiteness import is_plain, is_readable, look_at, version_of
 from torchscan.runtime.loss_graph import LossGraph
 from torchscan.runtime.root_calls import ModuleSteps, RootCalls
+from torchscan.torch_versions import unseen, without_torch_function
 
 
 class TensorOwner(NamedTuple):
@@ -183,6 +185,16 @@ class TrainedTensors:
     def is_spoilt(self) -> bool:
         """Return whether parameters that have been reported are still not finite."""
         return any(self.is_known_bad(each) and not look_at(each).is_fine for each in self.iter_parameters())
+
+
+def updated_rows_of(parameter: Tensor) -> Tensor:
+    """Return the rows of a parameter that its sparse gradient updates, or all of it if it has a dense one."""
+    gradient = parameter.grad
+    if gradient is None or gradient.layout is not torch.sparse_coo or not is_plain(parameter):
+        return parameter
+    with unseen(), without_torch_function():
+        rows = gradient._indices()[0]
+        return parameter.detach().index_select(0, rows)
 
 
 class _Mask:

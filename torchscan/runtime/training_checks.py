@@ -24,7 +24,7 @@ from torchscan.runtime.loss_graph import LossGraph
 from torchscan.runtime.loss_scales import LossScales
 from torchscan.runtime.root_calls import RootCalls
 from torchscan.runtime.root_names import RootNames
-from torchscan.runtime.trained_tensors import TrainedTensors, parameters_of
+from torchscan.runtime.trained_tensors import TrainedTensors, parameters_of, updated_rows_of
 from torchscan.runtime.update_explainer import UpdateExplainer
 from torchscan.torch_versions import norms_of, unseen
 
@@ -139,7 +139,8 @@ class TrainingChecks:
         masks = parameter_masks + buffer_masks
         if any(map(is_on_device, parameters)):
             is_scaled = self.is_scaled
-            self.on_device.send("optimizer", _with_themselves(parameters), is_scaled=is_scaled)
+            pairs = [(each, updated_rows_of(each)) for each in parameters]
+            self.on_device.send("optimizer", pairs, is_scaled=is_scaled)
             self.on_device.send("update", _with_themselves(buffers + masks), is_scaled=is_scaled)
         else:
             self._check_parameters(optimizer, parameters, buffers, masks)
@@ -162,7 +163,7 @@ class TrainingChecks:
         masks: list[Tensor],
     ) -> None:
         explainer, state = self._update_explainer, self._state
-        if not _are_finite(parameters):
+        if not _are_finite(list(map(updated_rows_of, parameters))):
             bad = [each for each in parameters if not look_at(each).is_fine]
             explainer.explain_update(optimizer, bad, state)
         if not _are_finite(buffers):  # infinities may be a mask that was made anew
