@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as torchs
 
-from torchscan import NonFiniteError
+from torchscan import NonFiniteError, torch_versions
 from torchscan.inspection import guard_of, inspect
 from torchscan.runtime import finiteness, loss_graph, training_checks
 from torchscan.torch_versions import RUNS_BACKWARD
@@ -309,11 +309,16 @@ class Locked(Breaking):
         self.lock = threading.Lock()
 
 
-class OfList(Breaking):
+class OfList(nn.Module):
     """A model that is given a list."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Breaking()
+
     def forward(self, xs: list[Tensor]) -> Tensor:
-        return super().forward(xs[0])
+        result: Tensor = self.inner(xs[0])
+        return result
 
 
 class OfKeyword(nn.Module):
@@ -387,7 +392,7 @@ def test_of_a_sparse_gradient_the_updated_rows_are_checked(monkeypatch: pytest.M
     table = nn.Embedding(1000, 4, sparse=True)
     optimizer = torch.optim.SGD(table.parameters(), 1e38)
     sizes: list[int] = []
-    norms_of = training_checks.norms_of
+    norms_of = torch_versions.norms_of
 
     def measured(tensors: list[Tensor], order: float) -> tuple[Tensor, ...]:
         sizes.extend(each.numel() for each in tensors)

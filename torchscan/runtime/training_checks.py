@@ -149,7 +149,8 @@ class TrainingChecks:
 
     def _split_masks(self, tensors: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Return the tensors that have not been reported, without and with infinities from the start."""
-        usual, masks = [], []
+        usual: list[Tensor] = []
+        masks: list[Tensor] = []
         for tensor in tensors:
             if not self._tensors.is_known_bad(tensor):
                 (masks if self._tensors.is_mask(tensor) else usual).append(tensor)
