@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules import module as torchs
 
-from torchscan import NonFiniteError
+from torchscan import NonFiniteError, torch_versions
 from torchscan.inspection import guard_of, inspect
+from torchscan.runtime import finiteness, loss_graph, training_checks
 from torchscan.torch_versions import RUNS_BACKWARD
 
 TWO_THREADS = """
@@ -311,3 +313,259 @@ def test_threads_that_train_one_after_another_are_checked() -> None:
     guard.finish()
     facts = guard.facts()
     assert (facts.checked_steps, facts.unchecked_threads) == (4, ())
+
+
+def test_a_graph_that_is_kept_gathers_no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row of a Jacobian after the other goes through the same nodes."""
+    model, x = nn.Linear(4, 8), torch.rand(4, requires_grad=True)
+    ran: list[int] = []
+    note = loss_graph._Noted.__call__
+
+    def counted(self: loss_graph._Noted, made: object, given: object) -> None:
+        ran.append(1)
+        note(self, made, given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loss_graph._Noted, "__call__", counted)
+    guard = guard_of("record")
+    guard.start()
+    for row in model(x).tanh():
+        torch.autograd.grad(row, x, retain_graph=True)
+    guard.finish()
+    assert 0 < len(ran) <= 3 * 8  # tanh in each row, and the nodes that take a row
+
+
+def test_gradients_on_a_device_are_not_kept_in_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU stands in for the device: the values that are kept are those of a device."""
+    monkeypatch.setattr(loss_graph, "is_on_device", lambda _: True)
+    start = torch.rand(1000, requires_grad=True)
+    hidden = start * 2
+    loss = hidden.tanh().sum()
+    graph = loss_graph.LossGraph([loss], lambda _: False)
+    graph.follow()
+    loss.backward()
+    kept = [each for noted in graph._gradients.values() if isinstance(noted, list) for each in noted]
+    assert kept
+    assert all(each.numel() == 1 for each in kept)
+    assert graph.gradient_source() is None
+    assert finiteness.max_magnitudes_of([torch.tensor([1.0, math.nan]), torch.empty(0)])[0].isnan()
+
+
+class Breaking(nn.Module):
+    """A layer whose sixth call returns NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.num_calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.num_calls += 1
+        y = self.layer(x)
+        return (y * 0 - 1).log() if self.num_calls == 6 else y
+
+
+@pytest.mark.parametrize(("is_in_gradient", "said"), [(False, "the loss was NaN at"), (True, "the gradient of layer.weight")])
+def test_a_check_that_is_read_in_the_next_step_names_its_own(
+    is_in_gradient: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU stands in for the device. No place is claimed: parameters have changed since."""
+    monkeypatch.setattr(training_checks, "is_on_device", lambda _: True)
+    model = nn.Sequential() if is_in_gradient else Breaking()
+    if is_in_gradient:
+        model.layer = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with inspect(model, steps=1) as run:
+        for step in range(9):
+            optimizer.zero_grad()
+            loss = model(torch.ones(1, 2)).sum()
+            if is_in_gradient and step == 5:
+                loss.register_hook(lambda gradient: gradient * math.nan)
+            loss.backward()
+            optimizer.step()
+    (found,) = run.facts.nonfinite
+    assert found.step == 5
+    assert found.said.startswith(said)
+    assert "was made" not in found.said
+
+
+def train_on_two_losses(y: Tensor, model: nn.Module, value: float) -> None:
+    y.sum().backward(retain_graph=True)
+    (y * 0 + value).sqrt().sum().backward()
+
+
+def assign_gradients(y: Tensor, model: nn.Module, value: float) -> None:
+    parameters = list(model.parameters())
+    for parameter, gradient in zip(parameters, torch.autograd.grad(y.sum(), parameters), strict=True):
+        parameter.grad = gradient * math.sqrt(value) if value > 0 else gradient * math.nan
+
+
+def give_a_gradient(y: Tensor, model: nn.Module, value: float) -> None:
+    y.backward(torch.full_like(y, value if value > 0 else math.nan))
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        (train_on_two_losses, "by aten.sqrt"),
+        (assign_gradients, "the gradient of weight (4 NaN of 4) and of 1 more was not finite before SGD.step()"),
+        (give_a_gradient, "the first NaN was in the gradient that backward() was given"),
+    ],
+)
+def test_a_gradient_that_is_nan_is_not_charged_to_the_optimizer(
+    train: Callable[[Tensor, nn.Module, float], None], said: str
+) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with inspect(model, steps=1) as run:
+        for step in range(5):
+            optimizer.zero_grad()
+            train(model(torch.ones(3, 2)), model, -1.0 if step == 3 else 1.0)
+            optimizer.step()
+    found = run.facts.nonfinite[0]
+    assert found.step == 3
+    assert said in found.said
+    assert found.phase != "optimizer"
+
+
+class Masked(nn.Module):
+    """Attention with a mask that is a parameter, or a buffer."""
+
+    def __init__(self, *, is_parameter: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        mask = torch.zeros(4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), -math.inf)
+        if is_parameter:
+            self.mask = nn.Parameter(mask, requires_grad=False)
+        else:
+            self.register_buffer("mask", mask)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.layer(x) @ x.T + self.mask).softmax(-1) @ x
+
+
+@pytest.mark.parametrize("is_parameter", [True, False])
+def test_infinities_of_a_mask_hide_no_nan(is_parameter: bool) -> None:
+    model = Masked(is_parameter=is_parameter)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with inspect(model, steps=1) as run:
+        for step in range(7):
+            optimizer.zero_grad()
+            loss = model(torch.rand(4, 4)).mean()
+            (loss * 0 + (-1 if step == 4 else 1)).log().backward()
+            if step == 4:
+                optimizer.zero_grad()
+            elif step == 6:
+                with torch.no_grad():
+                    model.mask.fill_(math.nan)
+            optimizer.step()
+    first, second = run.facts.nonfinite
+    assert (first.step, first.operator) == (4, "aten.log")
+    assert (second.step, second.phase, second.weights[0].name) == (6, "update", "mask")
+
+
+class Locked(Breaking):
+    """A model that cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class OfList(nn.Module):
+    """A model that is given a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Breaking()
+
+    def forward(self, xs: list[Tensor]) -> Tensor:
+        result: Tensor = self.inner(xs[0])
+        return result
+
+
+class OfKeyword(nn.Module):
+    """A model of the logarithm of a keyword argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, *, x: Tensor) -> Tensor:
+        return self.layer(x.log())
+
+
+def call_with_list(model: nn.Module, step: int) -> Tensor:
+    return model([torch.ones(1, 2, requires_grad=True) * 1])
+
+
+def call_with_buffer(model: nn.Module, step: int) -> Tensor:
+    buffer = torch.full((1, 2), -1.0 if step == 5 else 1.0)
+    loss = model(x=buffer).sum()
+    buffer.fill_(1.0)
+    return loss
+
+
+def call_plainly(model: nn.Module, step: int) -> Tensor:
+    return model(torch.ones(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("make", "call", "reason"),
+    [
+        (Locked, call_plainly, "its call cannot be repeated"),
+        (OfList, call_with_list, "its inputs are results of other calls, in a container"),
+        (OfKeyword, call_with_buffer, "its inputs have been written to since"),
+    ],
+)
+def test_a_call_that_cannot_be_repeated_is_named_with_the_reason(
+    make: Callable[[], nn.Module], call: Callable[[nn.Module, int], Tensor], reason: str
+) -> None:
+    model = make()
+    with inspect(model, steps=1) as run:
+        for step in range(6):
+            call(model, step).sum().backward()
+    (found,) = run.facts.nonfinite
+    assert found.step == 5
+    assert found.phase == "forward"
+    assert reason in str(found.unknown)
+    assert "is gone" in str(found.unsure)
+
+
+def test_nodes_of_calls_that_are_no_longer_kept_are_the_models() -> None:
+    """Of 60 calls in a step, the NaN is made in the fifth."""
+    model = Breaking()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with inspect(model, steps=1) as run:
+        for step in range(3):
+            optimizer.zero_grad()
+            model.num_calls = 0 if step == 2 else 10
+            h = torch.zeros(1, 2)
+            for _ in range(60):
+                h = model(h)
+            h.sum().backward()
+            optimizer.step()
+    (found,) = run.facts.nonfinite
+    assert (found.step, found.phase) == (2, "forward")
+    assert found.operator is None
+
+
+def test_of_a_sparse_gradient_the_updated_rows_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The optimizer writes to no others: a table of a million rows is not read for four of them."""
+    table = nn.Embedding(1000, 4, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), 1e38)
+    sizes: list[int] = []
+    norms_of = torch_versions.norms_of
+
+    def measured(tensors: list[Tensor], order: float) -> tuple[Tensor, ...]:
+        sizes.extend(each.numel() for each in tensors)
+        return norms_of(tensors, order)
+
+    monkeypatch.setattr(training_checks, "norms_of", measured)
+    with inspect(table, steps=1) as run:
+        for step in range(4):
+            optimizer.zero_grad()
+            (table(torch.tensor([1, 5, 7])) * (100 if step == 3 else 1e-38)).sum().backward()
+            optimizer.step()
+    (found,) = run.facts.nonfinite
+    assert (found.step, found.phase) == (3, "optimizer")
+    assert 0 < max(sizes) <= 3 * 4

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from torchscan.runtime.finiteness import look_at
+from torchscan.runtime.finiteness import look_at, version_of
 
 #: parameters with their gradients
 GradientPairs = Sequence[tuple[Tensor, Tensor]]
@@ -23,24 +23,32 @@ class BackwardState:
         self.scale: float | None = None
         #: the user's line that has started it
         self.line: str | None = None
-        self._versions: dict[int, tuple[int, int]] = {}
+        #: gradients that were read, with the number of times they had been written to
+        self._versions: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         #: gradients that were not finite after an earlier backward pass
         self._spoilt: dict[int, weakref.ref[Tensor]] = {}
 
-    def note_versions(self, pairs: GradientPairs) -> None:
-        """Remember how often gradients have been written to."""
-        self._versions = {id(each): (id(gradient), gradient._version) for each, gradient in pairs}
+    def note_stored(self, pairs: GradientPairs) -> None:
+        """Remember the gradients that a backward pass has stored, all of which are read."""
+        self._versions = {}
+        self.note_read(pairs)
 
-    def find_written(self, parameters: Iterable[Tensor]) -> GradientPairs:
-        """Return the parameters whose gradients have been written to, or replaced, since the backward pass."""
-        written = []
+    def note_read(self, pairs: GradientPairs) -> None:
+        """Remember how often these gradients have been written to."""
+        for parameter, gradient in pairs:
+            self._versions[id(parameter)] = weakref.ref(gradient), version_of(gradient)
+
+    def find_unread(self, parameters: Iterable[Tensor]) -> GradientPairs:
+        """Return the parameters whose gradients have been written to, or replaced, since they were read."""
+        unread = []
         for parameter in parameters:
             gradient = parameter.grad
             if gradient is None:
                 continue
-            if self._versions.get(id(parameter)) != (id(gradient), gradient._version):
-                written.append((parameter, gradient))
-        return written
+            known = self._versions.get(id(parameter))
+            if known is None or known[0]() is not gradient or known[1] != version_of(gradient):
+                unread.append((parameter, gradient))
+        return unread
 
     def note_spoilt(self, pairs: GradientPairs) -> None:
         """Remember gradients that stay as they are while others are added to them."""

@@ -6,16 +6,15 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from torchscan.recording.places import place_of_user
-from torchscan.runtime.finding_log import FindingLog, describe_values
-from torchscan.runtime.findings import Bad, Phase
-from torchscan.runtime.finiteness import Look, is_plain
-from torchscan.runtime.root_calls import ModuleSteps
+from torchscan.runtime.finding_log import FindingLog, StepMark, describe_values
+from torchscan.runtime.findings import Phase
+from torchscan.runtime.finiteness import Look, is_plain, is_readable, values_of
 from torchscan.runtime.root_names import RootNames
 from torchscan.runtime.trained_tensors import TrainedTensors
 from torchscan.torch_versions import norms_of, unseen
@@ -30,12 +29,24 @@ class DeviceCheck:
     phase: Phase
     #: the largest magnitude of each tensor
     norms: Tensor
-    event: torch.cuda.Event
-    steps: ModuleSteps | None
+    #: None for values of a CPU, which are there at once
+    event: torch.cuda.Event | None
+    mark: StepMark
     #: None for a tensor that is not a parameter's, as a loss
     parameters: Sequence[weakref.ref[Tensor] | None]
     line: str | None
     is_scaled: bool
+
+    @property
+    def is_intended(self) -> bool:
+        """True if a GradScaler skips the step: scaled gradients may overflow."""
+        return self.is_scaled and self.phase in ("backward", "gradient")
+
+    def find_bad(self) -> list[int]:
+        """Return the indices of what is not finite. Infinities of buffers may be masks."""
+        norms = self.norms.tolist()
+        is_bad = math.isnan if self.phase == "update" else _is_nonfinite
+        return [index for index, norm in enumerate(norms) if is_bad(norm)]
 
 
 class DeviceChecks:
@@ -48,37 +59,41 @@ class DeviceChecks:
         self._waiting: deque[DeviceCheck] = deque()
 
     def send(self, phase: Phase, pairs: Sequence[tuple[Tensor | None, Tensor]], *, is_scaled: bool) -> None:
-        """Have a device compute whether these values are finite. Each comes with its parameter, or None."""
-        plain = [(parameter, values) for parameter, values in pairs if is_plain(values)]
-        if not plain:
-            return
+        """Have devices compute whether these values are finite. Each comes with its parameter, or None."""
+        by_device: dict[torch.device, list[tuple[Tensor | None, Tensor]]] = {}
         with unseen():
-            norms = norms_of([values.detach() for _, values in plain], math.inf)
-            sent = torch.stack([norm.float() for norm in norms])
-            arrived = torch.empty_like(sent, device="cpu", pin_memory=True)
-            arrived.copy_(sent, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()
-        check = DeviceCheck(
-            phase=phase,
-            norms=arrived,
-            event=event,
-            steps=self._log.find_steps(),
-            parameters=[None if parameter is None else weakref.ref(parameter) for parameter, _ in plain],
-            line=place_of_user(),
-            is_scaled=is_scaled,
-        )
-        self._waiting.append(check)
+            for parameter, values in pairs:
+                if is_readable(values):
+                    part = values_of(values.detach())
+                    by_device.setdefault(part.device, []).append((parameter, part))
+        mark, line = self._log.mark_step(), place_of_user()
+        for device, parts in by_device.items():
+            checked = [(parameter, part) for parameter, part in parts if is_plain(part) and part.numel()]
+            if not checked:
+                continue
+            norms, event = _send_norms([part for _, part in checked], device)
+            check = DeviceCheck(
+                phase=phase,
+                norms=norms,
+                event=event,
+                mark=mark,
+                parameters=[None if each is None else weakref.ref(each) for each, _ in checked],
+                line=line,
+                is_scaled=is_scaled,
+            )
+            self._waiting.append(check)
 
     def read(self, *, waits: bool) -> None:
         """Report what has arrived of earlier checks, or all of them if it ``waits``."""
-        while self._waiting and (waits or self._waiting[0].event.query()):
+        while self._waiting:
+            event = self._waiting[0].event
+            if event is not None and not (waits or event.query()):
+                return
             check = self._waiting.popleft()
-            check.event.synchronize()
-            bad = [index for index, norm in enumerate(check.norms.tolist()) if not math.isfinite(norm)]
-            # scaled gradients may overflow
-            is_intended = check.is_scaled and check.phase in ("backward", "gradient")
-            if bad and not is_intended:
+            if event is not None:
+                event.synchronize()
+            bad = check.find_bad()
+            if bad and not check.is_intended:
                 self._explain(check, bad)
 
     def forget(self) -> None:
@@ -87,26 +102,54 @@ class DeviceChecks:
 
     def _explain(self, check: DeviceCheck, bad: Sequence[int]) -> None:
         """Report the first of the values that are not finite."""
-        if not self._log.begin_finding(check.steps):
+        is_news = self._log.begin_finding(check.mark.steps, num_begun=check.mark.num_begun)
+        references = [check.parameters[index] for index in bad]
+        tensors = [None if each is None else each() for each in references]
+        alive = [each for each in tensors if each is not None]
+        if check.phase in ("optimizer", "update"):
+            self._tensors.note_bad(alive)
+        if not is_news:
             return
         is_nan = any(math.isnan(check.norms[index].item()) for index in bad)
-        look = Look(int(is_nan), int(not is_nan))
-        reference = check.parameters[bad[0]]
-        parameter = None if reference is None else reference()
-        if parameter is None:
-            found = describe_values(check.phase, look, 0, line=check.line, unknown=_LATER)
-        else:
-            owner = self._tensors.find_owner(parameter)
-            self._tensors.note_bad([parameter])
-            found = describe_values(
-                check.phase,
-                look,
-                0,
-                path=owner.path,
-                type_name=owner.type_name,
-                line=check.line,
-                unknown=_LATER,
-                weights=(Bad(owner.name, look.nan, look.inf, parameter.numel()),),
-                root=self._names.find_name(owner.root),
-            )
-        self._log.report_step(found, check.steps)
+        found = describe_values(
+            check.phase,
+            Look(int(is_nan), int(not is_nan)),
+            0,
+            checked=self._name_checked(check.phase, tensors[0]),
+            line=check.line,
+            unknown=_LATER,
+        )
+        if alive:
+            owner = self._tensors.find_owner(alive[0])
+            root = self._names.find_name(owner.root)
+            found = replace(found, path=owner.path, type_name=owner.type_name, root=root)
+        self._log.report_marked(found, check.mark)
+
+    def _name_checked(self, phase: Phase, tensor: Tensor | None) -> str:
+        """Return what was checked, as ``the gradient of 0.weight``."""
+        if phase == "loss":
+            return "the loss"
+        owner = None if tensor is None else self._tensors.find_owner(tensor)
+        name = "a parameter" if owner is None else ".".join(filter(None, (owner.path, owner.name)))
+        root = None if owner is None else self._names.find_name(owner.root)
+        name += "" if root is None else f" of {root}"
+        return f"the gradient of {name}" if phase in ("backward", "gradient") else name
+
+
+def _send_norms(tensors: list[Tensor], device: torch.device) -> tuple[Tensor, torch.cuda.Event | None]:
+    """Return the largest magnitudes of tensors of one device, and what tells that they have arrived."""
+    with unseen():
+        # in double precision: a magnitude that float32 cannot hold is finite
+        norms = torch.stack([norm.double() for norm in norms_of(tensors, math.inf)])
+        if device.type != "cuda":
+            return norms, None
+        arrived = torch.empty_like(norms, device="cpu", pin_memory=True)
+        arrived.copy_(norms, non_blocking=True)
+    with torch.cuda.device(device):
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(device))
+    return arrived, event
+
+
+def _is_nonfinite(norm: float) -> bool:
+    return not math.isfinite(norm)

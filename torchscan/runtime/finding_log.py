@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -23,6 +23,15 @@ _MAX_LOOKS = 16
 _MAX_FINDINGS = 1024
 _WRITTEN = "it was written to since the last optimizer step, after which it was finite"
 _TOO_MANY = f"{_MAX_LOOKS} calls have been repeated, and no more are"
+
+
+class StepMark(NamedTuple):
+    """The step that goes on when a check is sent to a device, which is read later."""
+
+    steps: ModuleSteps | None
+    #: training steps of the root that have begun
+    num_begun: int
+    num_updates: int | None
 
 
 class FindingLog:
@@ -50,12 +59,27 @@ class FindingLog:
         """Steps in which something is not finite."""
         return len(self._bad_steps)
 
-    def begin_finding(self, steps: ModuleSteps | None, *, is_scaled: bool = False) -> bool:
+    def mark_step(self) -> StepMark:
+        """Return the step that goes on."""
+        steps = self.find_steps()
+        num_begun = 0 if steps is None else steps.begun
+        return StepMark(steps, num_begun, self._tensors.num_updates_of(steps))
+
+    def begin_finding(
+        self,
+        steps: ModuleSteps | None,
+        *,
+        is_scaled: bool = False,
+        num_begun: int | None = None,
+    ) -> bool:
         """Count a step in which something is not finite; return whether it is the first thing found in it, and news.
 
-        What an inspection has found in a gradient that ``is_scaled`` does not count.
+        What an inspection has found in a gradient that ``is_scaled`` does not count. The step is the
+        one that goes on, unless ``num_begun`` gives the number of the steps up to it.
         """
-        key = (id(steps), -1 if steps is None else steps.begun)
+        if num_begun is None:
+            num_begun = -1 if steps is None else steps.begun
+        key = (id(steps), -1 if steps is None else num_begun)
         has_found = self._link.has_found() and not is_scaled
         is_news = key not in self._bad_steps and not has_found and not self._tensors.is_spoilt()
         self._bad_steps.add(key)
@@ -99,8 +123,14 @@ class FindingLog:
         """Keep a finding in the current step of a root, and pass it to the listener, which may raise."""
         self._report(found, 0 if steps is None else max(steps.begun - 1, 0), steps)
 
+    def report_marked(self, found: NonFinite, mark: StepMark) -> None:
+        """Keep a finding in an earlier step, and pass it to the listener, which may raise."""
+        self._keep(found, max(mark.num_begun - 1, 0), mark.num_updates)
+
     def _report(self, found: NonFinite, number: int, steps: ModuleSteps | None) -> None:
-        num_updates = self._tensors.num_updates_of(steps)
+        self._keep(found, number, self._tensors.num_updates_of(steps))
+
+    def _keep(self, found: NonFinite, number: int, num_updates: int | None) -> None:
         found = replace(found, step=number, update=None if num_updates == number else num_updates)
         if found.weights:
             self._tensors.note_bad(each for each in self._tensors.known_parameters() if not look_at(each).is_fine)

@@ -16,6 +16,15 @@ from torchscan.runtime.finiteness import look_at, range_of
 Phase = Literal["forward", "backward", "input", "loss", "gradient", "optimizer", "update"]
 
 
+#: what a check comes before or after
+_WHEN = {
+    "backward": " after backward()",
+    "gradient": " before the optimizer's step",
+    "optimizer": " after the optimizer's step",
+    "update": " after the optimizer's step",
+}
+
+
 class Range(NamedTuple):
     """The values of one tensor: the least and greatest finite ones, and how many are not finite."""
 
@@ -79,6 +88,10 @@ class NonFinite:
     line: str | None = None
     #: why the operator is not known
     unknown: str | None = None
+    #: what a device has checked, as ``the loss``, if it was read after its step: then no place is known
+    checked: str | None = None
+    #: True for a gradient that the script has given to ``backward()``
+    is_given: bool = False
     #: why it may be another
     unsure: str | None = None
     #: what it was given just before
@@ -109,6 +122,9 @@ class NonFinite:
     @property
     def said(self) -> str:
         """The same without the step."""
+        if self.checked is not None:
+            by = "" if self.line is None else f" at {self.line}"
+            return f"{self.checked} was {self.what}{_WHEN.get(self.phase, '')}{by}{self._reasons()}"
         if self.phase in ("gradient", "optimizer"):
             return f"{self._said_of_optimizer()}{self._reasons()}"
         counted = f" ({' and '.join(_counted(self.nan, self.inf))} of {self.numel:,} values)" if self.numel else ""
@@ -137,6 +153,8 @@ class NonFinite:
         step = f"{self.operator or 'the optimizer'}{'' if self.line is None else f' at {self.line}'}"
         if self.phase == "gradient":
             since = "" if self.then is None else f" at {self.then}"
+            if self.cause is not None:
+                return f"the gradient of {name}{of_root}{counted}{more} was not finite before {step}"
             return (
                 f"the gradient of {name}{of_root}{counted}{more} was not finite before {step}, though backward(){since} "
                 "produced finite ones: it was written to in between"
@@ -163,6 +181,8 @@ class NonFinite:
         }[self.phase]
 
     def _where_in_loss(self) -> str:
+        if self.is_given:
+            return "was in the gradient that backward() was given"
         if self.operator is None and self.unknown is None:
             return "came with the gradient, from what was computed from the model's result"
         module = f" in {self.type_name}," if self.type_name else ""

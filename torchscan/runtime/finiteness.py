@@ -7,6 +7,7 @@ A sum is NaN if any value is, and infinite (or NaN, of both signs) if any is inf
 from __future__ import annotations
 
 import cmath
+import math
 import weakref
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from torchscan.torch_versions import (
     is_spread_type,
     is_transforming,
     local_part,
+    norms_of,
     unseen,
     without_dispatch,
     without_torch_function,
@@ -69,6 +71,23 @@ def is_plain(tensor: Tensor) -> bool:
         and tensor.layout is torch.strided
         and not (tensor.is_nested or is_transforming())
     )
+
+
+def is_on_device(tensor: Tensor) -> bool:
+    """Return whether the host would have to wait for the values of a tensor."""
+    return tensor.is_cuda
+
+
+def max_magnitudes_of(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return the largest magnitude of each tensor, as tensors of its device, without waiting for it.
+
+    It is NaN if any value is, and infinite if any is infinite. Empty tensors, and types that a
+    kernel is missing for, have none.
+    """
+    with unseen(), without_torch_function():
+        parts = [values_of(each).detach() for each in tensors if is_readable(each)]
+        plain = [each for each in parts if is_plain(each) and each.numel()]
+        return list(norms_of(plain, math.inf)) if plain else []
 
 
 def look_at(tensor: Tensor) -> Look:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from torch import Tensor
+
 from torchscan.runtime.finding_log import FindingLog, describe_values
 from torchscan.runtime.findings import NonFinite
-from torchscan.runtime.finiteness import Look, look_at
+from torchscan.runtime.finiteness import FINE, Look, is_readable, look_at
 from torchscan.runtime.loss_graph import LossGraph
 from torchscan.runtime.root_calls import ModuleSteps, RootCall, RootCalls
 from torchscan.runtime.trained_tensors import TrainedTensors
@@ -41,6 +43,16 @@ class GradientExplainer:
                 self._report_gradients(call, found)
                 return
         self._report_gradients(reached[0] if reached else None, None)
+
+    def report_given(self, given: Sequence[Tensor], line: str | None) -> None:
+        """Report a gradient that the script has given to a backward pass."""
+        steps = self._log.find_steps()
+        if self._log.begin_finding(steps):
+            readable = list(filter(is_readable, given))
+            look = sum(map(look_at, readable), FINE)
+            num_values = sum(each.numel() for each in readable)
+            found = describe_values("loss", look, num_values, line=line, is_given=True)
+            self._log.report_step(found, steps)
 
     def explain_overflow(self, graph: LossGraph) -> None:
         """Report what makes NaN of finite gradients in a scaled loss. An overflow makes infinities."""

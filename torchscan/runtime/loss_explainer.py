@@ -12,10 +12,12 @@ from torchscan.runtime.finding_log import FindingLog, describe_values
 from torchscan.runtime.findings import NonFinite, ranges_of
 from torchscan.runtime.finiteness import FINE, Look, is_readable, look_at
 from torchscan.runtime.loss_graph import LossGraph, operator_of
-from torchscan.runtime.root_calls import RootCall, RootCalls
+from torchscan.runtime.root_calls import MAX_CALLS, RootCall, RootCalls
 from torchscan.runtime.root_names import RootNames
 
 _REPEATED = "its call, repeated, made none"
+_IS_GONE = "the result of this call is gone, and a call before it, or the script after it, may have made it"
+_NOT_KEPT = f"it was in a call before the last {MAX_CALLS} calls, which alone are kept"
 _NO_NODE = "no node of the loss's graph keeps what would tell"
 
 
@@ -33,10 +35,30 @@ class LossExplainer:
         steps = self._log.find_steps()
         if not self._log.begin_finding(steps):
             return
+        unknown: list[tuple[RootCall, str]] = []
         for call in calls:
-            if self._explain_by_input(call) or self._explain_by_output(call, look):
+            if self._explain_by_input(call):
                 return
-        self._log.report_step(self._describe_graph(graph, look, losses), steps)
+            reason = self._explain_by_output(call, look)
+            if reason is True:
+                return
+            if isinstance(reason, str):
+                unknown.append((call, reason))
+
+        found = self._describe_graph(graph, look, losses)
+        if unknown and found.unknown == _NO_NODE:
+            call, reason = unknown[-1]
+            found = describe_values(
+                "forward",
+                look,
+                0,
+                type_name=call.steps.type_name,
+                unknown=reason,
+                unsure=_IS_GONE,
+            )
+            self._log.report(found, call)
+        else:
+            self._log.report_step(found, steps)
 
     def _explain_by_input(self, call: RootCall) -> bool:
         """Report what made an input of a call NaN; return whether one is.
@@ -53,6 +75,16 @@ class LossExplainer:
         if before.nodes:
             self._log.report_step(self._describe_graph(before, look, [given]), call.steps)
             return True
+        if before.reached and not any(map(self._calls.find_by_node, before.reached)):
+            found = describe_values(
+                "forward",
+                look,
+                given.numel(),
+                type_name=call.steps.type_name,
+                unknown=_NOT_KEPT,
+            )
+            self._log.report(found, call)
+            return True
         found = describe_values(
             "input",
             look,
@@ -63,8 +95,11 @@ class LossExplainer:
         self._log.report(found, call)
         return True
 
-    def _explain_by_output(self, call: RootCall, look: Look) -> bool:
-        """Report what made an output of a call non-finite; return whether anything did."""
+    def _explain_by_output(self, call: RootCall, look: Look) -> bool | str:
+        """Report what made an output of a call non-finite; return whether anything did.
+
+        Return the reason for not knowing it if outputs are gone and the call cannot be repeated.
+        """
         outputs = _alive_outputs(call)
         looks = [look_at(each) for each in outputs]
         if look.nan:  # an infinity does not explain a NaN
@@ -80,7 +115,7 @@ class LossExplainer:
         if outputs and not is_fine:
             self._report_outputs(call, outputs, found)
             return True
-        return False
+        return found or False
 
     def _report_outputs(self, call: RootCall, outputs: Sequence[Tensor], why: str | None) -> None:
         """Report that outputs are not finite, and why the operator is not known."""

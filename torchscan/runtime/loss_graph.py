@@ -17,8 +17,16 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.utils.hooks import RemovableHandle
 
-from torchscan.runtime.finiteness import FINE, Look, is_readable, look_at
+from torchscan.runtime.finiteness import (
+    FINE,
+    Look,
+    is_on_device,
+    is_readable,
+    look_at,
+    max_magnitudes_of,
+)
 from torchscan.torch_versions import unseen, without_torch_function
 
 #: nodes that are followed
@@ -31,7 +39,7 @@ _TORCH = str(PurePath(torch.__file__).parent)
 _OURS = str(PurePath(__file__).parent.parent)
 #: nodes that fill in values from outside, which are masks
 _FILLS = frozenset({"MaskedFillBackward0", "MaskedFillBackward1", "WhereBackward0", "FillBackward0", "ScatterBackward1"})
-#: gradients this small are kept instead of checked
+#: gradients of a CPU that are this small are kept instead of checked
 _SMALL = 2**16
 
 
@@ -41,18 +49,26 @@ class LossGraph:
     def __init__(self, start: Iterable[Tensor], is_inside: Callable[[int], bool]) -> None:
         """Collect the nodes behind ``start``, up to those whose number ``is_inside`` a call of a module with parameters."""
         nodes: dict[Node, None] = {}
+        #: numbers of nodes that are inside of calls, where the search has ended
+        self.reached: list[int] = []
         waiting = [each.grad_fn for each in start]
         while waiting and len(nodes) < _MAX_NODES:
             node = waiting.pop()
-            if node is None or node in nodes or hasattr(node, "variable") or is_inside(node._sequence_nr()):
+            if node is None or node in nodes or hasattr(node, "variable"):
+                continue
+            if is_inside(node._sequence_nr()):
+                self.reached.append(node._sequence_nr())
                 continue
             nodes[node] = None
             waiting.extend(following for following, _ in node.next_functions)
+        #: True if there are more nodes than are followed
+        self.is_truncated = bool(waiting)
         self.nodes = sorted(nodes, key=_number_of)
         self.names = tuple(each.name() for each in self.nodes)
         self._index = {node: index for index, node in enumerate(self.nodes)}
-        #: gradients that each node computed: kept, or how they looked
+        #: gradients that each node computed: kept, or their norms, or how they looked
         self._gradients: dict[int, Look | list[Tensor]] = {}
+        self._handles: list[RemovableHandle] = []
         self._operands_of: dict[Node, Tensor] | None = None
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
@@ -146,7 +162,8 @@ class LossGraph:
     def follow(self) -> None:
         """Record the gradients that the nodes compute."""
         for index, node in enumerate(self.nodes):
-            node.register_hook(_Noted(self._gradients, index))
+            handle = node.register_hook(_Noted(self._gradients, index))
+            self._handles.append(handle)
 
     def gradient_source(self) -> tuple[int, Look] | None:
         """Return the first node, in the order of the backward pass, whose gradient is not finite."""
@@ -158,12 +175,19 @@ class LossGraph:
         return None
 
     def close(self) -> None:
-        """Release the gradients."""
+        """Release the gradients, and take the hooks away: a graph that is kept is followed again."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
         self._gradients.clear()
 
 
 class _Noted:
-    """A hook on a node that keeps small gradients and checks large ones."""
+    """A hook on a node that keeps small gradients and checks large ones.
+
+    On a CUDA device it neither waits for a check nor keeps a gradient: it keeps the largest
+    magnitude, which the device computes.
+    """
 
     __slots__ = ("_gradients", "_index")
 
@@ -173,7 +197,9 @@ class _Noted:
 
     def __call__(self, made: Sequence[Tensor | None], _given: object) -> None:
         tensors = [each for each in made if each is not None and is_readable(each)]
-        if sum(each.numel() for each in tensors) <= _SMALL or any(each.is_cuda for each in tensors):
+        if any(is_on_device(each) for each in tensors):
+            self._gradients[self._index] = max_magnitudes_of(tensors)
+        elif sum(each.numel() for each in tensors) <= _SMALL:
             self._gradients[self._index] = tensors
         else:
             self._gradients[self._index] = sum(map(_look, tensors), FINE)

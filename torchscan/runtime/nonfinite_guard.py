@@ -33,7 +33,6 @@ from torchscan.recording.undo import is_recording
 from torchscan.runtime.compiling import CompileWatch
 from torchscan.runtime.finding_log import FindingLog
 from torchscan.runtime.findings import CheckedModule, GuardFacts, NonFinite
-from torchscan.runtime.finiteness import is_readable, look_at
 from torchscan.runtime.inspection_link import InspectionLink
 from torchscan.runtime.line_notes import LineNotes
 from torchscan.runtime.root_calls import RootCall, RootCalls, is_capturing_here
@@ -230,9 +229,7 @@ class NonFiniteGuard:
         if call.steps.is_new:
             call.steps.is_new = False
             with self.inspection.ours():
-                buffers = filter(is_readable, module.buffers())
-                # infinities that are there from the start are masks
-                self._tensors.note_bad(each for each in buffers if not look_at(each).is_fine)
+                self._tensors.note_masks(module)
 
     def _note_end(self, module: nn.Module, _args: tuple[Any, ...], *rest: Any) -> None:
         if self._is_blind():
@@ -255,15 +252,20 @@ class NonFiniteGuard:
         self._lines.switch_off()
         keeps_graph = bool(kwargs.get("retain_graph", args[1] if len(args) > 1 else False))
         graph = None
+        is_stored = kwargs.get("accumulate_grad", True)
         with self._check_safely():
             if self._calls.is_open() and not any(map(is_running, self._calls.open_modules())):
                 self._calls.forget_open()
-            graph = self._checks.check_loss([each for each in tensors if isinstance(each, Tensor)])
-        result = run(tensors, *args, **kwargs)
-        if graph is not None:
-            with self._check_safely():
-                if kwargs.get("accumulate_grad", True):
+            losses = [each for each in tensors if isinstance(each, Tensor)]
+            given = [each for each in (args[0] if args else ()) if isinstance(each, Tensor)]
+            graph = self._checks.check_loss(losses, given, is_stored=is_stored)
+        try:
+            result = run(tensors, *args, **kwargs)
+            if graph is not None and is_stored:
+                with self._check_safely():
                     self._checks.check_gradients(graph)
+        finally:
+            if graph is not None:
                 graph.close()
         if keeps_graph or self._calls.await_gradient():
             self._lines.switch_on()
@@ -277,10 +279,10 @@ class NonFiniteGuard:
         self._has_stepped = True
         self._stepping.add(optimizer)
         self._tensors.add_optimizer(optimizer)
-        if optimizer is self._scaled_optimizer or not self._checks.has_finite_gradients(optimizer):
+        if optimizer is self._scaled_optimizer or not self._checks.is_trained_by(optimizer):
             return
         with self._check_safely():
-            self._checks.check_written(optimizer)
+            self._checks.check_unread(optimizer)
 
     def _after_update(self, optimizer: Optimizer, *_: Any) -> None:
         if self._is_off() or optimizer not in self._stepping:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,7 +22,9 @@ from torchscan.runtime.training_thread import TrainingThread
 from torchscan.torch_versions import is_capturing, next_node
 
 #: calls that are remembered at once
-_MAX_CALLS = 32
+MAX_CALLS = 32
+#: further calls whose nodes are known to be a model's
+_MAX_DROPPED = 1024
 #: bytes of one gradient of a result that are kept for a second look
 _MAX_GRADIENT_BYTES = 2**26
 #: bytes of one call's inputs that are kept
@@ -36,7 +39,10 @@ class _Weak:
 
 
 class _NotKept:
-    """An argument that is too large to keep, or a container that would keep what must not be kept."""
+    """An argument that is not kept, and the reason for that."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
 
 
 class ModuleSteps:
@@ -95,6 +101,7 @@ class RootCall:
         """Record the outputs of the call."""
         self.last_node = next_node()
         self.kwargs = {name: _kept(value) for name, value in kwargs.items()}
+        self.versions += [(weakref.ref(each), version_of(each)) for each in tensors_in(kwargs)]
         outputs = tensors_in(result)
         self.outputs = [weakref.ref(each) for each in outputs]
         for index, each in enumerate(outputs):
@@ -127,8 +134,9 @@ class RootCall:
         if any((tensor := reference()) is not None and version_of(tensor) != version for reference, version in self.versions):
             return "its inputs have been written to since"
         values = [*self.args, *self.kwargs.values()]
-        if any(isinstance(each, _NotKept) for each in values):
-            return "its inputs were too large to keep"
+        for value in values:
+            if isinstance(value, _NotKept):
+                return value.reason
         if any(isinstance(each, _Weak) and each.tensor() is None for each in values):
             return "its inputs are gone"
         return tuple(map(_alive, self.args)), {name: _alive(value) for name, value in self.kwargs.items()}
@@ -164,6 +172,8 @@ class RootCalls:
         #: by thread
         self._open: dict[int, tuple[RootCall, int]] = {}
         self._lock = threading.Lock()
+        #: the first and last node of calls that were dropped before their gradients were used
+        self._dropped: deque[tuple[int, int]] = deque(maxlen=_MAX_DROPPED)
 
     def begin(self, module: nn.Module, args: tuple[Any, ...]) -> RootCall | None:
         """Record a call and return it, or return None if it is inside another one."""
@@ -196,15 +206,24 @@ class RootCalls:
         del self._open[thread]
         call.close(kwargs, result)
         with self._lock:
-            known = [each for each in self.recent if each.thread == call.thread]
-            others = [each for each in known if each.awaits_gradient or each.module() is not module]
-            self.recent = [*others, call][-_MAX_CALLS:]
+            self._keep(call)
         return call
+
+    def _keep(self, call: RootCall) -> None:
+        module = call.module()
+        known = [each for each in self.recent if each.thread == call.thread]
+        self.recent = [each for each in known if each.awaits_gradient or each.module() is not module]
+        self.recent.append(call)
+        for each in self.recent[:-MAX_CALLS]:
+            if each.steps.has_parameters:
+                self._dropped.append((each.first_node, each.last_node))
+        del self.recent[:-MAX_CALLS]
 
     def release(self) -> None:
         """Release calls whose gradients have been used."""
         with self._lock:
             self.recent = [each for each in self.recent if each.awaits_gradient]
+            self._dropped.clear()
 
     def await_gradient(self) -> bool:
         """Return whether a backward pass can still reach a call."""
@@ -225,7 +244,9 @@ class RootCalls:
 
     def is_inside_model(self, number: int) -> bool:
         """Return whether the node with this number was made in a call of a module with parameters."""
-        return any(call.made_node(number) for call in self.recent if call.steps.has_parameters)
+        if any(call.made_node(number) for call in self.recent if call.steps.has_parameters):
+            return True
+        return any(first <= number < last for first, last in self._dropped)
 
     def forget_open(self) -> None:
         """Forget a call in this thread whose end torch did not report."""
@@ -257,15 +278,18 @@ def _kept(value: Any) -> Any:
     if isinstance(value, Tensor):
         if value.grad_fn is not None:
             return _Weak(value)
-        return value if value.nbytes <= _MAX_INPUT_BYTES else _NotKept()
-    has_results = any(each.grad_fn is not None for each in tensors_in(value))
-    return _NotKept() if has_results else value
+        if value.nbytes <= _MAX_INPUT_BYTES:
+            return value
+        return _NotKept("its inputs were too large to keep")
+    if any(each.grad_fn is not None for each in tensors_in(value)):
+        return _NotKept("its inputs are results of other calls, in a container")
+    return value
 
 
 def _weak(value: Any) -> Any:
     if isinstance(value, Tensor):
         return _Weak(value)
-    return _NotKept() if tensors_in(value) else value
+    return _NotKept("its inputs are not kept, as it had no gradient") if tensors_in(value) else value
 
 
 def _alive(value: Any) -> Any:

@@ -8,13 +8,16 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from torchscan.recording.bookkeeping.inventory import type_name_of
-from torchscan.runtime.finiteness import is_readable, look_at
+from torchscan.runtime.finiteness import is_plain, is_readable, look_at, version_of
+from torchscan.runtime.loss_graph import LossGraph
 from torchscan.runtime.root_calls import ModuleSteps, RootCalls
 from torchscan.runtime.training_thread import is_same_or_part
+from torchscan.torch_versions import unseen, without_torch_function
 
 
 class TensorOwner(NamedTuple):
@@ -40,20 +43,29 @@ class TrainedTensors:
         self._num_updates: Counter[int] = Counter()
         #: by optimizer: the number of its parameters, and whether it trains the model that is checked
         self._ours_by_optimizer: weakref.WeakKeyDictionary[Optimizer, tuple[int, bool]] = weakref.WeakKeyDictionary()
-        #: tensors that are not finite and have been reported, or were so from the start
+        #: tensors that are not finite and have been reported
         self._known_bad: dict[int, weakref.ref[Tensor]] = {}
+        #: tensors that held infinities from the start, as masks do, by identity
+        self._masks: dict[int, _Mask] = {}
         #: True once parameters were seen to be finite after an optimizer's step
         self.has_seen_finite = False
 
     # -- which -----------------------------------------------------------------------------------------------------------
 
-    def awaits_gradient(self) -> bool:
-        """Return whether a call of the only model that is checked, or of one around it, has not got its gradient yet."""
+    def is_reached_by(self, graph: LossGraph) -> bool:
+        """Return whether a backward pass through a graph reaches a call of a module that is checked.
+
+        A graph with more nodes than are followed counts if such a call awaits its gradient.
+        """
         if self._only is None:
             return True
         for call in self._calls.recent:
-            module = call.module() if call.awaits_gradient else None
-            if module is not None and self._is_checked(module):
+            module = call.module()
+            if module is None or not self._is_checked(module):
+                continue
+            if any(map(call.made_node, graph.reached)):
+                return True
+            if graph.is_truncated and call.awaits_gradient:
                 return True
         return False
 
@@ -152,17 +164,65 @@ class TrainedTensors:
     # -- known to be bad -------------------------------------------------------------------------------------------------
 
     def note_bad(self, tensors: Iterable[Tensor]) -> None:
-        """Remember that these tensors are not finite."""
-        self._known_bad.update((id(each), weakref.ref(each)) for each in tensors)
+        """Remember that these tensors are not finite. Infinities of a mask do not count."""
+        for tensor in tensors:
+            if not self.is_mask(tensor) or look_at(tensor).nan:
+                self._known_bad[id(tensor)] = weakref.ref(tensor)
+
+    def note_masks(self, module: nn.Module) -> None:
+        """Remember the parameters and buffers that are not finite before a module is called for the first time."""
+        for tensor in filter(is_readable, chain(module.parameters(), module.buffers())):
+            if self.is_known_bad(tensor) or self.is_mask(tensor):
+                continue
+            look = look_at(tensor)
+            if not look.is_fine:
+                self._masks[id(tensor)] = _Mask(tensor, had_nan=bool(look.nan))
+
+    def is_mask(self, tensor: Tensor) -> bool:
+        """Return whether a tensor held infinities from the start."""
+        mask = self._masks.get(id(tensor))
+        return mask is not None and mask.reference() is tensor
+
+    def has_new_nan(self, tensor: Tensor) -> bool:
+        """Return whether a mask has become NaN. It is read if it was written to since the last time."""
+        return self._masks[id(tensor)].has_new_nan(tensor)
 
     def is_known_bad(self, tensor: Tensor) -> bool:
-        """Return whether a tensor has been reported, or was not finite from the start."""
+        """Return whether a tensor has been reported."""
         known = self._known_bad.get(id(tensor))
         return known is not None and known() is tensor
 
     def is_spoilt(self) -> bool:
         """Return whether parameters that have been reported are still not finite."""
         return any(self.is_known_bad(each) and not look_at(each).is_fine for each in self.known_parameters())
+
+
+def updated_rows_of(parameter: Tensor) -> Tensor:
+    """Return the rows of a parameter that its sparse gradient updates, or all of it if it has a dense one."""
+    gradient = parameter.grad
+    if gradient is None or gradient.layout is not torch.sparse_coo or not is_plain(parameter):
+        return parameter
+    with unseen(), without_torch_function():
+        rows = gradient._indices()[0]
+        return parameter.detach().index_select(0, rows)
+
+
+class _Mask:
+    """A tensor that was not finite from the start."""
+
+    __slots__ = ("_had_nan", "_version", "reference")
+
+    def __init__(self, tensor: Tensor, *, had_nan: bool) -> None:
+        self.reference = weakref.ref(tensor)
+        self._had_nan = had_nan
+        self._version = version_of(tensor)
+
+    def has_new_nan(self, tensor: Tensor) -> bool:
+        version = version_of(tensor)
+        if self._had_nan or version == self._version != -1:
+            return False
+        self._version = version
+        return bool(look_at(tensor).nan)
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:

@@ -7,7 +7,7 @@ Each is one sum or one fused norm. A check that fails is explained by the module
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,14 +17,14 @@ from torchscan.recording.places import place_of_user
 from torchscan.runtime.backward_state import BackwardState
 from torchscan.runtime.device_checks import DeviceChecks
 from torchscan.runtime.finding_log import FindingLog
-from torchscan.runtime.finiteness import FINE, is_plain, is_readable, look_at
+from torchscan.runtime.finiteness import FINE, is_on_device, is_plain, is_readable, look_at
 from torchscan.runtime.gradient_explainer import GradientExplainer
 from torchscan.runtime.loss_explainer import LossExplainer
 from torchscan.runtime.loss_graph import LossGraph
 from torchscan.runtime.loss_scales import LossScales
 from torchscan.runtime.root_calls import RootCalls
 from torchscan.runtime.root_names import RootNames
-from torchscan.runtime.trained_tensors import TrainedTensors, parameters_of
+from torchscan.runtime.trained_tensors import TrainedTensors, parameters_of, updated_rows_of
 from torchscan.runtime.update_explainer import UpdateExplainer
 from torchscan.torch_versions import norms_of, unseen
 
@@ -51,24 +51,38 @@ class TrainingChecks:
 
     # -- around the backward pass ----------------------------------------------------------------------------------------
 
-    def check_loss(self, tensors: Sequence[Tensor]) -> LossGraph | None:
-        """Check what a backward pass starts at.
+    def check_loss(
+        self,
+        tensors: Sequence[Tensor],
+        given: Sequence[Tensor],
+        *,
+        is_stored: bool,
+    ) -> LossGraph | None:
+        """Check what a backward pass starts at, and the gradients that it is ``given`` for that.
 
         Return the graph between that and the models, or None if the pass trains none of them.
+        Gradients of parameters are stored if ``is_stored``; ``torch.autograd.grad`` returns them.
         """
         self.on_device.read(waits=False)
-        self._state.has_finite_gradients = self._state.scale = None
-        if not self._tensors.awaits_gradient():
-            return None
+        self._state.scale = None
         graph = LossGraph(tensors, self._calls.is_inside_model)
+        if not self._tensors.is_reached_by(graph):
+            return None
+        if is_stored or self._state.has_finite_gradients is False:
+            self._state.has_finite_gradients = None
         self._state.line = place_of_user()
         losses, self._state.scale = self.scales.unscale(tensors)
-        if any(each.is_cuda for each in losses):
+        if any(map(is_on_device, losses)):
             self.on_device.send("loss", [(None, each) for each in losses], is_scaled=self.is_scaled)
         else:
             look = sum(map(look_at, filter(is_readable, losses)), FINE)
             if not look.is_fine:
                 self._loss_explainer.explain(graph, look, losses)
+                self._state.has_finite_gradients = False
+                return graph
+            look = sum(map(look_at, filter(is_readable, given)), FINE)
+            if not look.is_fine and not self.is_scaled:
+                self._gradient_explainer.report_given(given, self._state.line)
                 self._state.has_finite_gradients = False
                 return graph
         graph.follow()
@@ -81,8 +95,8 @@ class TrainingChecks:
         if state.has_finite_gradients is False:  # nor is the loss finite
             state.note_spoilt(pairs)
             return
-        state.note_versions(pairs)
-        if any(gradient.is_cuda for _, gradient in pairs):
+        state.note_stored(pairs)
+        if any(is_on_device(gradient) for _, gradient in pairs):
             self.on_device.send("backward", pairs, is_scaled=self.is_scaled)
             return
 
@@ -101,37 +115,61 @@ class TrainingChecks:
 
     # -- around the optimizer's step -------------------------------------------------------------------------------------
 
-    def has_finite_gradients(self, optimizer: Optimizer) -> bool:
-        """Return whether the gradients of an optimizer were finite after the backward pass, and are checked."""
-        return self._state.has_finite_gradients is True and self._tensors.is_trained_by(optimizer)
+    def check_unread(self, optimizer: Optimizer) -> None:
+        """Check gradients that were written to since they were last read."""
+        state = self._state
+        if state.has_finite_gradients is False:  # it has been reported, or a scaler skips the step
+            return
+        unread = state.find_unread(parameters_of(optimizer))
+        state.note_read(unread)
+        unread = [(each, gradient) for each, gradient in unread if not self._tensors.is_known_bad(each)]
+        if any(is_on_device(gradient) for _, gradient in unread):
+            self.on_device.send("gradient", unread, is_scaled=self.is_scaled)
+        elif not _are_finite([gradient for _, gradient in unread]):
+            self._update_explainer.explain_written(optimizer, unread, state)
 
-    def check_written(self, optimizer: Optimizer) -> None:
-        """Check gradients that were written to since the backward pass."""
-        written = self._state.find_written(parameters_of(optimizer))
-        if written and written[0][1].is_cuda:
-            self.on_device.send("gradient", written, is_scaled=self.is_scaled)
-        elif not _are_finite([gradient for _, gradient in written]):
-            self._update_explainer.explain_written(optimizer, written, self._state)
+    def is_trained_by(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer updates parameters that are checked."""
+        return self._tensors.is_trained_by(optimizer)
 
     def check_update(self, optimizer: Optimizer) -> None:
         """Check the parameters that an optimizer has updated, and buffers."""
-        parameters = [each for each in parameters_of(optimizer) if not self._tensors.is_known_bad(each)]
-        buffers = [each for each in self._tensors.iter_buffers() if not self._tensors.is_known_bad(each)]
-        if parameters and parameters[0].is_cuda:
-            pairs = [(each, each) for each in (*parameters, *buffers)]
-            self.on_device.send("optimizer", pairs, is_scaled=self.is_scaled)
+        parameters, parameter_masks = self._split_masks(parameters_of(optimizer))
+        buffers, buffer_masks = self._split_masks(self._tensors.iter_buffers())
+        masks = parameter_masks + buffer_masks
+        if any(map(is_on_device, parameters)):
+            is_scaled = self.is_scaled
+            pairs = [(each, updated_rows_of(each)) for each in parameters]
+            self.on_device.send("optimizer", pairs, is_scaled=is_scaled)
+            self.on_device.send("update", _with_themselves(buffers + masks), is_scaled=is_scaled)
         else:
-            self._check_parameters(optimizer, parameters, buffers)
+            self._check_parameters(optimizer, parameters, buffers, masks)
         self._tensors.note_update(optimizer)
         self._calls.release()
 
-    def _check_parameters(self, optimizer: Optimizer, parameters: list[Tensor], buffers: list[Tensor]) -> None:
+    def _split_masks(self, tensors: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the tensors that have not been reported, without and with infinities from the start."""
+        usual: list[Tensor] = []
+        masks: list[Tensor] = []
+        for tensor in tensors:
+            if not self._tensors.is_known_bad(tensor):
+                (masks if self._tensors.is_mask(tensor) else usual).append(tensor)
+        return usual, masks
+
+    def _check_parameters(
+        self,
+        optimizer: Optimizer,
+        parameters: list[Tensor],
+        buffers: list[Tensor],
+        masks: list[Tensor],
+    ) -> None:
         explainer, state = self._update_explainer, self._state
-        if not _are_finite(parameters):
+        if not _are_finite(list(map(updated_rows_of, parameters))):
             bad = [each for each in parameters if not look_at(each).is_fine]
             explainer.explain_update(optimizer, bad, state)
         if not _are_finite(buffers):  # infinities may be a mask that was made anew
             explainer.explain_buffers([each for each in buffers if look_at(each).nan], state)
+        explainer.explain_buffers([each for each in masks if self._tensors.has_new_nan(each)], state)
         self._tensors.has_seen_finite = True
 
     def note_scaler_step(self, optimizer: Optimizer, *, has_stepped: bool) -> None:
@@ -158,6 +196,10 @@ def _are_finite(tensors: Sequence[Tensor]) -> bool:
     if plain and not math.isfinite(_sum_of_norms(plain)) and any(not look_at(each).is_fine for each in plain):
         return False
     return all(look_at(each).is_fine for each in others)
+
+
+def _with_themselves(tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return [(each, each) for each in tensors]
 
 
 def _sum_of_norms(tensors: list[Tensor]) -> float:

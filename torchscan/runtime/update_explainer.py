@@ -12,8 +12,11 @@ from torch.optim.optimizer import Optimizer
 from torchscan.recording.places import place_of_user
 from torchscan.runtime.backward_state import BackwardState
 from torchscan.runtime.finding_log import FindingLog
+from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.finiteness import look_at
 from torchscan.runtime.trained_tensors import TrainedTensors
+
+_NOT_STORED = "no completed backward() has stored it"
 
 
 class UpdateExplainer:
@@ -26,12 +29,11 @@ class UpdateExplainer:
     def explain_written(self, optimizer: Optimizer, written: Sequence[tuple[Tensor, Tensor]], state: BackwardState) -> None:
         """Report gradients that were finite after the backward pass, and are not before the optimizer's step."""
         bad = [(each, gradient) for each, gradient in written if not look_at(gradient).is_fine]
-        state.has_finite_gradients = False
         steps = self._tensors.find_root([each for each, _ in bad])
         if self._log.begin_finding(steps):
-            name = _name_step(optimizer)
-            found = self._log.describe_tensors("gradient", bad, operator=name, line=place_of_user(), then=state.line)
+            found = self._describe_gradients(optimizer, bad, state)
             self._log.report_step(found, self._tensors.find_root([bad[0][0]]))
+        state.has_finite_gradients = False
 
     def explain_update(self, optimizer: Optimizer, bad: Sequence[Tensor], state: BackwardState) -> None:
         """Report parameters that are not finite after the optimizer's step."""
@@ -40,15 +42,28 @@ class UpdateExplainer:
         self._tensors.note_bad(bad)
         if not is_news:
             return
-        name = _name_step(optimizer)
         spoilt = [(each, each.grad) for each in bad if each.grad is not None and not look_at(each.grad).is_fine]
-        if spoilt and state.has_finite_gradients:  # written to in a way that leaves the version as it was, as through .data
-            found = self._log.describe_tensors("gradient", spoilt, operator=name, line=place_of_user(), then=state.line)
+        if spoilt:  # written to in a way that leaves the version as it was, as through .data
+            found = self._describe_gradients(optimizer, spoilt, state)
         else:
             pairs = [(each, each) for each in bad]
+            name = _name_step(optimizer)
             found = self._log.describe_tensors("optimizer", pairs, operator=name, line=place_of_user())
             found = replace(found, cause=_find_bad_option(optimizer))
         self._log.report_step(found, steps)
+
+    def _describe_gradients(
+        self,
+        optimizer: Optimizer,
+        bad: Sequence[tuple[Tensor, Tensor]],
+        state: BackwardState,
+    ) -> NonFinite:
+        """Return a finding about gradients that are not finite before the optimizer's step."""
+        name, line = _name_step(optimizer), place_of_user()
+        found = self._log.describe_tensors("gradient", bad, operator=name, line=line)
+        if state.has_finite_gradients:
+            return replace(found, then=state.line)
+        return replace(found, cause=_NOT_STORED)
 
     def explain_buffers(self, bad: Sequence[Tensor], state: BackwardState) -> None:
         """Report buffers that are NaN after the optimizer's step."""

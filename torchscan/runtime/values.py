@@ -150,8 +150,15 @@ class Values(ABC):
 
 
 def masks_in(modules: Iterable[tuple[str, nn.Module]]) -> set[str]:
-    """Buffers that hold infinities from the start, which are masks."""
-    return {f"{path}.{each.name}" for path, module in modules for each in bad_in(module, but_parameters=True) if not each.nan}
+    """Return buffers and frozen parameters that hold infinities from the start, which are masks."""
+    masks = set()
+    for path, module in modules:
+        for each in bad_in(module, but_parameters=False):
+            parameter = module._parameters.get(each.name)
+            is_trained = parameter is not None and parameter.requires_grad
+            if not each.nan and not is_trained:
+                masks.add(f"{path}.{each.name}")
+    return masks
 
 
 def makes_none(module: nn.Module) -> bool:
