@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from tests.runtime.planted import PLANTED
 from torchscan import open_run
 from torchscan.cli.main import main
+from torchscan.inspection import inspect
 
 
 @pytest.mark.filterwarnings("ignore:std")
@@ -31,3 +35,23 @@ def test_a_planted_fault_is_named_in_its_step(
     assert all(part in str(found) for part in planted.says), found
     if planted.line is not None:
         assert f"program.py:{planted.line} " in str(found), found
+
+
+@pytest.mark.parametrize("kind", ["frozen", "without gradients", "detached", "trained before"])
+def test_nan_in_a_module_that_does_not_train_has_the_step_of_the_one_that_trains(kind: str) -> None:
+    torch.manual_seed(0)
+    backbone, head = nn.Linear(8, 8), nn.Linear(8, 3)
+    backbone.requires_grad_(kind != "frozen")
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    with inspect(head, steps=1) as run:
+        if kind == "trained before":
+            for _ in range(3):
+                backbone(torch.randn(16, 8)).sum().backward()
+        for step in range(9):
+            with torch.set_grad_enabled(kind in ("frozen", "detached")):
+                features = backbone(torch.randn(16, 8) * (math.nan if step == 7 else 1))
+            optimizer.zero_grad()
+            head(features.detach()).pow(2).mean().backward()
+            optimizer.step()
+    found = run.facts.nonfinite[0]
+    assert (found.step, found.phase, found.root) == (7, "input", "backbone (Linear)")

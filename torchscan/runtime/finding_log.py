@@ -62,8 +62,12 @@ class FindingLog:
         return is_news
 
     def find_steps(self) -> ModuleSteps | None:
-        """Return the root that the current step belongs to: the one that is inspected, or else the last one called."""
+        """Return the root that the current step belongs to: the one that is inspected, or else the last one called.
+
+        Roots whose results are only detached do not count once another root has trained.
+        """
         calls = [call for call in self._calls.recent if call.steps.has_parameters and call.has_graph]
+        calls = [call for call in calls if call.steps.is_trained] or calls
         inspected = self._link.inspected()
         for call in calls:
             if call.module() is inspected:
@@ -92,11 +96,19 @@ class FindingLog:
 
     def report(self, found: NonFinite, call: RootCall) -> None:
         """Keep a finding in a call, and pass it to the listener, which may raise."""
-        root = self._names.find_name(call.module())
-        self._report(replace(found, root=root), call.step, call.steps)
+        found = replace(found, root=self._names.find_name(call.module()))
+        if call.has_graph and call.steps.is_trained:
+            self._report(found, call.step, call.steps)
+        else:
+            self.report_step(found, self.find_steps() or call.steps)
 
     def report_step(self, found: NonFinite, steps: ModuleSteps | None) -> None:
-        """Keep a finding in the current step of a root, and pass it to the listener, which may raise."""
+        """Keep a finding in the current step of a root, and pass it to the listener, which may raise.
+
+        If the root does not train, the step is that of a root which trains in the same loop.
+        """
+        if steps is not None and not steps.is_trained:
+            steps = self.find_steps() or steps
         self._report(found, 0 if steps is None else max(steps.begun - 1, 0), steps)
 
     def _report(self, found: NonFinite, number: int, steps: ModuleSteps | None) -> None:

@@ -53,6 +53,8 @@ class ModuleSteps:
         self.begun = 0
         #: True once a backward pass has reached the step that goes on
         self.is_reached = True
+        #: True once a backward pass has reached any of its calls
+        self.is_trained = False
 
     def begin(self) -> int:
         """Return the step number of a call that begins now."""
@@ -138,7 +140,7 @@ class _Gradient:
         call = self._call()
         if call is None:
             return
-        call.is_reached = call.steps.is_reached = True
+        call.is_reached = call.steps.is_reached = call.steps.is_trained = True
         gradient = gradients[self._output_nr] if self._output_nr < len(gradients) else None
         if gradient is not None:
             call.gradients[self._index] = gradient if gradient.nbytes <= _MAX_GRADIENT_BYTES else None
