@@ -55,3 +55,23 @@ def test_nan_in_a_module_that_does_not_train_has_the_step_of_the_one_that_trains
             optimizer.step()
     found = run.facts.nonfinite[0]
     assert (found.step, found.phase, found.root) == (7, "input", "backbone (Linear)")
+
+
+@pytest.mark.parametrize(("value", "phase", "path"), [(math.inf, "input", ""), (-math.inf, "forward", "1")])
+@pytest.mark.parametrize("at", [2, 7])
+def test_statistics_that_the_forward_spoils_are_explained_by_what_it_was_given(
+    value: float, phase: str, path: str, at: int
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with inspect(model, steps=4) as run:
+        for step in range(9):
+            x = torch.randn(16, 8)
+            if step == at:
+                x[0, 0] = value
+            optimizer.zero_grad()
+            model(x).pow(2).mean().backward()
+            optimizer.step()
+    found = run.facts.nonfinite[0]
+    assert (found.step, found.phase, found.path) == (at, phase, path), found
