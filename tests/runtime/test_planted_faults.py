@@ -75,3 +75,19 @@ def test_statistics_that_the_forward_spoils_are_explained_by_what_it_was_given(
             optimizer.step()
     found = run.facts.nonfinite[0]
     assert (found.step, found.phase, found.path) == (at, phase, path), found
+
+
+def test_the_report_of_a_buffer_spoiled_between_steps_names_the_write() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with inspect(model, steps=1) as run:
+        for step in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(16, 8)).pow(2).mean().backward()
+            optimizer.step()
+            if step == 3:
+                model.get_buffer("1.running_var")[3] = math.nan
+    found = run.facts.nonfinite[0]
+    assert (found.step, found.phase, found.path) == (4, "update", "1")
+    assert "it was written to since the last optimizer step, after which it was finite" in str(found)

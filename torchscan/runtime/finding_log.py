@@ -21,7 +21,8 @@ from torchscan.runtime.values import Listener
 _MAX_LOOKS = 16
 #: findings that are kept
 _MAX_FINDINGS = 1024
-_WRITTEN = "it was written to since the last optimizer step, after which it was finite"
+#: cause of what was finite after the last optimizer step
+WRITTEN = "it was written to since the last optimizer step, after which it was finite"
 _TOO_MANY = f"{_MAX_LOOKS} calls have been repeated, and no more are"
 
 
@@ -92,7 +93,7 @@ class FindingLog:
         """Return a finding about parameters that were finite as one about what has written to them since."""
         if found.phase != "forward" or not found.weights or not self._tensors.has_seen_finite:
             return found
-        return replace(found, phase="update", cause=_WRITTEN, operator=None, line=None, inputs=())
+        return replace(found, phase="update", cause=WRITTEN, operator=None, line=None, inputs=())
 
     def report(self, found: NonFinite, call: RootCall) -> None:
         """Keep a finding in a call, and pass it to the listener, which may raise."""
