@@ -61,6 +61,7 @@ __all__ = [
     "has_compiler",
     "hooks_for_gradients_as_now",
     "hooks_of",
+    "is_anomaly_flag_set",
     "is_divided_unevenly",
     "is_fake_type",
     "is_faking",
@@ -93,6 +94,7 @@ __all__ = [
     "reducing_verbs",
     "resizing_verbs",
     "scaled_dot_product_attention",
+    "set_anomaly_flag",
     "set_attention_order",
     "set_default_device",
     "set_version",
@@ -833,3 +835,13 @@ def compiles_flex_attention() -> tuple[dict[str, Any], str] | None:
     """Where torch looks whether it should leave flex attention as it is, which older versions can't be told, or not loaded."""
     module = sys.modules.get("torch.nn.attention.flex_attention")
     return None if module is None or not hasattr(module, _NO_COMPILING) else (vars(module), _NO_COMPILING)
+
+
+def is_anomaly_flag_set() -> bool:
+    """Return whether autograd notes the lines of operators, whoever asked for it."""
+    return torch._C.is_anomaly_enabled()
+
+
+def set_anomaly_flag(is_set: bool, *, checks_nan: bool = False) -> None:
+    """Set autograd's own flag, past the functions that users call."""
+    torch._C.set_anomaly_enabled(is_set, checks_nan)

@@ -113,7 +113,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         newer.execute("PRAGMA user_version = 7")
     with pytest.raises(StoreError, match="schema 7, and this torchscan reads up to 2"):
         Reader(tmp_path / "newer")
-    with pytest.raises(StoreError, match="not there"):
+    with pytest.raises(StoreError, match="does not exist"):
         Reader(tmp_path / "nothing")
 
 

@@ -275,6 +275,8 @@ def test_inputs_of_an_evaluation_and_interrupted_optimizers_are_let_go() -> None
         optimizer.step(interrupt)
     gone = weakref.ref(batch), weakref.ref(optimizer)
     del batch, optimizer
+    model(torch.rand(3, 2)).sum().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
     gc.collect()
     assert [reference() for reference in gone] == [None, None]
     guard.finish()

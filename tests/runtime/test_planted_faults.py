@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from tests.runtime.planted import PLANTED
 from torchscan import open_run
 from torchscan.cli.main import main
+from torchscan.inspection import inspect
 
 
 @pytest.mark.filterwarnings("ignore:std")
@@ -31,3 +35,59 @@ def test_a_planted_fault_is_named_in_its_step(
     assert all(part in str(found) for part in planted.says), found
     if planted.line is not None:
         assert f"program.py:{planted.line} " in str(found), found
+
+
+@pytest.mark.parametrize("kind", ["frozen", "without gradients", "detached", "trained before"])
+def test_nan_in_a_module_that_does_not_train_has_the_step_of_the_one_that_trains(kind: str) -> None:
+    torch.manual_seed(0)
+    backbone, head = nn.Linear(8, 8), nn.Linear(8, 3)
+    backbone.requires_grad_(kind != "frozen")
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    with inspect(head, steps=1) as run:
+        if kind == "trained before":
+            for _ in range(3):
+                backbone(torch.randn(16, 8)).sum().backward()
+        for step in range(9):
+            with torch.set_grad_enabled(kind in ("frozen", "detached")):
+                features = backbone(torch.randn(16, 8) * (math.nan if step == 7 else 1))
+            optimizer.zero_grad()
+            head(features.detach()).pow(2).mean().backward()
+            optimizer.step()
+    found = run.facts.nonfinite[0]
+    assert (found.step, found.phase, found.root) == (7, "input", "backbone (Linear)")
+
+
+@pytest.mark.parametrize(("value", "phase", "path"), [(math.inf, "input", ""), (-math.inf, "forward", "1")])
+@pytest.mark.parametrize("at", [2, 7])
+def test_statistics_that_the_forward_spoils_are_explained_by_what_it_was_given(
+    value: float, phase: str, path: str, at: int
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with inspect(model, steps=4) as run:
+        for step in range(9):
+            x = torch.randn(16, 8)
+            if step == at:
+                x[0, 0] = value
+            optimizer.zero_grad()
+            model(x).pow(2).mean().backward()
+            optimizer.step()
+    found = run.facts.nonfinite[0]
+    assert (found.step, found.phase, found.path) == (at, phase, path), found
+
+
+def test_the_report_of_a_buffer_spoiled_between_steps_names_the_write() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with inspect(model, steps=1) as run:
+        for step in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(16, 8)).pow(2).mean().backward()
+            optimizer.step()
+            if step == 3:
+                model.get_buffer("1.running_var")[3] = math.nan
+    found = run.facts.nonfinite[0]
+    assert (found.step, found.phase, found.path) == (4, "update", "1")
+    assert "it was written to since the last optimizer step, after which it was finite" in str(found)

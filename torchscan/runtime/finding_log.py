@@ -21,7 +21,8 @@ from torchscan.runtime.values import Listener
 _MAX_LOOKS = 16
 #: findings that are kept
 _MAX_FINDINGS = 1024
-_WRITTEN = "it was written to since the last optimizer step, after which it was finite"
+#: cause of what was finite after the last optimizer step
+WRITTEN = "it was written to since the last optimizer step, after which it was finite"
 _TOO_MANY = f"{_MAX_LOOKS} calls have been repeated, and no more are"
 
 
@@ -86,8 +87,12 @@ class FindingLog:
         return is_news
 
     def find_steps(self) -> ModuleSteps | None:
-        """Return the root that the current step belongs to: the one that is inspected, or else the last one called."""
+        """Return the root that the current step belongs to: the one that is inspected, or else the last one called.
+
+        Roots whose results are only detached do not count once another root has trained.
+        """
         calls = [call for call in self._calls.recent if call.steps.has_parameters and call.has_graph]
+        calls = [call for call in calls if call.steps.is_trained] or calls
         inspected = self._link.inspected()
         for call in calls:
             if call.module() is inspected:
@@ -112,15 +117,23 @@ class FindingLog:
         """Return a finding about parameters that were finite as one about what has written to them since."""
         if found.phase != "forward" or not found.weights or not self._tensors.has_seen_finite:
             return found
-        return replace(found, phase="update", cause=_WRITTEN, operator=None, line=None, inputs=())
+        return replace(found, phase="update", cause=WRITTEN, operator=None, line=None, inputs=())
 
     def report(self, found: NonFinite, call: RootCall) -> None:
         """Keep a finding in a call, and pass it to the listener, which may raise."""
-        root = self._names.find_name(call.module())
-        self._report(replace(found, root=root), call.step, call.steps)
+        found = replace(found, root=self._names.find_name(call.module()))
+        if call.has_graph and call.steps.is_trained:
+            self._report(found, call.step, call.steps)
+        else:
+            self.report_step(found, self.find_steps() or call.steps)
 
     def report_step(self, found: NonFinite, steps: ModuleSteps | None) -> None:
-        """Keep a finding in the current step of a root, and pass it to the listener, which may raise."""
+        """Keep a finding in the current step of a root, and pass it to the listener, which may raise.
+
+        If the root does not train, the step is that of a root which trains in the same loop.
+        """
+        if steps is not None and not steps.is_trained:
+            steps = self.find_steps() or steps
         self._report(found, 0 if steps is None else max(steps.begun - 1, 0), steps)
 
     def report_marked(self, found: NonFinite, mark: StepMark) -> None:

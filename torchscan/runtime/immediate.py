@@ -69,6 +69,8 @@ class _Open:
 
     args: tuple[Any, ...]
     inputs: list[_Input]
+    #: the module's own buffers, with their versions when the call started
+    buffers: list[tuple[str, Tensor, int]]
     suspicions: list[_Suspicion] = field(default_factory=list)
 
 
@@ -101,8 +103,9 @@ class ImmediateValues(Values):
         """A call has started."""
         inputs = _readable(tensors)
         looks = [FINE] * len(inputs) if self.first is not None else self._look_at_given(call, inputs)
-        pairs = zip(inputs, looks, strict=True)
-        self._open[call.index] = _Open(args, [_Input(each, version_of(each), look) for each, look in pairs])
+        given = [_Input(each, version_of(each), look) for each, look in zip(inputs, looks, strict=True)]
+        own = [(name, each, version_of(each)) for name, each in call.module._buffers.items() if each is not None]
+        self._open[call.index] = _Open(args, given, own)
 
     def note_end(self, call: Call, given: Given, tensors: Sequence[Tensor]) -> None:
         """A call has ended, or was left by an exception."""
@@ -218,13 +221,27 @@ class ImmediateValues(Values):
         if was_given_infinities and look.nan and self._mask is not None:
             operator = replace(operator, mask=self._mask)
         found = self._made(call, "forward", look, suspicion.numel, operator, inputs)
+        if operator.inside is None:
+            written = _find_written(call.module, mine.buffers)
+            found = replace(found, weights=tuple(each for each in found.weights if each.name not in written))
         if look.nan:
+            if was_given_infinities and operator.mask is None:
+                found = self._find_infinite_input(call, mine) or found
             is_of_infinities = was_given_infinities or operator.then is not None or operator.name is None
             self._find(order, found, believes=is_of_infinities)
         elif operator.name is not None or all(each.look is FINE for each in mine.inputs):
             if operator.is_log:
                 self._excuse(suspicion)
             self._doubt(order, found)
+
+    def _find_infinite_input(self, call: Call, mine: _Open) -> NonFinite | None:
+        """Return a finding about Inf in the data that the model was given, or None. -Inf alone may be a mask."""
+        outermost = self._open.get(call.outermost.index, mine)
+        for tensor, _, look in outermost.inputs:
+            if look.inf and not tensor.requires_grad and "+" in _signs([tensor]):
+                given = ranges_of([("it", tensor)])
+                return self._made(call.outermost, "input", look, tensor.numel(), Operator(), given)
+        return None
 
     def _note_mask(self, call: Call, operator: Operator, suspicion: _Suspicion) -> None:
         """Note that a call has written infinities on purpose."""
@@ -433,6 +450,14 @@ class ImmediateValues(Values):
             return
         self._is_told = self._memory.has_found = True
         self._listener(self.first)
+
+
+def _find_written(module: nn.Module, buffers: Iterable[tuple[str, Tensor, int]]) -> set[str]:
+    """Return the names of the buffers that the module's own forward has written to."""
+    written = {name for name, each, version in buffers if version_of(each) != version}
+    if hasattr(module, "running_mean") and module.training:  # its operator leaves versions as they are
+        written |= {"running_mean", "running_var"}
+    return written
 
 
 def _update(step: int, path: str, module: nn.Module, bad: Sequence[Bad]) -> NonFinite:

@@ -82,7 +82,7 @@ class Inspector:
         self._has_compiler = self._has_compiled_parts = False
         self._optimizer_hooks: tuple[RemovableHandle, ...] = ()
         self._compilation: Compilation | None = None
-        self._has_failed = False
+        self._has_failed = self._has_begun = False
 
     def start(self, under_way: Begun | None = None) -> None:
         """Follow what the model does from now on, with the call that is ``under_way`` where one of its hooks starts this."""
@@ -133,11 +133,14 @@ class Inspector:
     @property
     def has_found(self) -> bool:
         """True if the current step has a finding."""
-        return self._step.nonfinite is not None
+        return self._has_begun and self._step.nonfinite is not None
 
     @contextlib.contextmanager
     def ours(self) -> Iterator[None]:
         """Exclude what runs in this context from the times of the current step."""
+        if not self._has_begun:  # another thread starts it just now
+            yield
+            return
         step = self._step
         start = step.begin_looking()
         try:
@@ -148,7 +151,7 @@ class Inspector:
     @property
     def looking(self) -> int:
         """Nanoseconds that were spent on looking in the current step."""
-        return self._step.looking
+        return self._step.looking if self._has_begun else 0
 
     def _path_of(self, module: nn.Module) -> str | None:
         if is_recording() and not self._is_second_look:  # a pass of torchscan's own, of the same model
@@ -184,6 +187,7 @@ class Inspector:
         values = self._values(times)
         values.tell_as(label.put_on)
         self._step = Step(NodeWatch(self._tree, self._leaves, times, values, self._memory, checks), label)
+        self._has_begun = True
 
     @property
     def counts(self) -> StepCounts:

@@ -13,7 +13,7 @@ import torch
 
 from torchscan.recording.places import place_of_user
 from torchscan.runtime.wrapped_functions import wrap_function
-from torchscan.torch_versions import FORMATS_STACK
+from torchscan.torch_versions import FORMATS_STACK, is_anomaly_flag_set, set_anomaly_flag
 
 #: what undoes the notes, while they are on
 _undo: Callable[[], None] | None = None
@@ -49,10 +49,10 @@ class LineNotes:
     def switch_on(self) -> None:
         """Have torch note the line that creates each node."""
         global _undo
-        if _undo is None and self._wrapped and not torch._C.is_anomaly_enabled():
+        if _undo is None and self._wrapped and not is_anomaly_flag_set():
             names, name = FORMATS_STACK
             _undo = wrap_function(names, name, _format_stack, names.__setitem__)
-            torch._C.set_anomaly_enabled(True, False)
+            set_anomaly_flag(True)
 
     def switch_off(self) -> None:
         """Restore torch's formatter and mode."""
@@ -63,7 +63,7 @@ def _end_notes() -> None:
     global _undo
     undo, _undo = _undo, None
     if undo is not None:
-        torch._C.set_anomaly_enabled(False)
+        set_anomaly_flag(False)
         undo()
 
 

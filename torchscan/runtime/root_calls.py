@@ -62,6 +62,8 @@ class ModuleSteps:
         self.is_reached = True
         #: number of the thread that called it last
         self.thread = threading.get_ident()
+        #: True once a backward pass has reached any of its calls
+        self.is_trained = False
 
     def begin(self) -> int:
         """Return the step number of a call that begins now."""
@@ -112,13 +114,6 @@ class RootCall:
                 self._graph = weakref.ref(hook)
         if self.has_graph:
             self.steps.note_graph(self.step)
-        else:
-            self._release_inputs()
-
-    def _release_inputs(self) -> None:
-        """Refer weakly to what the call was given: without a graph, nothing says when it is no longer needed."""
-        self.args = tuple(map(_weak, self.args))
-        self.kwargs = {name: _weak(value) for name, value in self.kwargs.items()}
 
     @property
     def awaits_gradient(self) -> bool:
@@ -156,7 +151,7 @@ class _Gradient:
         call = self._call()
         if call is None:
             return
-        call.is_reached = call.steps.is_reached = True
+        call.is_reached = call.steps.is_reached = call.steps.is_trained = True
         gradient = gradients[self._output_nr] if self._output_nr < len(gradients) else None
         if gradient is not None:
             call.gradients[self._index] = gradient if gradient.nbytes <= _MAX_GRADIENT_BYTES else None
@@ -284,12 +279,6 @@ def _kept(value: Any) -> Any:
     if any(each.grad_fn is not None for each in tensors_in(value)):
         return _NotKept("its inputs are results of other calls, in a container")
     return value
-
-
-def _weak(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return _Weak(value)
-    return _NotKept("its inputs are not kept, as it had no gradient") if tensors_in(value) else value
 
 
 def _alive(value: Any) -> Any:

@@ -11,7 +11,7 @@ from torch.optim.optimizer import Optimizer
 
 from torchscan.recording.places import place_of_user
 from torchscan.runtime.backward_state import BackwardState
-from torchscan.runtime.finding_log import FindingLog
+from torchscan.runtime.finding_log import WRITTEN, FindingLog
 from torchscan.runtime.findings import NonFinite
 from torchscan.runtime.finiteness import look_at
 from torchscan.runtime.trained_tensors import TrainedTensors
@@ -73,7 +73,9 @@ class UpdateExplainer:
         is_news = state.has_finite_gradients is not False and self._log.begin_finding(steps)
         self._tensors.note_bad(bad)
         if is_news:
-            self._log.report_step(self._log.describe_tensors("update", [(each, each) for each in bad]), steps)
+            cause = WRITTEN if self._tensors.has_seen_finite else None
+            found = self._log.describe_tensors("update", [(each, each) for each in bad], cause=cause)
+            self._log.report_step(found, steps)
 
 
 def _name_step(optimizer: Optimizer) -> str:
