@@ -293,13 +293,13 @@ def test_a_script_goes_on_unless_it_is_to_end(run: Command, folder: Path, reacti
     ended, out, err = run("--on-nonfinite", reaction, "--", "script.py")
     assert (ended, out.split()) == (status, list(map(str, range(steps))))
     table = " ".join(err.rpartition("Step to step")[2].split())
-    assert "Step 2: the first NaN was made in 0 (Linear), forward" in table
-    assert ("NonFiniteError: step 2: the first NaN" in err) == (reaction == "raise")
+    assert "Step 2: the first Inf was given to the model (8 Inf of 8 values)" in table
+    assert ("NonFiniteError: step 2: the first Inf" in err) == (reaction == "raise")
 
 
 def test_a_script_is_warned_of_it_and_goes_on(run: Command, folder: Path) -> None:
     (folder / "script.py").write_text(OVERFLOWS)
-    with pytest.warns(UserWarning, match="step 2: the first NaN was made in 0"):
+    with pytest.warns(UserWarning, match="step 2: the first Inf was given to the model"):
         assert run("--on-nonfinite", "warn", "--", "script.py")[:2] == (0, "0\n1\n2\n3\n")
 
 

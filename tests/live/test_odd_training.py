@@ -520,7 +520,7 @@ def test_what_cannot_be_read_is_refused(run: Path) -> None:
         opened(run).history("0.wieght")
     with pytest.raises(InputError, match="step is -1"):
         watch(model, run, step=-1)
-    with pytest.raises(InputError, match="custom has 'std', which is a figure already"):
+    with pytest.raises(InputError, match="custom has 'std', which is already a statistic"):
         watch(model, run, custom={"std": len})
     with pytest.raises(InputError, match="modules has the class Linear: give lambda path, module: isinstance"):
         watch(model, run, modules=[nn.Linear])  # type: ignore[list-item]

@@ -93,7 +93,7 @@ class Multiplies(nn.Module):
 def outcome(model: nn.Module, execute: Any) -> Any:
     try:
         trace = torchscan.record(model, args=(torch.ones(()),), execute=execute)
-    except torchscan.RecordError:
+    except (torchscan.RecordError, torchscan.NeedsValuesError):  # the shape function of torch 2.15 refuses some
         return "refused"
     return [(out.shape, out.dtype) for out in [trace.tensors[index].spec for index in trace.root.outputs]]
 

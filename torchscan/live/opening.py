@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from torchscan.wrong_arguments import explain_wrong_types
 
 #: what the file of a rank is called; copies of it are called otherwise
 _RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.json")
-_DATABASE = b"SQLite format 3\x00"
 
 
 @explain_wrong_types
@@ -58,8 +58,10 @@ def saved_in(folder: Path) -> list[Path]:
 
 
 def _is_database(path: Path) -> bool:
+    # SQLite is asked: closing a file that the process has opened by itself takes SQLite's locks away.
     try:
-        with path.open("rb") as file:
-            return file.read(len(_DATABASE)) == _DATABASE
-    except OSError:
+        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            database.execute("PRAGMA schema_version").fetchone()
+            return path.stat().st_size > 0
+    except (OSError, ValueError, sqlite3.Error):
         return False

@@ -29,7 +29,6 @@ _MAX_RANKS = 2**20
 #: characters of a name, and of a sentence about the run
 _MAX_NAME, _MAX_TEXT = 4096, 4096
 
-_HEADER = b"SQLite format 3\x00"
 #: beside a file of SQLite's
 _SIDECARS = ("-wal", "-shm", "-journal")
 #: the columns of each table
@@ -49,10 +48,7 @@ def require_file(path: Path) -> None:
     """Refuse what is not a database in a plain file: reading a pipe or a device may never end."""
     if not is_plain_file(path):
         raise BrokenRunError("is not a file" if os.path.lexists(path) else "does not exist")
-    with path.open("rb") as file:
-        start = file.read(len(_HEADER))
-    if start and start != _HEADER:
-        raise BrokenRunError("is not a database")
+    # Its header is left to SQLite: closing a file that the process has opened by itself takes SQLite's locks away.
     for each in _SIDECARS:
         beside = path.with_name(path.name + each)
         if os.path.lexists(beside) and not is_plain_file(beside):
