@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -122,3 +124,20 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises((StoreError, OSError)):
         Store(tmp_path / "run" / "rank0.sqlite", {})
+
+
+def test_a_reader_in_the_process_of_the_store_leaves_its_log_alone(path: Path) -> None:
+    """Closing a file that a process has opened by itself takes SQLite's locks away, and then others remove the log."""
+    store = Store(path, {})
+    with closing(Reader(path)):
+        pass
+    query = "print(*database.execute('SELECT count(*) FROM steps').fetchone()); database.close()"
+    count = f"import sqlite3; database = sqlite3.connect({str(path)!r}); {query}"
+    assert run_python(count) == "0"
+    store.write(watched(3))
+    assert run_python(count) == "1"
+    store.close()
+
+
+def run_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
