@@ -45,6 +45,8 @@ def flags() -> tuple[Any, ...]:
         torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
+        torch.is_anomaly_enabled(),
+        torch.is_anomaly_check_nan_enabled(),
         torch.is_autocast_enabled("cpu"),
         torch.is_autocast_cache_enabled(),
         autocast_contexts(),

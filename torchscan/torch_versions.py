@@ -40,6 +40,7 @@ __all__ = [
     "TensorHooks",
     "TorchDispatchMode",
     "WithoutData",
+    "anomaly_flags",
     "arrived",
     "as_written",
     "aten",
@@ -61,7 +62,6 @@ __all__ = [
     "has_compiler",
     "hooks_for_gradients_as_now",
     "hooks_of",
-    "is_anomaly_flag_set",
     "is_divided_unevenly",
     "is_fake_type",
     "is_faking",
@@ -94,7 +94,7 @@ __all__ = [
     "reducing_verbs",
     "resizing_verbs",
     "scaled_dot_product_attention",
-    "set_anomaly_flag",
+    "set_anomaly_flags",
     "set_attention_order",
     "set_default_device",
     "set_version",
@@ -837,11 +837,11 @@ def compiles_flex_attention() -> tuple[dict[str, Any], str] | None:
     return None if module is None or not hasattr(module, _NO_COMPILING) else (vars(module), _NO_COMPILING)
 
 
-def is_anomaly_flag_set() -> bool:
-    """Return whether autograd notes the lines of operators, whoever asked for it."""
-    return torch._C.is_anomaly_enabled()
+def anomaly_flags() -> tuple[bool, bool]:
+    """Return whether autograd notes the lines of operators, whoever asked for it, and whether it would look for NaN."""
+    return torch._C.is_anomaly_enabled(), torch._C.is_anomaly_check_nan_enabled()
 
 
-def set_anomaly_flag(is_set: bool, *, checks_nan: bool = False) -> None:
-    """Set autograd's own flag, past the functions that users call."""
-    torch._C.set_anomaly_enabled(is_set, checks_nan)
+def set_anomaly_flags(is_on: bool, checks_nan: bool) -> None:
+    """Set autograd's own flags, past the functions that users call."""
+    torch._C.set_anomaly_enabled(is_on, checks_nan)

@@ -61,7 +61,8 @@ def _is_database(path: Path) -> bool:
     # SQLite is asked: closing a file that the process has opened by itself takes SQLite's locks away.
     try:
         with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            database.execute("PRAGMA schema_version").fetchone()
-            return path.stat().st_size > 0
+            # A file of a few bytes is an empty database to SQLite, whose schema has version 0.
+            (version,) = database.execute("PRAGMA schema_version").fetchone()
+            return bool(version > 0)
     except (OSError, ValueError, sqlite3.Error):
         return False

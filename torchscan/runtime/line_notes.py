@@ -13,10 +13,12 @@ import torch
 
 from torchscan.recording.places import place_of_user
 from torchscan.runtime.wrapped_functions import wrap_function
-from torchscan.torch_versions import FORMATS_STACK, is_anomaly_flag_set, set_anomaly_flag
+from torchscan.torch_versions import FORMATS_STACK, anomaly_flags, set_anomaly_flags
 
 #: what undoes the notes, while they are on
 _undo: Callable[[], None] | None = None
+#: whether the mode, were it on, would look for NaN; notes do not
+_checks_nan = True
 _ends_in_children = False
 
 
@@ -48,11 +50,13 @@ class LineNotes:
 
     def switch_on(self) -> None:
         """Have torch note the line that creates each node."""
-        global _undo
-        if _undo is None and self._wrapped and not is_anomaly_flag_set():
+        global _undo, _checks_nan
+        is_on, checks_nan = anomaly_flags()
+        if _undo is None and self._wrapped and not is_on:
             names, name = FORMATS_STACK
             _undo = wrap_function(names, name, _format_stack, names.__setitem__)
-            set_anomaly_flag(True)
+            _checks_nan = checks_nan
+            set_anomaly_flags(True, False)
 
     def switch_off(self) -> None:
         """Restore torch's formatter and mode."""
@@ -63,7 +67,7 @@ def _end_notes() -> None:
     global _undo
     undo, _undo = _undo, None
     if undo is not None:
-        set_anomaly_flag(False)
+        set_anomaly_flags(False, _checks_nan)
         undo()
 
 
@@ -77,8 +81,8 @@ def _tell_mode(is_enabled: Callable[[], bool]) -> bool:
 
 
 def _tell_check(is_enabled: Callable[[], bool]) -> bool:
-    """Return the default of torch during notes, which do not check."""
-    return _undo is not None or is_enabled()
+    """Return what was set before the notes, which do not check."""
+    return is_enabled() if _undo is None else _checks_nan
 
 
 def _format_stack(_format: Callable[[], list[str]]) -> list[str]:
