@@ -54,6 +54,8 @@ class Run(Inspected):
         )
         self._own_guard = NonFiniteGuard(self._listener, model) if guard is None else None
         self._guard = guard or self._own_guard
+        #: True in a script: there timed steps report what the later ones would
+        self._is_guard_first = guard is not None
         #: what the inspection found, as the guard knows it better; None: it is as it should be
         self._refined: dict[tuple[int, str, str], NonFinite | None] = {}
         self._warm_up = warm_up
@@ -73,7 +75,7 @@ class Run(Inspected):
         if self._inspector is None:
             raise InputError("this inspection is over: make another")
         if self._guard is not None:
-            self._guard.inspection.follow(self._inspector)
+            self._guard.inspection.follow(self._inspector, is_guard_first=self._is_guard_first)
             if self._guard is self._own_guard:
                 self._guard.start()
         self._inspector.start(under_way)
@@ -84,6 +86,8 @@ class Run(Inspected):
         guard = self._guard
         if guard is None or not guard.is_started:
             self._listener(found)
+            return
+        if self._is_guard_first and not found.is_evaluation:
             return
         if guard.is_scaled and found.phase in ("backward", "loss"):
             self._refined[_key(found)] = None
@@ -187,7 +191,9 @@ class Run(Inspected):
         """What was found. Raises while the inspection goes on."""
         if self._facts is None:
             raise InputError("the inspection is not finished: leave its context, or call finish()")
-        return self._facts if self._guard is None else self._facts._with_checks(self._guard.facts())
+        if self._guard is None:
+            return self._facts
+        return self._facts._with_checks(self._guard.facts(), is_guard_first=self._is_guard_first)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write what was found as JSON, which :func:`open_run` reads; what is there is replaced when all is written."""

@@ -33,6 +33,16 @@ def test_all_in_a_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert rows[1].startswith("second,Net,4,5,1,2,")
 
 
+def test_a_run_of_evaluations_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store(tmp_path / "first" / "rank0.sqlite", {"model": "Net"})
+    store.number_of(ONE)
+    store.write(watched(0, phase="eval"))
+    store.close()
+    assert main(["runs", str(tmp_path)]) == 0
+    assert "first: only evaluations were recorded, and no training step." in capsys.readouterr().out
+    assert "evaluations only" in repr(torchscan.open_run(tmp_path / "first"))
+
+
 @pytest.mark.parametrize("width", [80, 50, 40])
 def test_it_fits_the_terminal(folder: Path, width: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runs", str(folder), "--width", str(width)]) == 0

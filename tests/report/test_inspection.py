@@ -239,7 +239,7 @@ def test_where_nothing_was_found_only_the_measuring_is_told() -> None:
 
 
 def test_the_number_of_checked_steps_is_told() -> None:
-    assert remarks(checked_steps=50)[1] == "50 steps checked for NaN and Inf: the loss, gradients and parameters."
+    assert remarks(checked_steps=50)[1] == "50 training steps checked for NaN and Inf: the loss, gradients and parameters."
     assert remarks(checked_steps=0)[1] == "No step trained: only the measured steps were checked for NaN and Inf."
     trained = (CheckedModule(name="G (Net)", steps=25), CheckedModule(name="D (Net)", steps=50))
     assert remarks(checked_steps=50, trained=trained)[2] == "Modules that train: G (Net), 25 steps; D (Net), 50 steps."

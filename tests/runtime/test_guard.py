@@ -85,7 +85,7 @@ def test_the_numbers_of_timed_and_checked_steps_are_printed() -> None:
             take(model, optimizer)
     text = " ".join(str(run).split())
     assert "Medians of 3 steps after 1 to warm up" in text
-    assert "9 steps checked for NaN and Inf" in text
+    assert "9 training steps checked for NaN and Inf" in text
 
 
 def test_training_is_the_same_bit_by_bit() -> None:

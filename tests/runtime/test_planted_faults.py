@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.runtime.planted import PLANTED
+from tests.runtime.planted import PLANTED, Planted
 from torchscan import open_run
 from torchscan.cli.main import main
 from torchscan.inspection import inspect
@@ -35,6 +35,90 @@ def test_a_planted_fault_is_named_in_its_step(
     assert all(part in str(found) for part in planted.says), found
     if planted.line is not None:
         assert f"program.py:{planted.line} " in str(found), found
+
+
+TIMED_GAN = """\
+class Exp(nn.Module):
+    def forward(self, x):
+        powers = torch.exp(x * 1000 if step == 3 else x)  # here
+        return powers / powers.sum(-1, keepdim=True)
+generator = nn.Sequential(nn.Linear(4, 8), Exp())
+critic = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1))
+optimizers = [torch.optim.SGD(each.parameters(), lr=1e-3) for each in (generator, critic)]
+for step in range(10):
+    made = generator(torch.randn(16, 4))
+    for each in optimizers:
+        each.zero_grad()
+    critic(made).square().mean().backward()
+    for each in optimizers:
+        each.step()
+"""
+LABEL = """\
+model = nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(10):
+    target = torch.randn(16, 4)
+    if step == AT:
+        target[3, 2] = math.nan
+    optimizer.zero_grad()
+    (model(torch.randn(16, 8)) - target).square().mean().backward()  # here
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (TIMED_GAN, ("Exp", "of generator", "aten.exp")),
+        (PLANTED["a loss module"].code.replace("step == 14", "step == 3"), ("Wing", "aten.sqrt")),
+        (PLANTED["a hook on a tensor"].code.replace("i == 12", "i == 3"), ("a hook on the gradient of weight",)),
+        (
+            PLANTED["the gradient of a root at 0, in the loss"].code.replace("i == 13", "i == 3"),
+            ("between the model's result and the loss", "SqrtBackward0"),
+        ),
+        (LABEL.replace("AT", "3"), ("aten.sub", "an operand without a gradient, such as a target, contained it")),
+        (LABEL.replace("AT", "8"), ("aten.sub", "an operand without a gradient, such as a target, contained it")),
+    ],
+)
+def test_a_timed_step_names_what_later_steps_would(
+    code: str, says: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planted = Planted(code=code, step=3)
+    Path("program.py").write_text(planted.program)
+    assert main(["inspect", "--save", "run.json", "--", "python", "program.py"]) == 0
+    capsys.readouterr()
+    run = open_run("run.json")
+    assert len({found.step for found in run.nonfinite}) == len(run.nonfinite)
+    assert all(part in str(run.nonfinite[0]) for part in says), run.nonfinite
+
+
+def test_nan_that_never_reaches_the_loss_does_not_end_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = """\
+class Filled(nn.Module):
+    def forward(self, x):
+        return self.log(x).nan_to_num()
+    def log(self, x):
+        return logarithm(x)
+class Log(nn.Module):
+    def forward(self, x):
+        return x.log()
+logarithm = Log()
+model = nn.Sequential(Filled(), nn.Linear(8, 4))
+model[0].logarithm = logarithm
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(10):
+    optimizer.zero_grad()
+    model(torch.randn(16, 8)).square().mean().backward()
+    optimizer.step()
+"""
+    Path("program.py").write_text(Planted(code=code, step=None).program)
+    assert main(["inspect", "--on-nonfinite", "raise", "--save", "run.json", "--", "python", "program.py"]) == 0
+    capsys.readouterr()
+    assert open_run("run.json").nonfinite == ()
 
 
 @pytest.mark.parametrize("kind", ["frozen", "without gradients", "detached", "trained before"])

@@ -75,6 +75,10 @@ torchscan COMMAND --help explains each. Exit status: 0 fine, 1 a budget is excee
 raised that inspect was to raise, 2 wrong use, 3 torchscan itself failed."""
 
 
+#: a shape as people write it: 3,224,224 or (3,224,224)
+_SHAPE = re.compile(r"[(\[]?\d+(,\d+)*,?[)\]]?")
+
+
 class _Parser(argparse.ArgumentParser):
     """Reports errors in one line."""
 
@@ -95,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument("--version", action="version", version=__version__)
-    commands = top.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    commands = top.add_subparsers(required=True, dest="command", metavar="COMMAND", title="commands")
     for command in _COMMANDS:
         command.add_to(commands)
     return top
@@ -112,7 +116,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr) if program is None else ():  # a program's are its own, as its warnings are
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # lines and symbols that can't be shown
-    options = parser().parse_args(words, argparse.Namespace(program=program, is_last=arguments is None))
+    top = parser()
+    options, unknown = top.parse_known_args(words, argparse.Namespace(program=program, is_last=arguments is None))
+    if unknown:
+        top.error(_describe_unknown(options, unknown))
     try:
         with _notes() if program is None else contextlib.nullcontext():
             status = options.run(options)
@@ -137,6 +144,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return WRONG_USE
     except Exception as error:
         return report_mistake(error)
+
+
+def _describe_unknown(options: argparse.Namespace, unknown: Sequence[str]) -> str:
+    """Return an error about words that are no options, with what was probably meant."""
+    words = " ".join(unknown)
+    target = str(getattr(options, "target", None))
+    if options.command == "inspect" and (target.endswith(".py") or target.startswith("python")):
+        return f"{words} is not an option: give a script after --, torchscan inspect -- {target} {words}"
+    if hasattr(options, "input") and all(map(_SHAPE.fullmatch, unknown)):
+        inputs = " ".join(f"--input {each.strip('()[]')}" for each in unknown)
+        return f"{words} is not an option: give a shape as {inputs}"
+    return f"{words} is not an option"
 
 
 @contextlib.contextmanager

@@ -51,6 +51,8 @@ def _table(runs: list[WatchedRun], folder: Path) -> Table:
         else:
             rows.append(row)
             remarks += [f"{_name(run, folder)}: {each}." for each in missing]
+            if run.shown_phase == "eval":
+                remarks.append(f"{_name(run, folder)}: only evaluations were recorded, and no training step.")
 
     return Table(
         title="Runs",

@@ -98,7 +98,8 @@ class WatchedRun:
 
     def __repr__(self) -> str:
         missing = "".join(f"; {each}" for each in self.missing)
-        return f"<WatchedRun {str(self.path)!r}: {len(self.steps())} steps, {len(self.series)} series{printable(missing)}>"
+        steps = "evaluations only" if self.shown_phase == "eval" else f"{len(self.steps())} steps"
+        return f"<WatchedRun {str(self.path)!r}: {steps}, {len(self.series)} series{printable(missing)}>"
 
     @property
     def about(self) -> dict[str, Any]:

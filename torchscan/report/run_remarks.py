@@ -146,7 +146,8 @@ def _checked(run: RunFacts) -> list[str]:
         return []
     if not run.checked_steps:
         return ["No step trained: only the measured steps were checked for NaN and Inf."]
-    said = [f"{_steps(run.checked_steps)} checked for NaN and Inf: the loss, gradients and parameters."]
+    number = _steps(run.checked_steps, "training ")
+    said = [f"{number} checked for NaN and Inf: the loss, gradients and parameters."]
     if run.trained:
         said.append(f"Modules that train: {'; '.join(f'{each.name}, {_steps(each.steps)}' for each in run.trained)}.")
     if run.unchecked_threads:
@@ -184,8 +185,8 @@ def _evaluation(run: RunFacts) -> list[str]:
     return [f"{passes} had no backward pass, as in an evaluation; the other times in this table exclude {them}."]
 
 
-def _steps(number: int) -> str:
-    return f"{number} {'step' if number == 1 else 'steps'}"
+def _steps(number: int, kind: str = "") -> str:
+    return f"{number} {kind}{'step' if number == 1 else 'steps'}"
 
 
 def _expected(run: RunFacts) -> list[str]:

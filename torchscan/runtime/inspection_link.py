@@ -16,9 +16,11 @@ class InspectionLink:
     def __init__(self) -> None:
         self._inspector: weakref.ref[Inspector] | None = None
         self._model: weakref.ref[nn.Module] | None = None
+        self._is_guard_first = False
 
-    def follow(self, inspector: Inspector) -> None:
-        """Refer to this inspection from now on."""
+    def follow(self, inspector: Inspector, *, is_guard_first: bool) -> None:
+        """Refer to this inspection from now on. If the guard is first, it does not rely on what the inspection finds."""
+        self._is_guard_first = is_guard_first
         self._inspector = weakref.ref(inspector)
         self._model = weakref.ref(inspector.model)
 
@@ -27,7 +29,9 @@ class InspectionLink:
         return None if self._model is None else self._model()
 
     def has_found(self) -> bool:
-        """Return whether the inspection has found something in its current step."""
+        """Return whether the inspection has reported something in its current step."""
+        if self._is_guard_first:
+            return False
         inspector = self._running_inspector()
         return inspector is not None and inspector.has_found
 

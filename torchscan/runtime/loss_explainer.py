@@ -18,6 +18,7 @@ from torchscan.runtime.root_names import RootNames
 _REPEATED = "its call, repeated, made none"
 _IS_GONE = "the result of this call is gone, and a call before it, or the script after it, may have made it"
 _NOT_KEPT = f"it was in a call before the last {MAX_CALLS} calls, which alone are kept"
+_CONSTANT = "an operand without a gradient, such as a target, contained it"
 _NO_NODE = "no node of the loss's graph keeps what would tell"
 
 
@@ -149,6 +150,7 @@ class LossExplainer:
             operator=operator_of(graph.names[index]),
             then=None if later is None else operator_of(graph.names[later]),
             line=graph.line(index),
+            cause=_CONSTANT if graph.has_bad_constant(index) else None,
             inputs=ranges_of(graph.operands(index)),
         )
 

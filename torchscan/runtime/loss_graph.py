@@ -39,6 +39,8 @@ _TORCH = str(PurePath(torch.__file__).parent)
 _OURS = str(PurePath(__file__).parent.parent)
 #: nodes that fill in values from outside, which are masks
 _FILLS = frozenset({"MaskedFillBackward0", "MaskedFillBackward1", "WhereBackward0", "FillBackward0", "ScatterBackward1"})
+#: nodes whose result is NaN only if an operand is not finite
+_SUMS = ("AddBackward", "SubBackward", "RsubBackward")
 #: gradients of a CPU that are this small are kept instead of checked
 _SMALL = 2**16
 
@@ -124,6 +126,17 @@ class LossGraph:
         """Return the number of values of a node's result, or 0 if it is not known."""
         shapes = getattr(self.nodes[index], "_input_metadata", ())
         return sum(math.prod(each.shape) for each in shapes)
+
+    def has_bad_constant(self, index: int) -> bool:
+        """Return whether an operand without a gradient must have been NaN, given that the results of models are finite.
+
+        A sum or difference of finite values is never NaN.
+        """
+        node = self.nodes[index]
+        if not node.name().startswith(_SUMS) or not self.first_look(index).nan:
+            return False
+        operands = [following for following, _ in node.next_functions]
+        return None in operands and not any(each in self._index for each in operands)
 
     def _result_of(self, node: Node) -> Look | None:
         """Return how its result looks, or None if nothing tells."""

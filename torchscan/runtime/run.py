@@ -202,12 +202,23 @@ class RunFacts(Result, Inspected):
     #: what each step does together with other processes, in the order in which this one comes to it
     exchanges: tuple[Exchange, ...] = ()
 
-    def _with_checks(self, checked: GuardFacts) -> RunFacts:
-        """Return these facts with what the cheap check of every step has found."""
+    def _with_checks(self, checked: GuardFacts, *, is_guard_first: bool = False) -> RunFacts:
+        """Return these facts with what the cheap check of every step has found.
+
+        If the guard is first, a training step that it has checked has its finding or none.
+        """
+        if is_guard_first:
+            close = [found for found in self.nonfinite if not _is_superseded(found, checked)]
+            checked_steps = {found.step for found in checked.findings if found.root is None}
+            more = sum(found.is_evaluation or found.step not in checked_steps for found in close)
+            nonfinite_steps = checked.nonfinite_steps + more
+        else:
+            close = list(self.nonfinite)
+            nonfinite_steps = max(self.nonfinite_steps, checked.nonfinite_steps)
         return replace(
             self,
-            nonfinite=_first_in_each_step(self.nonfinite, checked.findings),
-            nonfinite_steps=max(self.nonfinite_steps, checked.nonfinite_steps),
+            nonfinite=_first_in_each_step(close, checked.findings),
+            nonfinite_steps=nonfinite_steps,
             checked_steps=checked.checked_steps,
             trained=checked.trained,
             unchecked_threads=checked.unchecked_threads,
@@ -337,6 +348,15 @@ class Watched:
     checked: Sequence[Checked] = ()
     process: Process | None = None
     compilation: Compilation | None = None
+
+
+def _is_superseded(found: NonFinite, checked: GuardFacts) -> bool:
+    """Return whether the guard has checked this step, and knows the place of what it has found there, if anything."""
+    if found.is_evaluation or found.step >= checked.checked_steps:
+        return False
+    if found.phase == "update":  # it may have been written after the last check
+        return any(other.step >= found.step for other in checked.findings)
+    return all(other.checked is None for other in checked.findings if other.step == found.step)
 
 
 def _first_in_each_step(close: Sequence[NonFinite], cheap: Sequence[NonFinite]) -> tuple[NonFinite, ...]:
