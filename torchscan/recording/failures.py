@@ -144,6 +144,16 @@ def _how_to_get_values(request: PassRequest, read: OpRequest | None) -> str:
     return "the model with data: on the meta device there are no values (torch.device('cpu') around its constructor)"
 
 
+def _num_frames(error: BaseException) -> int:
+    """Return the number of calls that an exception went through."""
+    trace = error.__traceback__
+    number = 0
+    while trace is not None:
+        trace = trace.tb_next
+        number += 1
+    return number
+
+
 def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> str:
     error, request = failure.error, failure.request
     for saying, hint in _HINTS.items():
@@ -155,6 +165,8 @@ def _hint(failure: Failure, module: nn.Module, input_shape: Shapes | None) -> st
     if input_shape is not None and 0 in _sizes(input_shape):
         return f"sizes of 1 or more: input_shape is {_shown(input_shape)}"
     if isinstance(error, RecursionError):
+        if _num_frames(error) < sys.getrecursionlimit() / 2:
+            return "another Python: this one's limit on nested calls of C code cannot be set (3.12 has the lowest)"
         limit = f"sys.setrecursionlimit({2 * sys.getrecursionlimit()})"
         return f"{limit} before the call, in a thread with memory for as many calls (threading.stack_size)"
     if request is not None and "embedding" in str(request.op) and _has_floating_index(request):
