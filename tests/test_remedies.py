@@ -189,7 +189,8 @@ def test_together_is_the_best_there_is(training: bool) -> None:
     (first, *_) = remedies.remedies
     assert first.change == "together"
     for precision in ("tf32", "bf16-mixed", *([] if training else ["bf16"])):
-        asked = analyze_roofline(blocks(), (256, 64), compiled=True, precision=precision, **options, **CARD)  # type: ignore[arg-type]
+        given: Any = {"precision": precision, **options}
+        asked = analyze_roofline(blocks(), (256, 64), compiled=True, **given, **CARD)
         assert first.after <= asked.time_estimate
 
 
@@ -262,7 +263,8 @@ class Masked(nn.Module):
 
 def test_channels_last_is_of_the_weights_too() -> None:
     model = Generator()
-    asked = analyze_roofline(Generator().to(memory_format=torch.channels_last), (64,), batch_size=256, precision="fp16", **CARD)  # type: ignore[call-overload]
+    laid_out = Generator().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    asked = analyze_roofline(laid_out, (64,), batch_size=256, precision="fp16", **CARD)
     remedies = time_remedies(model, (64,), batch_size=256, precision="fp16")
     assert named(remedies, "channels last").after == asked.time_estimate
 

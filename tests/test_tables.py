@@ -19,7 +19,8 @@ def models() -> dict[str, nn.Module]:
 
 
 def rows(**options: object) -> list[dict[str, object]]:
-    return json.loads(model_table(models(), (3, 20), **options).write("json"))["rows"]  # type: ignore[arg-type]
+    table = model_table(models(), (3, 20), **options)  # type: ignore[arg-type]
+    return json.loads(table.write("json"))["rows"]
 
 
 def test_figures_by_hand() -> None:
@@ -43,7 +44,8 @@ def test_a_latency_is_there_with_a_device() -> None:
 def test_batch_and_step() -> None:
     assert rows(batch_size=3)[0]["macs"] == 3 * 648
     options = {"training": True, "optimizer": "SGD", "metrics": ["peak_memory", "macs"]}
-    (row,) = json.loads(model_table({"one": nn.Linear(3, 4)}, (3,), **options).write("json"))["rows"]  # type: ignore[arg-type]
+    table = model_table({"one": nn.Linear(3, 4)}, (3,), **options)  # type: ignore[arg-type]
+    (row,) = json.loads(table.write("json"))["rows"]
     # weights, gradients, input, output and its gradient
     assert row["peak_memory"] == 4 * (16 + 16 + 3 + 4 + 4)
     text = str(model_table(models(), (3, 20), training=True))

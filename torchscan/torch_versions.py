@@ -58,6 +58,7 @@ __all__ = [
     "forget_hooks",
     "forget_placements",
     "graph_breaks",
+    "has_collectives_on_shapes",
     "has_compiled_parts",
     "has_compiler",
     "hooks_for_gradients_as_now",
@@ -835,6 +836,11 @@ def compiles_flex_attention() -> tuple[dict[str, Any], str] | None:
     """Where torch looks whether it should leave flex attention as it is, which older versions can't be told, or not loaded."""
     module = sys.modules.get("torch.nn.attention.flex_attention")
     return None if module is None or not hasattr(module, _NO_COMPILING) else (vars(module), _NO_COMPILING)
+
+
+def has_collectives_on_shapes() -> bool:
+    """Return whether torch's collectives run on tensors without data. ``torch.distributed`` has to be imported."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key("c10d::_allgather_base_", "Meta")
 
 
 def anomaly_flags() -> tuple[bool, bool]:

@@ -135,9 +135,8 @@ NET = ("nets.py:Net", "--input", "4")
 
 @pytest.mark.parametrize("arguments", HELPS)
 def test_help_does_not_wait_for_torch(arguments: list[str]) -> None:
-    code = (
-        f"import sys; from torchscan.cli.main import main\ntry: main({arguments!r})\nfinally: assert 'torch' not in sys.modules"
-    )
+    call = f"from torchscan.cli.main import main\ntry: main({arguments!r})"
+    code = f"import sys; {call}\nfinally: assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
@@ -360,7 +359,8 @@ def test_standard_streams_may_be_full_or_closed(redirection: str, status: int) -
         pytest.skip("there is no /dev/full here")
     command = f"{sys.executable} -m torchscan summary nets.py:Net --input 4 {redirection}"
     given = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=given)  # noqa: S603, S607
+    shell = ["bash", "-c", command]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, env=given)  # noqa: S603
     assert done.returncode == status
     assert done.stderr in ("", "torchscan: the answer cannot be written: No space left on device\n")
 
@@ -561,7 +561,9 @@ def test_comparing_and_one_page(run: Any, folder: Path) -> None:
     assert "| MACs | 48 | 54 | +12.50 % |" in run("compare", "a.json", "b.json", "--format", "github")[1]
     assert run("report", *NET, "--device", "RTX 4090") == (0, "written to torchscan.html\n", "")
     page = (folder / "torchscan.html").read_text()
-    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1])  # type: ignore[index]
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
+    assert found is not None
+    data = json.loads(found[1])
     assert [row["name"] for row in data["rows"]] == ["Net", "fc", "head"]
     assert [each["label"] for each in data["verdicts"]][:3] == ["Fits in 23 GiB", "One pass", "Limited by"]
 

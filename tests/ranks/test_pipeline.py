@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.versions import skip_before
 from torchscan import InputError, estimate_memory, plan_pipeline
 from torchscan.analyses.pipeline import StageTimes, Task, actions_of, ideal_bubble, order_of
 from torchscan.recording.pretended_group import pretended
@@ -55,6 +56,8 @@ def test_orders_are_those_of_torch(schedule: str, processes: int, microbatches: 
     kind = getattr(pipelining, f"Schedule{schedule}")
     if (chunks > 1) != (schedule == "Interleaved1F1B") or (schedule == "1F1B" and microbatches < processes):
         pytest.skip("torch has no such schedule")
+    if microbatches < processes:
+        skip_before("2.13", "GPipe needs a microbatch for each stage")
     ours = order_of(schedule, processes, microbatches, processes * chunks)  # type: ignore[arg-type]
     for rank in range(processes):
         with pretended({"pp": processes}, rank):

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchscan
+from tests.versions import skip_before
 
 Product = Callable[[Tensor, Tensor], Tensor]
 
@@ -112,6 +113,8 @@ def test_einsum_refuses_and_promotes_as_on_data(equation: str) -> None:
 
 @pytest.mark.parametrize("product", PRODUCTS.values(), ids=PRODUCTS.keys())
 def test_products_refuse_and_promote_as_on_data(product: Product) -> None:
+    if product is PRODUCTS["addmv"]:
+        skip_before("2.13", "addmv on shapes takes types that it refuses with data")
     for types in itertools.product(KINDS[1:4], repeat=2):
         model = Multiplies(product, types, [(3, 4), (4, 5)])
         assert outcome(model, "abstract") == outcome(model, "real"), types

@@ -111,7 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Without ``arguments`` it is what this process was started for, and the process ends with it.
     """
     if sys.stdout is None or sys.stderr is None:  # closed by the caller
-        sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
+        nowhere = open(os.devnull, "w")  # noqa: SIM115
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     words, program = inspect.parted(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr) if program is None else ():  # a program's are its own, as its warnings are
         with contextlib.suppress(AttributeError, ValueError):

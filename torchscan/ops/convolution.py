@@ -205,10 +205,10 @@ def time_batch_channel_backward(
 
 @cost_of(aten._convolution_double_backward)
 def convolution_double_backward(
-    ggI: TensorSpec | None,  # noqa: N803 - as the schema calls it
-    ggW: TensorSpec | None,  # noqa: N803
+    ggI: TensorSpec | None,
+    ggW: TensorSpec | None,
     ggb: TensorSpec | None,
-    gO: TensorSpec,  # noqa: N803
+    gO: TensorSpec,
     weight: TensorSpec,
     *_: object,
     out: Output,

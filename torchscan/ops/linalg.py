@@ -31,7 +31,7 @@ cost_of(aten.linalg_ldl_factor_ex)(_cubic(1))
 
 
 @cost_of(aten.linalg_lu_factor_ex, aten.linalg_lu, aten._lu_with_info)
-def lu_factorisation(A: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:  # noqa: N803 - as the schema calls it
+def lu_factorisation(A: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
     """FLOPs = m·n² − n³/3 for an m × n matrix, m ≥ n: 2n³/3 for a square one."""
     matrices, rows, columns = _sizes(A)
     tall, narrow = max(rows, columns), min(rows, columns)
@@ -39,7 +39,7 @@ def lu_factorisation(A: TensorSpec, *_: object, out: Output, **_kwargs: object) 
 
 
 @cost_of(aten._linalg_solve_ex)
-def solve(A: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:  # noqa: N803
+def solve(A: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
     """An LU factorisation, 2n³/3, and two triangular systems, 2n² per right-hand side."""
     matrices, _rows, size = _sizes(A)
     return Work(other_flops=matrices * 2 * size**3 // 3 + 2 * size * first(out).numel)
@@ -58,19 +58,19 @@ def solve_factorised(*_: object, out: Output, **_kwargs: object) -> Work:
 
 
 @cost_of(aten.linalg_qr)
-def qr(A: TensorSpec, mode: str = "reduced", *, out: Output) -> Work:  # noqa: N803
+def qr(A: TensorSpec, mode: str = "reduced", *, out: Output) -> Work:
     """FLOPs = 2n²(m − n/3) for R, and as many for Q, unless only R is wanted (m ≥ n)."""
     return Work(other_flops=_householder(A) * (1 if mode == "r" else 2))
 
 
 @cost_of(aten.geqrf, aten.linalg_householder_product, aten.ormqr)
-def householder(A: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:  # noqa: N803
+def householder(A: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
     """FLOPs = 2n²(m − n/3)."""
     return Work(other_flops=_householder(A))
 
 
 @cost_of(aten._linalg_svd)
-def singular_values(A: TensorSpec, full_matrices: bool = False, compute_uv: bool = True, *_: object, out: Output) -> Work:  # noqa: N803
+def singular_values(A: TensorSpec, full_matrices: bool = False, compute_uv: bool = True, *_: object, out: Output) -> Work:
     """FLOPs = 14·m·n² + 8n³ with vectors, 4·m·n² − 4n³/3 without (m ≥ n)."""
     matrices, rows, columns = _sizes(A)
     tall, narrow = max(rows, columns), min(rows, columns)
@@ -79,7 +79,7 @@ def singular_values(A: TensorSpec, full_matrices: bool = False, compute_uv: bool
 
 
 @cost_of(aten.linalg_pinv)
-def pseudo_inverse(A: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:  # noqa: N803
+def pseudo_inverse(A: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object) -> Work:
     """The singular values and vectors, as above, and their product in reverse order: 2·m·n² more."""
     matrices, rows, columns = _sizes(A)
     product = 2 * matrices * rows * columns * min(rows, columns)
@@ -87,7 +87,7 @@ def pseudo_inverse(A: TensorSpec, *_: object, out: TensorSpec, **_kwargs: object
 
 
 @cost_of(aten.linalg_lstsq)
-def least_squares(self: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:  # noqa: N803
+def least_squares(self: TensorSpec, B: TensorSpec, *_: object, out: Output, **_kwargs: object) -> Work:
     """By QR: 2n²(m − n/3), then for each right-hand side 4·m·n − 2n² to apply Q and n² to solve (m ≥ n)."""
     matrices, rows, columns = _sizes(self)
     tall, narrow = max(rows, columns), min(rows, columns)
@@ -96,7 +96,7 @@ def least_squares(self: TensorSpec, B: TensorSpec, *_: object, out: Output, **_k
 
 
 @cost_of(aten._linalg_eigh)
-def symmetric_eigenvalues(A: TensorSpec, UPLO: str = "L", compute_v: bool = True, *, out: Output) -> Work:  # noqa: N803
+def symmetric_eigenvalues(A: TensorSpec, UPLO: str = "L", compute_v: bool = True, *, out: Output) -> Work:
     """FLOPs = 9n³ with vectors, 4n³/3 without."""
     matrices, _rows, size = _sizes(A)
     return Work(other_flops=matrices * (9 * size**3 if compute_v else 4 * size**3 // 3))

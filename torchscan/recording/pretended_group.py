@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from torchscan.errors import InputError
@@ -18,6 +19,7 @@ from torchscan.torch_versions import (
     chunking_verbs,
     fake_store,
     forget_placements,
+    has_collectives_on_shapes,
     is_fake_type,
     pinning_verbs,
     reducing_verbs,
@@ -44,6 +46,8 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
 
     if not distributed.is_available():
         raise InputError("this build of torch has no torch.distributed")
+    if not has_collectives_on_shapes():
+        raise InputError(f"this is torch {torch.__version__}: meshes need 2.9 or newer, whose collectives run on shapes")
     if distributed.is_initialized():
         raise InputError("there is a process group already: call plan() before init_process_group(), or in another process")
     hook = sys.excepthook  # torch replaces it, and says from then on of which process an error is
@@ -69,8 +73,8 @@ def pretended(mesh: Mapping[str, int], rank: int) -> Iterator[DeviceMesh]:
 
 
 def _left_where_it_is(pin: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def pinned(tensor: Tensor, *args: Any) -> Tensor:
-        return tensor if is_fake_type(type(tensor)) else pin(tensor, *args)
+    def pinned(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return tensor if is_fake_type(type(tensor)) else pin(tensor, *args, **kwargs)
 
     return pinned
 

@@ -10,7 +10,7 @@ import cmath
 import math
 import weakref
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +59,10 @@ def is_readable(tensor: Tensor) -> bool:
 
 def keeps_values(kind: type) -> bool:
     """Whether tensors of this type are what they look like. Others may have no memory at all: reading it ends the process."""
-    is_usual = kind.__torch_dispatch__ is Tensor.__torch_dispatch__ and kind.__torch_function__ == Tensor.__torch_function__  # type: ignore[attr-defined]
-    return is_spread_type(kind) or is_usual
+    overridden: Any = kind
+    dispatches = overridden.__torch_dispatch__ is not Tensor.__torch_dispatch__
+    is_function = overridden.__torch_function__ != Tensor.__torch_function__
+    return is_spread_type(kind) or not (dispatches or is_function)
 
 
 def is_plain(tensor: Tensor) -> bool:

@@ -143,9 +143,8 @@ class Roofline(Result):
 
     def __repr__(self) -> str:
         """A short one: there are thousands of operators."""
-        times = (
-            f"{1000 * self.time_estimate:.3g} ms ± {100 * self.spread.share:.0f} %, at least {1000 * self.time_bound:.3g} ms"
-        )
+        estimate, bound = 1000 * self.time_estimate, 1000 * self.time_bound
+        times = f"{estimate:.3g} ms ± {100 * self.spread.share:.0f} %, at least {bound:.3g} ms"
         return f"<Roofline on {self.device}: {times}, {self.total.limiter}>"
 
     def as_dict(self) -> dict[str, Any]:
